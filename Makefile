@@ -1,0 +1,47 @@
+# The two commands a newcomer needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help install demo test check format bench clean
+
+help:
+	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
+	@echo "make test     all tests"
+	@echo "make check    format, lint, types, import contracts"
+	@echo "make bench    speed, as ratios within one run"
+	@echo "make install  the environment alone (.venv)"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Making $(VENV): the packages pinned in constraints.txt, torch among them (about 200 MB for"
+	@echo "the CPU build, several GB where pip finds a CUDA build). Your own pip settings are used."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e '.[train,dev]'
+	@touch $(READY)
+
+install: $(READY)
+
+demo: $(READY)
+	@$(BIN)/python docs/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n auto
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,117 @@
+"""Every error a user can meet, each with its own exit code.
+
+    TrmcloudError (1)
+    ├── UsageError (2)            an argument, option or file the user gave is wrong
+    ├── NotFoundError (3)         no such run, plan, checkpoint or price
+    ├── BudgetRefused (4)         the money asked for is not there
+    ├── DoesNotFit (5)            memory, disk, time: the plan cannot be carried out
+    ├── MissingExtra (6)          an optional dependency is not installed
+    ├── LedgerError (7)           the ledger cannot be used
+    │   ├── LedgerDamaged
+    │   ├── LedgerLocked
+    │   ├── LedgerTooNew
+    │   └── StaleEpoch            another controller has taken this run over
+    ├── ConflictError (8)         something is in the way: a running run, a folder in use
+    ├── DataError (9)             the training data cannot be used
+    ├── CheckpointError (10)      a checkpoint is damaged, incomplete or hostile
+    ├── ProviderError (11)        whoever rents the hardware refused or could not be understood
+    │   ├── NoCapacity            nothing was created; try the next candidate
+    │   └── AmbiguousCreate       something may have been created; list before trying again
+    └── NotSupported (12)         a known wish that this version cannot fulfil yet
+
+How runs end has exit codes of its own: see ``trmcloud.core.run_state.Outcome``.
+"""
+
+from __future__ import annotations
+
+
+class TrmcloudError(Exception):
+    """One line for the user: what happened, where, and what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        text = self.what
+        if self.where:
+            text += f" ({self.where})"
+        return text
+
+
+class UsageError(TrmcloudError):
+    exit_code = 2
+
+
+class NotFoundError(TrmcloudError):
+    exit_code = 3
+
+
+class BudgetRefused(TrmcloudError):
+    exit_code = 4
+
+
+class DoesNotFit(TrmcloudError):
+    exit_code = 5
+
+
+class MissingExtra(TrmcloudError):
+    exit_code = 6
+
+    def __init__(self, needs: str, extra: str) -> None:
+        super().__init__(
+            f"{needs} needs the '{extra}' extra, which is not installed",
+            next_step=f"pip install 'trmcloud[{extra}]'",
+        )
+
+
+class LedgerError(TrmcloudError):
+    exit_code = 7
+
+
+class LedgerDamaged(LedgerError):
+    pass
+
+
+class LedgerLocked(LedgerError):
+    pass
+
+
+class LedgerTooNew(LedgerError):
+    pass
+
+
+class StaleEpoch(LedgerError):
+    pass
+
+
+class ConflictError(TrmcloudError):
+    exit_code = 8
+
+
+class DataError(TrmcloudError):
+    exit_code = 9
+
+
+class CheckpointError(TrmcloudError):
+    exit_code = 10
+
+
+class ProviderError(TrmcloudError):
+    exit_code = 11
+
+
+class NoCapacity(ProviderError):
+    pass
+
+
+class AmbiguousCreate(ProviderError):
+    pass
+
+
+class NotSupported(TrmcloudError):
+    exit_code = 12

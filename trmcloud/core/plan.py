@@ -1,0 +1,266 @@
+"""The Plan: frozen data that says what will happen and the most it can cost.
+
+``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+from trmcloud.core.money import Usd
+from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec import RunSpec
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A prediction: its 10th, 50th and 90th percentile, in the unit the field's name gives."""
+
+    p10: float
+    p50: float
+    p90: float
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.p10 + other.p10, self.p50 + other.p50, self.p90 + other.p90)
+
+    def scaled(self, factor: float) -> Interval:
+        return Interval(self.p10 * factor, self.p50 * factor, self.p90 * factor)
+
+    def to_json(self) -> dict[str, float]:
+        return {"p10": self.p10, "p50": self.p50, "p90": self.p90}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, float]) -> Interval:
+        return cls(data["p10"], data["p50"], data["p90"])
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """One phase on one candidate: exact settings, and where its seconds go.
+
+    ``parts_s`` holds P50 seconds by name: training, evaluation, saving, compile, landing.
+    """
+
+    name: str
+    settings: PhaseRecipe
+    tokens: int
+    flops: float
+    """Training FLOPs of the whole phase, all GPUs, forward and backward."""
+    step_s: Interval
+    seconds: Interval
+    parts_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to carry the spec out: hardware from a seller at a rate.
+
+    Stops are seconds after the pod exists: the trainer lands at ``soft_stop_s``, everything is
+    killed at ``hard_stop_s``. ``worst_case`` = rate × (hard stop + kill latency), the most it can
+    cost.
+    """
+
+    id: str
+    hardware: str
+    sku: str
+    gpus: int
+    provider: str
+    region: str
+    rate: Usd
+    """USD per hour for all GPUs together."""
+    spot: bool
+    priced_at: float
+    source: str
+    startup_s: Interval
+    """Boot, environment and sending code and data, before any training process starts."""
+    phases: tuple[PhasePlan, ...]
+    hours: Interval
+    cost_p10: Usd
+    cost_p50: Usd
+    cost_p90: Usd
+    memory_need_gb: float
+    memory_gb: float
+    fits_memory: bool
+    within_budget: bool
+    """P90 cost, landing reserve included, is within the budget (True where there is none)."""
+    soft_stop_s: float
+    hard_stop_s: float
+    landing_s: float
+    worst_case: Usd
+    reasons: tuple[str, ...]
+    """Why it is ranked as it is, or why it cannot be used."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done, frozen. ``candidates`` stand best first; ``launchable`` are tried in
+    order, and ``reservation`` is the largest worst case among them."""
+
+    id: str
+    created_at: float
+    expires_at: float
+    spec: RunSpec
+    cap: Usd | None
+    """The run's budget: the user's, else the worst case; None where nothing can be launched."""
+    candidates: tuple[Candidate, ...]
+    launchable: tuple[str, ...]
+    recommended_id: str | None
+    reservation: Usd
+    survives: str
+    """Where checkpoints outlive the pod: "this machine's disk", a volume, a bucket."""
+    limits: Mapping[str, str]
+    """Every limit and switch by name, as a user reads it, "off" included."""
+    offers_total: int = 0
+    version: int = PLAN_VERSION
+
+    def candidate(self, candidate_id: str) -> Candidate:
+        return next(c for c in self.candidates if c.id == candidate_id)
+
+    @property
+    def recommended(self) -> Candidate | None:
+        return self.candidate(self.recommended_id) if self.recommended_id else None
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The JSON object that is printed, saved, and read back by ``plan_from_json``."""
+    recommended = plan.recommended
+    return {
+        "version": plan.version,
+        "id": plan.id,
+        "created_at": plan.created_at,
+        "expires_at": plan.expires_at,
+        "recipe": plan.spec.recipe,
+        "budget_usd": _number(plan.spec.budget),
+        "cap_usd": plan.cap.plain() if plan.cap is not None else None,
+        "reservation_usd": plan.reservation.plain(),
+        "recommended": recommended.hardware if recommended else None,
+        "recommended_id": plan.recommended_id,
+        "launchable": list(plan.launchable),
+        "survives": plan.survives,
+        "limits": dict(plan.limits),
+        "offers_total": plan.offers_total,
+        "candidates": [_candidate_to_json(candidate) for candidate in plan.candidates],
+        "spec": plan.spec.to_json(),
+    }
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """The Plan a JSON object stands for.
+
+    Raises:
+        ValueError, KeyError, TypeError: where it is not one this version wrote.
+    """
+    if data["version"] != PLAN_VERSION:
+        raise ValueError(f"plan version {data['version']!r} is not {PLAN_VERSION}")
+    return Plan(
+        id=data["id"],
+        created_at=data["created_at"],
+        expires_at=data["expires_at"],
+        spec=RunSpec.from_json(data["spec"]),
+        cap=Usd(data["cap_usd"]) if data["cap_usd"] is not None else None,
+        candidates=tuple(_candidate_from_json(row) for row in data["candidates"]),
+        launchable=tuple(data["launchable"]),
+        recommended_id=data["recommended_id"],
+        reservation=Usd(data["reservation_usd"]),
+        survives=data["survives"],
+        limits=dict(data["limits"]),
+        offers_total=data["offers_total"],
+    )
+
+
+def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "id": candidate.id,
+        "hardware": candidate.hardware,
+        "sku": candidate.sku,
+        "gpus": candidate.gpus,
+        "provider": candidate.provider,
+        "region": candidate.region,
+        "rate_usd_per_hour": _number(candidate.rate),
+        "rate_usd": candidate.rate.plain(),
+        "spot": candidate.spot,
+        "priced_at": candidate.priced_at,
+        "source": candidate.source,
+        "startup_s": candidate.startup_s.to_json(),
+        "phases": [
+            {
+                "name": phase.name,
+                "steps": phase.settings.steps,
+                "tokens": phase.tokens,
+                "flops": phase.flops,
+                "step_s": phase.step_s.to_json(),
+                "seconds": phase.seconds.to_json(),
+                "parts_s": dict(phase.parts_s),
+                "settings": phase.settings.to_json(),
+            }
+            for phase in candidate.phases
+        ],
+        "hours": candidate.hours.to_json(),
+        "cost_usd": {
+            "p10": _number(candidate.cost_p10),
+            "p50": _number(candidate.cost_p50),
+            "p90": _number(candidate.cost_p90),
+        },
+        "memory_need_gb": candidate.memory_need_gb,
+        "memory_gb": candidate.memory_gb,
+        "fits_memory": candidate.fits_memory,
+        "within_budget": candidate.within_budget,
+        "soft_stop_s": candidate.soft_stop_s,
+        "hard_stop_s": candidate.hard_stop_s,
+        "landing_s": candidate.landing_s,
+        "worst_case_usd": candidate.worst_case.plain(),
+        "reasons": list(candidate.reasons),
+    }
+
+
+def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
+    return Candidate(
+        id=row["id"],
+        hardware=row["hardware"],
+        sku=row["sku"],
+        gpus=row["gpus"],
+        provider=row["provider"],
+        region=row["region"],
+        rate=Usd(row["rate_usd"]),
+        spot=row["spot"],
+        priced_at=row["priced_at"],
+        source=row["source"],
+        startup_s=Interval.from_json(row["startup_s"]),
+        phases=tuple(
+            PhasePlan(
+                name=phase["name"],
+                settings=PhaseRecipe.from_json(phase["settings"]),
+                tokens=phase["tokens"],
+                flops=phase["flops"],
+                step_s=Interval.from_json(phase["step_s"]),
+                seconds=Interval.from_json(phase["seconds"]),
+                parts_s=dict(phase["parts_s"]),
+            )
+            for phase in row["phases"]
+        ),
+        hours=Interval.from_json(row["hours"]),
+        cost_p10=_money(row["cost_usd"]["p10"]),
+        cost_p50=_money(row["cost_usd"]["p50"]),
+        cost_p90=_money(row["cost_usd"]["p90"]),
+        memory_need_gb=row["memory_need_gb"],
+        memory_gb=row["memory_gb"],
+        fits_memory=row["fits_memory"],
+        within_budget=row["within_budget"],
+        soft_stop_s=row["soft_stop_s"],
+        hard_stop_s=row["hard_stop_s"],
+        landing_s=row["landing_s"],
+        worst_case=Usd(row["worst_case_usd"]),
+        reasons=tuple(row["reasons"]),
+    )
+
+
+def _number(amount: Usd | None) -> float | None:
+    """Dollars as a JSON number: exact to the micro-dollar for any amount below 10⁹ USD."""
+    return float(amount) if amount is not None else None
+
+
+def _money(number: float) -> Usd:
+    return Usd.from_micros(round(number * 1_000_000))

@@ -1,0 +1,324 @@
+"""All that the trainer, the agent on the pod and the controller share.
+
+Trainer and agent meet in five places: environment names, signals, exit codes (as the heartbeat's
+``outcome``, since torchrun swallows a rank's own code), ``heartbeat.json`` + ``metrics.jsonl``,
+and checkpoint manifests. Controller and agent meet in the lease, the orders and the agent's
+report. Everything read here may come from a machine somebody else owns, so reading is strict.
+
+Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud home:
+
+    pods/<pod name>/                  dies with the pod
+        lease.json  orders.json  agent.json  ended.json  entry.log  agent.log
+    runs/<run id>/<phase>/            survives where the Plan says so
+        job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/
+        checkpoints/step-00000120/    manifest.json and the files it names
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Mapping
+
+CONTRACT_VERSION = 1
+
+# -- environment of the trainer -------------------------------------------------------------
+ENV_JOB = "TRMCLOUD_JOB"
+"""Path of ``job.json``."""
+ENV_DEADLINE_AT = "TRMCLOUD_DEADLINE_AT"
+"""Epoch seconds at which training steps end and landing begins; absent means no deadline."""
+ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"
+"""1, 2, …: how often this phase has been started."""
+
+# -- signals --------------------------------------------------------------------------------
+# SIGTERM to any rank = land now: end the step, evaluate, save, leave with exit code 0.
+
+# -- names of files -------------------------------------------------------------------------
+JOB_NAME = "job.json"
+HEARTBEAT_NAME = "heartbeat.json"
+METRICS_NAME = "metrics.jsonl"
+TRAIN_LOG_NAME = "train.log"
+CHECKPOINTS_DIR = "checkpoints"
+TENSORBOARD_DIR = "tensorboard"
+
+LEASE_NAME = "lease.json"
+ORDERS_NAME = "orders.json"
+REPORT_NAME = "agent.json"
+ENDED_NAME = "ended.json"
+
+DATA_META_NAME = "meta.json"
+DATA_TRAIN_NAME = "train.bin"
+DATA_VALIDATION_NAME = "validation.bin"
+DATA_TOKENIZER_NAME = "tokenizer.json"
+
+MAX_JSON_BYTES = 1 << 20
+
+# -- how a trainer ends ---------------------------------------------------------------------
+OUTCOMES: Mapping[str, str] = {
+    "finished": "all steps done",
+    "landed_deadline": "the deadline came; evaluated and saved",
+    "landed_signal": "told to land; evaluated and saved",
+    "non_finite": "loss or gradients became NaN or infinite",
+    "out_of_memory": "the device ran out of memory",
+    "bad_data": "the prepared data cannot be used",
+    "bad_config": "the settings cannot be run",
+    "bad_checkpoint": "the checkpoint to resume from is damaged",
+    "disk_full": "no room to save a checkpoint",
+    "crashed": "an unexpected error",
+}
+#: Outcomes after which starting again from the last checkpoint can help.
+RETRYABLE = frozenset({"crashed", "lost"})
+CLEAN = frozenset({"finished", "landed_deadline", "landed_signal"})
+
+TRAINER_STATES = (
+    "starting", "compiling", "training", "evaluating", "saving", "landing", "ended",
+)  # fmt: skip
+
+
+class ContractError(ValueError):
+    """Text from the other side that is not what the contract says."""
+
+
+@dataclass(frozen=True)
+class PhaseJob:
+    """``job.json``: one phase, ready to be trained.
+
+    ``settings`` are those of ``recipe.PhaseRecipe``; ``initial_weights`` is a checkpoint folder
+    whose weights (not optimizer, not step) a fresh phase starts from.
+    """
+
+    run_id: str
+    phase: str
+    settings: Mapping[str, Any]
+    data_dir: str
+    out_dir: str
+    processes: int
+    initial_weights: str = ""
+    version: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """``heartbeat.json``, rewritten by rank 0 at step boundaries, at most once a second.
+
+    There is no thread behind it: a trainer that hangs stops beating. ``seconds`` divides the
+    attempt's wall time by state; ``step_seconds`` is the median of recent steps;
+    ``landing_seconds`` is what one evaluation plus one save took here, measured.
+    ``outcome`` is set, once, when ``state`` is ``ended``.
+    """
+
+    run_id: str
+    phase: str
+    attempt: int
+    pid: int
+    pid_started: str
+    at: float
+    state: str
+    step: int
+    steps: int
+    outcome: str | None = None
+    message: str = ""
+    tokens: int = 0
+    step_seconds: float | None = None
+    landing_seconds: float | None = None
+    tokens_per_second: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    val_bpb: float | None = None
+    step_losses: tuple[float, ...] = ()
+    best_bpb: float | None = None
+    best_step: int | None = None
+    saved_step: int | None = None
+    cooldown_from: int | None = None
+    finite: bool = True
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    version: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class PhaseLease:
+    """A phase's share of the lease: at most ``allowed_s`` seconds from its start.
+
+    ``expected_s`` is the Plan's P50 for the whole phase; ``flops`` its training FLOPs, so that a
+    measured phase can reprice the next one.
+    """
+
+    name: str
+    allowed_s: float
+    expected_s: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The agent's right to spend: what to run, and when it must have ended.
+
+    Instants are epoch seconds. Only a lease of a newer epoch replaces this one. ``landing_s`` is
+    reserved between soft and hard stop for the last evaluation and save. ``fits_budget`` says
+    that the Plan expects every phase to finish; where it is False the last phase is meant to be
+    cut short by the soft stop, and is entered as long as ``min_useful_s`` seconds are left.
+    """
+
+    run_id: str
+    pod_name: str
+    epoch: int
+    granted_at: float
+    soft_stop_at: float
+    hard_stop_at: float
+    landing_s: float
+    phases: tuple[PhaseLease, ...]
+    fits_budget: bool
+    min_useful_s: float
+    strict_gate: bool = False
+    hang_after_s: float = 300.0
+    max_restarts: int = 3
+    version: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class Orders:
+    """``orders.json``: what the controller asks of the agent; newer epochs win."""
+
+    epoch: int
+    land: bool = False
+    reason: str = ""
+    version: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class PhaseReport:
+    """How one phase stands, as the agent sees it."""
+
+    name: str
+    state: str = "waiting"
+    """waiting | running | ended | refused"""
+    started_at: float | None = None
+    ended_at: float | None = None
+    outcome: str | None = None
+    attempts: int = 0
+    gate: Mapping[str, Any] | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class AgentReport:
+    """``agent.json``: the agent's heartbeat, and its account of the lease.
+
+    ``result`` is set once nothing more will happen: the run outcome's name.
+    """
+
+    run_id: str
+    pod_name: str
+    epoch: int
+    pid: int
+    started_at: float
+    at: float
+    phases: tuple[PhaseReport, ...]
+    soft_stop_at: float
+    hard_stop_at: float
+    landing: bool = False
+    result: str | None = None
+    message: str = ""
+    restarts: int = 0
+    version: int = CONTRACT_VERSION
+
+
+# -- pod names --------------------------------------------------------------------------------
+POD_PREFIX = "trmc"
+_POD_NAME = re.compile(r"trmc-([0-9a-f]{8})-([a-z0-9]{1,20})-g(\d{1,4})-(\d{9,11})")
+
+
+@dataclass(frozen=True)
+class PodName:
+    """Whose pod this is and when it must be gone: readable by a reaper without the ledger."""
+
+    ledger: str
+    run_id: str
+    generation: int
+    hard_stop_at: int
+
+    def __str__(self) -> str:
+        run = self.run_id.replace("-", "")
+        return f"{POD_PREFIX}-{self.ledger}-{run}-g{self.generation}-{self.hard_stop_at}"
+
+
+def parse_pod_name(text: str) -> PodName | None:
+    """The parts of one of our pod names; None for anything else, which is never touched."""
+    match = _POD_NAME.fullmatch(text)
+    if match is None:
+        return None
+    ledger, run, generation, hard_stop = match.groups()
+    return PodName(ledger, run, int(generation), int(hard_stop))
+
+
+# -- JSON -------------------------------------------------------------------------------------
+def dump(record: Any) -> str:
+    """A contract record as one line of JSON; NaN and infinity become null."""
+    return json.dumps(_finite(asdict(record)), sort_keys=True, allow_nan=False)
+
+
+def load_job(text: str | bytes) -> PhaseJob:
+    return _load(PhaseJob, text)
+
+
+def load_heartbeat(text: str | bytes) -> Heartbeat:
+    made: Heartbeat = _load(Heartbeat, text, step_losses=tuple)
+    if made.state not in TRAINER_STATES:
+        raise ContractError(f"unknown trainer state {made.state!r}")
+    if made.outcome is not None and made.outcome not in OUTCOMES:
+        raise ContractError(f"unknown outcome {made.outcome!r}")
+    return made
+
+
+def load_lease(text: str | bytes) -> Lease:
+    return _load(Lease, text, phases=lambda rows: tuple(PhaseLease(**row) for row in rows))
+
+
+def load_orders(text: str | bytes) -> Orders:
+    return _load(Orders, text)
+
+
+def load_report(text: str | bytes) -> AgentReport:
+    return _load(AgentReport, text, phases=lambda rows: tuple(PhaseReport(**row) for row in rows))
+
+
+def _load(kind: Any, text: str | bytes, **convert: Any) -> Any:
+    if len(text) > MAX_JSON_BYTES:
+        raise ContractError(f"{kind.__name__}: larger than any real one")
+    try:
+        data = json.loads(text)
+        if data.get("version") != CONTRACT_VERSION:
+            raise ContractError(f"{kind.__name__}: version {data.get('version')!r}")
+        known = {item.name for item in fields(kind)}
+        values = {key: value for key, value in data.items() if key in known}
+        for key, function in convert.items():
+            if key in values:
+                values[key] = function(values[key])
+        return kind(**values)
+    except ContractError:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ContractError(f"{kind.__name__}: {error}") from None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def strip_control(text: str) -> str:
+    """Text from a pod, fit for a terminal: without control characters (tab and newline stay)."""
+    return _CONTROL.sub("", text)

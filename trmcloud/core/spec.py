@@ -1,0 +1,79 @@
+"""What the user wants: the RunSpec, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+from trmcloud.core.money import Usd
+
+OBJECTIVES = ("value", "cheapest", "fastest", "most-training")
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One wish, complete and checked; every field is shown in the Plan, "off" included.
+
+    ``hardware`` is the canonical request (``8xA100``, ``1xRTX4090``, ``local``) or empty for "any";
+    ``processes`` counts torchrun's processes where hardware is ``local``. ``steps``, ``hours`` and
+    ``tokens`` end a phase early and are exclusive. ``phases`` is in running order.
+    """
+
+    recipe: str
+    phases: tuple[str, ...]
+    hardware: str = ""
+    processes: int = 0
+    budget: Usd | None = None
+    rate: Usd | None = None
+    """USD/h of this machine; for ``local`` only."""
+    data: str = ""
+    overrides: tuple[tuple[str, Any], ...] = ()
+    steps: int | None = None
+    hours: float | None = None
+    tokens: int | None = None
+    initial_from: str = ""
+    """Checkpoint folder or run whose weights the first phase starts from."""
+    strict_gate: bool = False
+    objective: str = "value"
+    hour_value: Usd = Usd(18)
+    """USD that an hour of waiting is worth; $18 is the guides' own figure."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "phases": list(self.phases),
+            "hardware": self.hardware,
+            "processes": self.processes,
+            "budget_usd": self.budget.plain() if self.budget is not None else None,
+            "rate_usd_per_hour": self.rate.plain() if self.rate is not None else None,
+            "data": self.data,
+            "overrides": dict(self.overrides),
+            "steps": self.steps,
+            "hours": self.hours,
+            "tokens": self.tokens,
+            "initial_from": self.initial_from,
+            "strict_gate": self.strict_gate,
+            "objective": self.objective,
+            "hour_value_usd": self.hour_value.plain(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        budget, rate = data["budget_usd"], data["rate_usd_per_hour"]
+        return cls(
+            recipe=data["recipe"],
+            phases=tuple(data["phases"]),
+            hardware=data["hardware"],
+            processes=data["processes"],
+            budget=Usd(budget) if budget is not None else None,
+            rate=Usd(rate) if rate is not None else None,
+            data=data["data"],
+            overrides=tuple(data["overrides"].items()),
+            steps=data["steps"],
+            hours=data["hours"],
+            tokens=data["tokens"],
+            initial_from=data["initial_from"],
+            strict_gate=data["strict_gate"],
+            objective=data["objective"],
+            hour_value=Usd(data["hour_value_usd"]),
+        )
