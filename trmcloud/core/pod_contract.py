@@ -20,7 +20,7 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Mapping
+from typing import Any, Mapping, TypeVar
 
 CONTRACT_VERSION = 1
 
@@ -75,6 +75,9 @@ CLEAN = frozenset({"finished", "landed_deadline", "landed_signal"})
 TRAINER_STATES = (
     "starting", "compiling", "training", "evaluating", "saving", "landing", "ended",
 )  # fmt: skip
+
+
+_Record = TypeVar("_Record")
 
 
 class ContractError(ValueError):
@@ -265,7 +268,7 @@ def load_job(text: str | bytes) -> PhaseJob:
 
 
 def load_heartbeat(text: str | bytes) -> Heartbeat:
-    made: Heartbeat = _load(Heartbeat, text, step_losses=tuple)
+    made = _load(Heartbeat, text, step_losses=tuple)
     if made.state not in TRAINER_STATES:
         raise ContractError(f"unknown trainer state {made.state!r}")
     if made.outcome is not None and made.outcome not in OUTCOMES:
@@ -285,14 +288,14 @@ def load_report(text: str | bytes) -> AgentReport:
     return _load(AgentReport, text, phases=lambda rows: tuple(PhaseReport(**row) for row in rows))
 
 
-def _load(kind: Any, text: str | bytes, **convert: Any) -> Any:
+def _load(kind: type[_Record], text: str | bytes, **convert: Any) -> _Record:
     if len(text) > MAX_JSON_BYTES:
         raise ContractError(f"{kind.__name__}: larger than any real one")
     try:
         data = json.loads(text)
         if data.get("version") != CONTRACT_VERSION:
             raise ContractError(f"{kind.__name__}: version {data.get('version')!r}")
-        known = {item.name for item in fields(kind)}
+        known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
         values = {key: value for key, value in data.items() if key in known}
         for key, function in convert.items():
             if key in values:

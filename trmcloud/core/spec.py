@@ -9,6 +9,9 @@ from trmcloud.core.money import Usd
 
 OBJECTIVES = ("value", "cheapest", "fastest", "most-training")
 
+GUIDE_HOUR_VALUE = Usd(18)
+"""The guides' own figure for what an hour of waiting is worth."""
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -35,8 +38,8 @@ class RunSpec:
     """Checkpoint folder or run whose weights the first phase starts from."""
     strict_gate: bool = False
     objective: str = "value"
-    hour_value: Usd = Usd(18)
-    """USD that an hour of waiting is worth; $18 is the guides' own figure."""
+    hour_value: Usd = GUIDE_HOUR_VALUE
+    """USD that an hour of waiting is worth."""
 
     def to_json(self) -> dict[str, Any]:
         return {
