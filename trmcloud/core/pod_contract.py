@@ -142,7 +142,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class PhaseLease:
-    """A phase's share of the lease: at most ``allowed_s`` seconds from its start.
+    """A phase's share of the lease: at most ``allowed_s`` seconds from its start (0: as long as
+    the lease lasts).
 
     ``expected_s`` is the Plan's P50 for the whole phase; ``flops`` its training FLOPs, so that a
     measured phase can reprice the next one.
@@ -177,6 +178,7 @@ class Lease:
     strict_gate: bool = False
     hang_after_s: float = 300.0
     max_restarts: int = 3
+    """Attempts in a row without a newer checkpoint before the phase counts as failed."""
     version: int = CONTRACT_VERSION
 
 
@@ -201,6 +203,11 @@ class PhaseReport:
     ended_at: float | None = None
     outcome: str | None = None
     attempts: int = 0
+    fruitless: int = 0
+    """Attempts in a row that ended without a newer checkpoint."""
+    saved_step: int | None = None
+    step: int | None = None
+    val_bpb: float | None = None
     gate: Mapping[str, Any] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     message: str = ""

@@ -1,0 +1,152 @@
+"""Budgets at four levels: account, month, project and run.
+
+At every level that has a cap, settled + reserved ≤ cap, always. A run's reservation and what it
+settles count towards the month in which its latest reservation was made, so that a run across
+midnight is not held against two months.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field, replace
+from typing import Iterable, Mapping
+
+from trmcloud.core import events as ev
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.run_state import RunState, State, apply_event
+
+LEVELS = ("account", "month", "project", "run")
+
+
+def month_of(at: float) -> str:
+    """The UTC month of an instant: ``2026-11``."""
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One budget: ``remaining`` is None where it has no cap."""
+
+    level: str
+    key: str
+    cap: Usd | None
+    settled: Usd
+    reserved: Usd
+
+    @property
+    def remaining(self) -> Usd | None:
+        return None if self.cap is None else self.cap - self.settled - self.reserved
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why money cannot be reserved: the level that lacks it."""
+
+    line: Line
+    asked: Usd
+
+    def __str__(self) -> str:
+        line = self.line
+        name = line.level if line.level in ("account",) else f"{line.level} {line.key}"
+        return (
+            f"{self.asked} does not fit the {name} budget of {line.cap}: "
+            f"{line.settled} spent, {line.reserved} reserved, {line.remaining} left"
+        )
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """Everything a ledger says: its runs, and the caps set so far."""
+
+    ledger_id: str
+    runs: Mapping[str, RunState] = field(default_factory=dict)
+    caps: Mapping[tuple[str, str], Usd] = field(default_factory=dict)
+    cap_history: tuple[ev.Record, ...] = ()
+
+    def line(self, level: str, key: str) -> Line:
+        """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
+        settled = reserved = ZERO
+        for run in self.runs.values():
+            if not _counts(run, level, key):
+                continue
+            settled += run.settled
+            reserved += run.reserved
+        if level == "run":
+            run_cap = self.runs[key].cap if key in self.runs else None
+            return Line(level, key, run_cap, settled, reserved)
+        cap = self.caps.get((level, key))
+        if cap is None and level == "month":
+            cap = self.caps.get((level, ""))
+        return Line(level, key, cap, settled, reserved)
+
+    def lines_for(self, project: str, at: float) -> tuple[Line, ...]:
+        """The account's, the month's and the project's budgets that bind a reservation now."""
+        return (
+            self.line("account", ""),
+            self.line("month", month_of(at)),
+            self.line("project", project),
+        )
+
+    def has_cap(self, project: str, at: float) -> bool:
+        return any(line.cap is not None for line in self.lines_for(project, at))
+
+
+def fold_ledger(ledger_id: str, records: Iterable[ev.Record]) -> LedgerState:
+    """The ledger's state after ``records``, in their order.
+
+    Raises:
+        IllegalTransition: a record that cannot follow those before it.
+    """
+    runs: dict[str, RunState] = {}
+    caps: dict[tuple[str, str], Usd] = {}
+    history: list[ev.Record] = []
+    for record in records:
+        event = record.event
+        if isinstance(event, ev.CapSet):
+            history.append(record)
+            if event.cap is None:
+                caps.pop((event.level, event.key), None)
+            else:
+                caps[(event.level, event.key)] = event.cap
+        else:
+            run = runs.get(record.run_id) or RunState(record.run_id)
+            runs[record.run_id] = apply_event(run, record)
+    return LedgerState(ledger_id, runs, caps, tuple(history))
+
+
+def with_run(ledger: LedgerState, run: RunState) -> LedgerState:
+    return replace(ledger, runs={**ledger.runs, run.run_id: run})
+
+
+def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal | None:
+    """Whether ``amount`` may be reserved for ``run`` now; None means yes.
+
+    The run's own open reservation, if any, is replaced by ``amount``, not added to it.
+    """
+    others = {key: other for key, other in ledger.runs.items() if key != run.run_id}
+    mine = replace(run, reserved=ZERO, reserved_at=at)
+    book = replace(ledger, runs={**others, run.run_id: mine})
+    for line in (*book.lines_for(run.project, at), book.line("run", run.run_id)):
+        if line.remaining is not None and amount > line.remaining:
+            return Refusal(line, amount)
+    return None
+
+
+def overdrawn(ledger: LedgerState, run: RunState, at: float) -> Line | None:
+    """The first level, if any, whose cap is below what is spent and reserved on it."""
+    for line in (*ledger.lines_for(run.project, at), ledger.line("run", run.run_id)):
+        if line.remaining is not None and line.remaining < ZERO:
+            return line
+    return None
+
+
+def _counts(run: RunState, level: str, key: str) -> bool:
+    if run.state is State.NEW:
+        return False
+    if level == "account":
+        return True
+    if level == "month":
+        return run.reserved_at > 0 and month_of(run.reserved_at) == key
+    if level == "project":
+        return run.project == key
+    return run.run_id == key

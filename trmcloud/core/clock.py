@@ -1,0 +1,55 @@
+"""Instants and observations: what is known, since when, and until when something may go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar, Union
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Instant:
+    """One reading of both clocks: ``wall`` epoch seconds, ``boot`` seconds since boot.
+
+    The boot clock counts suspended time and cannot be set; ``boot_id`` tells two boots apart.
+    """
+
+    wall: float
+    boot: float
+    boot_id: str = ""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The first moment a deadline was seen here, so that no later clock change extends it."""
+
+    deadline_at: float
+    seen: Instant
+
+    def seconds_left(self, now: Instant) -> float:
+        """Seconds until the deadline by the clock that says it comes sooner."""
+        by_wall = self.deadline_at - now.wall
+        if now.boot_id != self.seen.boot_id:
+            return by_wall
+        allowed = max(0.0, self.deadline_at - self.seen.wall)
+        return min(by_wall, allowed - (now.boot - self.seen.boot))
+
+
+@dataclass(frozen=True)
+class Seen(Generic[T]):
+    """A fact, and when it was observed (epoch seconds)."""
+
+    value: T
+    at: float
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Nothing is known since ``since`` (epoch seconds). Unknown is never zero and never gone."""
+
+    since: float
+    why: str = ""
+
+
+Maybe = Union[Seen[T], Unknown]

@@ -1,0 +1,379 @@
+"""The controller's decisions: ``govern`` for the whole ledger, ``decide`` for one run.
+
+Both are pure and level-triggered: they look at what is recorded and what is observed now, and say
+which facts follow (``events``, to be appended first) and what is to be done (``actions``). They run
+live, after a crash, in the reaper and in the simulator; nothing else decides. What they issue may
+be issued again: an action's id is a function of (run, generation, verb, attempt).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Sequence
+
+from trmcloud.core import events as ev
+from trmcloud.core.budget import LedgerState, overdrawn
+from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.plan import Candidate, Plan
+from trmcloud.core.pod_contract import AgentReport, PodName, parse_pod_name
+from trmcloud.core.providers import ProviderTraits
+from trmcloud.core.run_state import ActionState, Generation, Outcome, RunState, State
+
+CREATE, LAND, TERMINATE = "create", "land", "terminate"
+
+_FIRST_RETRY_S = 1.0
+_LONGEST_RETRY_S = 30.0
+
+
+@dataclass(frozen=True)
+class PodSeen:
+    """A pod in a provider's list. ``status``: creating, running, gone, or unknown (= spending)."""
+
+    pod_id: str
+    name: str
+    status: str
+    rate: Usd
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What the provider says a pod cost; ``final`` once it will not change."""
+
+    pod_id: str
+    amount: Usd
+    final: bool
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What can be seen of one run now. ``absent_lists`` counts the fresh lists in a row that did
+    not hold the current generation's pod."""
+
+    pods: Maybe[tuple[PodSeen, ...]]
+    report: Maybe[AgentReport]
+    bill: Maybe[Bill]
+    absent_lists: int = 0
+    in_flight: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something to be done to the outside world, safe to be done again."""
+
+    id: str
+    verb: str
+    generation: int
+    pod_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Facts to append, then things to do. ``wait_s`` hints when to look again."""
+
+    events: tuple[ev.RunEvent, ...] = ()
+    actions: tuple[Action, ...] = ()
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A pod of ours that no live run owns."""
+
+    pod: PodSeen
+    reason: str
+
+
+@dataclass(frozen=True)
+class Governance:
+    """What the ledger as a whole asks for: runs to be driven, runs to be landed, pods to end."""
+
+    drive: tuple[str, ...]
+    land: tuple[tuple[str, str], ...]
+    """(run id, reason)"""
+    orphans: tuple[Orphan, ...]
+
+
+def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) -> Governance:
+    """Budgets at all levels, and pods nobody owns.
+
+    A pod is only ever called an orphan when its name is one of ours and either it bears this
+    ledger's id and no open generation here has that name, or its own hard stop has passed.
+    """
+    drive, land = [], []
+    names = set()
+    for run in ledger.runs.values():
+        if not run.live:
+            continue
+        drive.append(run.run_id)
+        generation = run.generation
+        if generation is not None and generation.open:
+            names.add(generation.pod_name)
+        line = overdrawn(ledger, run, now)
+        if line is not None and run.stop is None and run.state in (State.BOOTING, State.RUNNING):
+            land.append((run.run_id, f"the {line.level} budget was cut to {line.cap}"))
+    orphans = []
+    for pod in pods.value if isinstance(pods, Seen) else ():
+        name = parse_pod_name(pod.name)
+        if name is None or pod.status == "gone":
+            continue
+        if name.ledger == ledger.ledger_id and pod.name not in names:
+            orphans.append(Orphan(pod, "no live run of this ledger owns it"))
+        elif now > name.hard_stop_at and pod.name not in names:
+            orphans.append(Orphan(pod, "its hard stop has passed"))
+    return Governance(tuple(drive), tuple(land), tuple(orphans))
+
+
+def decide(
+    run: RunState,
+    plan: Plan,
+    ledger_id: str,
+    traits: ProviderTraits,
+    seen: Observation,
+    now: float,
+) -> Decision:
+    """What follows for one run, and what is to be done about it.
+
+    The caller appends ``events`` and asks again until none are left, then carries out
+    ``actions``. ``now`` is epoch seconds.
+    """
+    if run.state is State.RESERVED:
+        return _rent(run, plan, ledger_id, traits, now)
+    if run.state is State.RENTING:
+        return _await_pod(run, traits, seen, now)
+    if run.state in (State.BOOTING, State.RUNNING, State.ENDING):
+        return _watch(run, traits, seen, now)
+    if run.state is State.SETTLING:
+        return _settle(run, seen)
+    if run.state is State.SETTLED:
+        return Decision(events=(_closing(run),))
+    return Decision()
+
+
+def worst_case(rate: Usd, hard_stop_s: float, traits: ProviderTraits) -> Usd:
+    """The most a pod can cost that is killed at ``hard_stop_s``: rate × (stop + kill latency)."""
+    return cost(rate, hard_stop_s + traits.kill_latency_s)
+
+
+def _rent(
+    run: RunState, plan: Plan, ledger_id: str, traits: ProviderTraits, now: float
+) -> Decision:
+    if run.stop is not None:
+        return Decision(events=(ev.Closed(Outcome.STOPPED.value, "before anything was rented"),))
+    tried = {g.candidate_id for g in run.generations if g.not_made is not None}
+    candidate = next((plan.candidate(name) for name in plan.launchable if name not in tried), None)
+    if candidate is None:
+        why = run.generations[-1].not_made if run.generations else "the plan has no candidate"
+        return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why or ""),))
+    hard_stop_s = hard_stop_within(candidate, run, traits)
+    landing_s = min(candidate.landing_s, hard_stop_s / 2)
+    number = len(run.generations) + 1
+    hard_stop_at = now + hard_stop_s
+    name = PodName(ledger_id, run.run_id, number, int(hard_stop_at))
+    intent = ev.PodIntended(
+        generation=number,
+        pod_name=str(name),
+        provider=candidate.provider,
+        candidate_id=candidate.id,
+        rate=candidate.rate,
+        soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - landing_s),
+        hard_stop_at=hard_stop_at,
+    )
+    return Decision(events=(intent,))
+
+
+def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits) -> float:
+    """Seconds until the hard stop: what the reservation buys, and not beyond the plan's own stop
+    unless the run was reopened, when the rest of its budget is all that bounds it."""
+    bought = affordable_seconds(run.reserved, candidate.rate) - traits.kill_latency_s
+    if run.settled and bought != inf:
+        return max(0.0, bought)
+    return max(0.0, min(candidate.hard_stop_s, bought))
+
+
+def _longest_training_s(candidate: Candidate) -> float:
+    """A limit on hours shows as a soft stop that lies before hard stop less landing."""
+    limited = candidate.soft_stop_s + candidate.landing_s < candidate.hard_stop_s - 1.0
+    return candidate.soft_stop_s if limited else inf
+
+
+def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
+    generation = _current(run)
+    pod = _find(seen, generation)
+    if pod is not None and pod.status != "gone":
+        return Decision(events=(ev.PodUp(generation.number, pod.pod_id, pod.rate),))
+    create_id = _action_id(run, CREATE, 1)
+    create = run.actions.get(create_id)
+    if create is None:
+        if run.stop is not None or now >= generation.soft_stop_at:
+            reason = "stopped before it was asked for"
+            return Decision(events=(ev.PodNotMade(generation.number, reason),))
+        return Decision(actions=(Action(create_id, CREATE, generation.number),))
+    if create.failed_kind in ("refused", "no_capacity"):
+        return Decision(events=(ev.PodNotMade(generation.number, create.error),))
+    if pod is not None and pod.status == "gone":
+        up = ev.PodUp(generation.number, pod.pod_id, pod.rate)
+        return Decision(events=(up,))
+    asked_at = create.ended_at or create.started_at
+    waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
+    if create_id not in seen.in_flight and waited and seen.absent_lists >= traits.absent_lists:
+        return Decision(
+            events=(ev.PodNotMade(generation.number, create.error or "it never appeared"),)
+        )
+    return Decision()
+
+
+def _watch(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
+    generation = _current(run)
+    report = seen.report.value if isinstance(seen.report, Seen) else None
+    if report is not None and report.pod_name != generation.pod_name:
+        report = None
+    if report is not None:
+        if run.state is State.BOOTING:
+            return Decision(events=(ev.AgentUp(generation.number),))
+        accounts = _phases_ended(run, generation, report)
+        if accounts:
+            return Decision(events=tuple(accounts))
+        if report.result is not None and run.state is not State.ENDING:
+            return Decision(events=(ev.ResultKnown(report.result, report.message),))
+    gone = _gone(seen, generation, traits)
+    if gone is not None:
+        return Decision(events=(ev.PodGone(generation.number, gone),))
+    pod_id = generation.pod_id or ""
+    reason = _why_terminate(run, generation, traits, report, now)
+    if reason:
+        action = _next_attempt(run, TERMINATE, generation, pod_id, reason, now)
+        return Decision(actions=(action,) if action else ())
+    if run.stop is not None and run.state in (State.BOOTING, State.RUNNING):
+        action = _next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
+        return Decision(actions=(action,) if action else ())
+    return Decision()
+
+
+def _phases_ended(run: RunState, generation: Generation, report: AgentReport) -> list[ev.RunEvent]:
+    events: list[ev.RunEvent] = []
+    number = generation.number
+    accounted = {a.phase for a in run.phase_accounts if a.generation == number}
+    for phase in report.phases:
+        if phase.state == "ended" and phase.name not in accounted:
+            events.append(
+                ev.PhaseEnded(
+                    generation=number,
+                    phase=phase.name,
+                    outcome=phase.outcome or "lost",
+                    step=phase.step,
+                    val_bpb=phase.val_bpb,
+                    seconds=dict(phase.seconds),
+                    attempts=phase.attempts,
+                )
+            )
+        known = run.gates.get(phase.name)
+        if phase.gate is not None and (known is None or known.generation != number):
+            passed = bool(phase.gate.get("passed"))
+            events.append(ev.GateJudged(number, phase.name, passed, phase.gate))
+    return events
+
+
+def _why_terminate(
+    run: RunState,
+    generation: Generation,
+    traits: ProviderTraits,
+    report: AgentReport | None,
+    now: float,
+) -> str:
+    if now >= generation.hard_stop_at:
+        return "hard stop"
+    if run.state is State.ENDING and now >= run.updated_at + traits.end_grace_s:
+        return "its work is done"
+    if run.state is State.BOOTING:
+        up_at = generation.up_at or generation.intended_at
+        if report is None and now >= up_at + traits.boot_deadline_s:
+            return f"no agent within {traits.boot_deadline_s:.0f} s"
+    if run.stop is not None and run.stop_at is not None and run.state is not State.ENDING:
+        landing_s = generation.hard_stop_at - generation.soft_stop_at
+        if now >= run.stop_at + landing_s + traits.end_grace_s:
+            return "it did not land when told to"
+    if generation.billed_rate is not None:
+        tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
+        if generation.billed_rate.micros > tolerated:
+            return f"billed {generation.billed_rate}/h, planned {generation.rate}/h"
+    return ""
+
+
+def _settle(run: RunState, seen: Observation) -> Decision:
+    generation = _current(run)
+    if generation.settled is not None:
+        return Decision()
+    if not isinstance(seen.bill, Seen) or not seen.bill.value.final:
+        return Decision()
+    amount = seen.bill.value.amount
+    return Decision(events=(ev.Settled(generation.number, amount, amount),))
+
+
+def _closing(run: RunState) -> ev.Closed:
+    if run.result is not None:
+        return ev.Closed(run.result, run.message)
+    generation = _current(run)
+    if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:
+        return ev.Closed(Outcome.KILLED.value, "the hard stop came before the trainer had landed")
+    if run.stop is not None:
+        return ev.Closed(Outcome.STOPPED.value, "ended before it reported")
+    return ev.Closed(Outcome.LOST.value, "the pod ended without a word from its agent")
+
+
+def _gone(seen: Observation, generation: Generation, traits: ProviderTraits) -> float | None:
+    """When the pod ended, once that is proven; None while it may still be spending."""
+    if not isinstance(seen.pods, Seen):
+        return None
+    pod = _find(seen, generation)
+    if pod is not None:
+        if pod.status == "gone":
+            return pod.ended_at if pod.ended_at is not None else seen.pods.at
+        return None
+    return seen.pods.at if seen.absent_lists >= traits.absent_lists else None
+
+
+def _next_attempt(
+    run: RunState,
+    verb: str,
+    generation: Generation,
+    pod_id: str,
+    reason: str,
+    now: float,
+    *,
+    once: bool = False,
+) -> Action | None:
+    """The next try of an action; None while the last one is fresh, or where it is done."""
+    attempt, last = 0, None
+    while True:
+        state = run.actions.get(_action_id(run, verb, attempt + 1))
+        if state is None:
+            break
+        attempt, last = attempt + 1, state
+    if last is not None:
+        if once and last.finished:
+            return None
+        if now < _last_change(last) + min(_FIRST_RETRY_S * 2**attempt, _LONGEST_RETRY_S):
+            return None
+    return Action(_action_id(run, verb, attempt + 1), verb, generation.number, pod_id, reason)
+
+
+def _last_change(action: ActionState) -> float:
+    return action.ended_at if action.ended_at is not None else action.started_at
+
+
+def _action_id(run: RunState, verb: str, attempt: int) -> str:
+    return f"{run.run_id}/g{_current(run).number}/{verb}/{attempt}"
+
+
+def _current(run: RunState) -> Generation:
+    if run.generation is None:
+        raise ValueError(f"{run.run_id} has no generation in state {run.state.value}")
+    return run.generation
+
+
+def _find(seen: Observation, generation: Generation) -> PodSeen | None:
+    pods: Sequence[PodSeen] = seen.pods.value if isinstance(seen.pods, Seen) else ()
+    return next((pod for pod in pods if pod.name == generation.pod_name), None)

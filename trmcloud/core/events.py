@@ -1,0 +1,248 @@
+"""The events a ledger keeps. A run is a fold over them: see ``run_state``.
+
+Events are facts in the past tense. They are written once, never changed, and read back by any
+later version; money in them is a string, so that JSON cannot bend it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Mapping, Union
+
+from trmcloud.core.money import Usd
+
+
+@dataclass(frozen=True)
+class RunPlanned:
+    """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost."""
+
+    plan: Mapping[str, Any]
+    cap: Usd
+    project: str
+    detached: bool = False
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """``amount`` is held for the next generation, until it is settled."""
+
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class PodIntended:
+    """About to ask a provider for a pod. Written before asking, so that no pod is ever unknown."""
+
+    generation: int
+    pod_name: str
+    provider: str
+    candidate_id: str
+    rate: Usd
+    soft_stop_at: float
+    hard_stop_at: float
+
+
+@dataclass(frozen=True)
+class ActionStarted:
+    action_id: str
+    verb: str
+
+
+@dataclass(frozen=True)
+class ActionFinished:
+    action_id: str
+    verb: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class ActionFailed:
+    """``kind``: refused (nothing happened), no_capacity, ambiguous, or error."""
+
+    action_id: str
+    verb: str
+    kind: str
+    error: str
+
+
+@dataclass(frozen=True)
+class PodUp:
+    """The pod stands in the provider's list; ``rate`` is what the provider says it bills."""
+
+    generation: int
+    pod_id: str
+    rate: Usd
+
+
+@dataclass(frozen=True)
+class PodNotMade:
+    """No pod of this generation exists or will: a refusal, or absence proven by listing."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class AgentUp:
+    generation: int
+
+
+@dataclass(frozen=True)
+class PhaseEnded:
+    """One phase's account, from the agent's report."""
+
+    generation: int
+    phase: str
+    outcome: str
+    step: int | None
+    val_bpb: float | None
+    seconds: Mapping[str, float]
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class GateJudged:
+    generation: int
+    phase: str
+    passed: bool
+    verdict: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ResultKnown:
+    """How the run ended, in ``run_state.Outcome``'s words, before its pod is gone."""
+
+    result: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class PodGone:
+    """Proven: the pod no longer exists, and cost nothing after ``ended_at``."""
+
+    generation: int
+    ended_at: float
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the generation cost; the reservation is released. ``billed`` is the provider's own
+    figure, None where it gave none and ``amount`` is rate × time."""
+
+    generation: int
+    amount: Usd
+    billed: Usd | None
+
+
+@dataclass(frozen=True)
+class Closed:
+    outcome: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """A closed run goes on, within ``cap`` for the whole of it."""
+
+    cap: Usd
+
+
+@dataclass(frozen=True)
+class PlanRevised:
+    """A later candidate or another price, never above the reservation."""
+
+    candidate_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A checkpoint was copied here and every hash verified."""
+
+    phase: str
+    step: int
+    sha256: str
+    path: str
+
+
+@dataclass(frozen=True)
+class CapSet:
+    """A budget level's cap was set or, with None, removed. Ledger-wide: it belongs to no run."""
+
+    level: str
+    key: str
+    cap: Usd | None
+    by: str = ""
+
+
+RunEvent = Union[
+    RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
+    PodNotMade, AgentUp, PhaseEnded, GateJudged, StopRequested, ResultKnown, PodGone, Settled,
+    Closed, Reopened, PlanRevised, Fetched,
+]  # fmt: skip
+Event = Union[RunEvent, CapSet]
+
+EVENT_TYPES: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
+        PodNotMade, AgentUp, PhaseEnded, GateJudged, StopRequested, ResultKnown, PodGone, Settled,
+        Closed, Reopened, PlanRevised, Fetched, CapSet,
+    )
+}  # fmt: skip
+_MONEY = frozenset({"cap", "amount", "rate", "billed"})
+
+
+@dataclass(frozen=True)
+class Record:
+    """An event as the ledger keeps it: numbered, dated, and by which controller's epoch."""
+
+    seq: int
+    run_id: str
+    """Empty for events of the whole ledger."""
+    epoch: int
+    at: float
+    event: Event
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A record that could not be understood; kept, so that nothing is silently lost."""
+
+    seq: int
+    why: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """The event's fields; ``type(event).__name__`` goes beside it."""
+    data: dict[str, Any] = {}
+    for item in fields(event):
+        value = getattr(event, item.name)
+        data[item.name] = value.plain() if isinstance(value, Usd) else value
+    return data
+
+
+def event_from_json(kind: str, data: Mapping[str, Any]) -> Event:
+    """
+    Raises:
+        ValueError: an event of a kind, or with a field, that this version does not know.
+    """
+    known = EVENT_TYPES.get(kind)
+    if known is None:
+        raise ValueError(f"unknown event {kind!r}")
+    values = {
+        key: Usd(value) if key in _MONEY and isinstance(value, str) else value
+        for key, value in data.items()
+    }
+    try:
+        event: Event = known(**values)
+    except TypeError as error:
+        raise ValueError(f"event {kind}: {error}") from None
+    return event

@@ -1,0 +1,142 @@
+"""The gate between fast and extreme: is this training worth going on with?
+
+Blocking, since arithmetic backs them: every supervision step improves on the one before, on
+validation text; final-step bits per byte fell; nothing became infinite. The guides' bands for
+refinement and gradient norm are reported beside them and block only when strictness is asked for:
+refinement can be bought by making the first step worse, so it proves nothing alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping, Sequence
+
+#: (lowest, highest) of the guides, by the phase that is judged.
+REFINEMENT_BANDS = {"fast": (0.15, 0.25), "extreme": (0.50, 0.97)}
+GRADIENT_BANDS = {"fast": (0.5, 1.5), "extreme": (2.0, 15.0)}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One criterion: ``passed`` is None where there was nothing to judge it by."""
+
+    name: str
+    passed: bool | None
+    blocking: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    phase: str
+    passed: bool
+    checks: tuple[Check, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "phase": self.phase,
+            "passed": self.passed,
+            "checks": [
+                {
+                    "name": check.name,
+                    "passed": check.passed,
+                    "blocking": check.blocking,
+                    "detail": check.detail,
+                }
+                for check in self.checks
+            ],
+        }
+
+
+def verdict_from_json(data: Mapping[str, Any]) -> Verdict:
+    checks = tuple(
+        Check(c["name"], c["passed"], c["blocking"], c["detail"]) for c in data["checks"]
+    )
+    return Verdict(data["phase"], data["passed"], checks)
+
+
+def judge(phase: str, metrics: Iterable[Mapping[str, Any]], *, strict: bool = False) -> Verdict:
+    """The verdict on a phase from its metrics lines (kinds ``train`` and ``eval``).
+
+    Order and refinement are judged on the last evaluation's losses (nats per token of every
+    supervision step); the gradient norm on the median of the second half of the training lines.
+    A blocking criterion that cannot be judged fails: unknown is not good.
+    """
+    lines = list(metrics)
+    evals = [line for line in lines if line.get("kind") == "eval"]
+    train = [line for line in lines if line.get("kind") == "train"]
+    checks = (
+        _order(evals),
+        _falling(evals),
+        _finite(train),
+        _refinement(phase, evals, strict),
+        _gradients(phase, train, strict),
+    )
+    passed = all(check.passed is True for check in checks if check.blocking)
+    return Verdict(phase, passed, checks)
+
+
+def refinement(step_losses: Sequence[float]) -> float | None:
+    """(ℓ₀ − ℓ_last) / ℓ₀: a diagnostic, not a goal."""
+    if len(step_losses) < 2 or not step_losses[0]:
+        return None
+    return (step_losses[0] - step_losses[-1]) / step_losses[0]
+
+
+def _order(evals: Sequence[Mapping[str, Any]]) -> Check:
+    name = "validation order"
+    losses = _numbers(evals[-1].get("val_step_losses", ())) if evals else []
+    if len(losses) < 2:
+        return Check(name, None, True, "no evaluation with two or more supervision steps")
+    held = all(before > after for before, after in itertools.pairwise(losses))
+    return Check(name, held, True, (" > " if held else ", ").join(f"{x:.3f}" for x in losses))
+
+
+def _falling(evals: Sequence[Mapping[str, Any]]) -> Check:
+    name = "falling bits per byte"
+    values = list(_numbers(line.get("val_bpb") for line in evals))
+    if len(values) < 2:
+        return Check(name, None, True, "fewer than two evaluations")
+    return Check(name, values[-1] < values[0], True, f"{values[0]:.3f} → {values[-1]:.3f} bpb")
+
+
+def _finite(train: Sequence[Mapping[str, Any]]) -> Check:
+    name = "finite gradients"
+    if not train:
+        return Check(name, None, True, "no training step logged")
+    bad = [line.get("step") for line in train if not _numbers([line.get("grad_norm")])]
+    if bad:
+        return Check(name, False, True, f"not finite at step {bad[0]}")
+    return Check(name, True, True, f"all {len(train)} logged steps")
+
+
+def _refinement(phase: str, evals: Sequence[Mapping[str, Any]], strict: bool) -> Check:
+    name = "refinement (guide's band)"
+    band = REFINEMENT_BANDS.get(phase)
+    value = refinement(_numbers(evals[-1].get("val_step_losses", ()))) if evals else None
+    if band is None or value is None:
+        return Check(name, None, strict, "not measured")
+    inside = band[0] <= value <= band[1]
+    where = "inside" if inside else "outside"
+    return Check(name, inside, strict, f"{value:.1%}, {where} {band[0]:.0%}–{band[1]:.0%}")
+
+
+def _gradients(phase: str, train: Sequence[Mapping[str, Any]], strict: bool) -> Check:
+    name = "gradient norm (guide's band)"
+    band = GRADIENT_BANDS.get(phase)
+    norms = _numbers(line.get("grad_norm") for line in train[len(train) // 2 :])
+    if band is None or not norms:
+        return Check(name, None, strict, "not measured")
+    value = statistics.median(norms)
+    inside = band[0] <= value <= band[1]
+    where = "inside" if inside else "outside"
+    return Check(name, inside, strict, f"{value:.2f}, {where} {band[0]}–{band[1]}")
+
+
+def _numbers(values: Iterable[Any]) -> list[float]:
+    return [
+        float(value) for value in values if isinstance(value, (int, float)) and math.isfinite(value)
+    ]

@@ -1,0 +1,56 @@
+"""What control must know of each provider: how it answers, and how it can be stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+from trmcloud.core.errors import NotSupported
+
+
+@dataclass(frozen=True)
+class ProviderTraits:
+    """One provider's habits. Seconds throughout.
+
+    ``create_settle_s``: how long after an ambiguous create a pod may still appear.
+    ``absent_lists``: how many fresh lists in a row must omit a pod before it counts as gone.
+    ``kill_latency_s``: from the decision to kill until nothing is billed any more.
+    ``boot_deadline_s``: from the pod's creation until its agent must have reported.
+    ``silence_s``: a report older than this is worth a warning; it proves nothing.
+    ``kill_layers``: those this provider has, of DESIGN's five.
+    """
+
+    name: str
+    create_settle_s: float
+    absent_lists: int
+    kill_latency_s: float
+    boot_deadline_s: float
+    silence_s: float
+    end_grace_s: float
+    rate_tolerance: float
+    kill_layers: tuple[str, ...]
+
+
+TRAITS: Mapping[str, ProviderTraits] = {
+    "local": ProviderTraits(
+        name="local",
+        create_settle_s=5.0,
+        absent_lists=1,
+        kill_latency_s=3.0,
+        boot_deadline_s=60.0,
+        silence_s=15.0,
+        end_grace_s=10.0,
+        rate_tolerance=0.0,
+        kill_layers=("trainer", "agent", "guardian", "controller", "reap"),
+    ),
+}
+
+
+def traits_of(provider: str) -> ProviderTraits:
+    try:
+        return TRAITS[provider]
+    except KeyError:
+        raise NotSupported(
+            f"renting from {provider} is not built yet",
+            next_step="trmcloud launch local, or plan only",
+        ) from None

@@ -1,0 +1,351 @@
+"""A run's life: its states, the one table of transitions, and the fold over events.
+
+Everything that changes what a run *is* lives in this file. ``apply_event`` is pure; an event that
+the table does not allow raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Iterable, Mapping
+
+from trmcloud.core import events as ev
+from trmcloud.core.money import ZERO, Usd, total
+
+
+class State(str, Enum):
+    NEW = "new"
+    PLANNED = "planned"
+    RESERVED = "reserved"
+    RENTING = "renting"
+    BOOTING = "booting"
+    RUNNING = "running"
+    ENDING = "ending"
+    SETTLING = "settling"
+    SETTLED = "settled"
+    CLOSED = "closed"
+
+
+class Outcome(str, Enum):
+    """How a run ended, and the exit code that ``launch``, ``resume`` and ``stop`` give for it."""
+
+    FINISHED = "finished"
+    LANDED = "landed"
+    STOPPED = "stopped"
+    GATE_FAILED = "gate_failed"
+    NEXT_PHASE_REFUSED = "next_phase_refused"
+    FAILED = "failed"
+    KILLED = "killed"
+    LOST = "lost"
+    NOT_STARTED = "not_started"
+
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_CODES[self]
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_EXIT_CODES = {
+    Outcome.FINISHED: 0,
+    Outcome.LANDED: 20,
+    Outcome.STOPPED: 21,
+    Outcome.GATE_FAILED: 22,
+    Outcome.NEXT_PHASE_REFUSED: 23,
+    Outcome.FAILED: 24,
+    Outcome.KILLED: 25,
+    Outcome.LOST: 26,
+    Outcome.NOT_STARTED: 27,
+}
+_MEANINGS = {
+    Outcome.FINISHED: "every step was trained",
+    Outcome.LANDED: "landed at its budget or time limit, evaluated and saved",
+    Outcome.STOPPED: "stopped on request, evaluated and saved",
+    Outcome.GATE_FAILED: "the gate after the fast phase failed",
+    Outcome.NEXT_PHASE_REFUSED: "the next phase no longer fitted the rest of the budget",
+    Outcome.FAILED: "training failed and could not be restarted",
+    Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
+    Outcome.LOST: "the machine was lost; the last checkpoint stands",
+    Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
+}
+
+#: Which event leads from which state to which. An event that is not here is illegal.
+TRANSITIONS: Mapping[tuple[State, type[Any]], State] = {
+    (State.NEW, ev.RunPlanned): State.PLANNED,
+    (State.PLANNED, ev.Reserved): State.RESERVED,
+    (State.RESERVED, ev.PodIntended): State.RENTING,
+    (State.RESERVED, ev.Closed): State.CLOSED,
+    (State.RENTING, ev.PodUp): State.BOOTING,
+    (State.RENTING, ev.PodNotMade): State.RESERVED,
+    (State.BOOTING, ev.AgentUp): State.RUNNING,
+    (State.BOOTING, ev.ResultKnown): State.ENDING,
+    (State.BOOTING, ev.PodGone): State.SETTLING,
+    (State.RUNNING, ev.ResultKnown): State.ENDING,
+    (State.RUNNING, ev.PodGone): State.SETTLING,
+    (State.ENDING, ev.PodGone): State.SETTLING,
+    (State.SETTLING, ev.Settled): State.SETTLED,
+    (State.SETTLED, ev.Reserved): State.RESERVED,
+    (State.SETTLED, ev.Closed): State.CLOSED,
+    (State.CLOSED, ev.Reopened): State.SETTLED,
+}
+#: Events that are recorded in the states named and change none of them.
+STAYING: Mapping[type[Any], frozenset[State]] = {
+    ev.ActionStarted: frozenset(State) - {State.NEW, State.CLOSED},
+    ev.ActionFinished: frozenset(State) - {State.NEW, State.CLOSED},
+    ev.ActionFailed: frozenset(State) - {State.NEW, State.CLOSED},
+    ev.StopRequested: frozenset(State) - {State.NEW, State.CLOSED},
+    ev.PlanRevised: frozenset({State.RESERVED}),
+    ev.PhaseEnded: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
+    ev.GateJudged: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
+    ev.ResultKnown: frozenset({State.SETTLING}),
+    ev.Fetched: frozenset(State) - {State.NEW},
+}
+
+
+class IllegalTransition(Exception):
+    """An event that cannot happen in this state; the run is unchanged."""
+
+
+@dataclass(frozen=True)
+class ActionState:
+    verb: str
+    started_at: float
+    ended_at: float | None = None
+    failed_kind: str | None = None
+    error: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.ended_at is not None and self.failed_kind is None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One pod's life within the run."""
+
+    number: int
+    pod_name: str
+    provider: str
+    candidate_id: str
+    rate: Usd
+    soft_stop_at: float
+    hard_stop_at: float
+    intended_at: float
+    pod_id: str | None = None
+    up_at: float | None = None
+    billed_rate: Usd | None = None
+    agent_at: float | None = None
+    ended_at: float | None = None
+    not_made: str | None = None
+    settled: Usd | None = None
+    billed: Usd | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether a pod of it may exist and cost money."""
+        return self.not_made is None and self.ended_at is None
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run is now: a fold of its events and nothing else."""
+
+    run_id: str
+    state: State = State.NEW
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    cap: Usd = ZERO
+    project: str = ""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    epoch: int = 0
+    reserved: Usd = ZERO
+    reserved_at: float = 0.0
+    settled: Usd = ZERO
+    generations: tuple[Generation, ...] = ()
+    actions: Mapping[str, ActionState] = field(default_factory=dict)
+    candidate_id: str | None = None
+    stop: ev.StopRequested | None = None
+    stop_at: float | None = None
+    result: str | None = None
+    message: str = ""
+    outcome: Outcome | None = None
+    phases: Mapping[str, ev.PhaseEnded] = field(default_factory=dict)
+    phase_accounts: tuple[ev.PhaseEnded, ...] = ()
+    gates: Mapping[str, ev.GateJudged] = field(default_factory=dict)
+    fetched: tuple[ev.Fetched, ...] = ()
+
+    @property
+    def generation(self) -> Generation | None:
+        return self.generations[-1] if self.generations else None
+
+    @property
+    def live(self) -> bool:
+        return self.state not in (State.NEW, State.CLOSED)
+
+    @property
+    def billed(self) -> Usd | None:
+        """What providers billed; None while any generation's bill is not known."""
+        made = [g for g in self.generations if g.not_made is None]
+        amounts = [g.billed for g in made]
+        if not made or any(amount is None for amount in amounts):
+            return None
+        return total(amount for amount in amounts if amount is not None)
+
+
+def apply_event(run: RunState, record: ev.Record) -> RunState:
+    """The run after one more event.
+
+    Raises:
+        IllegalTransition: the event cannot happen in the run's state; ``run`` is unchanged.
+    """
+    event = record.event
+    kind = type(event)
+    target = TRANSITIONS.get((run.state, kind))
+    if target is None:
+        if run.state not in STAYING.get(kind, frozenset()):
+            raise IllegalTransition(f"{kind.__name__} in state {run.state.value} of {run.run_id}")
+        target = run.state
+    moved = replace(run, state=target, updated_at=record.at, epoch=record.epoch)
+    return _CHANGES[kind](moved, event, record.at) if kind in _CHANGES else moved
+
+
+def fold(run_id: str, records: Iterable[ev.Record]) -> RunState:
+    run = RunState(run_id)
+    for record in records:
+        run = apply_event(run, record)
+    return run
+
+
+def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
+    return replace(run, plan=event.plan, cap=event.cap, project=event.project, created_at=at)
+
+
+def _reserved(run: RunState, event: ev.Reserved, at: float) -> RunState:
+    return replace(run, reserved=event.amount, reserved_at=at)
+
+
+def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
+    made = Generation(
+        number=event.generation,
+        pod_name=event.pod_name,
+        provider=event.provider,
+        candidate_id=event.candidate_id,
+        rate=event.rate,
+        soft_stop_at=event.soft_stop_at,
+        hard_stop_at=event.hard_stop_at,
+        intended_at=at,
+    )
+    return replace(run, generations=(*run.generations, made), candidate_id=event.candidate_id)
+
+
+def _action_started(run: RunState, event: ev.ActionStarted, at: float) -> RunState:
+    return _with_action(run, event.action_id, ActionState(event.verb, started_at=at))
+
+
+def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunState:
+    before = run.actions.get(event.action_id) or ActionState(event.verb, started_at=at)
+    return _with_action(run, event.action_id, replace(before, ended_at=at))
+
+
+def _action_failed(run: RunState, event: ev.ActionFailed, at: float) -> RunState:
+    before = run.actions.get(event.action_id) or ActionState(event.verb, started_at=at)
+    failed = replace(before, ended_at=at, failed_kind=event.kind, error=event.error)
+    return _with_action(run, event.action_id, failed)
+
+
+def _with_action(run: RunState, action_id: str, action: ActionState) -> RunState:
+    return replace(run, actions={**run.actions, action_id: action})
+
+
+def _pod_up(run: RunState, event: ev.PodUp, at: float) -> RunState:
+    return _on_generation(
+        run, event.generation, pod_id=event.pod_id, up_at=at, billed_rate=event.rate
+    )
+
+
+def _pod_not_made(run: RunState, event: ev.PodNotMade, at: float) -> RunState:
+    return _on_generation(run, event.generation, not_made=event.reason)
+
+
+def _agent_up(run: RunState, event: ev.AgentUp, at: float) -> RunState:
+    return _on_generation(run, event.generation, agent_at=at)
+
+
+def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
+    return _on_generation(run, event.generation, ended_at=event.ended_at)
+
+
+def _settled(run: RunState, event: ev.Settled, at: float) -> RunState:
+    changed = _on_generation(run, event.generation, settled=event.amount, billed=event.billed)
+    return replace(changed, settled=run.settled + event.amount, reserved=ZERO)
+
+
+def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
+    if run.generation is None or run.generation.number != number:
+        raise IllegalTransition(f"generation {number} of {run.run_id} is not the current one")
+    return replace(run, generations=(*run.generations[:-1], replace(run.generation, **changes)))
+
+
+def _phase_ended(run: RunState, event: ev.PhaseEnded, at: float) -> RunState:
+    return replace(
+        run,
+        phases={**run.phases, event.phase: event},
+        phase_accounts=(*run.phase_accounts, event),
+    )
+
+
+def _gate_judged(run: RunState, event: ev.GateJudged, at: float) -> RunState:
+    return replace(run, gates={**run.gates, event.phase: event})
+
+
+def _stop_requested(run: RunState, event: ev.StopRequested, at: float) -> RunState:
+    return run if run.stop is not None else replace(run, stop=event, stop_at=at)
+
+
+def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
+    return replace(run, result=event.result, message=event.message)
+
+
+def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
+    message = event.message or run.message
+    return replace(run, outcome=Outcome(event.outcome), message=message, reserved=ZERO)
+
+
+def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
+    return replace(
+        run, cap=event.cap, outcome=None, result=None, message="", stop=None, stop_at=None
+    )
+
+
+def _plan_revised(run: RunState, event: ev.PlanRevised, at: float) -> RunState:
+    return replace(run, candidate_id=event.candidate_id)
+
+
+def _fetched(run: RunState, event: ev.Fetched, at: float) -> RunState:
+    return replace(run, fetched=(*run.fetched, event))
+
+
+_CHANGES: Mapping[type[Any], Any] = {
+    ev.RunPlanned: _planned,
+    ev.Reserved: _reserved,
+    ev.PodIntended: _intended,
+    ev.ActionStarted: _action_started,
+    ev.ActionFinished: _action_finished,
+    ev.ActionFailed: _action_failed,
+    ev.PodUp: _pod_up,
+    ev.PodNotMade: _pod_not_made,
+    ev.AgentUp: _agent_up,
+    ev.PodGone: _pod_gone,
+    ev.Settled: _settled,
+    ev.PhaseEnded: _phase_ended,
+    ev.GateJudged: _gate_judged,
+    ev.StopRequested: _stop_requested,
+    ev.ResultKnown: _result_known,
+    ev.Closed: _closed,
+    ev.Reopened: _reopened,
+    ev.PlanRevised: _plan_revised,
+    ev.Fetched: _fetched,
+}

@@ -1,0 +1,228 @@
+"""The agent's own decisions: one pure function from lease, trainer and time to the next act.
+
+The agent knows its death time from birth. It starts phases, judges the gate between them, lands
+the trainer at the soft stop, kills it at the hard stop, restarts it after a crash while that is
+worth the money, and then ends the pod. It decides alone: the laptop may be shut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Union
+
+from trmcloud.core.pod_contract import (
+    CLEAN,
+    RETRYABLE,
+    Heartbeat,
+    Lease,
+    PhaseLease,
+    PhaseReport,
+)
+from trmcloud.core.run_state import Outcome
+
+_LAND_REPEAT_S = 15.0
+
+
+@dataclass(frozen=True)
+class TrainerView:
+    """The trainer as the agent sees it now. Seconds left are by the earlier of both clocks.
+
+    ``running`` is about the process; ``heartbeat`` is this attempt's, None before its first;
+    ``heartbeat_age_s`` is the time since it last changed, or since the start where there is none.
+    """
+
+    running: bool
+    heartbeat: Heartbeat | None
+    heartbeat_age_s: float
+    soft_left_s: float
+    hard_left_s: float
+    told_to_land_s: float | None = None
+    """Seconds since the trainer was last told to land; None if it was not."""
+    land_ordered: bool = False
+    """The controller, or the user through it, asks for an early landing."""
+    land_reason: str = ""
+
+
+@dataclass(frozen=True)
+class StartPhase:
+    phase: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class LandTrainer:
+    reason: str
+
+
+@dataclass(frozen=True)
+class KillTrainer:
+    reason: str
+
+
+@dataclass(frozen=True)
+class JudgeGate:
+    phase: str
+
+
+@dataclass(frozen=True)
+class EndPod:
+    """Nothing more will happen here; ``result`` is an ``Outcome``."""
+
+    result: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    pass
+
+
+Act = Union[StartPhase, LandTrainer, KillTrainer, JudgeGate, EndPod, Wait]
+
+
+def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:
+    """The one next thing to do. ``phases`` is the agent's account so far, in the lease's order.
+
+    A phase whose state is ``running`` has a process (``trainer.running``) or had one: the caller
+    turns an ended process into ``ended`` with ``close_attempt`` before it asks again.
+    """
+    current = next((p for p in phases if p.state == "running"), None)
+    if current is not None and trainer.running:
+        return _watch(lease, current, trainer)
+    ended = [p for p in phases if p.state == "ended"]
+    act = _after(lease, phases, ended[-1], trainer) if ended else None
+    if isinstance(act, EndPod):
+        return act
+    if trainer.hard_left_s <= 0:
+        return EndPod(Outcome.KILLED.value, "the hard stop came")
+    if act is not None:
+        return act
+    waiting = next((p for p in phases if p.state == "waiting"), None)
+    if waiting is None:
+        return EndPod(Outcome.FINISHED.value, "")
+    if trainer.land_ordered:
+        return EndPod(Outcome.STOPPED.value, trainer.land_reason)
+    refusal = _why_not_enter(lease, phases, waiting, trainer)
+    if refusal:
+        return EndPod(Outcome.NEXT_PHASE_REFUSED.value, refusal)
+    return StartPhase(waiting.name, attempt=waiting.attempts + 1)
+
+
+def close_attempt(report: PhaseReport, heartbeat: Heartbeat | None, now_at: float) -> PhaseReport:
+    """The phase's account after its process has ended: what its last heartbeat says, or "lost"."""
+    outcome = heartbeat.outcome if heartbeat is not None and heartbeat.outcome else "lost"
+    if heartbeat is None:
+        return replace(
+            report,
+            state="ended",
+            ended_at=now_at,
+            outcome=outcome,
+            fruitless=report.fruitless + 1,
+        )
+    saved = heartbeat.saved_step
+    progressed = saved is not None and (report.saved_step is None or saved > report.saved_step)
+    seconds = dict(report.seconds)
+    for name, value in heartbeat.seconds.items():
+        seconds[name] = seconds.get(name, 0.0) + value
+    return replace(
+        report,
+        state="ended",
+        ended_at=now_at,
+        outcome=outcome,
+        message=heartbeat.message,
+        step=heartbeat.step,
+        val_bpb=heartbeat.val_bpb,
+        seconds=seconds,
+        saved_step=saved if saved is not None else report.saved_step,
+        fruitless=0 if progressed else report.fruitless + 1,
+    )
+
+
+def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
+    if trainer.hard_left_s <= 0:
+        return KillTrainer("hard stop")
+    beat = trainer.heartbeat
+    if trainer.heartbeat_age_s > _patience_s(lease, beat):
+        return KillTrainer(f"no step for {trainer.heartbeat_age_s:.0f} s")
+    fresh = trainer.told_to_land_s is not None and trainer.told_to_land_s < _LAND_REPEAT_S
+    if trainer.land_ordered and not fresh:
+        return LandTrainer(trainer.land_reason or "asked to")
+    # The trainer lands by itself at the soft stop; this is the second layer, a moment later.
+    if trainer.soft_left_s < -0.25 * lease.landing_s and not fresh:
+        return LandTrainer("soft stop")
+    return Wait()
+
+
+def _patience_s(lease: Lease, beat: Heartbeat | None) -> float:
+    """How long a trainer may show no progress: compiling and saving take longer than a step."""
+    if beat is None or beat.state in ("starting", "compiling"):
+        return max(lease.hang_after_s, 900.0)
+    if beat.state in ("evaluating", "saving", "landing"):
+        return max(lease.hang_after_s, 4 * lease.landing_s)
+    return max(lease.hang_after_s, 20 * (beat.step_seconds or 0.0))
+
+
+def _after(
+    lease: Lease, phases: tuple[PhaseReport, ...], last: PhaseReport, trainer: TrainerView
+) -> Act | None:
+    """What follows a phase that has ended; None means: go on to the next one, if any."""
+    outcome = last.outcome or "lost"
+    if outcome == "landed_signal":
+        if trainer.land_ordered:
+            return EndPod(Outcome.STOPPED.value, trainer.land_reason)
+        return EndPod(Outcome.LANDED.value, "told to land")
+    more = any(p.state == "waiting" for p in phases)
+    if outcome in CLEAN:
+        if not more:
+            if outcome == "finished":
+                return EndPod(Outcome.FINISHED.value, "")
+            return EndPod(Outcome.LANDED.value, "the budget's soft stop came")
+        if last.gate is None:
+            return JudgeGate(last.name)
+        if not last.gate.get("passed"):
+            return EndPod(Outcome.GATE_FAILED.value, f"the gate after {last.name} failed")
+        return None
+    if outcome in RETRYABLE and trainer.land_ordered:
+        return EndPod(Outcome.STOPPED.value, trainer.land_reason)
+    if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:
+        if trainer.soft_left_s > lease.min_useful_s:
+            return StartPhase(last.name, attempt=last.attempts + 1)
+        if last.saved_step is not None:
+            why = f"{outcome}, and too little time was left to start again"
+            return EndPod(Outcome.LANDED.value, why)
+    return EndPod(Outcome.FAILED.value, last.message or outcome)
+
+
+def _why_not_enter(
+    lease: Lease, phases: tuple[PhaseReport, ...], phase: PhaseReport, trainer: TrainerView
+) -> str:
+    """Why the next phase does not fit what is left; empty where it may be entered."""
+    if trainer.soft_left_s <= lease.min_useful_s:
+        return f"{max(0.0, trainer.soft_left_s):.0f} s are left, too few to train in"
+    if phase.attempts or not any(p.state == "ended" for p in phases):
+        return ""
+    if not lease.fits_budget:
+        return ""
+    needed = repriced_s(lease, phases, phase.name)
+    if needed > trainer.soft_left_s:
+        return f"{phase.name} needs about {needed:.0f} s and {trainer.soft_left_s:.0f} s are left"
+    return ""
+
+
+def repriced_s(lease: Lease, phases: tuple[PhaseReport, ...], name: str) -> float:
+    """Seconds a phase is expected to take, measured by what the phases before it took.
+
+    expected × (measured ÷ expected of the ended phases), the ratio taken over training seconds.
+    """
+    mine = _lease_of(lease, name)
+    expected = measured = 0.0
+    for report in phases:
+        part = _lease_of(lease, report.name)
+        if report.state == "ended" and report.outcome == "finished" and part.expected_s > 0:
+            expected += part.expected_s
+            measured += sum(report.seconds.values())
+    return mine.expected_s * (measured / expected if expected and measured else 1.0)
+
+
+def _lease_of(lease: Lease, name: str) -> PhaseLease:
+    return next(p for p in lease.phases if p.name == name)

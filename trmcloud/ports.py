@@ -1,0 +1,163 @@
+"""The roles the outside world plays. Adapters fill them; ``wiring`` chooses which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trmcloud.core import events as ev
+from trmcloud.core.budget import LedgerState
+from trmcloud.core.clock import Instant
+from trmcloud.core.controller import Bill, PodSeen
+from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.money import Usd
+from trmcloud.core.pod_contract import AgentReport, Heartbeat, Lease, Orders, PhaseJob
+
+
+class Clock(Protocol):
+    def now(self) -> Instant: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class ControllerId:
+    """A process that drives runs: where it lives, and how to tell it from a later one."""
+
+    host: str
+    pid: int
+    pid_started: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Who drives a run now; ``beat_at`` is when it last said so."""
+
+    epoch: int
+    controller: ControllerId | None
+    beat_at: float
+
+
+class Ledger(Protocol):
+    """The one record of money and runs. Every write is durable before it returns.
+
+    All methods may raise ``LedgerLocked``, ``LedgerDamaged`` or ``LedgerTooNew``.
+    """
+
+    @property
+    def ledger_id(self) -> str: ...
+
+    def read(self) -> LedgerState: ...
+
+    def records(self, run_id: str | None = None) -> Sequence[ev.Record]: ...
+
+    def driver(self, run_id: str) -> Driver | None: ...
+
+    def open_run(
+        self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        """Under the ledger's lock: check every budget, append plan and reservation, become the
+        run's driver. Returns the epoch.
+
+        Raises:
+            BudgetRefused: a level lacks the money; nothing was written.
+            ConflictError: the run exists.
+        """
+
+    def reopen_run(self, run_id: str, cap: Usd, amount: Usd, who: ControllerId, at: float) -> int:
+        """Likewise for a closed run that goes on: ``Reopened`` and ``Reserved``."""
+
+    def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
+        """Become the run's driver under a new epoch; whoever drove it before can write no more."""
+
+    def release(self, run_id: str, epoch: int) -> None:
+        """Stop driving; the next command may take over at once."""
+
+    def beat(self, run_id: str, epoch: int, at: float) -> None: ...
+
+    def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        """Append in one transaction, if ``epoch`` is still the run's newest.
+
+        Raises:
+            StaleEpoch: another controller took over; nothing was written.
+            IllegalTransition: an event that cannot happen; nothing was written.
+        """
+
+    def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
+        """Append a user's wish (stop, fetched) without becoming the driver."""
+
+    def set_cap(self, event: ev.CapSet, at: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """All a provider needs to make one pod, and all the pod's agent needs to start."""
+
+    name: str
+    sku: str
+    gpus: int
+    rate: Usd
+    lease: Lease
+    jobs: tuple[PhaseJob, ...]
+
+
+class Compute(Protocol):
+    """Whoever rents machines. Provider words stop here."""
+
+    def create(self, request: PodRequest) -> str:
+        """Make the pod and start its agent; returns its id. The name is unique, so a second call
+        with it makes no second pod.
+
+        Raises:
+            NoCapacity: nothing was made.
+            AmbiguousCreate: something may have been made.
+        """
+
+    def list_pods(self) -> Sequence[PodSeen]: ...
+
+    def terminate(self, pod_id: str) -> None:
+        """End the pod; no error where it is gone already."""
+
+    def bill(self, pod_id: str) -> Bill | None: ...
+
+
+class PodLink(Protocol):
+    """Words to and from the agent on one pod."""
+
+    def report(self, pod_name: str) -> AgentReport | None: ...
+
+    def send_orders(self, pod_name: str, orders: Orders) -> None: ...
+
+
+class RunFiles(Protocol):
+    """What a run leaves behind, wherever it survives."""
+
+    def phases(self, run_id: str) -> Sequence[str]: ...
+
+    def heartbeat(self, run_id: str, phase: str) -> Heartbeat | None: ...
+
+    def metrics(self, run_id: str, phase: str) -> Sequence[Mapping[str, object]]: ...
+
+    def manifests(self, run_id: str) -> Sequence[CheckpointManifest]: ...
+
+    def damaged(self, run_id: str) -> Sequence[tuple[str, str]]:
+        """Checkpoint folders whose manifest cannot be read: (label, why)."""
+
+    def fetch(
+        self,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Copy files of a checkpoint into a folder, resuming what is there, verifying each hash.
+
+        Raises:
+            CheckpointError: a file is missing, too large, or not what its hash says.
+        """
+
+    def delete(self, manifest: CheckpointManifest) -> None: ...
+
+    def logs(self, run_id: str, phase: str) -> str:
+        """Path of the phase's log on this machine."""
