@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar, Union
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -52,4 +52,4 @@ class Unknown:
     why: str = ""
 
 
-Maybe = Union[Seen[T], Unknown]
+Maybe = Seen[T] | Unknown

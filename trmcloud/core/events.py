@@ -7,7 +7,7 @@ later version; money in them is a string, so that JSON cannot bend it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Mapping, Union
+from typing import Any, Mapping
 
 from trmcloud.core.money import Usd
 
@@ -181,12 +181,28 @@ class CapSet:
     by: str = ""
 
 
-RunEvent = Union[
-    RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
-    PodNotMade, AgentUp, PhaseEnded, GateJudged, StopRequested, ResultKnown, PodGone, Settled,
-    Closed, Reopened, PlanRevised, Fetched,
-]  # fmt: skip
-Event = Union[RunEvent, CapSet]
+RunEvent = (
+    RunPlanned
+    | Reserved
+    | PodIntended
+    | ActionStarted
+    | ActionFinished
+    | ActionFailed
+    | PodUp
+    | PodNotMade
+    | AgentUp
+    | PhaseEnded
+    | GateJudged
+    | StopRequested
+    | ResultKnown
+    | PodGone
+    | Settled
+    | Closed
+    | Reopened
+    | PlanRevised
+    | Fetched
+)
+Event = RunEvent | CapSet
 
 EVENT_TYPES: Mapping[str, type[Any]] = {
     kind.__name__: kind

@@ -8,7 +8,7 @@ report. Everything read here may come from a machine somebody else owns, so read
 Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud home:
 
     pods/<pod name>/                  dies with the pod
-        lease.json  orders.json  agent.json  ended.json  entry.log  agent.log
+        pod.json  lease.json  orders.json  agent.json  ended.json  guardian.log
     runs/<run id>/<phase>/            survives where the Plan says so
         job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/
         checkpoints/step-00000120/    manifest.json and the files it names
@@ -32,6 +32,9 @@ ENV_DEADLINE_AT = "TRMCLOUD_DEADLINE_AT"
 ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"
 """1, 2, …: how often this phase has been started."""
 
+ENV_POD = "TRMCLOUD_POD"
+"""The pod's name, in the environment of every process that belongs to it."""
+
 # -- signals --------------------------------------------------------------------------------
 # SIGTERM to any rank = land now: end the step, evaluate, save, leave with exit code 0.
 
@@ -47,6 +50,8 @@ LEASE_NAME = "lease.json"
 ORDERS_NAME = "orders.json"
 REPORT_NAME = "agent.json"
 ENDED_NAME = "ended.json"
+PODS_DIR = "pods"
+RUNS_DIR = "runs"
 
 DATA_META_NAME = "meta.json"
 DATA_TRAIN_NAME = "train.bin"

@@ -8,7 +8,6 @@ worth the money, and then ends the pod. It decides alone: the laptop may be shut
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Union
 
 from trmcloud.core.pod_contract import (
     CLEAN,
@@ -77,7 +76,7 @@ class Wait:
     pass
 
 
-Act = Union[StartPhase, LandTrainer, KillTrainer, JudgeGate, EndPod, Wait]
+Act = StartPhase | LandTrainer | KillTrainer | JudgeGate | EndPod | Wait
 
 
 def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:

@@ -1,0 +1,52 @@
+"""Small files that are whole or not there: write, flush, rename."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trmcloud.core.pod_contract import MAX_JSON_BYTES
+
+
+def write_atomic(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace ``path`` by ``text`` so that a reader, or a crash, sees the old or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside ``folder`` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_small(path: Path, limit_bytes: int = MAX_JSON_BYTES) -> str | None:
+    """The text of a small file that may be hostile; None where there is none.
+
+    Raises:
+        ValueError: larger than ``limit_bytes``, a link, or not UTF-8.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    with open(handle, "rb") as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise ValueError(f"{path} is larger than {limit_bytes} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
