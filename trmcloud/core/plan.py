@@ -92,6 +92,8 @@ class Candidate:
     worst_case: Usd
     reasons: tuple[str, ...]
     """Why it is ranked as it is, or why it cannot be used."""
+    planned_rate: Usd | None = None
+    """USD/h that costs and stops were computed with: the quote, dearer where it is old."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "region": candidate.region,
         "rate_usd_per_hour": _number(candidate.rate),
         "rate_usd": candidate.rate.plain(),
+        "planned_rate_usd": (candidate.planned_rate or candidate.rate).plain(),
         "spot": candidate.spot,
         "priced_at": candidate.priced_at,
         "source": candidate.source,
@@ -254,6 +257,7 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         landing_s=row["landing_s"],
         worst_case=Usd(row["worst_case_usd"]),
         reasons=tuple(row["reasons"]),
+        planned_rate=Usd(row["planned_rate_usd"]),
     )
 
 

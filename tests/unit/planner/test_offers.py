@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trmcloud.adapters.prices import load_offers, override
+from trmcloud.core.errors import UsageError
+from trmcloud.core.hardware import GPUS
+from trmcloud.core.money import Usd
+from trmcloud.core.offers import DAY_S, Offer, parse_offers
+
+HEADER = "sku,gpus,provider,usd_per_hour,as_of,currency\n"
+NOW = 1_795_000_000.0
+
+
+def parse(body: str, header: str = HEADER) -> list[Offer]:
+    return parse_offers(header + body, "mine.csv", NOW)
+
+
+def test_a_row_becomes_an_offer() -> None:
+    (offer,) = parse("H100-SXM,8,runpod,31.92,2026-11-09,USD\n")
+    assert (offer.sku, offer.gpus, offer.rate) == ("H100-SXM", 8, Usd("31.92"))
+    assert offer.age_days(NOW) == 9
+
+
+def test_spot_and_on_demand_are_two_offers(offers: list[Offer]) -> None:
+    aws = [offer for offer in offers if offer.provider == "aws"]
+    assert [(offer.spot, offer.rate) for offer in aws] == [
+        (False, Usd("55.04")),
+        (True, Usd("14.5")),
+    ]
+
+
+def test_quoted_cells_are_read() -> None:
+    (offer,) = parse('H100-SXM,8,"a, b",31.92,2026-11-09,USD\n')
+    assert offer.provider == "a, b"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("H100-SXM,8,x,-3,2026-11-09,USD", "negative"),
+        ("H100-SXM,8,x,9000,2026-11-09,USD", "absurd"),
+        ("H100-SXM,8,x,0.001,2026-11-09,USD", "absurd"),
+        ("H100-SXM,8,x,0,2026-11-09,USD", "absurd"),
+        ("H100-SXM,8,x,nan,2026-11-09,USD", "no price"),
+        ("H100-SXM,8,x,cheap,2026-11-09,USD", "no price"),
+        ("H100-SXM,8,x,,2026-11-09,USD", "no price"),
+        ("H100-SXM,8,x,3,2026-11-09,EUR", "EUR"),
+        ("H100-SXM,8,x,3,2027-11-09,USD", "future"),
+        ("H100-SXM,8,x,3,yesterday,USD", "no date"),
+        ("H100-SXM,none,x,3,2026-11-09,USD", "count of GPUs"),
+        ("H100,8,x,3,2026-11-09,USD", "unknown GPU"),
+        ("H100-SXM,8,,3,2026-11-09,USD", "provider"),
+        ("H100-SXM,8,x,3,2026-11-09", "cells"),
+        ("H100-SXM,8,x,3,2026-11-09,USD\nH100-SXM,8,x,4,2026-11-09,USD", "twice"),
+    ],
+)
+def test_bad_rows_are_refused_by_line(body: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(body + "\n")
+    assert says in caught.value.what
+    assert "mine.csv, line" in caught.value.where
+
+
+def test_missing_and_unknown_columns_are_named() -> None:
+    with pytest.raises(UsageError, match="'as_of'"):
+        parse("", "sku,gpus,provider,usd_per_hour\n")
+    with pytest.raises(UsageError, match="'colour'"):
+        parse("", HEADER.strip() + ",colour\n")
+    with pytest.raises(UsageError, match="empty"):
+        parse("", "# nothing\n")
+
+
+def test_own_machines_may_be_free() -> None:
+    text = HEADER + "RTX3090,1,own,0,2026-11-09,USD\n"
+    (offer,) = parse_offers(text, "mine.csv", NOW, allow_free=True)
+    assert not offer.rate
+
+
+def test_old_quotes_are_planned_dearer() -> None:
+    (offer,) = parse("H100-SXM,8,x,10,2026-05-01,USD\n")
+    assert offer.planned_rate(NOW) == Usd(13)
+    assert offer.planned_rate(offer.priced_at + 60 * DAY_S) == Usd(10)
+
+
+def test_the_shipped_table_is_sound(now: float) -> None:
+    offers = load_offers(now)
+    assert len(offers) > 500
+    assert (
+        {"B200", "H200", "H100-SXM", "A100-80GB-SXM", "RTX3090", "RTX4090", "L40S"}
+        <= {offer.sku for offer in offers}
+        <= set(GPUS)
+    )
+
+
+def test_the_users_file_overrides(now: float, home: Path) -> None:
+    home.mkdir()
+    (home / "offers.csv").write_text(
+        "sku,gpus,provider,region,instance,usd_per_hour,as_of\n"
+        "H100-SXM,8,runpod,any,8x_H100-SXM_SECURE,20.00,2026-11-10\n"
+    )
+    offers = load_offers(now, home)
+    mine = [o for o in offers if o.instance == "8x_H100-SXM_SECURE" and o.region == "any"]
+    assert [offer.rate for offer in mine] == [Usd(20)]
+    assert len(offers) == len(load_offers(now))
+    assert override([], mine) == mine

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trmcloud.app import plans
+from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
+from trmcloud.core.hardware import LocalMachine
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.offers import Offer
+from trmcloud.core.plan import Plan, plan_from_json, plan_to_json
+from trmcloud.core.planning import make_plan
+from trmcloud.core.recipe import Recipe
+from trmcloud.core.spec import RunSpec
+
+NOW = 1_795_000_000.0
+BOTH = ("fast", "extreme")
+
+
+def plan_for(recipe: Recipe, offers: list[Offer], **wish: Any) -> Plan:
+    extra = {key: wish.pop(key) for key in ("local", "tokens_available") if key in wish}
+    spec = RunSpec(recipe=recipe.name, phases=wish.pop("phases", BOTH), **wish)
+    return make_plan(spec, recipe, offers, NOW, "p-0000", **extra)
+
+
+def test_the_json_has_the_promised_keys_and_reads_back(trm: Recipe, offers: list[Offer]) -> None:
+    plan = plan_for(trm, offers, budget=Usd(1000))
+    data = json.loads(json.dumps(plan_to_json(plan)))
+    assert {"budget_usd", "recipe", "candidates", "recommended", "recommended_id"} <= set(data)
+    for row in data["candidates"]:
+        assert {
+            "id", "hardware", "sku", "provider", "phases", "hours", "cost_usd", "fits_memory",
+            "within_budget", "rate_usd_per_hour", "priced_at", "reasons",
+        } <= set(row)  # fmt: skip
+        assert row["hours"]["p10"] < row["hours"]["p50"] < row["hours"]["p90"]
+        assert row["cost_usd"]["p10"] < row["cost_usd"]["p50"] < row["cost_usd"]["p90"]
+    assert data["recommended"] in {row["hardware"] for row in data["candidates"]}
+    assert plan_to_json(plan_from_json(data)) == plan_to_json(plan)
+
+
+def test_value_ranks_by_cost_and_the_worth_of_the_hours(trm: Recipe, offers: list[Offer]) -> None:
+    plan = plan_for(trm, offers, budget=Usd(1000))
+    scores = [
+        float(c.cost_p50) + c.hours.p50 * 18
+        for c in plan.candidates
+        if c.fits_memory and c.within_budget
+    ]
+    assert scores == sorted(scores)
+    assert plan.recommended_id == plan.candidates[0].id
+    quick = plan_for(trm, offers, budget=Usd(1000), objective="fastest")
+    cheap = plan_for(trm, offers, budget=Usd(1000), objective="cheapest")
+    assert quick.recommended.hours.p50 < cheap.recommended.hours.p50  # type: ignore[union-attr]
+    assert cheap.recommended.cost_p50 < quick.recommended.cost_p50  # type: ignore[union-attr]
+
+
+def test_hardware_limits_the_candidates(trm: Recipe, offers: list[Offer]) -> None:
+    plan = plan_for(trm, offers, hardware="8xA100", budget=Usd(500))
+    assert {c.sku for c in plan.candidates} == {"A100-80GB-SXM", "A100-80GB-PCIe"}
+    assert {c.hardware for c in plan.candidates} == {"8xA100"}
+    assert plan.launchable == ("c1", "c2")
+    with pytest.raises(NotFoundError, match="8xL4"):
+        plan_for(trm, offers, hardware="8xL4")
+
+
+def test_stops_and_worst_case_keep_within_the_budget(trm: Recipe, offers: list[Offer]) -> None:
+    plan = plan_for(trm, offers, hardware="8xH100", budget=Usd(100))
+    for candidate in plan.candidates:
+        assert candidate.worst_case <= Usd(100)
+        assert candidate.worst_case == cost(candidate.rate, candidate.hard_stop_s + 15)
+        assert candidate.soft_stop_s == pytest.approx(
+            candidate.hard_stop_s - candidate.landing_s, abs=0.01
+        )
+    assert plan.cap == Usd(100)
+    assert plan.reservation <= Usd(100)
+
+
+def test_without_a_budget_the_cap_is_the_worst_case(trm: Recipe, offers: list[Offer]) -> None:
+    plan = plan_for(trm, offers, hardware="8xH100")
+    assert plan.cap == plan.reservation == max(c.worst_case for c in plan.candidates)
+    for candidate in plan.candidates:
+        assert candidate.worst_case > candidate.cost_p90
+
+
+def test_the_micro_batch_shrinks_until_it_fits(trm: Recipe, offers: list[Offer]) -> None:
+    plan = plan_for(trm, offers, hardware="8xH100", budget=Usd(1000))
+    settings = plan.candidates[0].phases[0].settings
+    assert settings.batch < 32
+    assert settings.batch * settings.accumulation == 64
+    assert plan.candidates[0].fits_memory
+    assert any("keeps the global batch of 512" in reason for reason in plan.candidates[0].reasons)
+
+
+def test_a_batch_the_user_set_is_not_changed(trm: Recipe, offers: list[Offer]) -> None:
+    with pytest.raises(DoesNotFit, match="--set batch="):
+        plan_for(trm, offers, hardware="8xH100", overrides=(("batch", 64),))
+
+
+def test_a_stale_price_is_planned_dearer_and_says_so(trm: Recipe, offers: list[Offer]) -> None:
+    (candidate,) = plan_for(trm, offers, hardware="8xH200").candidates
+    assert candidate.planned_rate == Usd("47.736")
+    assert candidate.rate == Usd("36.72")
+    assert any("30 % dearer" in reason for reason in candidate.reasons)
+
+
+def test_a_budget_too_small_for_a_step_is_refused(trm: Recipe, offers: list[Offer]) -> None:
+    with pytest.raises(BudgetRefused) as caught:
+        plan_for(trm, offers, hardware="8xH100", budget=Usd(1))
+    assert "one useful step on 8xH100" in caught.value.what
+    (nothing, *_) = [plan_for(trm, offers, budget=Usd("0.01"))]
+    assert nothing.recommended is None
+    assert nothing.launchable == ()
+    assert nothing.cap is None
+
+
+def test_a_smaller_wish_is_shorter(trm: Recipe, offers: list[Offer]) -> None:
+    whole = plan_for(trm, offers, hardware="8xH100").candidates[0]
+    few = plan_for(trm, offers, hardware="8xH100", steps=10).candidates[0]
+    assert [phase.settings.steps for phase in few.phases] == [10, 10]
+    assert few.hours.p50 < whole.hours.p50
+    some = plan_for(trm, offers, hardware="8xH100", tokens=524_289).candidates[0]
+    assert [phase.settings.steps for phase in some.phases] == [2, 3]
+
+
+def test_local_has_one_candidate_that_lands_early(tiny: Recipe, machine: LocalMachine) -> None:
+    rate = Usd(18)
+    plan = plan_for(
+        tiny, [], phases=("fast",), hardware="local", rate=rate, budget=Usd(1), local=machine
+    )
+    (candidate,) = plan.candidates
+    assert candidate.provider == "local"
+    assert candidate.hardware == "local"
+    assert candidate.region == "this machine"
+    assert candidate.gpus == 2
+    assert plan.launchable == (candidate.id,)
+    assert candidate.hard_stop_s == pytest.approx(197)
+    training_s = candidate.soft_stop_s - candidate.startup_s.p50
+    assert training_s >= 0.85 * 200
+    assert any("lands at about step" in reason for reason in candidate.reasons)
+    assert not candidate.within_budget
+
+
+def test_a_free_machine_has_a_time_limit_alone(tiny: Recipe, machine: LocalMachine) -> None:
+    plan = plan_for(tiny, [], phases=("fast",), hardware="local", local=machine)
+    (candidate,) = plan.candidates
+    assert candidate.hard_stop_s == 24 * 3600
+    assert plan.limits["price"] == "no price: time limit only"
+    assert plan.cap == Usd(0)
+    assert plan.launchable == (candidate.id,)
+
+
+def test_hours_end_training(tiny: Recipe, machine: LocalMachine) -> None:
+    plan = plan_for(tiny, [], phases=BOTH, hardware="local", hours=0.1, local=machine)
+    (candidate,) = plan.candidates
+    assert candidate.soft_stop_s == pytest.approx(360 + candidate.startup_s.p90)
+
+
+def test_more_processes_than_is_sane_are_refused(tiny: Recipe, machine: LocalMachine) -> None:
+    with pytest.raises(UsageError, match="99 processes"):
+        plan_for(tiny, [], hardware="local", processes=99, local=machine)
+
+
+def test_this_machine_stands_in_the_table(trm: Recipe, offers: list[Offer]) -> None:
+    mine = LocalMachine("desk", 16, 64.0, "RTX3090", 1, 24.0, 71e12)
+    plan = plan_for(trm, offers, budget=Usd(1000), local=mine)
+    (row,) = [c for c in plan.candidates if c.provider == "local"]
+    assert row.sku == "RTX3090"
+    assert row.cost_p90 == Usd(0)
+    assert row.hours.p50 > 100
+
+
+def test_epochs_are_counted_and_many_are_warned_of(trm: Recipe, offers: list[Offer]) -> None:
+    plan = plan_for(trm, offers, hardware="8xH100", tokens_available=10_000_000)
+    assert any("epochs" in r and "warning" in r for r in plan.candidates[0].reasons)
+    plan = plan_for(trm, offers, hardware="8xH100", tokens_available=10_000_000_000)
+    assert not any("warning" in r for r in plan.candidates[0].reasons)
+
+
+def test_plans_are_saved_loaded_and_expire(trm: Recipe, offers: list[Offer], home: Path) -> None:
+    spec = RunSpec(recipe="trm", phases=BOTH, budget=Usd(1000))
+    first = plans.new_id(home, spec, NOW)
+    plan = dataclasses.replace(plan_for(trm, offers, budget=Usd(1000)), id=first)
+    plans.save(home, plan)
+    assert plans.is_plan_id(first)
+    assert plans.new_id(home, spec, NOW) != first
+    assert plan_to_json(plans.load(home, first, NOW)) == plan_to_json(plan)
+    with pytest.raises(UsageError, match="expired"):
+        plans.load(home, first, NOW + 86_401)
+    with pytest.raises(NotFoundError):
+        plans.load(home, "p-ffff", NOW)
+    with pytest.raises(UsageError):
+        plans.load(home, "../../etc/passwd", NOW)

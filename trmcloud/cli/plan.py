@@ -1,0 +1,171 @@
+"""``trmcloud plan``: what a budget buys, on which hardware, and when it would be done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.hardware import LocalMachine
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.plan import Plan
+from trmcloud.core.recipe import PHASES, parse_setting
+from trmcloud.core.spec import GUIDE_HOUR_VALUE, RunSpec
+
+PHASE_CHOICES = (*PHASES, "both")
+
+
+def command(
+    budget: Annotated[
+        str | None, typer.Option(help="Most that may be spent, in USD.", metavar="USD")
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")] = "trm",
+    phase: Annotated[str, typer.Option(help="fast, extreme or both.")] = "both",
+    hardware: Annotated[
+        str, typer.Option(help="8xA100, 1xRTX4090, local, … (default: everything offered).")
+    ] = "",
+    rate: Annotated[
+        str | None, typer.Option(help="This machine's USD per hour.", metavar="USD")
+    ] = None,
+    data: Annotated[str, typer.Option(help="Text to train on: files or a folder.")] = "",
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each phase.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Hours of training.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of each phase.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 0,
+    objective: Annotated[
+        str, typer.Option(help="value, cheapest, fastest or most-training.")
+    ] = "value",
+    hour_value: Annotated[
+        str | None, typer.Option(help="USD an hour of waiting is worth.", metavar="USD")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every candidate kept.")] = False,
+) -> None:
+    """Plan a run: hours, dollars and memory on every hardware, and which one to take.
+
+    Example: trmcloud plan --budget 1000
+    """
+    spec = make_spec(
+        budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
+        steps=steps, hours=hours, tokens=tokens, settings=setting or [], processes=processes,
+        objective=objective, hour_value=hour_value,
+    )  # fmt: skip
+    plan = prepare(spec)
+    from trmcloud.cli import plan_view
+
+    plan_view.show(plan, as_json=as_json, everything=everything)
+
+
+def make_spec(
+    *,
+    budget: str | None = None,
+    recipe: str = "trm",
+    phase: str = "both",
+    hardware: str = "",
+    rate: str | None = None,
+    data: str = "",
+    steps: int | None = None,
+    hours: float | None = None,
+    tokens: int | None = None,
+    settings: list[str],
+    processes: int = 0,
+    objective: str = "value",
+    hour_value: str | None = None,
+    initial_from: str = "",
+    strict_gate: bool = False,
+) -> RunSpec:
+    """A checked RunSpec from what was typed; ``launch`` reads its options with this, too.
+
+    Raises:
+        UsageError: naming the option at fault.
+    """
+    if phase not in PHASE_CHOICES:
+        raise UsageError(f"--phase is one of {', '.join(PHASE_CHOICES)}, not {phase!r}")
+    if sum(limit is not None for limit in (steps, hours, tokens)) > 1:
+        raise UsageError("--steps, --hours and --tokens exclude one another")
+    for name, limit in (("--steps", steps), ("--hours", hours), ("--tokens", tokens)):
+        if limit is not None and not 0 < limit < 1e15:
+            raise UsageError(f"{name} must be above zero, not {limit}")
+    if processes < 0:
+        raise UsageError(f"--processes must be above zero, not {processes}")
+    canonical = ""
+    if hardware:
+        from trmcloud.core.hardware import parse_hardware
+
+        canonical = parse_hardware(hardware).text
+    if rate is not None and canonical not in ("", "local"):
+        raise UsageError("--rate is the price of this machine; rented hardware has its own")
+    return RunSpec(
+        recipe=recipe,
+        phases=PHASES if phase == "both" else (phase,),
+        hardware=canonical,
+        processes=processes,
+        budget=_money("--budget", budget),
+        rate=_money("--rate", rate),
+        data=data,
+        overrides=tuple(parse_setting(text) for text in settings),
+        steps=steps,
+        hours=hours,
+        tokens=tokens,
+        initial_from=initial_from,
+        strict_gate=strict_gate,
+        objective=objective,
+        hour_value=_money("--hour-value", hour_value) or GUIDE_HOUR_VALUE,
+    )
+
+
+def prepare(
+    spec: RunSpec,
+    *,
+    local: LocalMachine | None = None,
+    tokens_available: int | None = None,
+    now: float | None = None,
+    home: Path | None = None,
+    save: bool = True,
+) -> Plan:
+    """Loads recipe and offers, makes the plan, and saves it under the user's home."""
+    import os
+    import time
+
+    from trmcloud.adapters.prices import load_offers
+    from trmcloud.adapters.recipe_files import load_recipe
+    from trmcloud.app import plans
+    from trmcloud.app.home import home_dir
+    from trmcloud.core.planning import make_plan
+
+    at = time.time() if now is None else now
+    where = home_dir(os.environ) if home is None else home
+    recipe = load_recipe(spec.recipe)
+    offers = [] if spec.hardware == "local" else load_offers(at, where)
+    plan = make_plan(
+        spec,
+        recipe,
+        offers,
+        at,
+        plans.new_id(where, spec, at),
+        local=local or _local_machine(),
+        tokens_available=tokens_available,
+    )
+    if save:
+        plans.save(where, plan)
+    return plan
+
+
+def _money(option: str, text: str | None) -> Usd | None:
+    if text is None:
+        return None
+    try:
+        return parse_budget(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", next_step=f"{option} 1000") from None
+
+
+def _local_machine() -> LocalMachine | None:
+    """This machine, where the adapter that describes it is there."""
+    return None

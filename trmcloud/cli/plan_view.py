@@ -1,0 +1,227 @@
+"""How a Plan looks: a table on wide terminals, plain lines elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from typing import Sequence
+
+from trmcloud.core.hardware import GUIDE_HARDWARE, LOCAL
+from trmcloud.core.money import Usd
+from trmcloud.core.plan import Candidate, Interval, Plan, plan_to_json
+
+WIDE_COLUMNS = 100
+SHOWN_ROWS = 10
+CHART_ROWS = 7
+
+
+def show(plan: Plan, *, as_json: bool = False, everything: bool = False) -> None:
+    if as_json:
+        print(json.dumps(plan_to_json(plan), indent=1))
+        return
+    columns = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    print("\n".join(render(plan, columns=columns, everything=everything)))
+
+
+def render(plan: Plan, *, columns: int, everything: bool = False) -> list[str]:
+    """The lines a user reads."""
+    rows = list(plan.candidates) if everything else shown_rows(plan)
+    lines = [_headline(plan), ""]
+    lines += _table(plan, rows) if columns >= WIDE_COLUMNS else _plain(plan, rows)
+    lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
+    if len(rows) > 2:
+        lines += ["", *chart(plan, rows, columns)]
+    lines += ["", *_advice(plan)]
+    return lines
+
+
+def shown_rows(plan: Plan) -> list[Candidate]:
+    """The best candidate of each hardware: the guides' six, this machine, and the best others."""
+    best: dict[str, Candidate] = {}
+    for candidate in plan.candidates:
+        key = LOCAL if candidate.provider == LOCAL else candidate.hardware
+        best.setdefault(key, candidate)
+    wanted = [c.id for key, c in best.items() if key in GUIDE_HARDWARE or key == LOCAL]
+    recommended = plan.recommended
+    if recommended is not None and recommended.id not in wanted:
+        wanted.append(recommended.id)
+    for candidate in best.values():
+        if len(wanted) >= SHOWN_ROWS:
+            break
+        if candidate.id not in wanted:
+            wanted.append(candidate.id)
+    return [candidate for candidate in plan.candidates if candidate.id in wanted]
+
+
+def hours_text(interval: Interval) -> str:
+    return f"{_short(interval.p50)} ({_short(interval.p10)}–{_short(interval.p90)})"
+
+
+def cost_text(candidate: Candidate) -> str:
+    if not candidate.rate:
+        return "$0"
+    return f"{_dollars(candidate.cost_p50)} ({_dollars(candidate.cost_p90)})"
+
+
+def fits_text(candidate: Candidate) -> str:
+    need, have = candidate.memory_need_gb, candidate.memory_gb
+    if not candidate.fits_memory:
+        return f"no: {need:,.0f} > {have:,.0f} GB"
+    digits = 1 if need < 10 else 0
+    return f"{need:,.{digits}f}/{have:,.0f} GB"
+
+
+def chart(plan: Plan, rows: Sequence[Candidate], columns: int) -> list[str]:
+    """Cost (P50) against hours (P50, logarithmic), one point per candidate that fits."""
+    points = [row for row in rows if row.fits_memory and row.rate]
+    if len(points) < 2:
+        return []
+    width = max(30, min(columns, 110) - 24)
+    low, high = (f(math.log(p.hours.p50) for p in points) for f in (min, max))
+    bottom, top = (f(float(p.cost_p50) for p in points) for f in (min, max))
+    span_x, span_y = (high - low) or 1.0, (top - bottom) or 1.0
+    canvas = [[" "] * (width + 20) for _ in range(CHART_ROWS)]
+    for point in sorted(points, key=lambda p: p.id != plan.recommended_id):
+        x = round((math.log(point.hours.p50) - low) / span_x * (width - 1)) + 2
+        y = CHART_ROWS - 1 - round((float(point.cost_p50) - bottom) / span_y * (CHART_ROWS - 1))
+        label = f"● {point.hardware}"
+        if point.id == plan.recommended_id:
+            x -= 2
+            label = f"▸ {label}"
+        free = [n for n in (y, y - 1, y + 1) if 0 <= n < CHART_ROWS]
+        for n in free:
+            if all(cell == " " for cell in canvas[n][max(0, x - 1) : x + len(label) + 1]):
+                canvas[n][x : x + len(label)] = label
+                break
+        else:
+            canvas[y][min(x + 2 * (label[0] == "▸"), len(canvas[y]) - 1)] = "●"
+    lines = []
+    for n, cells in enumerate(canvas):
+        dollars = top - span_y * n / (CHART_ROWS - 1)
+        margin = f"${dollars:,.0f}" if n % 2 == 0 else ""
+        lines.append(f"{margin:>8} ┤{''.join(cells).rstrip()}")
+    middle = math.exp((low + high) / 2)
+    axis = f"{_short(math.exp(low))} h"
+    axis = axis.ljust(width // 2) + f"{_short(middle)} h"
+    axis = axis.ljust(width - 4) + f"{_short(math.exp(high))} h"
+    return [*lines, f"{'':8} └{'─' * width}", f"{'':10}{axis}"]
+
+
+def _headline(plan: Plan) -> str:
+    spec = plan.spec
+    tokens = 0
+    if plan.candidates:
+        first = plan.recommended or plan.candidates[0]
+        tokens = sum(phase.tokens for phase in first.phases)
+    parts = [spec.recipe, " + ".join(spec.phases), f"{_count(tokens)} tokens"]
+    parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
+    if spec.objective == "value":
+        parts.append(f"value of an hour {spec.hour_value}")
+    else:
+        parts.append(f"objective {spec.objective}")
+    return " · ".join(parts)
+
+
+_HEADER = ("hardware", "sku", "where", "$/h", "hours p50 (p10–p90)", "cost p50 (p90)", "fits")
+
+
+def _cells(candidate: Candidate) -> tuple[str, ...]:
+    where = f"{candidate.provider} {candidate.region}"
+    if candidate.provider == LOCAL:
+        where = candidate.region
+    return (
+        LOCAL if candidate.provider == LOCAL else candidate.hardware,
+        candidate.sku[:22],
+        where.removesuffix(" any"),
+        f"{float(candidate.rate):.2f}",
+        hours_text(candidate.hours),
+        cost_text(candidate),
+        fits_text(candidate) + ("" if candidate.within_budget else " · over budget"),
+    )
+
+
+def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
+    table = [_HEADER, *(_cells(row) for row in rows)]
+    widths = [max(len(row[n]) for row in table) for n in range(len(_HEADER))]
+    lines = []
+    for number, cells in enumerate(table):
+        chosen = number > 0 and rows[number - 1].id == plan.recommended_id
+        aligned = [
+            cell.rjust(width) if _HEADER[n] == "$/h" else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        lines.append((" ▸ " if chosen else "   ") + "  ".join(aligned).rstrip())
+    return lines
+
+
+def _plain(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
+    lines = []
+    for row in rows:
+        hardware, sku, where, rate, hours, cost, fits = _cells(row)
+        mark = "▸" if row.id == plan.recommended_id else " "
+        lines.append(f"{mark} {hardware:<8} {hours} h · {cost} · ${rate}/h")
+        lines.append(f"           {sku}, {where} · {fits}")
+    return lines
+
+
+def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
+    ages = [
+        int(max(0.0, plan.created_at - row.priced_at) // 86_400)
+        for row in rows
+        if row.provider != LOCAL
+    ]
+    if not ages:
+        return "this machine, at your own rate"
+    if min(ages) == max(ages):
+        return f"prices {ages[0]} days old"
+    return f"prices {min(ages)} to {max(ages)} days old"
+
+
+def _advice(plan: Plan) -> list[str]:
+    chosen = plan.recommended
+    if chosen is None:
+        return [
+            "Nothing fits the wish.",
+            *(f"  {c.hardware}: {'; '.join(c.reasons)}" for c in plan.candidates[:3]),
+        ]
+    why = {
+        "value": f"least cost + hours × {plan.spec.hour_value}",
+        "cheapest": "least cost",
+        "fastest": "soonest done",
+        "most-training": "most tokens for the budget",
+    }[plan.spec.objective]
+    lines = [f"Recommended: {chosen.hardware} — {why}."]
+    lines += [f"  {reason}" for reason in chosen.reasons]
+    lines.append(
+        f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
+        f" at most {chosen.worst_case}"
+    )
+    lines.append(f"Launch it: trmcloud launch {plan.id}")
+    return lines
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:,.0f} s"
+    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d} h"
+
+
+def _short(number: float) -> str:
+    if number >= 100:
+        return f"{number:,.0f}"
+    if number >= 1:
+        return f"{number:.1f}"
+    return f"{number:.2f}" if number >= 0.095 else f"{number:.3f}"
+
+
+def _dollars(amount: Usd) -> str:
+    return f"${float(amount):,.0f}" if amount >= Usd(100) else str(amount)
+
+
+def _count(number: int) -> str:
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)
