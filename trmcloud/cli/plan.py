@@ -133,6 +133,7 @@ def prepare(
     import os
     import time
 
+    from trmcloud.adapters.local_machine import this_machine
     from trmcloud.adapters.prices import load_offers
     from trmcloud.adapters.recipe_files import load_recipe
     from trmcloud.app import plans
@@ -149,7 +150,7 @@ def prepare(
         offers,
         at,
         plans.new_id(where, spec, at),
-        local=local or _local_machine(),
+        local=local or this_machine(),
         tokens_available=tokens_available,
     )
     if save:
@@ -164,8 +165,3 @@ def _money(option: str, text: str | None) -> Usd | None:
         return parse_budget(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}", next_step=f"{option} 1000") from None
-
-
-def _local_machine() -> LocalMachine | None:
-    """This machine, where the adapter that describes it is there."""
-    return None
