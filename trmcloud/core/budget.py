@@ -97,9 +97,18 @@ def fold_ledger(ledger_id: str, records: Iterable[ev.Record]) -> LedgerState:
     Raises:
         IllegalTransition: a record that cannot follow those before it.
     """
-    runs: dict[str, RunState] = {}
-    caps: dict[tuple[str, str], Usd] = {}
-    history: list[ev.Record] = []
+    return extend_ledger(LedgerState(ledger_id), records)
+
+
+def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerState:
+    """The state after further ``records``; ``ledger`` itself is unchanged.
+
+    Raises:
+        IllegalTransition: a record that cannot follow those before it.
+    """
+    runs = dict(ledger.runs)
+    caps = dict(ledger.caps)
+    history = list(ledger.cap_history)
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -111,7 +120,7 @@ def fold_ledger(ledger_id: str, records: Iterable[ev.Record]) -> LedgerState:
         else:
             run = runs.get(record.run_id) or RunState(record.run_id)
             runs[record.run_id] = apply_event(run, record)
-    return LedgerState(ledger_id, runs, caps, tuple(history))
+    return LedgerState(ledger.ledger_id, runs, caps, tuple(history))
 
 
 def with_run(ledger: LedgerState, run: RunState) -> LedgerState:
