@@ -1,0 +1,88 @@
+"""A ledger in memory: the same rules as on disk, for simulated worlds and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trmcloud.core import bookkeeping
+from trmcloud.core import events as ev
+from trmcloud.core.budget import LedgerState
+from trmcloud.core.money import Usd
+from trmcloud.ports import ControllerId, Driver
+
+
+class MemoryLedger:
+    """A ``Ledger`` that dies with its process; for one thread."""
+
+    def __init__(self, ledger_id: str = "00000000") -> None:
+        self._state = LedgerState(ledger_id)
+        self._records: list[ev.Record] = []
+        self._drivers: dict[str, Driver] = {}
+
+    @property
+    def ledger_id(self) -> str:
+        return self._state.ledger_id
+
+    def read(self) -> LedgerState:
+        return self._state
+
+    def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
+        return tuple(r for r in self._records if run_id is None or r.run_id == run_id)
+
+    def driver(self, run_id: str) -> Driver | None:
+        return self._drivers.get(run_id)
+
+    def open_run(
+        self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        bookkeeping.require_new(self._state, run_id)
+        return self._drive_with((planned, ev.Reserved(amount)), run_id, who, at)
+
+    def reopen_run(self, run_id: str, cap: Usd, amount: Usd, who: ControllerId, at: float) -> int:
+        bookkeeping.require_closed(self._state, run_id)
+        return self._drive_with((ev.Reopened(cap), ev.Reserved(amount)), run_id, who, at)
+
+    def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
+        bookkeeping.require_run(self._state, run_id)
+        return self._drive_with((), run_id, who, at)
+
+    def release(self, run_id: str, epoch: int) -> None:
+        driver = self._drivers.get(run_id)
+        if driver is not None and driver.epoch == epoch:
+            self._drivers[run_id] = replace(driver, controller=None)
+
+    def beat(self, run_id: str, epoch: int, at: float) -> None:
+        driver = self._drivers.get(run_id)
+        bookkeeping.require_epoch(run_id, epoch, driver.epoch if driver else 0)
+        if driver is not None:
+            self._drivers[run_id] = replace(driver, beat_at=at)
+
+    def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        bookkeeping.require_run(self._state, run_id)
+        bookkeeping.require_epoch(run_id, epoch, self._drivers[run_id].epoch)
+        self._add(run_id, epoch, events, at)
+
+    def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
+        bookkeeping.require_wish(event)
+        run = bookkeeping.require_run(self._state, run_id)
+        self._add(run_id, run.epoch, (event,), at)
+
+    def set_cap(self, event: ev.CapSet, at: float) -> None:
+        self._state, record = bookkeeping.add_cap(self._state, len(self._records), event, at)
+        self._records.append(record)
+
+    def _add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        self._state, records = bookkeeping.add_events(
+            self._state, len(self._records), run_id, epoch, events, at
+        )
+        self._records.extend(records)
+
+    def _drive_with(
+        self, events: Sequence[ev.RunEvent], run_id: str, who: ControllerId, at: float
+    ) -> int:
+        known = self._drivers.get(run_id)
+        epoch = known.epoch + 1 if known is not None else 1
+        self._add(run_id, epoch, events, at)
+        self._drivers[run_id] = Driver(epoch, who, at)
+        return epoch
