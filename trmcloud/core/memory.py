@@ -86,3 +86,9 @@ def smaller_batches(settings: PhaseRecipe) -> Iterator[tuple[int, int]]:
 def _ddp_bytes(work: Work, processes: int) -> float:
     """DDP's buckets hold the gradients once more."""
     return work.parameters * DDP_BUCKET_BYTES_PER_PARAMETER if processes > 1 else 0.0
+
+
+def checkpoint_bytes(settings: PhaseRecipe) -> int:
+    """Bytes of one checkpoint on disk: float32 weights, and the optimizer's state beside them."""
+    work = work_of(settings)
+    return 4 * work.parameters + 4 * work.matrix_parameters + 8 * work.table_parameters

@@ -1,0 +1,211 @@
+"""Bringing the best checkpoint home, verified, and letting the rest go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trmcloud.app.world import World
+from trmcloud.core import events as ev
+from trmcloud.core import manifest as mf
+from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, NotFoundError
+from trmcloud.core.manifest import CheckpointManifest, Pruning
+from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.run_state import RunState
+from trmcloud.pod.files import sync_folder, write_atomic
+
+_PARTIAL_SUFFIX = ".partial"
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A checkpoint on the user's disk, every hash verified."""
+
+    manifest: CheckpointManifest
+    folder: Path
+    already_there: bool
+
+
+def choose(
+    world: World, run: RunState, *, phase: str | None = None, step: int | None = None
+) -> CheckpointManifest:
+    """The checkpoint asked for: the best of the last phase that has any, unless told otherwise.
+
+    Phases are not compared with one another: extreme starts from fresh weights, and is what the
+    run was for.
+
+    Raises:
+        NotFoundError: no such checkpoint. CheckpointError: only damaged ones.
+    """
+    manifests = list(world.files.manifests(run.run_id))
+    if phase is not None:
+        manifests = [m for m in manifests if m.phase == phase]
+    if step is not None:
+        manifests = [m for m in manifests if m.step == step]
+    if manifests and phase is None:
+        last = max(manifests, key=lambda m: m.created_at).phase
+        manifests = [m for m in manifests if m.phase == last]
+    best = mf.pick_best(manifests) or mf.pick_latest(manifests)
+    if best is not None:
+        return best
+    damaged = world.files.damaged(run.run_id)
+    if damaged:
+        label, why = damaged[0]
+        raise CheckpointError(
+            f"{run.run_id} has no complete checkpoint; {label}: {why}",
+            next_step=f"trmcloud resume {run.run_id} makes new ones",
+        )
+    wanted = f" at step {step}" if step is not None else ""
+    raise NotFoundError(
+        f"{run.run_id} has no checkpoint{wanted} yet", next_step=f"trmcloud status {run.run_id}"
+    )
+
+
+def fetch(
+    world: World,
+    run: RunState,
+    manifest: CheckpointManifest,
+    into: Path,
+    *,
+    weights_only: bool,
+    progress: Callable[[int, int], None],
+) -> Fetched:
+    """Copy a checkpoint to ``into``, verify every hash, then rename it into place.
+
+    Interrupted, it goes on where it stopped: verified files in ``into.partial`` are kept.
+
+    Raises:
+        ConflictError: ``into`` holds something else. CheckpointError: a file is not what its hash
+            says. DoesNotFit: too little room.
+    """
+    names = [
+        file.name for file in manifest.files if not weights_only or file.kind != "optimizer"
+    ]
+    if into.exists() and _holds(into, manifest, names, world, progress):
+        _note(world, run, manifest, into)
+        return Fetched(manifest, into, already_there=True)
+    needed = sum(file.size_bytes for file in manifest.files if file.name in names)
+    parent = next(folder for folder in into.absolute().parents if folder.exists())
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise DoesNotFit(
+            f"{manifest.label} needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free",
+            where=str(parent),
+            next_step="--into a larger disk, or --weights-only",
+        )
+    partial = into.with_name(into.name + _PARTIAL_SUFFIX)
+    world.files.fetch(manifest, names, str(partial), progress)
+    kept = tuple(file for file in manifest.files if file.name in names)
+    write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
+    for entry in partial.iterdir():
+        if entry.name not in (*names, mf.MANIFEST_NAME):
+            entry.unlink()
+    if into.exists():
+        into.rmdir()
+    partial.rename(into)
+    sync_folder(into.parent)
+    _note(world, run, manifest, into)
+    return Fetched(manifest, into, already_there=False)
+
+
+def default_folder(run: RunState, manifest: CheckpointManifest, cwd: Path) -> Path:
+    return cwd / f"{run.run_id}-{manifest.phase}-{mf.step_dir_name(manifest.step)}"
+
+
+def plan_pruning(world: World, run: RunState, keep_best: int | None) -> Pruning:
+    """What ``prune`` would delete: all but the best of each phase and its latest."""
+    manifests = world.files.manifests(run.run_id)
+    if keep_best is None:
+        settings = [PhaseRecipe.from_json(m.settings) for m in manifests]
+        keep_best = max((s.keep_best for s in settings), default=1)
+    return mf.to_prune(manifests, keep_best)
+
+
+def prune(world: World, pruning: Pruning) -> None:
+    for manifest in pruning.checkpoints:
+        world.files.delete(manifest)
+
+
+def _holds(
+    into: Path,
+    manifest: CheckpointManifest,
+    names: list[str],
+    world: World,
+    progress: Callable[[int, int], None],
+) -> bool:
+    """Whether ``into`` is this very checkpoint, whole; an empty folder is free to be used."""
+    if not into.is_dir():
+        raise ConflictError(
+            "something else stands where the checkpoint should go",
+            where=str(into),
+            next_step="--into another folder",
+        )
+    entries = [entry.name for entry in into.iterdir()]
+    if not entries:
+        return False
+    try:
+        text = (into / mf.MANIFEST_NAME).read_text(encoding="utf-8")
+        there = mf.from_json(text, str(into))
+    except (OSError, CheckpointError):
+        there = None
+    same = there is not None and (there.run_id, there.label, there.sha256) == (
+        manifest.run_id,
+        manifest.label,
+        manifest.sha256,
+    )
+    if not same or not set(entries) <= {*(f.name for f in manifest.files), mf.MANIFEST_NAME}:
+        raise ConflictError(
+            "the folder holds something else, which is left as it is",
+            where=str(into),
+            next_step="--into another folder",
+        )
+    world.files.fetch(manifest, names, str(into), progress)
+    kept = tuple(f for f in manifest.files if f.name in {*names, *entries})
+    write_atomic(into / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
+    return True
+
+
+def _with_files(
+    manifest: CheckpointManifest, files: tuple[mf.CheckpointFile, ...]
+) -> CheckpointManifest:
+    from dataclasses import replace
+
+    return replace(manifest, files=files)
+
+
+def _note(world: World, run: RunState, manifest: CheckpointManifest, into: Path) -> None:
+    path = str(into.absolute())
+    seen = any((f.sha256, f.path) == (manifest.sha256, path) for f in run.fetched)
+    if not seen:
+        event = ev.Fetched(manifest.phase, manifest.step, manifest.sha256, path)
+        world.ledger.request(run.run_id, event, world.wall())
+
+
+def read_manifest(folder: Path) -> CheckpointManifest:
+    """The manifest of a checkpoint folder anywhere on this disk.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path = folder / mf.MANIFEST_NAME
+    try:
+        return mf.from_json(path.read_bytes()[: mf.MAX_MANIFEST_BYTES + 1], str(path))
+    except OSError:
+        raise CheckpointError("no checkpoint here: no manifest", where=str(folder)) from None
+
+
+def to_json(fetched: Fetched) -> str:
+    manifest = fetched.manifest
+    return json.dumps(
+        {
+            "run": manifest.run_id,
+            "checkpoint": manifest.label,
+            "val_bpb": manifest.val_bpb,
+            "sha256": manifest.sha256,
+            "folder": str(fetched.folder),
+            "already_there": fetched.already_there,
+        }
+    )

@@ -1,0 +1,171 @@
+"""Training data, made ready before anything is rented: read, split, tokenized, cached."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
+from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.pod.files import write_atomic
+
+DATA_DIR = "data"
+STDLIB_SOURCE = "python-stdlib"
+_NEEDED = ("torch", "numpy", "safetensors", "tokenizers")
+
+Progress = Callable[[str, int, int], None]
+
+
+def need_training_extra() -> None:
+    """
+    Raises:
+        MissingExtra: something of the ``train`` extra is not installed.
+    """
+    import importlib.util
+
+    for name in _NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtra("training on this machine", "train")
+
+
+def resolve_source(named: str, settings: PhaseRecipe) -> str:
+    """The source to train on: the user's, else the recipe's own.
+
+    Raises:
+        DataError: there is none, or it does not exist.
+    """
+    source = named or settings.data
+    if not source:
+        raise DataError(
+            f"recipe {settings.recipe} brings no data of its own",
+            next_step="name a text file or a folder: --data PATH",
+        )
+    if source == STDLIB_SOURCE:
+        return source
+    path = Path(source).expanduser().absolute()
+    if not path.exists():
+        raise DataError("no such file or folder", where=str(path), next_step="--data PATH")
+    if not os.access(path, os.R_OK):
+        raise DataError("the data cannot be read", where=str(path), next_step="chmod +r it")
+    return str(path)
+
+
+def prepare(
+    home: Path,
+    source: str,
+    settings: PhaseRecipe,
+    python_path: Sequence[str],
+    progress: Progress,
+) -> tuple[Path, dict[str, Any]]:
+    """The folder of prepared data for ``source`` and its ``meta.json``, made now if need be.
+
+    Raises:
+        DataError: the text cannot be used, said by the trainer's own ``prepare``.
+    """
+    folder = home / DATA_DIR / _key(source, settings)
+    meta = _meta(folder)
+    if meta is not None:
+        _check_size(meta, settings)
+        return folder, meta
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    settings_path = folder.with_suffix(".settings.json")
+    write_atomic(settings_path, json.dumps(settings.to_json()))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "model.prepare", "--source", source),
+            *("--settings", str(settings_path), "--out", str(folder)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for line in process.stdout:
+        try:
+            said = json.loads(line)
+            progress(said["stage"], int(said.get("done", 0)), int(said.get("total", 0)))
+        except (ValueError, KeyError, TypeError):
+            continue
+    errors = process.stderr.read()
+    if process.wait() != 0:
+        raise error_of(errors, process.returncode, source)
+    meta = _meta(folder)
+    if meta is None:
+        raise DataError("preparing the data left nothing behind", where=str(folder))
+    return folder, meta
+
+
+def error_of(stderr: str, code: int, where: str) -> TrmcloudError:
+    """The error a trainer's command ended with, from the JSON object on its last line."""
+    last = stderr.strip().splitlines()[-1:] or [""]
+    try:
+        said = json.loads(last[0])
+        error: TrmcloudError = _by_exit_code(code)(
+            said["what"], where=said.get("where", ""), next_step=said.get("next_step", "")
+        )
+        error.exit_code = code
+    except (ValueError, KeyError, TypeError, AttributeError):
+        error = DataError(contract.strip_control(last[0]) or f"exit code {code}", where=where)
+    return error
+
+
+def _by_exit_code(code: int) -> type[TrmcloudError]:
+    return {9: DataError, 10: CheckpointError}.get(code, TrmcloudError)
+
+
+def _check_size(meta: dict[str, Any], settings: PhaseRecipe) -> None:
+    """Prepared data may be cached from a smaller batch than the one asked for now."""
+    needed = (settings.sequence + 1) * settings.batch
+    if meta["train_tokens"] < needed or meta["validation_tokens"] < settings.sequence + 1:
+        raise DataError(
+            f"the data has {meta['train_tokens']} training and {meta['validation_tokens']} "
+            f"validation tokens; one batch needs {needed} and {settings.sequence + 1}",
+            where=str(meta.get("source", "")),
+            next_step="give more text, or --set batch=1 --set sequence=64",
+        )
+
+
+def _meta(folder: Path) -> dict[str, Any] | None:
+    try:
+        meta = json.loads((folder / contract.DATA_META_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return meta if isinstance(meta, dict) else None
+
+
+def _key(source: str, settings: PhaseRecipe) -> str:
+    """A name for what is prepared: the source as it is now, and all that shapes the tokens."""
+    parts = [
+        source,
+        *_signature(source),
+        settings.tokenizer,
+        str(settings.vocab_size),
+        repr(settings.validation_fraction),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _signature(source: str) -> list[str]:
+    """Names, sizes and times of the source's files: cheap, and changed by any edit."""
+    if source == STDLIB_SOURCE:
+        return [sys.version, sys.base_prefix]
+    path = Path(source)
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(entry for entry in path.rglob("*") if entry.is_file())
+    signed = []
+    for file in files:
+        stat = file.stat()
+        signed.append(f"{file} {stat.st_size} {stat.st_mtime_ns}")
+    return signed

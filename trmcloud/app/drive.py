@@ -1,0 +1,233 @@
+"""Observe, decide, act, append: the loop that carries a run, live or after a crash.
+
+It holds no state that matters: whoever runs it next, from whatever point, comes to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trmcloud.app.jobs import pod_request
+from trmcloud.app.world import World
+from trmcloud.core import events as ev
+from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.controller import (
+    CREATE,
+    LAND,
+    TERMINATE,
+    Action,
+    Bill,
+    Observation,
+    PodSeen,
+    decide,
+    govern,
+)
+from trmcloud.core.errors import NoCapacity, ProviderError, StaleEpoch, TrmcloudError
+from trmcloud.core.plan import Plan, plan_from_json
+from trmcloud.core.pod_contract import AgentReport, Orders
+from trmcloud.core.providers import traits_of
+from trmcloud.core.run_state import RunState, State, fold
+from trmcloud.ports import Driver
+
+_BEAT_EVERY_S = 2.0
+_GOVERN_EVERY_S = 5.0
+_STALE_DRIVER_S = 120.0
+_MOST_EVENTS_AT_ONCE = 50
+
+Watcher = Callable[[RunState], None]
+
+
+@dataclass
+class RunDriver:
+    """Drives one run under one epoch. ``stranger`` epochs are refused by the ledger."""
+
+    world: World
+    run_id: str
+    epoch: int
+    _plan: Plan | None = None
+    _absent_lists: int = 0
+    _beaten_at: float = 0.0
+    _governed_at: float = 0.0
+    _listed_generation: int = field(default=0)
+
+    def run(self) -> RunState:
+        return fold(self.run_id, self.world.ledger.records(self.run_id))
+
+    def plan(self, run: RunState) -> Plan:
+        if self._plan is None:
+            self._plan = plan_from_json(run.plan)
+        return self._plan
+
+    def step(self) -> RunState:
+        """Once around: facts are appended until none follow, then actions are carried out.
+
+        Raises:
+            StaleEpoch: another controller has taken the run over.
+        """
+        now = self.world.wall()
+        if now - self._governed_at >= _GOVERN_EVERY_S:
+            self._governed_at = now
+            land_overdrawn(self.world)
+        run = self.run()
+        for _ in range(_MOST_EVENTS_AT_ONCE):
+            if not run.live:
+                return run
+            seen = self._observe(run)
+            decision = decide(
+                run,
+                self.plan(run),
+                self.world.ledger.ledger_id,
+                traits_of(_provider(run, self.plan(run))),
+                seen,
+                self.world.wall(),
+            )
+            if not decision.events:
+                break
+            self._append(*decision.events)
+            run = self.run()
+        for action in decision.actions:
+            self._act(run, action)
+        if now - self._beaten_at >= _BEAT_EVERY_S:
+            self._beaten_at = now
+            self.world.ledger.beat(self.run_id, self.epoch, now)
+        return self.run() if decision.actions else run
+
+    def until(
+        self, done: Callable[[RunState], bool], watch: Watcher, pause_s: float = 0.5
+    ) -> RunState:
+        """Step until ``done``; ``watch`` is shown every state."""
+        while True:
+            run = self.step()
+            watch(run)
+            if done(run) or not run.live:
+                return run
+            self.world.clock.sleep(pause_s)
+
+    # -- observing ----------------------------------------------------------------------------
+
+    def _observe(self, run: RunState) -> Observation:
+        now = self.world.wall()
+        generation = run.generation
+        if generation is None:
+            nothing = Unknown(now, "nothing was rented yet")
+            return Observation(pods=nothing, report=nothing, bill=nothing)
+        pods = self._list(generation.provider)
+        if generation.number != self._listed_generation:
+            self._listed_generation, self._absent_lists = generation.number, 0
+        if isinstance(pods, Seen):
+            present = any(pod.name == generation.pod_name for pod in pods.value)
+            self._absent_lists = 0 if present else self._absent_lists + 1
+        report: Maybe[AgentReport] = Unknown(now)
+        found = self.world.links[generation.provider].report(generation.pod_name)
+        if found is not None:
+            report = Seen(found, found.at)
+        bill: Maybe[Bill] = Unknown(now)
+        if run.state is State.SETTLING:
+            billed = self._bill(generation.provider, generation.pod_id or generation.pod_name)
+            bill = Seen(billed, now) if billed is not None else bill
+        return Observation(pods=pods, report=report, bill=bill, absent_lists=self._absent_lists)
+
+    def _list(self, provider: str) -> Maybe[tuple[PodSeen, ...]]:
+        at = self.world.wall()
+        try:
+            return Seen(tuple(self.world.computes[provider].list_pods()), at)
+        except ProviderError as error:
+            return Unknown(at, str(error))
+
+    def _bill(self, provider: str, pod_id: str) -> Bill | None:
+        try:
+            return self.world.computes[provider].bill(pod_id)
+        except ProviderError:
+            return None
+
+    # -- acting -------------------------------------------------------------------------------
+
+    def _act(self, run: RunState, action: Action) -> None:
+        """Carry an action out between its Started and its Finished or Failed."""
+        self._append(ev.ActionStarted(action.id, action.verb))
+        try:
+            detail = self._perform(self.run(), action)
+        except NoCapacity as error:
+            self._append(ev.ActionFailed(action.id, action.verb, "no_capacity", str(error)))
+        except TrmcloudError as error:
+            if isinstance(error, StaleEpoch):
+                raise
+            kind = "refused" if action.verb == CREATE else "error"
+            self._append(ev.ActionFailed(action.id, action.verb, kind, str(error)))
+        else:
+            self._append(ev.ActionFinished(action.id, action.verb, detail))
+
+    def _perform(self, run: RunState, action: Action) -> str:
+        generation = run.generation
+        if generation is None or generation.number != action.generation:
+            return "overtaken"
+        compute = self.world.computes[generation.provider]
+        if action.verb == CREATE:
+            now = self.world.wall()
+            request = pod_request(self.world, run, self.plan(run), generation, self.epoch, now)
+            return compute.create(request)
+        if action.verb == LAND:
+            orders = Orders(epoch=self.epoch, land=True, reason=action.reason)
+            self.world.links[generation.provider].send_orders(generation.pod_name, orders)
+        elif action.verb == TERMINATE:
+            compute.terminate(action.pod_id or generation.pod_name)
+        return action.reason
+
+    def _append(self, *events: ev.RunEvent) -> None:
+        self.world.ledger.append(self.run_id, self.epoch, events, self.world.wall())
+
+
+def _provider(run: RunState, plan: Plan) -> str:
+    if run.generation is not None:
+        return run.generation.provider
+    return plan.candidate(plan.launchable[0]).provider
+
+
+def land_overdrawn(world: World) -> None:
+    """Ask every run to land whose budget, at any level, was cut below what it holds."""
+    ledger = world.ledger.read()
+    now = world.wall()
+    for run_id, reason in govern(ledger, Unknown(now), now).land:
+        world.ledger.request(run_id, ev.StopRequested(by="budget", reason=reason), now)
+
+
+def is_driven(world: World, driver: Driver | None) -> bool:
+    """Whether a live controller drives the run now."""
+    if driver is None or driver.controller is None:
+        return False
+    alive = world.is_alive(driver.controller)
+    if alive is None:
+        return world.wall() - driver.beat_at < _STALE_DRIVER_S
+    return alive
+
+
+def reconcile(world: World) -> list[str]:
+    """Bring every run nobody drives up to what is true now, and end pods nobody owns.
+
+    Every command calls it first, so that a killed controller's money is settled by whatever the
+    user types next. Returns a line for each thing that it found and did.
+    """
+    said: list[str] = []
+    land_overdrawn(world)
+    for run_id, run in world.ledger.read().runs.items():
+        if not run.live or is_driven(world, world.ledger.driver(run_id)):
+            continue
+        epoch = world.ledger.take_over(run_id, world.who, world.wall())
+        try:
+            after = RunDriver(world, run_id, epoch).step()
+        except StaleEpoch:
+            continue
+        world.ledger.release(run_id, epoch)
+        if after.state is not run.state:
+            outcome = after.outcome.value if after.outcome else after.state.value
+            said.append(f"{run_id}: {run.state.value} → {outcome}")
+    for provider, compute in world.computes.items():
+        try:
+            pods = Seen(tuple(compute.list_pods()), world.wall())
+        except ProviderError:
+            continue
+        for orphan in govern(world.ledger.read(), pods, world.wall()).orphans:
+            compute.terminate(orphan.pod.pod_id)
+            said.append(f"ended {orphan.pod.name} on {provider}: {orphan.reason}")
+    return said

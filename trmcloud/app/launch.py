@@ -1,0 +1,197 @@
+"""Launch and resume: from a Plan to a reserved, driven run."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from trmcloud.app.drive import RunDriver, is_driven, reconcile
+from trmcloud.app.jobs import write_launch_note
+from trmcloud.app.world import World, find_run
+from trmcloud.core import events as ev
+from trmcloud.core.errors import BudgetRefused, ConflictError, DoesNotFit, UsageError
+from trmcloud.core.memory import checkpoint_bytes
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.plan import Candidate, Plan, plan_to_json
+from trmcloud.core.providers import traits_of
+from trmcloud.core.run_state import Outcome, RunState
+
+_DISK_MARGIN_BYTES = 64 << 20
+
+
+def check_launchable(plan: Plan) -> Candidate:
+    """The candidate that will be tried first.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+        NotSupported: its provider cannot be rented from yet.
+    """
+    candidate = plan.recommended
+    if candidate is None:
+        raise DoesNotFit(
+            "nothing in this plan can be launched",
+            next_step="trmcloud plan, with more budget or other hardware",
+        )
+    traits_of(candidate.provider)
+    return candidate
+
+
+def check_disk(home: Path, plan: Plan) -> None:
+    """
+    Raises:
+        DoesNotFit: the disk has no room for the checkpoints that the plan keeps.
+    """
+    candidate = check_launchable(plan)
+    needed = _DISK_MARGIN_BYTES
+    for phase in candidate.phases:
+        # keep_best best, the latest, and the one being written
+        needed += checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 2)
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DoesNotFit(
+            f"checkpoints need {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free",
+            where=str(home),
+            next_step="free some, or set TRMCLOUD_HOME to a larger disk",
+        )
+
+
+def check_capped(world: World, plan: Plan, *, confirmed: bool) -> None:
+    """With nobody asked and no cap anywhere there is no promise to keep.
+
+    Raises:
+        BudgetRefused
+    """
+    if confirmed or plan.spec.budget is not None:
+        return
+    if not plan.reservation and check_launchable(plan).rate == ZERO:
+        return
+    if world.ledger.read().has_cap(world.project, world.wall()):
+        return
+    raise BudgetRefused(
+        "-y with no budget anywhere would spend without a limit you named",
+        next_step="--budget USD, or trmcloud budget set month USD",
+    )
+
+
+def start(
+    world: World, plan: Plan, *, data_dir: str, initial_weights: str = "", detached: bool = False
+) -> RunDriver:
+    """Reserve the plan's worst case and become the run's driver. Nothing is rented yet.
+
+    Raises:
+        BudgetRefused: some level lacks the money.
+    """
+    reconcile(world)
+    check_launchable(plan)
+    run_id = _new_run_id(world)
+    write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
+    planned = ev.RunPlanned(
+        plan=plan_to_json(plan),
+        cap=plan.cap or ZERO,
+        project=world.project,
+        detached=detached,
+    )
+    try:
+        epoch = world.ledger.open_run(run_id, planned, plan.reservation, world.who, world.wall())
+    except BaseException:
+        shutil.rmtree(world.home / "runs" / run_id, ignore_errors=True)
+        raise
+    return RunDriver(world, run_id, epoch)
+
+
+def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
+    """Go on with a run: take a live one over if nobody drives it, reopen a closed one.
+
+    Raises:
+        ConflictError: it is being driven, or there is nothing left to do.
+        BudgetRefused: its budget is spent.
+    """
+    reconcile(world)
+    run = find_run(world, run_id)
+    if run.live:
+        if is_driven(world, world.ledger.driver(run.run_id)):
+            raise ConflictError(
+                f"{run.run_id} is running already",
+                next_step=f"trmcloud status, or trmcloud logs -f {run.run_id}",
+            )
+        epoch = world.ledger.take_over(run.run_id, world.who, world.wall())
+        return RunDriver(world, run.run_id, epoch)
+    if run.outcome is Outcome.FINISHED:
+        raise ConflictError(
+            f"{run.run_id} has finished: there is nothing to resume",
+            next_step="launch a new run; --from starts it from these weights",
+        )
+    if run.outcome is Outcome.GATE_FAILED:
+        raise ConflictError(
+            f"the gate after {run.run_id}'s fast phase failed",
+            next_step=f"trmcloud gate {run.run_id}; to go on all the same: "
+            f"trmcloud launch HARDWARE --phase extreme --from {run.run_id}",
+        )
+    whole = run.cap if cap is None else cap
+    left = whole - run.settled
+    rate = _rate_of(run)
+    if whole < run.cap:
+        raise UsageError(
+            f"{whole} is below the run's budget of {run.cap}",
+            next_step="--budget names the whole run's budget, spent part included",
+        )
+    if rate and left <= ZERO:
+        raise BudgetRefused(
+            f"{run.run_id} has spent {run.settled} of {run.cap}",
+            next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
+        )
+    amount = left if rate else ZERO
+    epoch = world.ledger.reopen_run(run.run_id, whole, amount, world.who, world.wall())
+    return RunDriver(world, run.run_id, epoch)
+
+
+def request_stop(world: World, run_id: str | None, reason: str) -> RunState:
+    """Ask a run to land.
+
+    Raises:
+        ConflictError: it has ended already.
+    """
+    run = find_run(world, run_id)
+    if not run.live:
+        ended = run.outcome.value if run.outcome else run.state.value
+        raise ConflictError(f"{run.run_id} has ended already: {ended}")
+    world.ledger.request(run.run_id, ev.StopRequested(by="user", reason=reason), world.wall())
+    return find_run(world, run.run_id)
+
+
+def follow_or_drive(
+    world: World,
+    run_id: str,
+    done: Callable[[RunState], bool],
+    watch: Callable[[RunState], None],
+) -> RunState:
+    """Until ``done``: drive the run where nobody does, else look on while another process does."""
+    while True:
+        if not is_driven(world, world.ledger.driver(run_id)):
+            epoch = world.ledger.take_over(run_id, world.who, world.wall())
+            driver = RunDriver(world, run_id, epoch)
+            run = driver.until(done, watch)
+            world.ledger.release(run_id, epoch)
+            return run
+        run = find_run(world, run_id)
+        watch(run)
+        if done(run) or not run.live:
+            return run
+        world.clock.sleep(0.5)
+
+
+def _rate_of(run: RunState) -> Usd:
+    if run.generation is not None:
+        return run.generation.rate
+    return ZERO
+
+
+def _new_run_id(world: World) -> str:
+    known = world.ledger.read().runs
+    while True:
+        run_id = f"r-{secrets.token_hex(3)}"
+        if run_id not in known:
+            return run_id

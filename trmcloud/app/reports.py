@@ -1,0 +1,36 @@
+"""Gathering what ``status`` and ``report`` show."""
+
+from __future__ import annotations
+
+from trmcloud.app.world import World
+from trmcloud.core.report import RunReport, report_on
+from trmcloud.core.run_state import RunState
+
+
+def first_bpb(world: World, run_id: str, phase: str) -> float | None:
+    for line in world.files.metrics(run_id, phase):
+        value = line.get("val_bpb")
+        if line.get("kind") == "eval" and isinstance(value, float):
+            return value
+    return None
+
+
+def report_run(world: World, run: RunState) -> RunReport:
+    """One run's report, with the live phase's seconds where it is being trained."""
+    manifests = world.files.manifests(run.run_id)
+    phases = world.files.phases(run.run_id)
+    last = phases[-1] if phases else None
+    live = None
+    if run.live and last is not None:
+        beat = world.files.heartbeat(run.run_id, last)
+        accounted = {account.phase for account in run.phase_accounts}
+        if beat is not None and last not in accounted:
+            live = beat.seconds
+    best_phase = [m for m in manifests if m.phase == last] or list(manifests)
+    return report_on(
+        run,
+        best_phase,
+        world.wall(),
+        live_seconds=live,
+        first_bpb=first_bpb(world, run.run_id, last) if last is not None else None,
+    )

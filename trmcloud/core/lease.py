@@ -1,0 +1,64 @@
+"""The lease an agent is given: the Plan's promise, in the words the pod understands."""
+
+from __future__ import annotations
+
+from trmcloud.core.plan import Candidate, PhasePlan
+from trmcloud.core.pod_contract import Lease, PhaseLease
+from trmcloud.core.run_state import Generation, RunState
+
+_FIRST_PHASE_SLACK = 1.5
+_HANG_AFTER_S = {"local": 120.0}
+_HANG_AFTER_REMOTE_S = 300.0
+
+
+def phases_to_run(run: RunState, candidate: Candidate) -> tuple[PhasePlan, ...]:
+    """The candidate's phases that have not finished yet, in order."""
+    done = {name for name, account in run.phases.items() if account.outcome == "finished"}
+    return tuple(phase for phase in candidate.phases if phase.name not in done)
+
+
+def make_lease(
+    run: RunState,
+    candidate: Candidate,
+    generation: Generation,
+    *,
+    epoch: int,
+    granted_at: float,
+    strict_gate: bool,
+) -> Lease:
+    """What generation's agent may do, and until when.
+
+    Where two phases share the time, the first may take 1.5 × its P90, or what is left beside the
+    second's P90 if that is more; where the budget ends before the recipe, each gets its share of
+    the time as the Plan's P50 divide it.
+    """
+    phases = phases_to_run(run, candidate)
+    available_s = generation.soft_stop_at - granted_at - candidate.startup_s.p50
+    expected_s = sum(phase.seconds.p50 for phase in phases)
+    fits = candidate.within_budget and sum(p.seconds.p90 for p in phases) <= available_s
+    shares = []
+    for index, phase in enumerate(phases):
+        allowed_s = 0.0
+        if index + 1 < len(phases):
+            rest_s = sum(p.seconds.p90 for p in phases[index + 1 :])
+            allowed_s = (
+                max(_FIRST_PHASE_SLACK * phase.seconds.p90, available_s - rest_s)
+                if fits
+                else available_s * phase.seconds.p50 / expected_s
+            )
+        shares.append(PhaseLease(phase.name, allowed_s, phase.seconds.p50, phase.flops))
+    useful_s = [p.parts_s.get("compile", 0.0) + max(5.0, 3 * p.step_s.p50) for p in phases]
+    return Lease(
+        run_id=run.run_id,
+        pod_name=generation.pod_name,
+        epoch=epoch,
+        granted_at=granted_at,
+        soft_stop_at=generation.soft_stop_at,
+        hard_stop_at=generation.hard_stop_at,
+        landing_s=generation.hard_stop_at - generation.soft_stop_at,
+        phases=tuple(shares),
+        fits_budget=fits,
+        min_useful_s=max(useful_s, default=0.0),
+        strict_gate=strict_gate,
+        hang_after_s=_HANG_AFTER_S.get(candidate.provider, _HANG_AFTER_REMOTE_S),
+    )

@@ -1,0 +1,146 @@
+"""What a run cost and what it bought: a function of events and manifests and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trmcloud.core.manifest import CheckpointManifest, pick_best
+from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.run_state import Generation, RunState
+
+#: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
+#: the pod before and after its trainer, and the time between two attempts.
+PARTS = ("training", "startup", "compile", "evaluating", "saving", "landing", "other")
+DRIFT_ALARM = 0.02
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run's line. Money in USD, times in seconds.
+
+    ``planned`` is the Plan's P50; ``accrued`` rate × time by our clock; ``billed`` what the
+    provider says, None while unknown. ``drift`` = billed ÷ accrued − 1.
+    """
+
+    run_id: str
+    hardware: str
+    recipe: str
+    state: str
+    outcome: str | None
+    created_at: float
+    budget: Usd
+    planned: Usd
+    accrued: Usd
+    billed: Usd | None
+    reserved: Usd
+    paid_s: float
+    seconds: Mapping[str, float]
+    best: CheckpointManifest | None
+    first_bpb: float | None
+    steps_done: int
+
+    @property
+    def useful_fraction(self) -> float | None:
+        """Time in training steps ÷ paid time; None while nothing was paid."""
+        return self.seconds.get("training", 0.0) / self.paid_s if self.paid_s > 0 else None
+
+    @property
+    def drift(self) -> float | None:
+        if self.billed is None or not self.accrued:
+            return None
+        return self.billed.micros / self.accrued.micros - 1
+
+    @property
+    def usd_per_centibpb(self) -> float | None:
+        """Dollars spent for each hundredth of a bit per byte gained since the first evaluation."""
+        spent = float(self.billed if self.billed is not None else self.accrued)
+        if self.best is None or self.best.val_bpb is None or self.first_bpb is None:
+            return None
+        gained = self.first_bpb - self.best.val_bpb
+        return spent / (gained * 100) if gained > 0 and spent > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "run": self.run_id,
+            "hardware": self.hardware,
+            "recipe": self.recipe,
+            "state": self.state,
+            "outcome": self.outcome,
+            "created_at": self.created_at,
+            "budget_usd": float(self.budget),
+            "planned_usd": float(self.planned),
+            "accrued_usd": float(self.accrued),
+            "billed_usd": None if self.billed is None else float(self.billed),
+            "reserved_usd": float(self.reserved),
+            "drift": self.drift,
+            "paid_seconds": self.paid_s,
+            "seconds": dict(self.seconds),
+            "useful_fraction": self.useful_fraction,
+            "steps": self.steps_done,
+            "best": None
+            if best is None
+            else {"checkpoint": best.label, "val_bpb": best.val_bpb, "sha256": best.sha256},
+            "usd_per_centibpb": self.usd_per_centibpb,
+        }
+
+
+def report_on(
+    run: RunState,
+    manifests: Iterable[CheckpointManifest],
+    now: float,
+    *,
+    live_seconds: Mapping[str, float] | None = None,
+    first_bpb: float | None = None,
+) -> RunReport:
+    """The report on one run at ``now`` (epoch s).
+
+    ``live_seconds`` is the running phase's account so far, where there is one; ``first_bpb`` the
+    run's first evaluation.
+    """
+    made = [g for g in run.generations if g.not_made is None]
+    paid = {g.number: _paid_seconds(g, now) for g in made}
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for account in run.phase_accounts:
+        _add(seconds, account.seconds)
+    _add(seconds, live_seconds or {})
+    whole = sum(paid.values())
+    seconds["other"] += max(0.0, whole - sum(seconds.values()))
+    candidates = {c["id"]: c for c in run.plan.get("candidates", ())}
+    chosen = candidates.get(run.candidate_id or run.plan.get("recommended_id")) or {}
+    every = tuple(manifests)
+    return RunReport(
+        run_id=run.run_id,
+        hardware=chosen.get("hardware", "?"),
+        recipe=run.plan.get("recipe", "?"),
+        state=run.state.value,
+        outcome=run.outcome.value if run.outcome else None,
+        created_at=run.created_at,
+        budget=run.cap,
+        planned=_planned(chosen),
+        accrued=total(cost(g.billed_rate or g.rate, paid[g.number]) for g in made),
+        billed=run.billed if made else ZERO,
+        reserved=run.reserved,
+        paid_s=whole,
+        seconds=seconds,
+        best=pick_best(every),
+        first_bpb=first_bpb,
+        steps_done=max((m.step for m in every), default=0),
+    )
+
+
+def _paid_seconds(generation: Generation, now: float) -> float:
+    until = generation.ended_at if generation.ended_at is not None else now
+    return max(0.0, until - generation.intended_at)
+
+
+def _planned(candidate: Mapping[str, Any]) -> Usd:
+    dollars = candidate.get("cost_usd", {}).get("p50", 0.0)
+    return Usd.from_micros(round(dollars * 1_000_000))
+
+
+def _add(seconds: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        seconds[name if name in seconds else "other"] += value

@@ -1,0 +1,58 @@
+"""The only place that builds adapters: which ones fill the ports of a ``World``."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.adapters.local import LocalCompute
+from trmcloud.adapters.recipe_files import bundle_root
+from trmcloud.adapters.run_files import LocalRunFiles
+from trmcloud.adapters.system_clock import SystemClock
+from trmcloud.app.home import home_dir
+from trmcloud.app.world import World
+from trmcloud.core.hardware import LocalMachine
+from trmcloud.pod import processes
+from trmcloud.ports import ControllerId
+
+ENV_PROJECT = "TRMCLOUD_PROJECT"
+
+
+def build_world() -> World:
+    """The world as this process's environment describes it."""
+    home = home_dir(os.environ)
+    local = LocalCompute(home, python_path())
+    here = socket.gethostname() + ":" + processes.boot_id()
+    who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
+
+    def is_alive(controller: ControllerId) -> bool | None:
+        if controller.host != here:
+            return None
+        return processes.alive(controller.pid, controller.pid_started)
+
+    return World(
+        home=home,
+        clock=SystemClock(),
+        ledger=SqliteLedger(home / "ledger.db"),
+        computes={"local": local},
+        links={"local": local},
+        files=LocalRunFiles(home),
+        who=who,
+        is_alive=is_alive,
+        project=os.environ.get(ENV_PROJECT, "default"),
+    )
+
+
+def python_path() -> list[str]:
+    """Where a subprocess imports ``trmcloud`` and ``model`` from."""
+    package = Path(__file__).resolve().parent.parent
+    bundle = bundle_root()
+    return [str(package)] if bundle == package else [str(package), str(bundle)]
+
+
+def local_machine() -> LocalMachine:
+    from trmcloud.adapters.local_machine import this_machine
+
+    return this_machine()
