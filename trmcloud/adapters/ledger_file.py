@@ -1,45 +1,24 @@
-"""The file under ``SqliteLedger``: its schema, its hash chain, and what damage looks like.
+"""The file under ``SqliteLedger``: how it is made, opened, locked and synced.
 
-One SQLite file with a rollback journal; every record's hash covers the record before it, so that
-a changed, missing or reordered record is seen. Beside it lies ``ledger.head``: the number and
-hash of the newest record, written after each commit. It may lag behind the ledger, after a crash;
-a ledger that lags behind *it* was restored from a backup, and has forgotten what was spent since.
+One SQLite file with a rollback journal. Beside it lies ``ledger.head``: the number and hash of
+the newest record, written after each commit. It may lag behind the ledger, after a crash; a
+ledger that lags behind *it* was restored from a backup, and has forgotten what was spent since.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trmcloud.core import events as ev
-from trmcloud.core.budget import LedgerState, extend_ledger
-from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew
-from trmcloud.core.run_state import IllegalTransition
-from trmcloud.ports import ControllerId, Driver
+from trmcloud.adapters.ledger_records import SCHEMA, VERSION, Head, damaged, genesis
+from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerLocked
 
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 1
-_SCHEMA = """
-CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
-CREATE TABLE events(
-    seq INTEGER PRIMARY KEY, run_id TEXT NOT NULL, n INTEGER NOT NULL, epoch INTEGER NOT NULL,
-    at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, chain TEXT NOT NULL
-);
-CREATE TABLE drivers(
-    run_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
-    pid_started TEXT NOT NULL, beat_at REAL NOT NULL, released INTEGER NOT NULL
-) WITHOUT ROWID;
-"""
-_ROW_TYPES = (int, str, int, int, float, str, str, str)
-_DRIVER_TYPES = (int, str, int, str, float, int)
-_LEDGER_ID = re.compile(r"[0-9a-f]{8}")
 _HEAD = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{64})\n")
 _BUSY, _LOCKED = 5, 6
 _UNUSABLE = {
@@ -50,26 +29,6 @@ _UNUSABLE = {
     13: "the disk is full",
     14: "it cannot be opened",
 }
-
-
-@dataclass(frozen=True)
-class Verified:
-    """What the ledger says up to record ``seq``; every hash up to there was checked."""
-
-    state: LedgerState
-    seq: int
-    chain: str
-    counts: Mapping[str, int]
-    """Records of each run."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What one snapshot of the file holds beyond what was verified before."""
-
-    known: Verified
-    rows: list[tuple[Any, ...]]
-    chain_at_head: str | None
 
 
 class LedgerFile:
@@ -97,7 +56,7 @@ class LedgerFile:
         import sqlite3
 
         try:
-            conn = self._open()
+            conn = self._open(write=write)
             try:
                 conn.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 yield conn
@@ -106,8 +65,10 @@ class LedgerFile:
                 conn.close()
         except sqlite3.Error as error:
             raise self._told(error) from None
+        except UnicodeDecodeError as error:  # SQLite quotes damaged names as they are.
+            raise damaged(self.path, str(error)) from None
 
-    def read_head(self) -> tuple[int, str] | None:
+    def read_head(self) -> Head | None:
         """(number, hash) of the newest record known to have been committed. To be read *before*
         the ledger, since others may go on writing both."""
         try:
@@ -142,138 +103,7 @@ class LedgerFile:
                 file.write(f"{seq} {chain}\n".encode())
             os.replace(temporary, self.head_path)
 
-    def fetch(
-        self, conn: sqlite3.Connection, known: Verified | None, head: tuple[int, str] | None
-    ) -> Rows:
-        """Everything after ``known``, in one snapshot; to be checked by ``verify``."""
-        ledger_id = self._meta(conn)
-        start = Verified(LedgerState(ledger_id), 0, _genesis(ledger_id), {})
-        if known is not None and known.state.ledger_id == ledger_id and known.seq > 0:
-            found = conn.execute("SELECT chain FROM events WHERE seq = ?", (known.seq,)).fetchone()
-            # Where the record is another one, the file was replaced: start over.
-            if found is not None and found[0] == known.chain:
-                start = known
-        rows = conn.execute(
-            "SELECT seq, run_id, n, epoch, at, kind, body, chain FROM events"
-            " WHERE seq > ? ORDER BY seq",
-            (start.seq,),
-        ).fetchall()
-        chain_at_head = None
-        if head is not None and head[0] == 0:
-            chain_at_head = _genesis(ledger_id)
-        elif head is not None:
-            found = conn.execute("SELECT chain FROM events WHERE seq = ?", (head[0],)).fetchone()
-            chain_at_head = found[0] if found is not None else None
-        return Rows(start, rows, chain_at_head)
-
-    def verify(
-        self, fetched: Rows, head: tuple[int, str] | None
-    ) -> tuple[Verified, tuple[ev.Record, ...]]:
-        """The ledger's content, and the records that ``fetched`` added to it.
-
-        Raises:
-            LedgerDamaged: a record that is not what was written, or an older ledger than before.
-        """
-        seq, chain = fetched.known.seq, fetched.known.chain
-        counts = dict(fetched.known.counts)
-        records: list[ev.Record] = []
-        for row in fetched.rows:
-            record = self._record(row, seq, chain, counts)
-            seq, chain = record.seq, row[7]
-            counts[record.run_id] = row[2]
-            records.append(record)
-        if head is not None and fetched.chain_at_head != head[1]:
-            raise LedgerDamaged(
-                "the ledger lacks records it once had: it was restored from a backup, or replaced",
-                where=self.path,
-                next_step="look for pods at your provider, end those you do not want, put the"
-                f" newest ledger back, or accept this one by removing {self.head_path}",
-            )
-        try:
-            state = extend_ledger(fetched.known.state, records) if records else fetched.known.state
-        except (IllegalTransition, ValueError, TypeError, AttributeError) as error:
-            raise self.damaged(f"its records contradict one another: {error}") from None
-        return Verified(state, seq, chain, counts), tuple(records)
-
-    def insert(
-        self, conn: sqlite3.Connection, before: Verified, records: tuple[ev.Record, ...]
-    ) -> Verified:
-        """Store ``records`` after ``before``, and say what the file holds then.
-
-        The state is folded from what will be read back, not from what was passed in.
-        """
-        chain, counts = before.chain, dict(before.counts)
-        stored: list[ev.Record] = []
-        for record in records:
-            kind = type(record.event).__name__
-            body = json.dumps(ev.event_to_json(record.event), allow_nan=False)
-            n = counts[record.run_id] = counts.get(record.run_id, 0) + 1
-            at = float(record.at)
-            if not abs(at) < 1e300:
-                raise ValueError(f"{at} is no instant")
-            chain = _link(chain, record.seq, record.run_id, n, record.epoch, at, kind, body)
-            conn.execute(
-                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (record.seq, record.run_id, n, record.epoch, at, kind, body, chain),
-            )
-            event = ev.event_from_json(kind, json.loads(body))
-            stored.append(ev.Record(record.seq, record.run_id, record.epoch, at, event))
-        seq = records[-1].seq if records else before.seq
-        return Verified(extend_ledger(before.state, stored), seq, chain, counts)
-
-    def driver(self, conn: sqlite3.Connection, run_id: str) -> Driver | None:
-        found = conn.execute(
-            "SELECT epoch, host, pid, pid_started, beat_at, released FROM drivers WHERE run_id = ?",
-            (run_id,),
-        ).fetchone()
-        if found is None:
-            return None
-        if tuple(map(type, found)) != _DRIVER_TYPES or found[0] < 1:
-            raise self.damaged(f"its driver of {run_id} is not what was written")
-        epoch, host, pid, pid_started, beat_at, released = found
-        who = None if released else ControllerId(host, pid, pid_started)
-        return Driver(epoch, who, beat_at)
-
-    def damaged(self, why: str) -> LedgerDamaged:
-        return LedgerDamaged(
-            f"the ledger is damaged: {why}",
-            where=self.path,
-            next_step=f"put {self.path} back from a backup; nothing was changed",
-        )
-
-    def _record(
-        self, row: tuple[Any, ...], seq: int, chain: str, counts: Mapping[str, int]
-    ) -> ev.Record:
-        if tuple(map(type, row)) != _ROW_TYPES:
-            raise self.damaged(f"record {seq + 1} is not what was written")
-        number, run_id, n, epoch, at, kind, body, link = row
-        if number != seq + 1 or n != counts.get(run_id, 0) + 1:
-            raise self.damaged(f"a record is missing after number {seq}")
-        if link != _link(chain, *row[:7]):
-            raise self.damaged(f"record {number} was changed after it was written")
-        try:
-            event = ev.event_from_json(kind, json.loads(body))
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise self.damaged(f"record {number} cannot be read: {error}") from None
-        return ev.Record(number, run_id, epoch, at, event)
-
-    def _meta(self, conn: sqlite3.Connection) -> str:
-        found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
-        version, ledger_id = found[0] if len(found) == 1 else (None, None)
-        if isinstance(version, int) and version > VERSION:
-            raise LedgerTooNew(
-                f"a newer trmcloud wrote this ledger: its format is {version}, and {VERSION} is"
-                " the newest known here",
-                where=self.path,
-                next_step="pip install --upgrade trmcloud",
-            )
-        if version != VERSION or not isinstance(ledger_id, str):
-            raise self.damaged("its first page is not what was written")
-        if not _LEDGER_ID.fullmatch(ledger_id):
-            raise self.damaged("its id is not what was written")
-        return ledger_id
-
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, *, write: bool) -> sqlite3.Connection:
         import sqlite3
 
         try:
@@ -285,7 +115,7 @@ class LedgerFile:
         else:
             # SQLite would take an empty file for a new ledger, in which nothing was ever spent.
             if size_bytes == 0:
-                raise self.damaged("it is empty")
+                raise damaged(self.path, "it is empty")
         conn = sqlite3.connect(
             _uri(self.path),
             timeout=self._busy_timeout_s,
@@ -294,7 +124,8 @@ class LedgerFile:
             uri=True,
         )
         try:
-            conn.execute("PRAGMA journal_mode = DELETE")
+            if write:
+                conn.execute("PRAGMA journal_mode = DELETE")
             # FULL, and the folder is synced too once the journal is gone: else a power cut could
             # bring the journal back and undo a commit that was already acknowledged.
             conn.execute("PRAGMA synchronous = EXTRA")
@@ -311,6 +142,9 @@ class LedgerFile:
         import sqlite3
 
         if os.path.lexists(self.head_path):
+            # The ledger is made before its head: look again, for somebody may just have done so.
+            if os.path.lexists(self.path):
+                return
             raise LedgerDamaged(
                 "the ledger is missing, though one was here",
                 where=self.path,
@@ -327,7 +161,7 @@ class LedgerFile:
                 conn = sqlite3.connect(temporary, isolation_level=None)
                 try:
                     conn.execute("PRAGMA journal_mode = MEMORY")
-                    conn.executescript(f"BEGIN; {_SCHEMA}")
+                    conn.executescript(f"BEGIN; {SCHEMA}")
                     conn.execute("INSERT INTO meta VALUES (?, ?)", (VERSION, ledger_id))
                     conn.execute("COMMIT")
                 finally:
@@ -340,7 +174,7 @@ class LedgerFile:
             return
         except OSError as error:
             raise self._unusable(f"it cannot be created: {error.strerror or error}") from None
-        self.write_head(0, _genesis(ledger_id))
+        self.write_head(0, genesis(ledger_id))
 
     def _told(self, error: sqlite3.Error) -> LedgerError:
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
@@ -352,7 +186,7 @@ class LedgerFile:
             )
         if code in _UNUSABLE:
             return self._unusable(_UNUSABLE[code])
-        return self.damaged(str(error))
+        return damaged(self.path, str(error))
 
     def _unusable(self, why: str) -> LedgerError:
         return LedgerError(
@@ -360,23 +194,6 @@ class LedgerFile:
             where=self.path,
             next_step="check the folder's permissions and free space",
         )
-
-
-def _genesis(ledger_id: str) -> str:
-    from hashlib import sha256
-
-    return sha256(f"trmcloud ledger {ledger_id}".encode()).hexdigest()
-
-
-def _link(
-    chain: str, seq: int, run_id: str, n: int, epoch: int, at: float, kind: str, body: str
-) -> str:
-    """The hash of a record: it covers the one before it and every field."""
-    from hashlib import sha256
-
-    # JSON on one line holds no newline, so no two records have the same text.
-    header = json.dumps([chain, seq, run_id, n, epoch, at, kind])
-    return sha256(f"{header}\n{body}".encode()).hexdigest()
 
 
 def _uri(path: str) -> str:

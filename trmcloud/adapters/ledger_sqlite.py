@@ -1,13 +1,18 @@
-"""The ledger in one SQLite file: ``<home>/ledger.db``. See ``ledger_file`` for what is on disk."""
+"""The ledger in one SQLite file, ``<home>/ledger.db``.
+
+``ledger_file`` opens, locks and syncs it; ``ledger_records`` knows what is inside.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trmcloud.adapters.ledger_file import LedgerFile, Verified
+from trmcloud.adapters.ledger_file import LedgerFile
+from trmcloud.adapters.ledger_records import LedgerRecords, Verified, damaged
 from trmcloud.core import bookkeeping
 from trmcloud.core import events as ev
 from trmcloud.core.budget import LedgerState
@@ -36,6 +41,7 @@ class SqliteLedger:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._file = LedgerFile(path, busy_timeout_s, random_bytes)
+        self._records = LedgerRecords(self._file.path, self._file.head_path)
         self._known: Verified | None = None
 
     @property
@@ -45,21 +51,21 @@ class SqliteLedger:
     def read(self) -> LedgerState:
         head = self._file.read_head()
         with self._file.connection(write=False) as conn:
-            fetched = self._file.fetch(conn, self._known, head)
-        known, _ = self._file.verify(fetched, head)
+            fetched = self._records.fetch(conn, self._known, head)
+        known, _ = self._records.verify(fetched, head)
         self._known = known
         return known.state
 
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
         head = self._file.read_head()
         with self._file.connection(write=False) as conn:
-            fetched = self._file.fetch(conn, None, head)
-        self._known, records = self._file.verify(fetched, head)
+            fetched = self._records.fetch(conn, None, head)
+        self._known, records = self._records.verify(fetched, head)
         return tuple(r for r in records if run_id is None or r.run_id == run_id)
 
     def driver(self, run_id: str) -> Driver | None:
         with self._file.connection(write=False) as conn:
-            return self._file.driver(conn, run_id)
+            return self._records.driver(conn, run_id)
 
     def open_run(
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
@@ -85,15 +91,16 @@ class SqliteLedger:
     def release(self, run_id: str, epoch: int) -> None:
         """A controller that was taken over has nothing to release: no error, no effect."""
         with self._file.connection(write=True) as conn:
-            conn.execute(
-                "UPDATE drivers SET released = 1 WHERE run_id = ? AND epoch = ?", (run_id, epoch)
-            )
+            driver = self._records.driver(conn, run_id)
+            if driver is not None and driver.epoch == epoch:
+                self._records.put_driver(conn, run_id, replace(driver, controller=None))
 
     def beat(self, run_id: str, epoch: int, at: float) -> None:
         with self._file.connection(write=True) as conn:
-            driver = self._file.driver(conn, run_id)
+            driver = self._records.driver(conn, run_id)
             bookkeeping.require_epoch(run_id, epoch, driver.epoch if driver else 0)
-            conn.execute("UPDATE drivers SET beat_at = ? WHERE run_id = ?", (float(at), run_id))
+            if driver is not None:
+                self._records.put_driver(conn, run_id, replace(driver, beat_at=at))
 
     def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         with self._writing() as write:
@@ -116,8 +123,8 @@ class SqliteLedger:
         """Hold the write lock over everything the ledger says; commit unless something raises."""
         head = self._file.read_head()
         with self._file.connection(write=True) as conn:
-            known, _ = self._file.verify(self._file.fetch(conn, self._known, head), head)
-            write = _Write(self._file, conn, known)
+            known, _ = self._records.verify(self._records.fetch(conn, self._known, head), head)
+            write = _Write(self._file.path, self._records, conn, known)
             yield write
         self._known = write.known
         if write.known.seq > known.seq:
@@ -127,8 +134,11 @@ class SqliteLedger:
 class _Write:
     """One transaction's view: ``known`` moves on with what is added."""
 
-    def __init__(self, file: LedgerFile, conn: sqlite3.Connection, known: Verified) -> None:
-        self._file = file
+    def __init__(
+        self, path: str, records: LedgerRecords, conn: sqlite3.Connection, known: Verified
+    ) -> None:
+        self._path = path
+        self._records = records
         self._conn = conn
         self.known = known
 
@@ -138,25 +148,22 @@ class _Write:
 
     def add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         _, records = bookkeeping.add_events(self.state, self.known.seq, run_id, epoch, events, at)
-        self.known = self._file.insert(self._conn, self.known, records)
+        self.known = self._records.insert(self._conn, self.known, records)
 
     def add_cap(self, event: ev.CapSet, at: float) -> None:
         _, record = bookkeeping.add_cap(self.state, self.known.seq, event, at)
-        self.known = self._file.insert(self._conn, self.known, (record,))
+        self.known = self._records.insert(self._conn, self.known, (record,))
 
     def newest_epoch(self, run_id: str) -> int:
-        driver = self._file.driver(self._conn, run_id)
+        driver = self._records.driver(self._conn, run_id)
         run = self.state.runs.get(run_id)
         recorded = run.epoch if run is not None else 0
         if driver is None or driver.epoch < recorded:
-            raise self._file.damaged(f"it does not know who drives {run_id}")
+            raise damaged(self._path, f"it does not know who drives {run_id}")
         return driver.epoch
 
     def drive(self, run_id: str, who: ControllerId, at: float) -> int:
         """Make ``who`` the run's driver, under the next epoch."""
         epoch = self.newest_epoch(run_id) + 1 if run_id in self.state.runs else 1
-        self._conn.execute(
-            "INSERT OR REPLACE INTO drivers VALUES (?, ?, ?, ?, ?, ?, 0)",
-            (run_id, epoch, who.host, who.pid, who.pid_started, float(at)),
-        )
+        self._records.put_driver(self._conn, run_id, Driver(epoch, who, at))
         return epoch
