@@ -159,5 +159,11 @@ class RunFiles(Protocol):
 
     def delete(self, manifest: CheckpointManifest) -> None: ...
 
+    def folder_of(self, manifest: CheckpointManifest) -> str:
+        """Path of the checkpoint on this machine."""
+
+    def folder(self, run_id: str) -> str:
+        """Path of the run's files on this machine."""
+
     def logs(self, run_id: str, phase: str) -> str:
         """Path of the phase's log on this machine."""

@@ -81,9 +81,7 @@ def fetch(
         ConflictError: ``into`` holds something else. CheckpointError: a file is not what its hash
             says. DoesNotFit: too little room.
     """
-    names = [
-        file.name for file in manifest.files if not weights_only or file.kind != "optimizer"
-    ]
+    names = [file.name for file in manifest.files if not weights_only or file.kind != "optimizer"]
     if into.exists() and _holds(into, manifest, names, world, progress):
         _note(world, run, manifest, into)
         return Fetched(manifest, into, already_there=True)

@@ -77,4 +77,3 @@ def pod_request(
         lease=lease,
         jobs=jobs,
     )
-

@@ -106,8 +106,8 @@ def make_spec(
         phases=PHASES if phase == "both" else (phase,),
         hardware=canonical,
         processes=processes,
-        budget=_money("--budget", budget),
-        rate=_money("--rate", rate),
+        budget=parse_money("--budget", budget),
+        rate=parse_money("--rate", rate),
         data=data,
         overrides=tuple(parse_setting(text) for text in settings),
         steps=steps,
@@ -116,7 +116,7 @@ def make_spec(
         initial_from=initial_from,
         strict_gate=strict_gate,
         objective=objective,
-        hour_value=_money("--hour-value", hour_value) or GUIDE_HOUR_VALUE,
+        hour_value=parse_money("--hour-value", hour_value) or GUIDE_HOUR_VALUE,
     )
 
 
@@ -158,7 +158,7 @@ def prepare(
     return plan
 
 
-def _money(option: str, text: str | None) -> Usd | None:
+def parse_money(option: str, text: str | None) -> Usd | None:
     if text is None:
         return None
     try:

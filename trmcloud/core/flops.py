@@ -1,34 +1,69 @@
 """What one token costs to train: parameters and floating-point operations from a recipe's shape.
 
-A multiply and an add count as two. The backward pass costs twice the forward one. Attention is
-counted over the whole square of positions, as the usual MFU convention does, though a causal
-kernel skips half of it.
+A multiply and an add count as two. The backward pass of a matmul costs twice its forward pass.
+Attention is counted over the whole square of positions, as the usual MFU convention and torch's
+counter do; what a kernel really executes is half of that under a causal mask (``mask_share``).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Callable, Mapping, NamedTuple
 
 from trmcloud.core.recipe import PhaseRecipe
 
 BACKWARD_FACTOR = 3
 """Forward and backward together, in forward passes."""
+CAUSAL_SHARE = 0.5
+#: Of the (2L)² square of [noisy ; clean], the noisy half sees its own block and the clean ones
+#: before it, the clean half those up to its own: a quarter, and kernels skip in tiles of 128.
+BLOCK_DIFFUSION_SHARE = 0.4
+CONDITION_WIDTH = 128
+FREQUENCIES = 256
+"""Sinusoids that a diffusion time is embedded by."""
+
+
+class Matrix(NamedTuple):
+    """``count`` weight matrices of ``rows`` × ``columns``."""
+
+    rows: int
+    columns: int
+    count: int
+
+    @property
+    def parameters(self) -> int:
+        return self.rows * self.columns * self.count
 
 
 class Work(NamedTuple):
-    """Sizes of one model. FLOPs are forward, per token of the sequence that is trained on."""
+    """Sizes of one model. FLOPs are forward, per trained token."""
 
-    matrix_parameters: int
-    """Block matrices: what Muon optimises."""
+    layers: int
+    """Blocks with weights of their own."""
+    matrices: tuple[Matrix, ...]
+    """Of one block: what Muon optimises."""
     table_parameters: int
-    """Embedding and head: what AdamW optimises."""
+    """Embedding, head and conditioning: what AdamW optimises."""
     block_applications: int
     """How often a block runs on a token in one forward pass, all layers together."""
+    positions: int
+    """Positions that pass through the blocks per trained token: two in block diffusion."""
     head_applications: int
     """How often the head turns a token's state into logits."""
     matmul_flops: float
     attention_flops: float
     head_flops: float
+    mask_share: float
+    """Share of attention's square that a kernel executes."""
+    mlp_values: float
+    """Values of the MLP's hidden tensors per position, in widths."""
+
+    @property
+    def matrix_parameters(self) -> int:
+        return self.layers * self.block_parameters
+
+    @property
+    def block_parameters(self) -> int:
+        return sum(matrix.parameters for matrix in self.matrices)
 
     @property
     def parameters(self) -> int:
@@ -46,22 +81,113 @@ class Work(NamedTuple):
 
 
 def work_of(settings: PhaseRecipe) -> Work:
-    """Parameters and FLOPs of the model that ``settings`` describe.
+    """Parameters and FLOPs of the model that ``settings`` describe, by its family.
 
     TRM, with depth L, width D, N supervision steps of n loops, vocabulary V and sequence T: each of
     the L blocks (16·D² parameters: attention 4·D², SwiGLU of hidden 4·D 12·D²) runs N·(n+1) times,
-    the head N times. Training costs 6·[16·L·D²·N·(n+1) + N·V·D] + 12·L·D·T·N·(n+1) per token.
+    the head N times. Training costs 6·[16·L·D²·N·(n+1) + N·V·D] + 12·L·D·T·N·(n+1) per token. Its
+    control has as many blocks as TRM has applications.
+
+    The others run L blocks once. gpt: SwiGLU of the given hidden width H, 4·D² + 3·D·H; nanochat:
+    ReLU² of hidden 4·D, 12·D²; bd3lm and hdp: GELU of hidden 4·D and a 128-wide condition that
+    shifts, scales and gates every block, run on [noisy ; clean], so on two positions per token
+    that attend over 2·T; their head runs on the noisy half alone.
     """
-    layers, width, sequence = settings.depth, settings.width, settings.sequence
-    steps, vocab = settings.supervision_steps, settings.vocab_size
-    applications = layers * steps * (settings.loops + 1)
-    matrix = 16 * width * width
+    return _FAMILIES[settings.family](settings)
+
+
+def muon_flops(work: Work) -> float:
+    """FLOP of five Newton–Schulz iterations over every block matrix, per optimizer step.
+
+    One iteration on a matrix of m ≤ n is X·Xᵀ, A·A and B·X: 4·m²·n + 2·m³.
+    """
+    total = 0.0
+    for matrix in work.matrices:
+        small, large = sorted((matrix.rows, matrix.columns))
+        total += matrix.count * 5 * (4.0 * small * small * large + 2.0 * small**3)
+    return total * work.layers
+
+
+def _trm(s: PhaseRecipe) -> Work:
+    applications = s.depth * s.supervision_steps * (s.loops + 1)
+    return _work(
+        s,
+        _block(s.width, 4 * s.width, 3),
+        layers=applications if s.control else s.depth,
+        applications=applications,
+        head_applications=s.supervision_steps,
+        mlp_values=12.0,
+    )
+
+
+def _gpt(s: PhaseRecipe) -> Work:
+    hidden = s.hidden or 4 * s.width
+    return _work(s, _block(s.width, hidden, 3), mlp_values=3.0 * hidden / s.width)
+
+
+def _nanochat(s: PhaseRecipe) -> Work:
+    hidden = s.hidden or 4 * s.width
+    return _work(s, _block(s.width, hidden, 2), mlp_values=2.0 * hidden / s.width)
+
+
+def _diffusion(s: PhaseRecipe) -> Work:
+    hidden = s.hidden or 4 * s.width
+    condition = CONDITION_WIDTH * (
+        6 * s.width * s.depth + 2 * s.width + FREQUENCIES + CONDITION_WIDTH
+    )
+    return _work(
+        s,
+        _block(s.width, hidden, 2),
+        positions=2,
+        mask_share=BLOCK_DIFFUSION_SHARE,
+        extra_parameters=condition,
+        mlp_values=2.0 * hidden / s.width,
+    )
+
+
+_FAMILIES: Mapping[str, Callable[[PhaseRecipe], Work]] = {
+    "trm": _trm,
+    "gpt": _gpt,
+    "nanochat": _nanochat,
+    "bd3lm": _diffusion,
+    "hdp": _diffusion,
+}
+
+
+def _block(width: int, hidden: int, mlp_matrices: int) -> tuple[Matrix, ...]:
+    """Four attention matrices, and an MLP of two matrices or a gated one of three."""
+    return (
+        Matrix(width, width, 4),
+        Matrix(hidden, width, mlp_matrices - 1),
+        Matrix(width, hidden, 1),
+    )
+
+
+def _work(
+    s: PhaseRecipe,
+    matrices: tuple[Matrix, ...],
+    *,
+    mlp_values: float,
+    layers: int = 0,
+    applications: int = 0,
+    head_applications: int = 1,
+    positions: int = 1,
+    mask_share: float = CAUSAL_SHARE,
+    extra_parameters: int = 0,
+) -> Work:
+    applications = applications or s.depth
+    per_block = sum(matrix.parameters for matrix in matrices)
+    tables = s.vocab_size * s.width * (1 if s.tied else 2)
     return Work(
-        matrix_parameters=layers * matrix,
-        table_parameters=2 * vocab * width,
+        layers=layers or s.depth,
+        matrices=matrices,
+        table_parameters=tables + extra_parameters,
         block_applications=applications,
-        head_applications=steps,
-        matmul_flops=2.0 * matrix * applications,
-        attention_flops=4.0 * sequence * width * applications,
-        head_flops=2.0 * steps * vocab * width,
+        positions=positions,
+        head_applications=head_applications,
+        matmul_flops=2.0 * per_block * applications * positions,
+        attention_flops=4.0 * s.sequence * s.width * applications * positions**2,
+        head_flops=2.0 * head_applications * s.vocab_size * s.width,
+        mask_share=mask_share,
+        mlp_values=mlp_values,
     )

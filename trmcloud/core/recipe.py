@@ -16,6 +16,9 @@ from typing import Any, Mapping
 from trmcloud.core.errors import UsageError
 
 PHASES = ("fast", "extreme")
+"""The two phases of the guides' TRM recipes, in running order."""
+SINGLE_PHASE = "train"
+"""The one phase of a recipe that has no two."""
 
 #: (supervision_weight_base, improvement_reward_scale) of the guides' presets.
 PRESETS: Mapping[str, tuple[float, float]] = {
@@ -24,7 +27,11 @@ PRESETS: Mapping[str, tuple[float, float]] = {
     "extreme": (10.0, 2.0),
 }
 
-FAMILIES = ("trm",)
+FAMILIES = ("trm", "gpt", "nanochat", "bd3lm", "hdp")
+TRAINED_FAMILIES = ("trm",)
+"""Families whose trainer exists; the others can be planned, not launched."""
+OPTIMIZERS = ("muon", "adamw")
+SHARDINGS = ("ddp", "fsdp")
 TOKENIZERS = ("bpe", "char")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -48,6 +55,10 @@ class PhaseRecipe:
     loops: int = 2
     vocab_size: int = 65_536
     sequence: int = 1024
+    hidden: int = 0
+    """Width of the MLP's hidden layer; 0 is the family's own 4 × width."""
+    tied: bool = False
+    """Head and embedding share their weights."""
     control: bool = False
     """Train the non-recursive control of equal FLOPs instead (a diagnostic)."""
 
@@ -69,6 +80,10 @@ class PhaseRecipe:
     improvement_reward_scale: float = 1.0
 
     # optimizer and schedule
+    optimizer: str = "muon"
+    """muon: block matrices by Muon, the rest by AdamW; adamw: everything by AdamW."""
+    ema: bool = False
+    """Keep an exponential moving average of the weights, too."""
     matrix_lr: float = 1e-3
     embedding_lr: float = 1e-2
     head_lr: float = 4e-3
@@ -81,6 +96,10 @@ class PhaseRecipe:
     # machine
     dtype: str = "bfloat16"
     compile: bool = True
+    sharding: str = "ddp"
+    """ddp: every GPU holds everything; fsdp: weights, gradients and states are sharded (FSDP2)."""
+    activation_checkpointing: bool = False
+    """Keep each block's input alone, and compute the rest again in the backward pass."""
 
     # intervals
     log_every: int = 10
@@ -118,8 +137,24 @@ _POSITIVE = (
     "log_every", "eval_every", "eval_tokens", "save_every", "keep_best",
     "supervision_weight_base",
 )  # fmt: skip
-_NOT_NEGATIVE = ("warmup_steps", "weight_decay", "improvement_reward_scale", "seed")
-_CHOICES = {"preset": tuple(PRESETS), "dtype": DTYPES, "tokenizer": TOKENIZERS, "family": FAMILIES}
+_NOT_NEGATIVE = ("warmup_steps", "weight_decay", "improvement_reward_scale", "seed", "hidden")
+_CHOICES = {
+    "preset": tuple(PRESETS),
+    "dtype": DTYPES,
+    "tokenizer": TOKENIZERS,
+    "family": FAMILIES,
+    "optimizer": OPTIMIZERS,
+    "sharding": SHARDINGS,
+}
+#: What the trainer of TRM runs with; other values are other families' or later work.
+_TRM_FIXED = {
+    "hidden": 0,
+    "tied": False,
+    "optimizer": "muon",
+    "ema": False,
+    "sharding": "ddp",
+    "activation_checkpointing": False,
+}
 
 
 @dataclass(frozen=True)
@@ -135,6 +170,12 @@ class Recipe:
     """``hardware[name][phase]``: the settings of the guide's row for that hardware."""
     reference_hardware: str = ""
     """Whose global batch every hardware without a row of its own keeps."""
+    data_tokens: int = 0
+    """Tokens of the data the recipe was written for; 0 where it leaves that open."""
+
+    @property
+    def has_trainer(self) -> bool:
+        return self.family in TRAINED_FAMILIES
 
     def resolve(
         self,
@@ -193,7 +234,10 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     Raises:
         UsageError: naming the key at fault and the nearest one that exists.
     """
-    known = {"name", "family", "title", "settings", "phases", "hardware", "reference_hardware"}
+    known = {
+        "name", "family", "title", "settings", "phases", "hardware", "reference_hardware",
+        "data_tokens",
+    }  # fmt: skip
     for key in content:
         if key not in known:
             raise UsageError(f"unknown table {key!r}", where=where, next_step=_nearest(key, known))
@@ -206,7 +250,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         for phase, table in content["phases"].items()
     }
     for phase in phases:
-        if phase not in PHASES:
+        if phase not in (*PHASES, SINGLE_PHASE):
             raise UsageError(f"unknown phase {phase!r}", where=where)
     hardware = {
         name: {
@@ -224,6 +268,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         phases=phases,
         hardware=hardware,
         reference_hardware=content.get("reference_hardware", ""),
+        data_tokens=_typed_count(content.get("data_tokens", 0), where),
     )
 
 
@@ -242,6 +287,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
             f"no setting named {key!r}", where="--set", next_step=_nearest(key, SETTABLE)
         )
     return key, _typed(key, value.strip(), "--set")
+
+
+def _typed_count(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(f"data_tokens takes a whole number, not {value!r}", where=where)
+    return value
 
 
 def _checked_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -311,6 +362,10 @@ def _check(recipe: PhaseRecipe) -> None:
             where=where,
             next_step=f"--set head_dim={math.gcd(recipe.width, recipe.head_dim)}",
         )
+    if recipe.family == "trm":
+        for name, only in _TRM_FIXED.items():
+            if getattr(recipe, name) != only:
+                raise UsageError(f"the trainer of trm runs with {name} = {only} only", where=where)
     if not 0 <= recipe.cooldown_fraction <= 1:
         raise UsageError("cooldown_fraction lies between 0 and 1", where=where)
     if not 0 < recipe.validation_fraction < 1:

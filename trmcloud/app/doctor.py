@@ -1,0 +1,115 @@
+"""What can be wrong with a machine before any money is at stake."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from trmcloud.app.world import World
+from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.hardware import LocalMachine
+
+_LOW_DISK_BYTES = 5 << 30
+_EARLIEST_SANE_AT = 1_763_000_000.0
+"""A clock before this program was written is wrong."""
+
+
+class Finding(NamedTuple):
+    """``state``: ok, warn or bad."""
+
+    name: str
+    state: str
+    detail: str
+    fix: str = ""
+
+
+def examine(
+    build_world: Callable[[], World],
+    machine: Callable[[], LocalMachine],
+    python_path: Callable[[], Sequence[str]],
+) -> list[Finding]:
+    """All findings; what cannot be checked is a finding, too."""
+    found = [_python(), _machine(machine()), _bundle(python_path)]
+    try:
+        world = build_world()
+        found += [_home(world), _ledger(world), _disk(world), _clock(world)]
+    except TrmcloudError as error:
+        found.append(Finding("ledger", "bad", str(error), error.next_step))
+    found.append(_extra("train", "torch", "training on this machine"))
+    found.append(_extra("train", "tokenizers", "byte-pair tokenizers"))
+    return found
+
+
+def _python() -> Finding:
+    version = sys.version.split()[0]
+    if sys.version_info < (3, 11):
+        return Finding("python", "bad", version, "Python 3.11 or newer")
+    return Finding("python", "ok", version)
+
+
+def _machine(machine: LocalMachine) -> Finding:
+    memory = f"{machine.memory_gb:.0f} GB memory"
+    if machine.gpus:
+        gpu = f"{machine.gpus} × {machine.name}, {machine.gpu_memory_gb:.0f} GB each"
+        state = "ok" if machine.gpu_sku else "warn"
+        fix = "" if machine.gpu_sku else "its speed is not in the table: trust no prediction for it"
+        return Finding("machine", state, f"{gpu}; {machine.cpus} CPUs, {memory}", fix)
+    return Finding("machine", "ok", f"{machine.cpus} CPUs, {memory}, no GPU")
+
+
+def _bundle(python_path: Callable[[], Sequence[str]]) -> Finding:
+    try:
+        return Finding("trainer", "ok", python_path()[-1])
+    except TrmcloudError as error:
+        return Finding("trainer", "bad", str(error), error.next_step)
+
+
+def _home(world: World) -> Finding:
+    home = world.home
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        fix = "set TRMCLOUD_HOME to a folder of yours"
+        return Finding("home", "bad", f"{home}: {error.strerror}", fix)
+    loose = home.stat().st_mode & 0o022
+    if loose:
+        return Finding("home", "warn", f"{home} can be written by others", f"chmod go-w {home}")
+    return Finding("home", "ok", str(home))
+
+
+def _ledger(world: World) -> Finding:
+    state = world.ledger.read()
+    live = sum(run.live for run in state.runs.values())
+    return Finding("ledger", "ok", f"{state.ledger_id}: {len(state.runs)} runs, {live} live")
+
+
+def _disk(world: World) -> Finding:
+    free = shutil.disk_usage(world.home).free
+    text = f"{free / 1e9:.0f} GB free at {world.home}"
+    if free < _LOW_DISK_BYTES:
+        return Finding("disk", "warn", text, "trmcloud prune RUN, or a larger TRMCLOUD_HOME")
+    return Finding("disk", "ok", text)
+
+
+def _clock(world: World) -> Finding:
+    if world.wall() < _EARLIEST_SANE_AT:
+        return Finding("clock", "bad", "the date lies in the past", "set the clock (NTP)")
+    if not os.path.exists("/proc/uptime"):
+        return Finding("clock", "warn", "no /proc: launch local needs Linux", "use Linux or WSL")
+    return Finding("clock", "ok", "wall clock and boot clock can be read")
+
+
+def _extra(extra: str, package: str, purpose: str) -> Finding:
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        fix = f"pip install 'trmcloud[{extra}]'"
+        return Finding(package, "warn", f"not installed: needed for {purpose}", fix)
+    return Finding(package, "ok", version)

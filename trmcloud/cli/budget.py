@@ -1,0 +1,157 @@
+"""``trmcloud budget``: caps for account, month and project."""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trmcloud.core.budget import Line
+    from trmcloud.core.money import Usd
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Caps that every launch must fit: account, month, project.\n\n"
+    "Example: trmcloud budget set month 500",
+)
+
+_LEVEL = typer.Argument(help="account, month or project.")
+_AMOUNT = typer.Argument(help="USD.", metavar="USD")
+_KEY = typer.Option("--for", help="2026-12 (month) or a project's name; now and this otherwise.")
+
+
+@app.command("set")
+def set_(
+    level: Annotated[str, _LEVEL],
+    amount: Annotated[str, _AMOUNT],
+    key: Annotated[str, _KEY] = "",
+) -> None:
+    """Set a cap where there is none, or lower one.
+
+    Example: trmcloud budget set month 500
+    """
+    from trmcloud.core.errors import UsageError
+
+    line, cap = _line(level, key), _amount(amount)
+    if line.cap is not None and cap > line.cap:
+        raise UsageError(
+            f"the {level} cap is {line.cap}; raising it is a step of its own",
+            next_step=f"trmcloud budget raise {level} {amount}",
+        )
+    _write(level, line.key, cap)
+
+
+@app.command("raise")
+def raise_(
+    level: Annotated[str, _LEVEL],
+    amount: Annotated[str, _AMOUNT],
+    key: Annotated[str, _KEY] = "",
+) -> None:
+    """Raise a cap, explicitly and on record.
+
+    Example: trmcloud budget raise month 800
+    """
+    from trmcloud.core.errors import UsageError
+
+    line, cap = _line(level, key), _amount(amount)
+    if line.cap is None or cap <= line.cap:
+        raise UsageError(
+            f"the {level} cap is {line.cap or 'not set'}: {cap} does not raise it",
+            next_step=f"trmcloud budget set {level} {amount}",
+        )
+    _write(level, line.key, cap)
+
+
+@app.command("show")
+def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show every level: cap, spent, reserved, left.
+
+    Example: trmcloud budget show
+    """
+    from trmcloud.app.drive import reconcile
+    from trmcloud.cli.text import table
+    from trmcloud.wiring import build_world
+
+    world = build_world()
+    reconcile(world)
+    lines = world.ledger.read().lines_for(world.project, world.wall())
+    if as_json:
+        print(json.dumps([_as_json(line) for line in lines], indent=1))
+        return
+    rows = [
+        (
+            f"{line.level} {line.key}".strip(),
+            str(line.cap) if line.cap is not None else "no cap",
+            str(line.settled),
+            str(line.reserved),
+            str(line.remaining) if line.remaining is not None else "–",
+        )
+        for line in lines
+    ]
+    print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
+
+
+@app.command("history")
+def history() -> None:
+    """Show every change of a cap: when, what, by whom.
+
+    Example: trmcloud budget history
+    """
+    from trmcloud.core.events import CapSet
+    from trmcloud.wiring import build_world
+
+    for record in build_world().ledger.read().cap_history:
+        event = record.event
+        if isinstance(event, CapSet):
+            at = dt.datetime.fromtimestamp(record.at, dt.timezone.utc)
+            name = f"{event.level} {event.key}".strip()
+            print(f"{at:%Y-%m-%d %H:%M:%S} UTC  {name}  {event.cap or 'no cap'}  {event.by}")
+
+
+def _line(level: str, key: str) -> Line:
+    from trmcloud.core.budget import LEVELS, month_of
+    from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import build_world
+
+    if level not in LEVELS[:3]:
+        raise UsageError(f"no budget level {level!r}", next_step="account, month or project")
+    world = build_world()
+    default = {"account": "", "month": month_of(world.wall()), "project": world.project}[level]
+    return world.ledger.read().line(level, key or default)
+
+
+def _amount(text: str) -> Usd:
+    from trmcloud.core.errors import UsageError
+    from trmcloud.core.money import Usd, parse_budget
+
+    try:
+        return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
+    except ValueError as error:
+        raise UsageError(str(error), next_step="trmcloud budget set month 500") from None
+
+
+def _write(level: str, key: str, cap: Usd) -> None:
+    from trmcloud.app.drive import reconcile
+    from trmcloud.core.events import CapSet
+    from trmcloud.wiring import build_world
+
+    world = build_world()
+    world.ledger.set_cap(CapSet(level, key, cap, by=getpass.getuser()), world.wall())
+    reconcile(world)
+    print(f"{level} {key}".strip() + f" cap: {cap}")
+
+
+def _as_json(line: Line) -> dict[str, object]:
+    return {
+        "level": line.level,
+        "key": line.key,
+        "cap_usd": float(line.cap) if line.cap is not None else None,
+        "settled_usd": float(line.settled),
+        "reserved_usd": float(line.reserved),
+        "remaining_usd": float(line.remaining) if line.remaining is not None else None,
+    }

@@ -1,0 +1,103 @@
+"""``trmcloud launch``: reserve the worst case, train, stop in time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trmcloud.core.errors import UsageError
+
+
+def command(
+    hardware: Annotated[
+        str,
+        typer.Argument(
+            help="8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, local, or a plan's id.",
+            metavar="HARDWARE",
+        ),
+    ],
+    recipe: Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")] = "trm",
+    phase: Annotated[str, typer.Option(help="fast, extreme or both.")] = "both",
+    budget: Annotated[
+        str | None, typer.Option(help="Most that may be spent, in USD.", metavar="USD")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="This machine's USD per hour (local).", metavar="USD")
+    ] = None,
+    data: Annotated[
+        str, typer.Option(help="Text to train on: a file, a folder, or python-stdlib.")
+    ] = "",
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each phase.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Hours of training.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of each phase.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+    processes: Annotated[int, typer.Option(help="torchrun processes (local).")] = 0,
+    initial_from: Annotated[
+        str, typer.Option("--from", help="Start from the weights of a run or checkpoint folder.")
+    ] = "",
+    strict_guide: Annotated[
+        bool, typer.Option("--strict-guide", help="The guide's bands block the gate, too.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="Leave once training has begun.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
+    ] = False,
+) -> None:
+    """Carry a plan out: reserve its worst case, rent, train, land in time, settle.
+
+    Example: trmcloud launch local --recipe trm-tiny --rate 3.60 --budget 0.20
+    """
+    from trmcloud.app import launch as use_case
+    from trmcloud.app.plans import is_plan_id
+    from trmcloud.app.world import World
+    from trmcloud.cli import launch_steps, run_view
+    from trmcloud.cli.plan import make_spec
+    from trmcloud.core.plan import Plan
+    from trmcloud.wiring import build_world
+
+    world: World = build_world()
+    plan: Plan
+    if is_plan_id(hardware):
+        plan, data_dir = launch_steps.saved_plan(world, hardware, data, dry_run=dry_run)
+    else:
+        spec = make_spec(
+            budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
+            steps=steps, hours=hours, tokens=tokens, settings=setting or [],
+            processes=processes, initial_from=initial_from, strict_gate=strict_guide,
+        )  # fmt: skip
+        plan, data_dir = launch_steps.new_plan(world, spec, dry_run=dry_run)
+    if dry_run:
+        run_view.show_plan(world, plan, as_json=as_json)
+        return
+    if as_json:
+        raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
+    use_case.check_launchable(plan)
+    use_case.check_disk(world.home, plan)
+    run_view.show_plan(world, plan)
+    use_case.check_capped(world, plan, confirmed=not yes)
+    if not yes and not _confirmed():
+        print("nothing was started, nothing was spent")
+        return
+    weights = launch_steps.initial_weights(world, plan.spec.initial_from)
+    driver = use_case.start(
+        world, plan, data_dir=data_dir, initial_weights=weights, detached=detach
+    )
+    code = run_view.carry(world, driver, detach=detach)
+    sys.exit(code)
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
+    return typer.confirm("  Proceed?", default=False)

@@ -1,0 +1,110 @@
+"""What comes before a launch: the plan, made or loaded, and the data made ready for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app.data import need_training_extra, prepare, resolve_source
+from trmcloud.app.plans import load
+from trmcloud.app.world import World, find_run
+from trmcloud.core.errors import NotFoundError, NotSupported
+from trmcloud.core.hardware import LOCAL
+from trmcloud.core.plan import Plan
+from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec import RunSpec
+
+
+def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
+    """Plan ``spec`` and make its data ready: (plan, folder of prepared data or '').
+
+    The plan is made once before the data is touched, so that a wish that cannot be met is
+    refused at once, and once after, when the number of tokens is known.
+    """
+    from trmcloud.cli.plan import prepare as make
+
+    first = make(spec, save=False, home=world.home)
+    if spec.hardware != LOCAL:
+        if not dry_run:
+            refuse_cloud(first)
+        return make(spec, home=world.home), ""
+    data_dir, tokens = _ready(world, first, spec.data, dry_run=dry_run)
+    return make(spec, home=world.home, tokens_available=tokens), data_dir
+
+
+def saved_plan(world: World, plan_id: str, data: str, *, dry_run: bool) -> tuple[Plan, str]:
+    """A plan made earlier, and its data."""
+    plan = load(world.home, plan_id, world.wall())
+    if plan.recommended is not None and plan.recommended.provider != LOCAL:
+        if not dry_run:
+            refuse_cloud(plan)
+        return plan, ""
+    data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=dry_run)
+    return plan, data_dir
+
+
+def refuse_cloud(plan: Plan) -> None:
+    chosen = plan.recommended
+    name = f"{chosen.hardware} at {chosen.provider}" if chosen else plan.spec.hardware
+    raise NotSupported(
+        f"renting {name} is not built yet: this version plans clouds and launches local",
+        next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
+    )
+
+
+def initial_weights(world: World, named: str) -> str:
+    """The checkpoint folder that ``--from`` means: a folder, or a run's best checkpoint here.
+
+    Raises:
+        NotFoundError: neither.
+    """
+    if not named:
+        return ""
+    from trmcloud.app import checkpoints
+
+    folder = Path(named).expanduser().absolute()
+    if folder.is_dir():
+        checkpoints.read_manifest(folder)
+        return str(folder)
+    try:
+        run = find_run(world, named)
+    except NotFoundError:
+        raise NotFoundError(
+            f"--from {named}: no such run, and no such checkpoint folder",
+            next_step="trmcloud status lists runs; fetch-best makes folders",
+        ) from None
+    manifest = checkpoints.choose(world, run)
+    return world.files.folder_of(manifest)
+
+
+def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[str, int | None]:
+    candidate = plan.recommended or plan.candidates[0]
+    settings = candidate.phases[0].settings
+    if dry_run:
+        resolve_source(data, settings)
+        return "", None
+    need_training_extra()
+    source = resolve_source(data, settings)
+    folder, meta = ready_data(world, source, settings)
+    return str(folder), int(meta["train_tokens"])
+
+
+def ready_data(world: World, source: str, settings: PhaseRecipe) -> tuple[Path, dict[str, Any]]:
+    """Prepared data for ``source``, with its progress shown on stderr."""
+    from trmcloud.wiring import python_path
+
+    said: list[str] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if not sys.stderr.isatty():
+            if stage not in said and stage != "done":
+                said.append(stage)
+                print(f"data: {stage}", file=sys.stderr)
+            return
+        share = f" {100 * done / total:3.0f} %" if total else ""
+        print(f"\r\x1b[K  data: {stage}{share}", end="", file=sys.stderr, flush=True)
+        if stage == "done":
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    return prepare(world.home, source, settings, python_path(), progress)

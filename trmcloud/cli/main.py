@@ -1,0 +1,157 @@
+"""The ``trmcloud`` command: its table of commands, and the one place that catches errors.
+
+A command's module is imported when it is used; ``--help`` needs none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from trmcloud.core.errors import TrmcloudError, UsageError
+
+# Newer Typers carry their own click: their parser's error is the base of typer.BadParameter.
+_USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
+
+#: name → (one line for the table, panel)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "plan": ("What a budget buys: hardware, hours, dollars.", "Before"),
+    "prices": ("The table of offers: list, refresh, diff, show.", "Before"),
+    "budget": ("Caps for account, month and project: set, show, raise, history.", "Before"),
+    "doctor": ("Check this machine and say what to mend.", "Before"),
+    "launch": ("Reserve the worst case, train, stop in time.", "Running"),
+    "status": ("Runs, their money, and what guards them.", "Running"),
+    "logs": ("A run's training log; -f follows it.", "Running"),
+    "stop": ("Land a run now: evaluate, save, end.", "Running"),
+    "resume": ("Go on with a run that was stopped, landed or lost.", "Running"),
+    "tensorboard": ("Show a run's curves in TensorBoard.", "Running"),
+    "gate": ("The verdict between fast and extreme.", "After"),
+    "eval": ("Score a checkpoint on validation text.", "After"),
+    "sample": ("Let a checkpoint write.", "After"),
+    "fetch-best": ("Bring the best checkpoint home, verified.", "After"),
+    "prune": ("Delete all checkpoints but the best and the latest.", "After"),
+    "report": ("Planned, accrued and billed; where the time went.", "After"),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are imported when they are called, not when they are listed."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        summary, panel = COMMANDS[cmd_name]
+        if self._listing:
+            return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
+        return load_command(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"no command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
+
+def load_command(name: str) -> Any:
+    """The command of ``trmcloud.cli.<name>``: its ``app`` or its ``command``."""
+    module: Any = importlib.import_module(f"trmcloud.cli.{name.replace('-', '_')}")
+    if hasattr(module, "app"):
+        made = typer.main.get_command(module.app)
+    else:
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app.command(name)(module.command)
+        made = typer.main.get_command(app)
+    made.name = name
+    return made
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    help="Turn a budget and a recipe into a trained, verified checkpoint on your own disk.\n\n"
+    "Example: trmcloud plan --budget 1000",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"trmcloud {version('trmcloud')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
+    ),
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; every error becomes one line and an exit code of its own."""
+    try:
+        code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except TrmcloudError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except _USAGE_ERROR as error:
+        if error.format_message():  # bare `trmcloud` has shown its help already
+            print_error(_as_ours(error))
+        sys.exit(UsageError.exit_code)
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except typer.Abort:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe left: not an error of ours. stdout is gone, so say nothing.
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _as_ours(error: Any) -> UsageError:
+    """What the parser found wrong, as one line of ours."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "trmcloud"
+    what = str(error.format_message()).rstrip(".").replace("\n", " ")
+    return UsageError(what[:1].lower() + what[1:], next_step=f"{path} --help")
+
+
+def print_error(error: TrmcloudError) -> None:
+    """``error: what (where)`` on one line, the next step below it."""
+    from trmcloud.core.pod_contract import strip_control
+
+    print(strip_control(f"error: {error}").replace("\n", " "), file=sys.stderr)
+    if error.next_step:
+        print(strip_control(f"  try: {error.next_step}"), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

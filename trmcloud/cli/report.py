@@ -1,0 +1,112 @@
+"""``trmcloud report``: planned, accrued and billed; where the time went."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trmcloud.core.report import RunReport
+
+_COLUMNS = (
+    "run", "hardware", "recipe", "state", "outcome", "budget_usd", "planned_usd", "accrued_usd",
+    "billed_usd", "reserved_usd", "paid_seconds", "useful_fraction", "steps",
+)  # fmt: skip
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id; all of them otherwise.")] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """What runs were planned to cost, what accrued, what was billed, and what it bought.
+
+    Example: trmcloud report --csv
+    """
+    from trmcloud.app.drive import reconcile
+    from trmcloud.app.reports import report_run
+    from trmcloud.app.world import find_run
+    from trmcloud.wiring import build_world
+
+    world = build_world()
+    reconcile(world)
+    if run:
+        states = [find_run(world, run)]
+    else:
+        states = sorted(world.ledger.read().runs.values(), key=lambda r: r.created_at)
+    reports = [report_run(world, state) for state in states]
+    if as_json:
+        print(json.dumps([report.to_json() for report in reports], indent=1))
+    elif as_csv:
+        writer = csv.writer(sys.stdout)
+        writer.writerow((*_COLUMNS, *(f"{name}_s" for name in _parts()), "best_bpb", "sha256"))
+        writer.writerows(_csv_row(report) for report in reports)
+    else:
+        _show(reports)
+
+
+def _parts() -> tuple[str, ...]:
+    from trmcloud.core.report import PARTS
+
+    return PARTS
+
+
+def _csv_row(report: RunReport) -> list[object]:
+    data = report.to_json()
+    seconds = [f"{report.seconds[name]:.3f}" for name in _parts()]
+    best = report.best
+    found = [best.val_bpb, best.sha256] if best is not None else ["", ""]
+    return [*(data[name] for name in _COLUMNS), *seconds, *found]
+
+
+def _show(reports: list[RunReport]) -> None:
+    from trmcloud.cli.text import bpb, duration, table
+    from trmcloud.core.money import total
+    from trmcloud.core.report import DRIFT_ALARM
+
+    if not reports:
+        print("no runs yet")
+        return
+    header = (
+        "run", "hardware", "planned", "accrued", "billed", "paid", "training", "startup",
+        "compile", "eval+save", "other", "best bpb", "$ per −0.01 bpb",
+    )  # fmt: skip
+    rows = []
+    for r in reports:
+
+        def share(*names: str, r: RunReport = r) -> str:
+            part = sum(r.seconds[name] for name in names)
+            return f"{100 * part / r.paid_s:.0f} %" if r.paid_s else "–"
+
+        rows.append(
+            (
+                r.run_id,
+                r.hardware,
+                str(r.planned),
+                str(r.accrued),
+                "unknown" if r.billed is None else str(r.billed),
+                duration(r.paid_s),
+                share("training"),
+                share("startup"),
+                share("compile"),
+                share("evaluating", "saving", "landing"),
+                share("other"),
+                bpb(r.best.val_bpb if r.best is not None else None),
+                "–" if r.usd_per_centibpb is None else f"${r.usd_per_centibpb:.4f}",
+            )
+        )
+    print("\n".join(table(header, rows)))
+    known = [r for r in reports if r.billed is not None]
+    billed = total(r.billed for r in known if r.billed is not None)
+    accrued = total(r.accrued for r in known)
+    drift = billed.micros / accrued.micros - 1 if accrued else 0.0
+    alarm = "  ← billed and accrued drift apart" if abs(drift) > DRIFT_ALARM else ""
+    print(
+        f"total {len(reports)} runs · planned {total(r.planned for r in reports)} · "
+        f"accrued {total(r.accrued for r in reports)} · billed {billed} · "
+        f"drift {drift:+.1%}{alarm}"
+    )

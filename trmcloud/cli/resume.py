@@ -1,0 +1,34 @@
+"""``trmcloud resume``: go on with a run that was stopped, landed or lost."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    budget: Annotated[
+        str | None,
+        typer.Option(help="The whole run's budget, spent part included.", metavar="USD"),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="Leave once training has begun.")
+    ] = False,
+) -> None:
+    """Go on from the last checkpoint, within what is left of the run's budget.
+
+    Example: trmcloud resume r-1f3a9c --budget 0.40
+    """
+    from trmcloud.app.data import need_training_extra
+    from trmcloud.app.launch import resume
+    from trmcloud.cli.plan import parse_money
+    from trmcloud.cli.run_view import carry
+    from trmcloud.wiring import build_world
+
+    world = build_world()
+    need_training_extra()
+    driver = resume(world, run or None, cap=parse_money("--budget", budget))
+    sys.exit(carry(world, driver, detach=detach))

@@ -1,0 +1,68 @@
+"""Plain text for people: durations, tables that also read well through a pipe."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from collections.abc import Sequence
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 10 s``, ``4 h 58 min``, ``3 d 2 h``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest_s = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def count(number: float) -> str:
+    """``950``, ``1.2K``, ``3.4M``, ``5.6B``."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(number) >= size:
+            return f"{number / size:.1f}{unit}"
+    return f"{number:g}"
+
+
+def bpb(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def losses(values: Sequence[float]) -> str:
+    """Every supervision step's loss, first to last: ``5.91 > 4.72 > 4.31``."""
+    if not values:
+        return "–"
+    text = f"{values[0]:.3f}"
+    for before, after in itertools.pairwise(values):
+        text += f" {'>' if before > after else '≤'} {after:.3f}"
+    return text
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns; on a narrow terminal or through a pipe, a block of lines per row."""
+    cells = [tuple(header), *(tuple(row) for row in rows)]
+    widths = [max(len(row[n]) for row in cells) for n in range(len(header))]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) > columns():
+        return [
+            line
+            for row in rows
+            for line in (
+                row[0],
+                *(f"  {name:<{max(map(len, header))}}  {cell}"
+                  for name, cell in zip(header[1:], row[1:], strict=True)),
+            )
+        ]  # fmt: skip
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def columns() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
