@@ -1,0 +1,213 @@
+"""Real processes that write one ledger, race for it and are killed: run by ``test_ledger_crash``.
+
+    python ledger_processes.py kill|race|create|full FOLDER ROUNDS SEED
+
+Prints one JSON object. Children are forked from a process that holds nothing open, since starting
+an interpreter for each of hundreds of kills would take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.core import events as ev
+from trmcloud.core.errors import BudgetRefused, LedgerError
+from trmcloud.core.money import Usd
+from trmcloud.ports import ControllerId
+
+WHO = ControllerId("laptop", 101, "boot-1")
+AT = 1_790_000_000.0
+PATIENCE_S = 60.0
+
+
+def spawn(work: Callable[[int], int]) -> tuple[int, int]:
+    """Fork a child that does ``work(pipe to write to)``; its pid, and the pipe's other end."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            os.close(read_end)
+            code = work(write_end)
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    return pid, read_end
+
+
+def drain(pipe: int) -> bytes:
+    data = b""
+    while chunk := os.read(pipe, 65536):
+        data += chunk
+    os.close(pipe)
+    return data
+
+
+def exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def plan(cap: int = 10) -> ev.RunPlanned:
+    return ev.RunPlanned({"id": "p1"}, Usd(cap), "thesis")
+
+
+def kill(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
+    """Two writers at a time, each killed at a random instant; the ledger is checked after each."""
+    path = folder / "ledger.db"
+    # The children inherit what it has verified, so that they soon come to writing.
+    ledger = SqliteLedger(path, busy_timeout_s=PATIENCE_S)
+    for run_id in ("r0", "r1"):
+        ledger.open_run(run_id, plan(), Usd(1), WHO, AT)
+    acknowledged = unacknowledged = 0
+    wrote = {"r0": 0, "r1": 0}
+
+    def writer(run_id: str, start: int) -> Callable[[int], int]:
+        def work(pipe: int) -> int:
+            epoch = ledger.take_over(run_id, WHO, AT)
+            number = start
+            while True:
+                pair = [ev.ActionStarted(f"{number}a", "x"), ev.ActionStarted(f"{number}b", "x")]
+                ledger.append(run_id, epoch, pair, AT)
+                os.write(pipe, b".")
+                number += 1
+
+        return work
+
+    for number in range(rounds):
+        children = {run_id: spawn(writer(run_id, wrote[run_id])) for run_id in wrote}
+        acks = {}
+        for run_id, (pid, pipe) in children.items():
+            time.sleep(rng.choice((0.0, rng.uniform(0, 0.002), rng.uniform(0, 0.03))))
+            os.kill(pid, signal.SIGKILL)
+            assert exit_code(pid) == -signal.SIGKILL, "a writer ended by itself"
+            acks[run_id] = len(drain(pipe))
+        state = ledger.read()
+        if number % 50 == 0 or number == rounds - 1:
+            assert SqliteLedger(path).read() == state
+        for run_id, acked in acks.items():
+            actions = set(state.runs[run_id].actions)
+            found = len(actions) // 2
+            assert actions == {f"{i}{part}" for i in range(found) for part in "ab"}, "half a write"
+            extra = found - wrote[run_id] - acked
+            assert extra in (0, 1), f"{acked} acknowledged, {found - wrote[run_id]} found"
+            acknowledged += acked
+            unacknowledged += extra
+            wrote[run_id] = found
+    return {
+        "kills": 2 * rounds,
+        "acknowledged": acknowledged,
+        "written_but_unacknowledged": unacknowledged,
+    }
+
+
+def race(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
+    """Two processes ask for money that is there only once, at the same moment."""
+    won = [0, 0]
+    for number in range(rounds):
+        path = folder / str(number) / "ledger.db"
+        SqliteLedger(path).set_cap(ev.CapSet("account", "", Usd(5)), AT)
+        go_read, go_write = os.pipe()
+
+        children = [spawn(contender(path, name, (go_read, go_write))) for name in ("r0", "r1")]
+        for _, pipe in children:
+            os.read(pipe, 5)
+        os.close(go_write)
+        codes = [exit_code(pid) for pid, _ in children]
+        for _, pipe in children:
+            os.close(pipe)
+        os.close(go_read)
+        assert sorted(codes) == [0, 4], codes
+        won[codes.index(0)] += 1
+        line = SqliteLedger(path).read().line("account", "")
+        assert line.reserved == Usd(3), line
+    return {"rounds": rounds, "first_won": won[0], "second_won": won[1]}
+
+
+def contender(path: Path, run_id: str, gates: tuple[int, int]) -> Callable[[int], int]:
+    def work(pipe: int) -> int:
+        os.close(gates[1])
+        ledger = SqliteLedger(path, busy_timeout_s=PATIENCE_S)
+        os.write(pipe, b"ready")
+        os.read(gates[0], 1)  # Returns once the parent has closed the other end.
+        try:
+            ledger.open_run(run_id, plan(), Usd(3), WHO, AT)
+        except BudgetRefused as error:
+            return error.exit_code
+        return 0
+
+    return work
+
+
+def create(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
+    """Three processes make one ledger at once, and one of them is killed on the way."""
+    killed = 0
+    for number in range(rounds):
+        path = folder / str(number) / "ledger.db"
+
+        def maker(pipe: int, path: Path = path) -> int:
+            os.write(pipe, SqliteLedger(path, busy_timeout_s=PATIENCE_S).ledger_id.encode())
+            return 0
+
+        children = [spawn(maker) for _ in range(3)]
+        time.sleep(rng.uniform(0, 0.004))
+        os.kill(children[0][0], signal.SIGKILL)
+        codes = [exit_code(pid) for pid, _ in children]
+        killed += codes[0] == -signal.SIGKILL
+        assert codes[1:] == [0, 0], codes
+        said = {drain(pipe).decode() for _, pipe in children} - {""}
+        assert said == {SqliteLedger(path).ledger_id}, said
+    return {"rounds": rounds, "killed": killed}
+
+
+def full(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
+    """The disk fills up (a file-size limit) in the middle of writing; nothing is half there."""
+    path = folder / "ledger.db"
+    epoch = SqliteLedger(path).open_run("r0", plan(), Usd(1), WHO, AT)
+
+    def work(pipe: int) -> int:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limit = path.stat().st_size + room_bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        ledger = SqliteLedger(path)
+        try:
+            for number in range(1000):
+                text = "x" * 2000
+                ledger.append("r0", epoch, [ev.ActionFailed(str(number), "x", "error", text)], AT)
+                os.write(pipe, b".")
+        except LedgerError as error:
+            os.write(pipe, f"\n{type(error).__name__}: {error}".encode())
+            return error.exit_code
+        return 0
+
+    total = room_bytes = 0
+    for _ in range(rounds):
+        before = len(SqliteLedger(path).records())
+        room_bytes = rng.randrange(60_000)
+        pid, pipe = spawn(work)
+        acks, _, message = drain(pipe).partition(b"\n")
+        assert exit_code(pid) == 7, message
+        assert message.startswith(b"LedgerError"), message
+        assert len(SqliteLedger(path).records()) == before + len(acks)
+        total += len(acks)
+    return {"rounds": rounds, "acknowledged": total}
+
+
+def main() -> None:
+    what, folder, rounds, seed = sys.argv[1:]
+    done = {"kill": kill, "race": race, "create": create, "full": full}[what](
+        Path(folder), int(rounds), random.Random(int(seed))
+    )
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()
