@@ -1,0 +1,291 @@
+"""Checkpoints on disk: whole or not there, verified before use, pruned after saving.
+
+A checkpoint is made under a temporary name: every file written, synced and hashed, the manifest
+last; then one rename makes it a checkpoint, and the folder above is synced so that the rename
+lasts. What a crash leaves behind under a temporary name is removed at the next start.
+
+Weights and optimizer are safetensors, the rest JSON; nothing here is ever pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Iterable, Mapping
+
+from torch import Tensor
+
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    CheckpointFile,
+    CheckpointManifest,
+    from_json,
+    parse_step_dir,
+    step_dir_name,
+    to_json,
+    to_prune,
+)
+
+WEIGHTS_NAME = "weights.safetensors"
+OPTIMIZER_NAME = "optimizer.safetensors"
+STATE_NAME = "state.json"
+TOKENIZER_NAME = "tokenizer.json"
+_MAKING = ".making-"
+_DAMAGED = "damaged-"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """A complete checkpoint folder and its manifest."""
+
+    folder: Path
+    manifest: CheckpointManifest
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What goes into a checkpoint besides the manifest."""
+
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+    tokenizer_json: str
+
+
+class CheckpointFolder:
+    """The ``checkpoints/`` folder of one phase; only rank 0 writes in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def clean(self) -> None:
+        """Removes what an interrupted save left behind."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for entry in self.root.iterdir():
+            if entry.name.startswith(_MAKING):
+                shutil.rmtree(entry)
+
+    def complete(self) -> list[Found]:
+        """Checkpoints with a readable manifest, latest step first; contents not verified."""
+        found = []
+        for folder in self._step_folders():
+            with suppress(CheckpointError):
+                found.append(Found(folder, read_manifest(folder)))
+        return sorted(found, key=lambda each: each.manifest.step, reverse=True)
+
+    def latest_sound(self, say: Any) -> Found | None:
+        """The latest checkpoint whose every file has its size and hash.
+
+        Damaged ones are set aside under another name, so that they are neither resumed from nor
+        counted when checkpoints are pruned; ``say(text)`` is told about each.
+
+        Raises:
+            CheckpointError: there are checkpoints, and all are damaged.
+        """
+        damaged = []
+        for folder in sorted(self._step_folders(), reverse=True):
+            if not (folder / MANIFEST_NAME).exists():
+                continue  # no manifest, no checkpoint
+            try:
+                manifest = read_manifest(folder)
+                verify(folder, manifest)
+                return Found(folder, manifest)
+            except CheckpointError as error:
+                damaged.append(folder.name)
+                say(f"checkpoint {folder.name} is damaged and set aside: {error}")
+                aside = folder.with_name(_DAMAGED + folder.name)
+                shutil.rmtree(aside, ignore_errors=True)
+                folder.rename(aside)
+        if damaged:
+            raise CheckpointError(
+                f"every checkpoint is damaged: {', '.join(damaged)}",
+                where=str(self.root),
+                next_step="remove the folder to start over, or restore a sound checkpoint",
+            )
+        return None
+
+    def save(self, contents: Contents, manifest: CheckpointManifest) -> Found:
+        """Writes one checkpoint; ``manifest.files`` is filled in here.
+
+        Raises:
+            OSError: it could not be written (errno ENOSPC: the disk is full). Nothing of it
+                remains, and earlier checkpoints are as they were.
+        """
+        final = self.root / step_dir_name(manifest.step)
+        making = self.root / f"{_MAKING}{final.name}-{os.getpid()}"
+        shutil.rmtree(making, ignore_errors=True)
+        try:
+            making.mkdir(parents=True)
+            files = (
+                _write(making / WEIGHTS_NAME, "weights", _tensors(contents.weights)),
+                _write(making / OPTIMIZER_NAME, "optimizer", _tensors(contents.optimizer)),
+                _write(making / STATE_NAME, "state", _json(contents.state)),
+                _write(making / TOKENIZER_NAME, "tokenizer", contents.tokenizer_json.encode()),
+            )
+            complete = _with_files(manifest, files)
+            _write(making / MANIFEST_NAME, "manifest", to_json(complete).encode())
+            _sync_folder(making)
+            if final.exists():
+                # Only an incomplete folder can be in the way: complete steps are not saved again.
+                shutil.rmtree(final)
+            os.rename(making, final)
+            _sync_folder(self.root)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+        return Found(final, complete)
+
+    def prune(self, keep_best: int) -> list[str]:
+        """Removes all but the best ``keep_best`` and the latest; returns the removed names."""
+        there = self.complete()
+        removed = []
+        for manifest in to_prune([each.manifest for each in there], keep_best).checkpoints:
+            folder = next(each.folder for each in there if each.manifest is manifest)
+            # The manifest goes first: a half-deleted folder must not pass for a checkpoint.
+            (folder / MANIFEST_NAME).unlink()
+            shutil.rmtree(folder)
+            removed.append(folder.name)
+        return removed
+
+    def _step_folders(self) -> Iterable[Path]:
+        if not self.root.is_dir():
+            return []
+        return [
+            entry
+            for entry in self.root.iterdir()
+            if entry.is_dir() and not entry.is_symlink() and parse_step_dir(entry.name) is not None
+        ]
+
+
+def read_manifest(folder: Path) -> CheckpointManifest:
+    """The manifest of a checkpoint folder.
+
+    Raises:
+        CheckpointError: it is missing or malformed.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError(
+            f"this is no complete checkpoint: its manifest cannot be read ({error.strerror})",
+            where=str(folder),
+            next_step="name a checkpoint folder like checkpoints/step-00000120",
+        ) from None
+    return from_json(text, where=str(path))
+
+
+def verify(folder: Path, manifest: CheckpointManifest) -> None:
+    """Checks every file's size and hash.
+
+    Raises:
+        CheckpointError: naming the first file that differs.
+    """
+    for file in manifest.files:
+        path = folder / file.name
+        try:
+            size = path.stat().st_size
+            if path.is_symlink() or size != file.size_bytes:
+                raise CheckpointError(
+                    f"{file.name} has {size} bytes, the manifest says {file.size_bytes}",
+                    where=str(folder),
+                )
+            digest = _sha256_of(path)
+        except OSError as error:
+            raise CheckpointError(
+                f"{file.name} cannot be read: {error.strerror}", where=str(folder)
+            ) from None
+        if digest != file.sha256:
+            raise CheckpointError(
+                f"{file.name} does not have the hash its manifest says", where=str(folder)
+            )
+
+
+def read_tensors(folder: Path, manifest: CheckpointManifest, kind: str) -> dict[str, Tensor]:
+    """The tensors of the checkpoint's file of this kind, on the CPU.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not safetensors.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(folder / _name_of(folder, manifest, kind))
+        return tensors
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"its {kind} cannot be read: {error}", where=str(folder)) from None
+
+
+def read_text(folder: Path, manifest: CheckpointManifest, kind: str) -> str:
+    """The text of the checkpoint's file of this kind.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not UTF-8.
+    """
+    try:
+        return (folder / _name_of(folder, manifest, kind)).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"its {kind} cannot be read: {error}", where=str(folder)) from None
+
+
+def _name_of(folder: Path, manifest: CheckpointManifest, kind: str) -> str:
+    for file in manifest.files:
+        if file.kind == kind:
+            return file.name
+    raise CheckpointError(f"the checkpoint has no {kind}", where=str(folder))
+
+
+def _with_files(
+    manifest: CheckpointManifest, files: tuple[CheckpointFile, ...]
+) -> CheckpointManifest:
+    return replace(manifest, files=files)
+
+
+def _tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Safetensors without metadata: equal tensors give equal bytes, and so an equal hash."""
+    from safetensors.torch import save
+
+    return save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _write(path: Path, kind: str, content: bytes) -> CheckpointFile:
+    digest = hashlib.sha256()
+    view = memoryview(content)
+    with open(path, "wb") as file:
+        for start in range(0, len(view), _CHUNK):
+            chunk = view[start : start + _CHUNK]
+            file.write(chunk)
+            digest.update(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return CheckpointFile(path.name, kind, len(content), digest.hexdigest())
+
+
+def _sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,46 @@
+"""How the trainer's small commands fail: one line, then one JSON object, and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Callable
+
+from trmcloud.core.errors import MissingExtra, TrmcloudError
+
+#: Packages of the ``train`` extra, by the name they are imported under.
+_TRAIN_PACKAGES = frozenset(("torch", "numpy", "safetensors", "tokenizers", "tensorboard"))
+
+
+def run_command(command: Callable[[], None]) -> int:
+    """Runs ``command``; what it raises for the user becomes lines on stderr and an exit code.
+
+    The last line on stderr is then ``{"what", "where", "next_step"}``.
+    """
+    try:
+        command()
+    except TrmcloudError as error:
+        return _say(error)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _TRAIN_PACKAGES:
+            raise
+        return _say(MissingExtra("the trainer", "train"))
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def error_json(error: TrmcloudError) -> str:
+    """The error as one line of JSON."""
+    return json.dumps({"what": error.what, "where": error.where, "next_step": error.next_step})
+
+
+def _say(error: TrmcloudError) -> int:
+    line = f"error: {error}"
+    if error.next_step:
+        line += f". Next: {error.next_step}"
+    print(line, file=sys.stderr)
+    print(error_json(error), file=sys.stderr)
+    return error.exit_code

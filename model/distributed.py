@@ -1,0 +1,111 @@
+"""The ranks of one training: who they are, and how they agree.
+
+What is agreed on is small and lives on the CPU, so it goes through a gloo group of its own, beside
+the gradients' NCCL one: no device has to be waited for to learn that a signal came. One process
+alone needs no group at all.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trmcloud.core.errors import UsageError
+
+#: How long one rank waits for another: above any evaluation or save, below giving up for good.
+COLLECTIVE_TIMEOUT = timedelta(minutes=15)
+
+
+@dataclass(frozen=True)
+class World:
+    """``rank`` of ``size`` processes, computing on ``device``."""
+
+    rank: int
+    size: int
+    device: torch.device
+    control: Any = None
+    """The gloo group for what is agreed on; None for one process."""
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def largest(self, values: Sequence[int]) -> list[int]:
+        """The elementwise maximum over all ranks."""
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.control)
+        return [int(each) for each in tensor]
+
+    def total(self, values: Tensor) -> Tensor:
+        """The elementwise sum over all ranks, float64 on the CPU."""
+        summed = values.detach().to("cpu", torch.float64)
+        if self.size > 1:
+            dist.all_reduce(summed, group=self.control)
+        return summed
+
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """Every rank's ``values``, a CPU tensor of one shape on all ranks, in order of rank."""
+        if self.size == 1:
+            return [values]
+        gathered = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(gathered, values, group=self.control)
+        return gathered
+
+    def close(self) -> None:
+        if self.size > 1:
+            dist.destroy_process_group()
+
+
+def join_world(environment: Mapping[str, str] = os.environ) -> World:
+    """Joins the ranks that torchrun started, or stands alone where it did not.
+
+    Raises:
+        UsageError: fewer GPUs than processes.
+    """
+    rank = int(environment.get("RANK", "0"))
+    size = int(environment.get("WORLD_SIZE", "1"))
+    local_rank = int(environment.get("LOCAL_RANK", "0"))
+    local_size = int(environment.get("LOCAL_WORLD_SIZE", str(size)))
+    cuda = torch.cuda.is_available()
+    if cuda:
+        if local_rank >= torch.cuda.device_count():
+            raise UsageError(
+                f"{local_size} processes, but {torch.cuda.device_count()} GPUs",
+                next_step="start one process per GPU",
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_size))
+    control = None
+    if size > 1:
+        if cuda:
+            dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)
+            control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        else:
+            dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+            control = dist.group.WORLD
+    return World(rank, size, device, control)
+
+
+def parallel(model: nn.Module, world: World) -> nn.Module:
+    """The model as all ranks train it together: gradients are averaged in the backward pass."""
+    if world.size == 1:
+        return model
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(
+        model,
+        device_ids=[world.device.index] if world.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+    )

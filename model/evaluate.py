@@ -1,0 +1,93 @@
+"""How good the model is: every supervision step's loss, and bits per byte of the last one."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+from torch import Tensor
+
+from model.data import PreparedData, read_windows, window_count
+from model.distributed import World
+from model.trm import TRM
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over the scored validation tokens; special tokens are not scored.
+
+    ``step_losses`` are nats per token, ``bits_per_byte`` is Σ nats of the last supervision step ÷
+    (ln 2 · Σ bytes of the scored tokens).
+    """
+
+    step_losses: tuple[float, ...]
+    bits_per_byte: float
+    tokens: int
+    bytes: int
+
+
+def validation_windows(tokens: int, sequence: int, eval_tokens: int) -> list[int]:
+    """The fixed windows of every evaluation: about ``eval_tokens`` targets, spread evenly."""
+    there = window_count(tokens, sequence)
+    wanted = min(there, max(1, eval_tokens // sequence))
+    return [number * there // wanted for number in range(wanted)]
+
+
+@torch.no_grad()
+def evaluate(
+    model: TRM,
+    data: PreparedData,
+    world: World,
+    *,
+    batch: int,
+    eval_tokens: int,
+    autocast: Callable[[], AbstractContextManager[object]],
+) -> Evaluation:
+    """Evaluates on the fixed validation windows, divided among the ranks; the sums are reduced.
+
+    A collective call: every rank gets the same result. The last batch is filled up with its own
+    first window, unscored, so that every batch has one shape.
+    """
+    sequence = model.shape.sequence
+    windows = validation_windows(len(data.validation), sequence, eval_tokens)
+    mine = windows[world.rank :: world.size]
+    lengths = token_bytes(data, model.shape.vocab_size).to(world.device)
+    steps = model.shape.supervision_steps
+    nats = torch.zeros(steps, dtype=torch.float64, device=world.device)
+    counts = torch.zeros(2, dtype=torch.int64, device=world.device)
+    for start in range(0, len(mine), batch):
+        chosen = mine[start : start + batch]
+        filled = chosen + chosen[:1] * (batch - len(chosen))
+        ids = torch.from_numpy(read_windows(data.validation, filled, sequence)).to(world.device)
+        targets = ids[:, 1:].contiguous()
+        with autocast():
+            losses = model(ids[:, :-1].contiguous(), targets, per_token=True)
+        bytes_each = lengths[targets]
+        bytes_each[len(chosen) :] = 0
+        scored = bytes_each > 0
+        nats += (losses.double() * scored).sum(dim=(1, 2))
+        counts += torch.stack([scored.sum(), bytes_each.sum()])
+    summed = world.total(torch.cat([nats, counts.double()]))
+    return _evaluation(summed, steps)
+
+
+def token_bytes(data: PreparedData, vocab_size: int) -> Tensor:
+    """(vocab_size,) bytes of each id; 0 for special ids and for those the tokenizer never gives."""
+    lengths = torch.zeros(vocab_size, dtype=torch.int64)
+    known = torch.from_numpy(data.tokenizer.byte_lengths())
+    lengths[: len(known)] = known
+    return lengths
+
+
+def _evaluation(summed: Tensor, steps: int) -> Evaluation:
+    nats = [float(each) for each in summed[:steps]]
+    tokens, size_bytes = int(summed[steps]), int(summed[steps + 1])
+    return Evaluation(
+        step_losses=tuple(each / max(1, tokens) for each in nats),
+        bits_per_byte=nats[-1] / (math.log(2) * max(1, size_bytes)),
+        tokens=tokens,
+        bytes=size_bytes,
+    )

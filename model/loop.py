@@ -1,0 +1,443 @@
+"""The training loop: ask, step, log, evaluate, save; and land.
+
+Read from the top: ``Trainer.run`` is the course of one attempt, the methods below are its parts
+in the order of use. All ranks go through all of them together; only rank 0 writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.checkpoint import CheckpointFolder, Contents
+from model.data import PreparedData, batch_samples, read_windows, sample_windows, window_count
+from model.distributed import World
+from model.evaluate import evaluate
+from model.landing import Landing
+from model.loss import refinement_percent, supervise
+from model.optim import Optimizer
+from model.precision import LossScale, autocast
+from model.progress import Progress, generator_states, rows_to_json
+from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
+from model.telemetry import Clock, Metrics, Pulse
+from model.trm import TRM
+from trmcloud.core.flops import work_of
+from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.pod_contract import PhaseJob
+from trmcloud.core.recipe import PhaseRecipe
+
+
+@dataclass
+class Trained:
+    """What a run changes: weights, optimizer, loss scale, and where it stands."""
+
+    model: TRM
+    optimizer: Optimizer
+    loss_scale: LossScale
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Outlets:
+    """Where a run tells of itself."""
+
+    checkpoints: CheckpointFolder
+    metrics: Metrics
+    pulse: Pulse
+    clock: Clock
+
+
+class Trainer:
+    """One attempt at one phase."""
+
+    def __init__(
+        self,
+        job: PhaseJob,
+        settings: PhaseRecipe,
+        world: World,
+        data: PreparedData,
+        trained: Trained,
+        parallel_model: nn.Module,
+        landing: Landing,
+        outlets: Outlets,
+        peak_flops: float | None = None,
+    ) -> None:
+        self._job, self._settings, self._world, self._data = job, settings, world, data
+        self._model, self._optimizer = trained.model, trained.optimizer
+        self._loss_scale, self._progress = trained.loss_scale, trained.progress
+        self._parallel_model = parallel_model
+        self._landing = landing
+        self._checkpoints, self._metrics = outlets.checkpoints, outlets.metrics
+        self._pulse, self._clock = outlets.pulse, outlets.clock
+        self._peak_flops = peak_flops
+        self._autocast = autocast(settings.dtype, world.device)
+        self._windows = window_count(len(data.train), settings.sequence)
+        self._global_batch = settings.global_batch(world.size)
+        self._flops_per_token = work_of(settings).train_flops
+        self._last: dict[str, Any] = {}
+        self._trained_before_s = trained.progress.trained_s
+        self._began = self._mark = outlets.clock.monotonic()
+
+    def run(self) -> str:
+        """Trains until something ends it; returns the outcome, everything being saved.
+
+        Raises:
+            FloatingPointError: loss or gradients became NaN or infinite; nothing is saved then.
+            OSError: a checkpoint could not be written.
+        """
+        progress = self._progress
+        self._warm_up()
+        self._pulse.enter("training", **self._news())
+        self._began = self._mark = self._clock.monotonic()
+        if progress.evaluated_step is None:
+            self._evaluate()
+        while (outcome := self._consult()) is None:
+            gradient_norm, sums = self._step()
+            if progress.step % self._settings.log_every == 0 or progress.step == 1:
+                self._log(gradient_norm, sums)
+            self._pulse.beat(**self._news())
+            now = self._clock.monotonic()
+            self._landing.took(now - self._mark)
+            self._last["step_seconds"] = now - self._mark
+            self._pause()
+            self._mark = self._clock.monotonic()
+        self._land(landing=outcome != "finished")
+        return outcome
+
+    # -- before the first step ------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        """Runs forward and backward passes that change nothing.
+
+        They compile what is to be compiled, and let DDP settle its buckets: it orders them anew
+        after the first backward pass, and with three ranks or more the order of a sum matters, so
+        a resumed run would otherwise differ from an uninterrupted one by its first step.
+        """
+        if not self._settings.compile and self._world.size <= 2:
+            return
+        self._pulse.enter("compiling")
+        for _ in range(2):
+            ids, targets = self._batch(0)
+            with self._autocast():
+                losses = self._parallel_model(ids, targets)
+            losses.sum().backward()
+        self._optimizer.zero_grad()
+
+    # -- one step ---------------------------------------------------------------------------
+
+    def _consult(self) -> str | None:
+        progress = self._progress
+        progress.trained_s = self._trained_before_s + self._clock.monotonic() - self._began
+        verdict = self._landing.consult(
+            progress.step,
+            progress.cooldown,
+            now=self._clock.epoch(),
+            elapsed_s=progress.trained_s,
+        )
+        if verdict.cooldown is not None:
+            progress.cooldown = verdict.cooldown
+            self._note_decision(verdict.cooldown)
+        return verdict.outcome
+
+    def _step(self) -> tuple[float, Tensor]:
+        """One optimizer step.
+
+        Returns:
+            The gradients' global norm before clipping, and this rank's means over its
+            micro-batches of (ℓ₀ … ℓ_{N−1}, ce, reward), still on the device.
+        """
+        settings, progress = self._settings, self._progress
+        sums: Tensor | None = None
+        for micro in range(settings.accumulation):
+            ids, targets = self._batch(micro)
+            with self._unsynced(micro), self._autocast():
+                losses = self._parallel_model(ids, targets)
+                judged = supervise(
+                    losses.float(),
+                    settings.supervision_weight_base,
+                    settings.improvement_reward_scale,
+                )
+                scaled = judged.loss * (self._loss_scale.scale / settings.accumulation)
+                scaled.backward()
+            row = torch.cat([losses.detach().float(), torch.stack(judged[1:]).detach()])
+            sums = row if sums is None else sums + row
+        assert sums is not None
+        # DDP has reduced the gradients by now, so every rank clips by the same norm.
+        parameters = list(self._optimizer.parameters())
+        if self._loss_scale.scale != 1.0:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad /= self._loss_scale.scale
+        norm = float(nn.utils.clip_grad_norm_(parameters, settings.grad_clip))
+        if self._loss_scale.accept(math.isfinite(norm)):
+            self._optimizer.step(progress.step, self._rate())
+        self._optimizer.zero_grad()
+        self._last["rate"] = self._rate()
+        progress.step += 1
+        progress.samples += self._global_batch
+        progress.tokens += self._global_batch * settings.sequence
+        return norm, sums / settings.accumulation
+
+    def _batch(self, micro: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets (batch, sequence) of a micro-batch of the step about to run."""
+        settings, world = self._settings, self._world
+        samples = batch_samples(
+            self._progress.samples, micro, world.rank, world.size, settings.batch
+        )
+        windows = sample_windows(samples, self._windows, settings.seed)
+        tokens = torch.from_numpy(read_windows(self._data.train, windows, settings.sequence))
+        if world.device.type == "cuda":
+            tokens = tokens.pin_memory().to(world.device, non_blocking=True)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def _unsynced(self, micro: int) -> AbstractContextManager[Any]:
+        """Gradients are reduced once a step, in its last micro-batch."""
+        if self._world.size == 1 or micro == self._settings.accumulation - 1:
+            return nullcontext()
+        no_sync: AbstractContextManager[Any] = self._parallel_model.no_sync()  # type: ignore[operator]
+        return no_sync
+
+    def _rate(self) -> float:
+        return self._rate_at(self._progress.step)
+
+    def _rate_at(self, step: int) -> float:
+        return multiplier(
+            step,
+            warmup_steps=self._settings.warmup_steps,
+            cooldown=self._cooldown(),
+            warm_from=self._progress.warm_from,
+        )
+
+    def _cooldown(self) -> Cooldown | None:
+        if self._progress.cooldown is not None or self._landing.is_timed:
+            return self._progress.cooldown
+        return cooldown_of_steps(self._settings.steps, self._settings.cooldown_fraction)
+
+    # -- log, evaluate, save ---------------------------------------------------------------
+
+    def _log(self, gradient_norm: float, sums: Tensor) -> None:
+        settings, progress = self._settings, self._progress
+        means = (self._world.total(sums) / self._world.size).tolist()
+        *step_losses, ce, reward = means
+        loss = (ce - reward) / settings.supervision_steps
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss}")
+        seconds = self._landing.step_s or self._clock.monotonic() - self._mark
+        tokens_per_second = self._global_batch * settings.sequence / seconds
+        self._last.update(
+            loss=loss,
+            grad_norm=gradient_norm,
+            step_losses=tuple(step_losses),
+            tokens_per_second=tokens_per_second,
+        )
+        if not self._world.is_main:
+            return
+        mfu = None
+        if self._peak_flops:
+            mfu = tokens_per_second * self._flops_per_token / (self._peak_flops * self._world.size)
+        self._metrics.write(
+            "train",
+            progress.step,
+            loss=loss,
+            ce=ce,
+            reward=reward,
+            step_losses=step_losses,
+            grad_norm=gradient_norm,
+            lr=self._last["rate"],
+            tokens=progress.tokens,
+            refinement_percent=refinement_percent(step_losses),
+            step_seconds=seconds,
+            tokens_per_second=tokens_per_second,
+            **({} if mfu is None else {"mfu": mfu}),
+        )
+        say(
+            f"step {progress.step}/{settings.steps} · nats/token {_row(step_losses)} · "
+            f"grad norm {gradient_norm:.2f} · rate ×{self._last['rate']:.3f} · "
+            f"{tokens_per_second:,.0f} tokens/s"
+        )
+
+    def _pause(self) -> None:
+        """The evaluation and save due after this step; a deadline too near leaves them to the
+        landing, which does both."""
+        settings, progress = self._settings, self._progress
+        save = progress.step % settings.save_every == 0
+        if not save and progress.step % settings.eval_every != 0:
+            return
+        if progress.step >= settings.steps:
+            return
+        cost = self._landing.evaluation_s + (self._landing.save_s or 0.0) * save
+        if not self._landing.leaves_time_for(cost, self._clock.epoch()):
+            return
+        self._evaluate()
+        if save:
+            self._save()
+
+    def _evaluate(self, landing: bool = False) -> None:
+        settings, progress = self._settings, self._progress
+        began = self._clock.monotonic()
+        with self._pulse.during("evaluating"):
+            result = evaluate(
+                self._model,
+                self._data,
+                self._world,
+                batch=settings.batch,
+                eval_tokens=settings.eval_tokens,
+                autocast=self._autocast,
+            )
+        seconds = self._clock.monotonic() - began
+        self._landing.evaluation_s = seconds
+        finite = math.isfinite(result.bits_per_byte)
+        progress.evaluated_step = progress.step
+        progress.val_bpb = result.bits_per_byte if finite else None
+        progress.val_step_losses = list(result.step_losses) if finite else []
+        self._pulse.beat(**self._news())
+        if not self._world.is_main:
+            return
+        losses = list(result.step_losses)
+        self._metrics.write(
+            "eval",
+            progress.step,
+            val_bpb=result.bits_per_byte,
+            val_step_losses=losses,
+            refinement_percent=refinement_percent(losses),
+            tokens=progress.tokens,
+            seconds=seconds,
+            landing=landing,
+        )
+        say(
+            f"evaluated step {progress.step}: {result.bits_per_byte:.4f} bits/byte · "
+            f"nats/token {_row(losses)} · {seconds:.1f} s"
+        )
+        uniform = math.log(settings.vocab_size)
+        if losses[0] > uniform * 1.0001:
+            warning = f"the first supervision step ({losses[0]:.3f}) is worse than chance"
+            self._metrics.write("warning", progress.step, message=warning, uniform=uniform)
+            say(f"warning: {warning} ({uniform:.3f} nats)")
+
+    def _save(self, landing: bool = False) -> None:
+        progress, world = self._progress, self._world
+        rows = world.gather(generator_states(world.device))
+        began = self._clock.monotonic()
+        failed: OSError | None = None
+        size = 0
+        with self._pulse.during("saving"):
+            progress.note_saved()
+            if world.is_main:
+                try:
+                    size = self._write_checkpoint(rows)
+                except OSError as error:
+                    failed = error
+            # The other ranks learn of a failure here, and end in the same way.
+            [number] = world.largest([(failed.errno or errno.EIO) if failed else 0])
+        if number:
+            raise failed or OSError(number, "rank 0 could not save a checkpoint")
+        seconds = self._clock.monotonic() - began
+        self._landing.save_s = seconds
+        self._pulse.beat(
+            **self._news(), landing_seconds=round(self._landing.evaluation_s + seconds, 3)
+        )
+        if world.is_main:
+            self._metrics.write(
+                "save",
+                progress.step,
+                seconds=seconds,
+                bytes=size,
+                val_bpb=progress.val_bpb,
+                landing=landing,
+            )
+            say(f"saved step {progress.step}: {size / 1e6:.1f} MB in {seconds:.2f} s")
+
+    def _write_checkpoint(self, generators: list[Tensor]) -> int:
+        settings, progress = self._settings, self._progress
+        manifest = CheckpointManifest(
+            run_id=self._job.run_id,
+            phase=self._job.phase,
+            step=progress.step,
+            tokens=progress.tokens,
+            created_at=self._clock.epoch(),
+            recipe=settings.recipe,
+            settings=settings.to_json(),
+            world_size=self._world.size,
+            val_bpb=progress.val_bpb,
+            step_losses=tuple(progress.val_step_losses),
+            cooled=progress.step > 0 and self._rate_at(progress.step - 1) < COOLED_BELOW,
+            data_sha256=self._data.source_sha256,
+            tokenizer_sha256=self._data.tokenizer_sha256,
+            files=(),
+            extra={
+                "byte_unigram_bits": self._data.meta["byte_unigram_bits"],
+                "byte_bigram_bits": self._data.meta["byte_bigram_bits"],
+            },
+        )
+        state = {
+            "progress": progress.to_json(),
+            "loss_scale": self._loss_scale.to_json(),
+            "generators": rows_to_json(generators),
+        }
+        contents = Contents(
+            weights=self._model.state_dict(),
+            optimizer=self._optimizer.state(),
+            state=state,
+            tokenizer_json=self._data.tokenizer_json,
+        )
+        saved = self._checkpoints.save(contents, manifest)
+        self._checkpoints.prune(settings.keep_best)
+        return saved.manifest.size_bytes
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _land(self, *, landing: bool) -> None:
+        """Evaluates and saves what is not yet evaluated and saved."""
+        if landing:
+            self._pulse.enter("landing", **self._news())
+        if self._progress.evaluated_step != self._progress.step:
+            self._evaluate(landing)
+        if self._progress.saved_step != self._progress.step:
+            self._save(landing)
+
+    # -- words ----------------------------------------------------------------------------------
+
+    def _note_decision(self, cooldown: Cooldown) -> None:
+        if self._world.is_main:
+            self._metrics.write(
+                "decision",
+                self._progress.step,
+                cooldown_from=cooldown.start,
+                cooldown_steps=cooldown.steps,
+            )
+            say(f"cooldown: {cooldown.steps} steps from step {cooldown.start}")
+
+    def _news(self) -> dict[str, Any]:
+        """What the next heartbeat says."""
+        progress, last = self._progress, self._last
+        cooldown = self._cooldown()
+        started = cooldown is not None and progress.step >= cooldown.start
+        return {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "step_seconds": self._landing.median_step_s,
+            "tokens_per_second": last.get("tokens_per_second"),
+            "loss": last.get("loss"),
+            "grad_norm": last.get("grad_norm"),
+            "step_losses": last.get("step_losses", ()),
+            "val_bpb": progress.val_bpb,
+            "best_bpb": progress.best_bpb,
+            "best_step": progress.best_step,
+            "saved_step": progress.saved_step,
+            "cooldown_from": cooldown.start if cooldown and started else None,
+        }
+
+
+def say(text: str) -> None:
+    """One line of the human log."""
+    print(text, flush=True)
+
+
+def _row(losses: list[float]) -> str:
+    return " ".join(f"{loss:.3f}" for loss in losses)

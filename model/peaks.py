@@ -1,0 +1,30 @@
+"""Which GPU of ``trmcloud.core.hardware`` a driver's device name stands for."""
+
+from __future__ import annotations
+
+from trmcloud.core.hardware import GPUS
+
+#: (words that must all be in the driver's name, SKU), the more special ones first.
+_NAMES = (
+    (("B200",), "B200"),
+    (("H200",), "H200"),
+    (("H100", "PCIe"), "H100-PCIe"),
+    (("H100", "NVL"), "H100-NVL"),
+    (("H100",), "H100-SXM"),
+    (("A100", "40GB"), "A100-40GB"),
+    (("A100", "PCIe"), "A100-80GB-PCIe"),
+    (("A100",), "A100-80GB-SXM"),
+    (("L40S",), "L40S"),
+    (("4090",), "RTX4090"),
+    (("3090",), "RTX3090"),
+    (("A10G",), "A10G"),
+    (("NVIDIA L4",), "L4"),
+)
+
+
+def peak_flops(device_name: str, dtype: str) -> float | None:
+    """Dense FLOP/s of the device at ``dtype``; None where it is not in the table."""
+    for words, sku in _NAMES:
+        if all(word in device_name for word in words):
+            return GPUS[sku].peak_flops(dtype)
+    return None

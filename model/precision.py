@@ -1,0 +1,75 @@
+"""Number formats: float32 weights always; products in the recipe's dtype."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping
+
+import torch
+
+from trmcloud.core.errors import UsageError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def check_dtype(dtype: str, device: torch.device) -> None:
+    """Raises: UsageError: this device cannot train in this dtype."""
+    if dtype == "float16" and device.type == "cpu":
+        raise UsageError("float16 does not train on a CPU", next_step="--set dtype=bfloat16")
+    if dtype == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise UsageError("this GPU has no bfloat16", next_step="--set dtype=float16")
+
+
+def autocast(dtype: str, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+    """A factory of contexts in which products run in ``dtype``."""
+    if dtype == "float32":
+        return nullcontext
+    return lambda: torch.autocast(device.type, dtype=DTYPES[dtype])
+
+
+@dataclass
+class LossScale:
+    """Dynamic scaling for float16, whose smallest gradients would otherwise vanish.
+
+    The loss is multiplied by ``scale`` and the gradients divided by it. A step whose gradients
+    overflow is skipped and the scale halved; after ``GROW_AFTER`` good steps it doubles
+    (Micikevicius et al. 2018). In other dtypes the scale is 1 and an overflow is an error.
+    """
+
+    active: bool
+    scale: float = 1.0
+    good_steps: int = 0
+
+    START = 2.0**16
+    LEAST = 1.0
+    GROW_AFTER = 2000
+
+    @classmethod
+    def of(cls, dtype: str) -> LossScale:
+        active = dtype == "float16"
+        return cls(active, cls.START if active else 1.0)
+
+    def accept(self, finite: bool) -> bool:
+        """Takes note of a step's gradients; False means that the step is to be skipped.
+
+        Raises:
+            FloatingPointError: they are not finite, and no smaller scale can help.
+        """
+        if finite:
+            self.good_steps += 1
+            if self.active and self.good_steps % self.GROW_AFTER == 0:
+                self.scale *= 2.0
+            return True
+        self.good_steps = 0
+        if not self.active or self.scale <= self.LEAST:
+            raise FloatingPointError("the gradients are not finite")
+        self.scale /= 2.0
+        return False
+
+    def to_json(self) -> dict[str, Any]:
+        return {"scale": self.scale, "good_steps": self.good_steps}
+
+    def load_json(self, data: Mapping[str, Any]) -> None:
+        if self.active:
+            self.scale, self.good_steps = float(data["scale"]), int(data["good_steps"])

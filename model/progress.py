@@ -1,0 +1,89 @@
+"""Where a training stands: what a checkpoint's ``state.json`` holds besides the tensors."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, dataclass, field
+from typing import Any, Mapping
+
+import torch
+from torch import Tensor
+
+from model.schedule import Cooldown
+
+STATE_VERSION = 1
+
+
+@dataclass
+class Progress:
+    """Counts since the run's first step; what was measured last; what was decided.
+
+    ``samples`` is the global sample counter that decides what is read next. ``trained_s`` is the
+    time trained over all attempts, the only figure here that differs between equal runs.
+    """
+
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+    trained_s: float = 0.0
+    cooldown: Cooldown | None = None
+    """Decided for a deadline; the cooldown of steps alone follows from the settings."""
+    warm_from: int = 0
+    evaluated_step: int | None = None
+    val_bpb: float | None = None
+    val_step_losses: list[float] = field(default_factory=list)
+    best_bpb: float | None = None
+    best_step: int | None = None
+    saved_step: int | None = None
+
+    def note_saved(self) -> None:
+        """The checkpoint of this step is on disk: it may be the best so far."""
+        self.saved_step = self.step
+        better = self.best_bpb is None or (self.val_bpb or 0.0) <= self.best_bpb
+        if self.val_bpb is not None and better:
+            self.best_bpb, self.best_step = self.val_bpb, self.step
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["cooldown"] = self.cooldown.to_json() if self.cooldown else None
+        return {"version": STATE_VERSION, **data}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Progress:
+        """Raises: KeyError, TypeError, ValueError: not what ``to_json`` gave."""
+        if data["version"] != STATE_VERSION:
+            raise ValueError(f"state version {data['version']!r}")
+        values = {name: data[name] for name in cls.__dataclass_fields__}
+        if values["cooldown"] is not None:
+            values["cooldown"] = Cooldown.from_json(values["cooldown"])
+        return cls(**values)
+
+
+def generator_states(device: torch.device) -> Tensor:
+    """This rank's random generators as one row of bytes: the CPU's, then the device's own.
+
+    Training draws nothing from them today; they are kept so that a model that does (dropout) is
+    resumed exactly too.
+    """
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
+
+
+def restore_generators(row: bytes, device: torch.device) -> None:
+    """Takes up what ``generator_states`` gave; a row of another kind of device is left alone."""
+    states = torch.frombuffer(bytearray(row), dtype=torch.uint8)
+    own = len(torch.get_rng_state())
+    if len(states) >= own:
+        torch.set_rng_state(states[:own])
+    if device.type == "cuda" and len(states) > own:
+        torch.cuda.set_rng_state(states[own:], device)
+
+
+def rows_to_json(rows: list[Tensor]) -> list[str]:
+    return [base64.b64encode(row.numpy().tobytes()).decode("ascii") for row in rows]
+
+
+def row_from_json(text: str) -> bytes:
+    return base64.b64decode(text)

@@ -1,0 +1,147 @@
+"""Where a training begins: at its latest sound checkpoint, at given weights, or fresh."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Mapping
+
+from model.checkpoint import (
+    CheckpointFolder,
+    Found,
+    read_manifest,
+    read_tensors,
+    read_text,
+    verify,
+)
+from model.data import PreparedData
+from model.distributed import World
+from model.landing import Landing
+from model.loop import Trained, say
+from model.precision import LossScale
+from model.progress import Progress, restore_generators, row_from_json
+from model.telemetry import Metrics
+from trmcloud.core.errors import CheckpointError, DataError
+from trmcloud.core.manifest import step_dir_name
+from trmcloud.core.pod_contract import PhaseJob
+
+_NONE, _ALL_DAMAGED = -1, -2
+
+
+def begin(
+    job: PhaseJob,
+    trained: Trained,
+    world: World,
+    data: PreparedData,
+    landing: Landing,
+    checkpoints: CheckpointFolder,
+    metrics: Metrics,
+) -> Trained:
+    """Brings ``trained`` to where this attempt starts, and the metrics file with it.
+
+    Every rank reads the checkpoint that rank 0 has verified.
+
+    Raises:
+        CheckpointError: all checkpoints are damaged, or do not fit the settings.
+        DataError: the checkpoint was trained on other data.
+    """
+    found = _agree_on_latest(checkpoints, world)
+    if found is not None:
+        _resume(found, trained, world, data, landing)
+    elif job.initial_weights:
+        _start_from(Path(job.initial_weights), trained, data)
+    if world.is_main:
+        metrics.rewind(trained.progress.step if found is not None else None)
+    return trained
+
+
+def load_weights(folder: Path, manifest: Any, model: Any) -> None:
+    """Takes up a checkpoint's weights.
+
+    Raises:
+        CheckpointError: they are those of another shape.
+    """
+    tensors = read_tensors(folder, manifest, "weights")
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise CheckpointError(
+            "the checkpoint's weights have another shape than the settings ask for",
+            where=str(folder),
+            next_step="use the settings in its manifest.json, or another folder",
+        ) from None
+
+
+def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | None:
+    step, problem = _NONE, None
+    if world.is_main:
+        checkpoints.clean()
+        try:
+            latest = checkpoints.latest_sound(say)
+            step = _NONE if latest is None else latest.manifest.step
+        except CheckpointError as error:
+            step, problem = _ALL_DAMAGED, error
+    # The largest of both: where one is told apart from none, the other ranks give the least.
+    [step] = world.largest([step if world.is_main else _ALL_DAMAGED])
+    if step == _ALL_DAMAGED:
+        raise problem or CheckpointError("every checkpoint is damaged")
+    if step == _NONE:
+        return None
+    folder = checkpoints.root / step_dir_name(step)
+    return Found(folder, read_manifest(folder))
+
+
+def _resume(
+    found: Found, trained: Trained, world: World, data: PreparedData, landing: Landing
+) -> None:
+    folder, manifest = found.folder, found.manifest
+    if manifest.tokenizer_sha256 != data.tokenizer_sha256:
+        raise DataError(
+            "the checkpoint was trained with another tokenizer",
+            where=str(folder),
+            next_step="give the data it was trained on",
+        )
+    if manifest.data_sha256 != data.source_sha256:
+        raise DataError(
+            "the checkpoint was trained on other data",
+            where=str(folder),
+            next_step="give the data it was trained on, or start a new run from its weights",
+        )
+    load_weights(folder, manifest, trained.model)
+    try:
+        trained.optimizer.load_state(read_tensors(folder, manifest, "optimizer"))
+        state: Mapping[str, Any] = json.loads(read_text(folder, manifest, "state"))
+        trained.progress = progress = Progress.from_json(state["progress"])
+        trained.loss_scale.load_json(state["loss_scale"])
+        rows = [row_from_json(text) for text in state["generators"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint's state cannot be used: {error!r}", where=str(folder)
+        ) from None
+    if world.rank < len(rows):
+        restore_generators(rows[world.rank], world.device)
+    if progress.cooldown is not None and not landing.keeps(progress.cooldown):
+        if progress.step > progress.cooldown.start:
+            progress.warm_from = progress.step
+        progress.cooldown = None
+    if world.is_main:
+        say(f"resumed from step {progress.step}")
+        if manifest.world_size != world.size:
+            say(
+                f"note: {manifest.world_size} processes saved it, {world.size} go on; "
+                "the data's order is kept, but not every bit"
+            )
+
+
+def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    if manifest.tokenizer_sha256 != data.tokenizer_sha256:
+        raise CheckpointError(
+            "the weights to start from were trained with another tokenizer", where=str(folder)
+        )
+    load_weights(folder, manifest, trained.model)
+
+
+def fresh(model: Any, optimizer: Any, dtype: str) -> Trained:
+    return Trained(model, optimizer, LossScale.of(dtype), Progress())

@@ -1,0 +1,148 @@
+"""The learning rate: warm-up, stable, cooldown 1 − √t; and when the cooldown begins.
+
+The rate is a pure function of the step once the cooldown is known, so a run that is stopped and
+resumed repeats it bit for bit. Where steps alone bind, the cooldown is known from the start.
+Where a deadline binds, one process decides it once, from a measured clock, and writes it down.
+
+Steps are counted from 0 here: ``step`` is the one about to run, after ``step`` finished ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping
+
+#: With a deadline, the cooldown takes this share of the time trained before it.
+LEAST_COOLDOWN, MOST_COOLDOWN = 0.20, 0.40
+#: Steps planned beyond those that fit. Cut short by the deadline, the last rates are merely not
+#: quite zero; finished early, paid time would be left unused.
+SURPLUS = 1.02
+#: A run whose last rate was below this share of the full one counts as cooled.
+COOLED_BELOW = 0.05
+
+
+@dataclass(frozen=True)
+class Cooldown:
+    """Steps ``start`` to ``start + steps − 1`` cool; then the run has finished its schedule."""
+
+    start: int
+    steps: int
+    deadline_at: float | None = None
+    """The deadline (epoch seconds) it was decided for; None where steps alone decide."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.steps
+
+    def to_json(self) -> dict[str, Any]:
+        return {"start": self.start, "steps": self.steps, "deadline_at": self.deadline_at}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Cooldown:
+        return cls(int(data["start"]), int(data["steps"]), data["deadline_at"])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Measured seconds: of one step, one evaluation, one save (without its evaluation)."""
+
+    step_s: float
+    evaluation_s: float
+    save_s: float
+    eval_every: int
+    save_every: int
+
+    def seconds(self, first: int, steps: int) -> float:
+        """Time that ``steps`` steps from step ``first`` on take, with the pauses between them.
+
+        A save evaluates too, where that step was not evaluated anyway. The pause after the very
+        last step is left out: it is the landing's.
+        """
+        last = first + steps - 1
+        saves, evaluations, both = (
+            last // every - first // every
+            for every in (
+                self.save_every,
+                self.eval_every,
+                math.lcm(self.eval_every, self.save_every),
+            )
+        )
+        return (
+            steps * self.step_s
+            + (evaluations + saves - both) * self.evaluation_s
+            + saves * self.save_s
+        )
+
+
+def cooldown_of_steps(steps: int, fraction: float) -> Cooldown:
+    """The cooldown of a run that only its steps end: the last ``fraction`` of them."""
+    length = round(steps * fraction)
+    return Cooldown(steps - length, length)
+
+
+def multiplier(
+    step: int, *, warmup_steps: int, cooldown: Cooldown | None, warm_from: int = 0
+) -> float:
+    """The factor on every rate at ``step``, above 0 and at most 1.
+
+    Warm-up rises linearly from ``warm_from`` on. In the cooldown t = (step − start + 1) /
+    (steps + 1), so that neither its first step is stable nor its last one idle.
+    """
+    warm = (step - warm_from + 1) / (warmup_steps + 1) if warmup_steps else 1.0
+    factor = min(1.0, max(warm, 1.0 / (warmup_steps + 1)))
+    if cooldown is not None and step >= cooldown.start:
+        done = min(step - cooldown.start + 1, cooldown.steps)
+        factor *= 1.0 - math.sqrt(done / (cooldown.steps + 1))
+    return factor
+
+
+def steps_that_fit(first: int, remaining_s: float, costs: Costs) -> int:
+    """The most steps from ``first`` on that ``remaining_s`` seconds hold, pauses included."""
+    if remaining_s <= 0 or costs.step_s <= 0:
+        return 0
+    low, high = 0, int(remaining_s / costs.step_s) + 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if costs.seconds(first, middle) <= remaining_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def decide_cooldown(
+    step: int,
+    *,
+    steps: int,
+    fraction: float,
+    elapsed_s: float,
+    remaining_s: float,
+    deadline_at: float,
+    costs: Costs,
+) -> Cooldown | None:
+    """The cooldown beginning with ``step``, or None while it is too early to begin.
+
+    It begins when what is left until the deadline is no more than ``fraction`` (held within 20
+    to 40 %) of the time trained so far, or when the recipe's own steps begin to cool, whichever
+    comes first.
+
+    Args:
+        elapsed_s: seconds since training began, earlier attempts included.
+        remaining_s: seconds until the deadline.
+    """
+    share = min(max(fraction, LEAST_COOLDOWN), MOST_COOLDOWN)
+    by_steps = cooldown_of_steps(steps, fraction)
+    if remaining_s > share * elapsed_s and step < by_steps.start:
+        return None
+    fitting = math.ceil(steps_that_fit(step, remaining_s, costs) * SURPLUS)
+    return Cooldown(step, max(1, min(steps - step, fitting)), deadline_at)
+
+
+def recent_mean(seconds: Iterable[float]) -> float:
+    """A mean of step times in which one stray pause counts at most three medians; 0 of none."""
+    ordered = sorted(seconds)
+    if not ordered:
+        return 0.0
+    most = 3.0 * ordered[len(ordered) // 2]
+    return sum(min(each, most) for each in ordered) / len(ordered)

@@ -1,0 +1,234 @@
+"""What the outside sees of a training: heartbeat, metrics, a human log, TensorBoard.
+
+Only rank 0 speaks. A heartbeat replaces its file by a rename, at most once a second and at every
+change of state; a line of metrics is written and flushed where something was logged. Neither is
+synced to disk: both tell of the present, and a checkpoint carries what must last.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, TextIO
+
+from trmcloud.core.pod_contract import (
+    HEARTBEAT_NAME,
+    METRICS_NAME,
+    TENSORBOARD_DIR,
+    Heartbeat,
+    PhaseJob,
+    dump,
+    load_heartbeat,
+)
+
+BEAT_EVERY_S = 1.0
+#: The names under which ``Heartbeat.seconds`` counts the time spent in each state.
+_SECONDS_OF = {
+    "starting": "startup",
+    "compiling": "compile",
+    "training": "training",
+    "evaluating": "evaluating",
+    "saving": "saving",
+    "landing": "landing",
+}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Epoch seconds for what others compare, monotonic ones for what is measured."""
+
+    epoch: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+def process_age_s() -> float:
+    """Seconds since this process began, interpreter start included; 0 where /proc is missing."""
+    try:
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        started = int(process_started()) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    age = uptime - started
+    # A sandbox may show another machine's uptime: then nothing is known.
+    return age if 0.0 <= age < 600.0 else 0.0
+
+
+def process_started() -> str:
+    """Field 22 of /proc/self/stat, which tells this process from a later one of the same id."""
+    try:
+        stat = Path("/proc/self/stat").read_text()
+    except OSError:
+        return ""
+    # The second field is a name in parentheses that may hold spaces.
+    return stat.rpartition(")")[2].split()[19]
+
+
+class Pulse:
+    """The heartbeat file, and the account of where the time went."""
+
+    def __init__(
+        self, job: PhaseJob, attempt: int, steps: int, clock: Clock, *, silent: bool = False
+    ) -> None:
+        self._path = Path(job.out_dir) / HEARTBEAT_NAME
+        self._clock = clock
+        self._silent = silent
+        self._seconds = dict.fromkeys(_SECONDS_OF.values(), 0.0)
+        self._since = clock.monotonic() - process_age_s()
+        self._written = -math.inf
+        self.now = Heartbeat(
+            run_id=job.run_id,
+            phase=job.phase,
+            attempt=attempt,
+            pid=os.getpid(),
+            pid_started=process_started(),
+            at=clock.epoch(),
+            state="starting",
+            step=0,
+            steps=steps,
+        )
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds by state up to now."""
+        self._account()
+        return dict(self._seconds)
+
+    def enter(self, state: str, **news: Any) -> None:
+        """Changes state and says so at once."""
+        self._account()
+        self.now = replace(self.now, state=state, **news)
+        self._write()
+
+    @contextmanager
+    def during(self, state: str) -> Iterator[None]:
+        """In ``state`` for the block; a landing trainer stays landing whatever it does."""
+        before = self.now.state
+        if before != "landing":
+            self.enter(state)
+        yield
+        if before != "landing":
+            self.enter(before)
+
+    def beat(self, **news: Any) -> None:
+        """Takes up news; writes if the last heartbeat is a second old."""
+        self.now = replace(self.now, **news)
+        if self._clock.monotonic() - self._written >= BEAT_EVERY_S:
+            self._account()
+            self._write()
+
+    def end(self, outcome: str, message: str = "") -> None:
+        self.enter("ended", outcome=outcome, message=message[:2000])
+
+    def _account(self) -> None:
+        now = self._clock.monotonic()
+        name = _SECONDS_OF.get(self.now.state)
+        if name is not None:
+            self._seconds[name] += now - self._since
+        self._since = now
+
+    def _write(self) -> None:
+        if self._silent:
+            return
+        seconds = {name: round(value, 3) for name, value in self._seconds.items()}
+        self.now = replace(self.now, at=self._clock.epoch(), seconds=seconds)
+        self._written = self._clock.monotonic()
+        replace_text(self._path, dump(self.now))
+
+
+def end_for_another(job: PhaseJob, attempt: int, outcome: str, message: str, now: float) -> None:
+    """A rank other than 0 fails: rank 0 may hang in a collective, so this rank writes the end."""
+    path = Path(job.out_dir) / HEARTBEAT_NAME
+    with suppress(OSError, ValueError):
+        last = load_heartbeat(path.read_bytes())
+        if last.attempt == attempt and last.state != "ended":
+            ended = replace(last, state="ended", outcome=outcome, message=message[:2000], at=now)
+            replace_text(path, dump(ended))
+
+
+def ended_by_another(job: PhaseJob, attempt: int) -> bool:
+    """Whether another rank has already said how this attempt ended."""
+    try:
+        last = load_heartbeat((Path(job.out_dir) / HEARTBEAT_NAME).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return last.attempt == attempt and last.state == "ended"
+
+
+class Metrics:
+    """``metrics.jsonl`` and TensorBoard's scalars."""
+
+    def __init__(self, out_dir: Path, clock: Clock) -> None:
+        self._path = out_dir / METRICS_NAME
+        self._board_dir = out_dir / TENSORBOARD_DIR
+        self._clock = clock
+        self._board: Any = None
+        self._file: TextIO | None = None
+
+    def rewind(self, step: int | None) -> None:
+        """Drops every line after ``step`` (all lines where None) and any cut one, atomically."""
+        if self._path.exists():
+            kept = []
+            for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+                with suppress(ValueError, KeyError, TypeError):
+                    if step is not None and json.loads(line)["step"] <= step:
+                        kept.append(line + "\n")
+            replace_text(self._path, "".join(kept))
+
+    def open_board(self, step: int) -> None:
+        """Starts TensorBoard's file where TensorBoard is installed; later steps are purged."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self._board = SummaryWriter(str(self._board_dir), purge_step=step, max_queue=200)
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """One line; floats that are not finite become null."""
+        if self._file is None:
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
+        line = {"kind": kind, "step": step, "at": round(self._clock.epoch(), 3), **values}
+        self._file.write(json.dumps(_finite(line)) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in _scalars(values):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Gives the file this content in one rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, (list, tuple)):
+            yield from ((f"{name}/{number}", each) for number, each in enumerate(value))
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield name, value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,247 @@
+"""One phase of training: ``torchrun --standalone --nproc_per_node N -m model.train``.
+
+The job's path stands in TRMCLOUD_JOB, the deadline in TRMCLOUD_DEADLINE_AT, the attempt in
+TRMCLOUD_ATTEMPT. However it ends, the heartbeat says how: its ``outcome`` is one of
+``pod_contract.OUTCOMES``. The exit code is 0 after finishing or landing, else 1.
+
+torch is imported late: the first heartbeat, and the handlers of signals, must not wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Mapping, Sequence
+
+from model.command import error_json, run_command
+from model.signals import SignalFlag
+from model.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
+from trmcloud.core.errors import (
+    CheckpointError,
+    DataError,
+    MissingExtra,
+    TrmcloudError,
+    UsageError,
+)
+from trmcloud.core.pod_contract import (
+    CHECKPOINTS_DIR,
+    CLEAN,
+    ENV_ATTEMPT,
+    ENV_JOB,
+    ContractError,
+    PhaseJob,
+    load_job,
+)
+from trmcloud.core.recipe import PhaseRecipe
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    argparse.ArgumentParser(
+        prog="python -m model.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: TRMCLOUD_JOB=job.json torchrun --standalone --nproc_per_node 2 "
+        "-m model.train",
+    ).parse_args(arguments)
+    flag = SignalFlag().install()
+    outcome = ""
+
+    def command() -> None:
+        nonlocal outcome
+        job, settings, attempt = _read(os.environ)
+        outcome = attend(job, settings, attempt, flag, os.environ, Clock())
+
+    code = run_command(command)
+    if outcome in CLEAN:
+        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not a normal exit: a collective that a dead rank has left hanging would hold it up.
+    os._exit(code or 1)
+
+
+def attend(
+    job: PhaseJob,
+    settings: PhaseRecipe,
+    attempt: int,
+    flag: SignalFlag,
+    environment: Mapping[str, str],
+    clock: Clock,
+) -> str:
+    """Trains one attempt on this rank, and sees to it that its end is told.
+
+    Returns:
+        The outcome, one of ``pod_contract.OUTCOMES``.
+    """
+    is_main = environment.get("RANK", "0") == "0"
+    out_dir = Path(job.out_dir)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    pulse = Pulse(job, attempt, settings.steps, clock, silent=not is_main)
+    metrics = Metrics(out_dir, clock)
+    message = ""
+    try:
+        pulse.enter("starting")
+        outcome = _train(job, settings, attempt, flag, environment, clock, pulse, metrics)
+    except BaseException as error:
+        outcome, message = _outcome_of(error)
+        _tell(error, outcome)
+        if not is_main:
+            end_for_another(job, attempt, outcome, message, clock.epoch())
+            return outcome
+        if outcome == "crashed" and ended_by_another(job, attempt):
+            return outcome  # that rank's error is the cause, this one's only its echo
+    if is_main:
+        try:
+            metrics.write("end", pulse.now.step, outcome=outcome, message=message)
+            metrics.close()
+        except OSError as error:
+            print(f"the metrics' last line is lost: {error}", file=sys.stderr)
+        pulse.end(outcome, message)
+    return outcome
+
+
+def _train(
+    job: PhaseJob,
+    settings: PhaseRecipe,
+    attempt: int,
+    flag: SignalFlag,
+    environment: Mapping[str, str],
+    clock: Clock,
+    pulse: Pulse,
+    metrics: Metrics,
+) -> str:
+    from model.data import open_data
+    from model.landing import Landing, Limits
+
+    limits = Limits.from_environment(environment)
+    data = open_data(Path(job.data_dir))
+
+    import torch
+
+    from model import resume
+    from model.checkpoint import CheckpointFolder
+    from model.distributed import join_world, parallel
+    from model.loop import Outlets, Trainer, say
+    from model.optim import Optimizer
+    from model.peaks import peak_flops
+    from model.precision import DTYPES, check_dtype
+    from model.trm import TRM, Shape
+
+    world = join_world(environment)
+    device = world.device
+    check_dtype(settings.dtype, device)
+    _check_shape(settings, data.tokenizer.vocab_size)
+    torch.manual_seed(settings.seed + world.rank)
+
+    model = TRM(Shape.of(settings), DTYPES[settings.dtype]).to(device)
+    model.initialise(settings.seed)
+    landing = Landing(settings, limits, world, flag)
+    checkpoints = CheckpointFolder(Path(job.out_dir) / CHECKPOINTS_DIR)
+    trained = resume.begin(
+        job,
+        resume.fresh(model, Optimizer(model, settings), settings.dtype),
+        world,
+        data,
+        landing,
+        checkpoints,
+        metrics,
+    )
+    if settings.compile:
+        model.compile_parts()
+    peak = None
+    if device.type == "cuda":
+        peak = peak_flops(torch.cuda.get_device_name(device), settings.dtype)
+    if world.is_main:
+        step = trained.progress.step
+        parameters = sum(each.numel() for each in model.parameters())
+        metrics.open_board(step)
+        metrics.write(
+            "start",
+            step,
+            attempt=attempt,
+            from_step=step,
+            world_size=world.size,
+            params=parameters,
+            device=device.type,
+        )
+        say(f"{parameters:,} parameters on {world.size} × {device.type}, from step {step}")
+    outlets = Outlets(checkpoints, metrics, pulse, clock)
+    trainer = Trainer(
+        job, settings, world, data, trained, parallel(model, world), landing, outlets, peak
+    )
+    outcome = trainer.run()
+    world.close()
+    return outcome
+
+
+def _read(environment: Mapping[str, str]) -> tuple[PhaseJob, PhaseRecipe, int]:
+    path = environment.get(ENV_JOB, "")
+    if not path:
+        raise UsageError(f"{ENV_JOB} is not set", next_step=f"{ENV_JOB}=…/job.json")
+    try:
+        job = load_job(Path(path).read_bytes())
+        settings = PhaseRecipe.from_json(job.settings)
+        return job, settings, int(environment.get(ENV_ATTEMPT, "1"))
+    except (OSError, ContractError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"the job cannot be read: {error}", where=path) from None
+
+
+def _check_shape(settings: PhaseRecipe, known_ids: int) -> None:
+    if settings.width % settings.head_dim or settings.head_dim % 2:
+        raise UsageError(
+            f"head_dim {settings.head_dim} must be even and divide width {settings.width}",
+            next_step="--set head_dim=32",
+        )
+    if known_ids > settings.vocab_size:
+        raise UsageError(
+            f"the data's tokenizer has {known_ids} ids, the model room for {settings.vocab_size}",
+            next_step=f"--set vocab_size={known_ids}, or prepare the data again",
+        )
+
+
+def _outcome_of(error: BaseException) -> tuple[str, str]:
+    """The contract's name for this error, and one line about it."""
+    text = str(error) if isinstance(error, TrmcloudError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, TrmcloudError) and error.next_step:
+        text += f". Next: {error.next_step}"
+    if isinstance(error, FloatingPointError):
+        return "non_finite", str(error)
+    if isinstance(error, DataError):
+        return "bad_data", text
+    if isinstance(error, CheckpointError):
+        return "bad_checkpoint", text
+    if isinstance(error, (TrmcloudError, ModuleNotFoundError)):
+        if isinstance(error, ModuleNotFoundError):
+            text = str(MissingExtra(f"the trainer ({error.name})", "train"))
+        return "bad_config", text
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return "disk_full", text
+    # torch's out-of-memory error is told by its name, as torch may not be there; a CPU's
+    # allocator raises a plain RuntimeError.
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    ):
+        return "out_of_memory", text
+    return "crashed", text
+
+
+def _tell(error: BaseException, outcome: str) -> None:
+    if isinstance(error, TrmcloudError):
+        print(f"error: {error}", file=sys.stderr)
+        print(error_json(error), file=sys.stderr)
+    elif outcome == "crashed":
+        traceback.print_exception(error)
+    else:
+        print(f"error: {outcome}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

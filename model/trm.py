@@ -1,0 +1,297 @@
+"""TRM: a small stack of blocks, applied again and again, judged after every pass.
+
+With E the embedding and rms(h) = h / √(mean(h²) + ε) without parameters, one forward pass over
+token ids (B, T) is
+
+    x = rms(E[ids]);  y = x;  z = 0
+    repeat for every supervision step i < N:
+        for every layer:  z += Block(y + z + x)  (``loops`` times),  then  y += Block(y + z)
+        ℓᵢ = cross-entropy(15·tanh(head(rms(y)) / 15), targets)
+
+A block normalises its input itself, so ``Block(h)`` stands for "block of rms(h)". Nothing is
+detached between supervision steps: the gradient of a late loss runs through all earlier passes.
+
+The control is the same amount of arithmetic without recursion: N·(loops + 1)·depth blocks, each
+with weights of its own and used once, judged at the same N places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trmcloud.core.recipe import PhaseRecipe
+
+LOGIT_CAP = 15.0
+ROPE_BASE = 10_000.0
+NORM_EPS = 1e-6
+#: The most logits (tokens × vocabulary) alive at once: 2²⁷ floats are half a GiB. Beyond it the
+#: head runs in pieces that the backward pass computes again; N steps of 32 × 1024 tokens at 65,536
+#: ids would otherwise hold 34 GB for their logits alone.
+MAX_LOGITS = 1 << 27
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides the weights' sizes and the arithmetic of one forward pass."""
+
+    vocab_size: int
+    depth: int
+    width: int
+    head_dim: int
+    supervision_steps: int
+    loops: int
+    sequence: int
+    control: bool = False
+
+    @classmethod
+    def of(cls, settings: PhaseRecipe) -> Shape:
+        return cls(
+            vocab_size=settings.vocab_size,
+            depth=settings.depth,
+            width=settings.width,
+            head_dim=settings.head_dim,
+            supervision_steps=settings.supervision_steps,
+            loops=settings.loops,
+            sequence=settings.sequence,
+            control=settings.control,
+        )
+
+    @property
+    def applications(self) -> int:
+        """Blocks applied to a token in one forward pass."""
+        return self.supervision_steps * self.depth * (self.loops + 1)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks with weights of their own."""
+        return self.applications if self.control else self.depth
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of forward and backward per trained token.
+
+        6 per weight and application, plus attention's 12·D·T per block over a full (uncut by the
+        causal mask) sequence: 6·[16·D²·applications + N·V·D] + 12·D·T·applications.
+        """
+        weights = 16 * self.width**2 * self.applications
+        head = self.supervision_steps * self.vocab_size * self.width
+        return 6.0 * (weights + head) + 12.0 * self.width * self.sequence * self.applications
+
+
+class Cache:
+    """Keys and values of past tokens: a slot for each application of a block.
+
+    Applications are keyed by (step, layer, loop); ``loops`` itself is the loop number of a layer's
+    last application, the one that updates y.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.length = 0
+        self._slots: dict[tuple[int, int, int], Slot] = {}
+
+    def slot(self, key: tuple[int, int, int]) -> Slot:
+        return self._slots.setdefault(key, Slot(self))
+
+
+class Slot:
+    """One application's keys and values, each (B, heads, capacity, head_dim)."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Adds k and v (B, heads, new, head_dim) behind those of the cache's tokens.
+
+        Returns:
+            All keys and values so far, and which of them each new token may see: (new, all) bool.
+        """
+        if self._kept is None:
+            shape = (*k.shape[:2], self._cache.capacity, k.shape[3])
+            self._kept = k.new_empty(shape), v.new_empty(shape)
+        keys, values = self._kept
+        past, new = self._cache.length, k.shape[2]
+        keys[:, :, past : past + new] = k
+        values[:, :, past : past + new] = v
+        seen = torch.ones(new, past + new, dtype=torch.bool, device=k.device).tril(past)
+        return keys[:, :, : past + new], values[:, :, : past + new], seen
+
+
+class Block(nn.Module):
+    """Causal attention and SwiGLU with residuals of their own: 16·D² weights, no biases.
+
+    Attention's four D×D matrices make 4·D²; SwiGLU's hidden 4·D makes 3·D·4D = 12·D².
+    """
+
+    def __init__(self, width: int, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.mix = nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(width, 4 * width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(
+        self,
+        h: Tensor,
+        turn: tuple[Tensor, Tensor],
+        slot: Slot | None = None,
+    ) -> Tensor:
+        """(B, T, D) → (B, T, D). ``turn`` holds RoPE's cosines and sines for these T positions."""
+        # rms(rms(h)) = rms(h): the norm at the block's door also serves attention.
+        h = rms(h)
+        h = h + self._attend(h, turn, slot)
+        inner = rms(h)
+        return h + self.down(F.silu(self.gate(inner)) * self.up(inner))
+
+    def _attend(self, h: Tensor, turn: tuple[Tensor, Tensor], slot: Slot | None) -> Tensor:
+        batch, new, width = h.shape
+        heads = (batch, new, -1, self.head_dim)
+        q = rms(_rotate(self.query(h).view(heads).transpose(1, 2), turn))
+        k = rms(_rotate(self.key(h).view(heads).transpose(1, 2), turn))
+        v = self.value(h).view(heads).transpose(1, 2)
+        if slot is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            k, v, seen = slot.extend(k, v)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        out: Tensor = self.mix(mixed.transpose(1, 2).reshape(batch, new, width))
+        return out
+
+
+class TRM(nn.Module):
+    """The model of this module's docstring; ``forward`` gives losses, ``decode`` logits."""
+
+    def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.shape = shape
+        self.compute_dtype = compute_dtype
+        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
+        self.blocks = nn.ModuleList(Block(shape.width, shape.head_dim) for _ in range(shape.blocks))
+        self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
+
+    def initialise(self, seed: int) -> None:
+        """Fresh weights, the same on every rank and device for one seed.
+
+        Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
+        ``down``) and the head start at zero, so that a fresh model predicts every id alike.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        for name, weight in self.named_parameters():
+            if name.startswith("head.") or ".mix." in name or ".down." in name:
+                fresh = torch.zeros(weight.shape)
+            else:
+                std = 1.0 if name.startswith("embedding.") else weight.shape[1] ** -0.5
+                fresh = torch.empty(weight.shape).normal_(0.0, std, generator=generator)
+            with torch.no_grad():
+                weight.copy_(fresh)
+
+    def forward(self, ids: Tensor, targets: Tensor, per_token: bool = False) -> Tensor:
+        """Cross-entropy in nats after every supervision step.
+
+        Args:
+            ids, targets: (B, T) token ids.
+            per_token: give every token's loss instead of their mean.
+
+        Returns:
+            (N,) mean losses, or (N, B, T) where ``per_token``.
+        """
+        losses = [self._loss(y, targets, per_token) for y in self._states(ids)]
+        return torch.stack(losses)
+
+    def compile_parts(self) -> None:
+        """Compiles a block and the head's loss, not the whole recursion.
+
+        All blocks share one compiled graph: seconds instead of the minutes that the unrolled
+        N·(loops + 1)·depth applications would take, for the same fused kernels.
+        """
+        for block in self.blocks:
+            block.compile()
+        self._token_losses = torch.compile(self._token_losses)  # type: ignore[method-assign]
+
+    @torch.no_grad()
+    def decode(self, ids: Tensor, cache: Cache) -> Tensor:
+        """Logits (B, V) for what follows the last of ``ids`` (B, new), after all N steps.
+
+        ``cache`` holds the tokens before ``ids`` and takes them up.
+        """
+        y = ids
+        for state in self._states(ids, cache):
+            y = state
+        cache.length += ids.shape[1]
+        return self._logits(y[:, -1]).float()
+
+    def _states(self, ids: Tensor, cache: Cache | None = None) -> Iterator[Tensor]:
+        """y (B, T, D) after each supervision step."""
+        shape = self.shape
+        x = rms(self.embedding(ids)).to(self.compute_dtype)
+        turn = self._turn(ids.shape[1], cache.length if cache else 0, ids.device)
+        y, z = x, torch.zeros_like(x)
+        used = 0
+        for step in range(shape.supervision_steps):
+            for layer in range(shape.depth):
+                for loop in range(shape.loops + 1):
+                    block = self.blocks[used if shape.control else layer]
+                    slot = cache.slot((step, layer, loop)) if cache else None
+                    used += 1
+                    if shape.control:
+                        y = y + block(y, turn, slot)
+                    elif loop < shape.loops:
+                        z = z + block(x + y + z, turn, slot)
+                    else:
+                        y = y + block(y + z, turn, slot)
+            yield y
+
+    def _turn(self, new: int, past: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        half = self.shape.head_dim // 2
+        rates = ROPE_BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
+        angles = torch.arange(past, past + new, device=device, dtype=torch.float32)[:, None] * rates
+        return angles.cos().to(self.compute_dtype), angles.sin().to(self.compute_dtype)
+
+    def _logits(self, y: Tensor) -> Tensor:
+        return LOGIT_CAP * torch.tanh(self.head(rms(y)).float() / LOGIT_CAP)
+
+    def _loss(self, y: Tensor, targets: Tensor, per_token: bool) -> Tensor:
+        flat, wanted = y.flatten(0, 1), targets.flatten()
+        rows = max(1, MAX_LOGITS // self.shape.vocab_size)
+        if len(flat) <= rows:
+            losses = self._token_losses(flat, wanted)
+        else:
+            losses = torch.cat(
+                [
+                    checkpoint(
+                        self._token_losses,
+                        flat[start : start + rows],
+                        wanted[start : start + rows],
+                        use_reentrant=False,
+                        preserve_rng_state=False,
+                    )
+                    for start in range(0, len(flat), rows)
+                ]
+            )
+        return losses.view(targets.shape) if per_token else losses.mean()
+
+    def _token_losses(self, y: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(self._logits(y), targets, reduction="none")
+
+
+def rms(h: Tensor) -> Tensor:
+    """h / √(mean(h²) + ε) over the last dimension, in h's own dtype."""
+    return F.rms_norm(h, (h.shape[-1],), eps=NORM_EPS).to(h.dtype)
+
+
+def _rotate(h: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """RoPE (Su et al. 2021) on (B, heads, T, head_dim): turns each pair (hⱼ, hⱼ₊ₕₐₗ𝒻)."""
+    cos, sin = turn
+    first, second = h.chunk(2, dim=-1)
+    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
