@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
 from functools import total_ordering
 
 _MICROS_PER_USD = 1_000_000
 _SECONDS_PER_HOUR = 3600
+_MOST_DIGITS = 18
 
 
 @total_ordering
@@ -36,10 +37,17 @@ class Usd:
             raise ValueError(f"{amount!r} is not an amount of dollars") from None
         if not value.is_finite():
             raise ValueError(f"{amount!r} is not a finite amount of dollars")
-        micros = value * _MICROS_PER_USD
-        if micros != micros.to_integral_value():
+        # Before any arithmetic: 1e999999999 would fill the memory with zeros.
+        if value and value.adjusted() > _MOST_DIGITS:
+            raise ValueError(f"{amount!r} is more money than there is")
+        if value and value.adjusted() < -_MOST_DIGITS:
             raise ValueError(f"{amount!r} is finer than a millionth of a dollar")
-        object.__setattr__(self, "micros", int(micros))
+        # Whole numbers, since decimal arithmetic rounds to 28 digits without a word.
+        numerator, denominator = value.as_integer_ratio() if value else (0, 1)
+        micros, finer = divmod(numerator * _MICROS_PER_USD, denominator)
+        if finer:
+            raise ValueError(f"{amount!r} is finer than a millionth of a dollar")
+        object.__setattr__(self, "micros", micros)
 
     @classmethod
     def from_micros(cls, micros: int) -> Usd:
@@ -52,9 +60,8 @@ class Usd:
     @classmethod
     def rounded_up(cls, amount: Decimal) -> Usd:
         """The least Usd that is not below ``amount`` (USD)."""
-        return cls.from_micros(
-            int((amount * _MICROS_PER_USD).to_integral_value(rounding=ROUND_CEILING))
-        )
+        numerator, denominator = amount.as_integer_ratio()
+        return cls.from_micros(-(-numerator * _MICROS_PER_USD // denominator))
 
     @property
     def amount(self) -> Decimal:
@@ -73,7 +80,8 @@ class Usd:
     def __mul__(self, factor: int | Decimal) -> Usd:
         if isinstance(factor, bool) or not isinstance(factor, int | Decimal):
             return NotImplemented
-        return Usd.rounded_up(self.amount * factor)
+        numerator, denominator = factor.as_integer_ratio()
+        return Usd.from_micros(-(-self.micros * numerator // denominator))
 
     __rmul__ = __mul__
 
@@ -92,10 +100,13 @@ class Usd:
         return self.micros / _MICROS_PER_USD
 
     def __str__(self) -> str:
-        """``$1,234.56``; amounts under a dollar that need them keep up to four places."""
+        """``$1,234.56``; amounts under a dollar that need them keep up to four places, and those
+        that would look like nothing then, all six."""
         sign = "-" if self.micros < 0 else ""
         magnitude = abs(self.amount)
         places = 2 if magnitude >= 1 or magnitude * 100 == int(magnitude * 100) else 4
+        if 0 < abs(self.micros) < 100:
+            places = 6
         return f"{sign}${magnitude:,.{places}f}"
 
     def __repr__(self) -> str:
@@ -141,7 +152,11 @@ def affordable_seconds(budget: Usd, rate_usd_per_hour: Usd) -> float:
     if budget.micros <= 0:
         return 0.0
     millis = budget.micros * _SECONDS_PER_HOUR * 1000 // rate_usd_per_hour.micros
-    return millis / 1000
+    seconds = millis / 1000
+    # The nearest float may lie a hair above its milliseconds; cost() would take it up to the next.
+    while cost(rate_usd_per_hour, seconds) > budget:
+        seconds = math.nextafter(seconds, 0.0)
+    return seconds
 
 
 def parse_budget(text: str) -> Usd:
