@@ -23,15 +23,15 @@ FREQUENCIES = 256
 
 
 class Matrix(NamedTuple):
-    """``count`` weight matrices of ``rows`` × ``columns``."""
+    """``number`` weight matrices of ``rows`` × ``columns``."""
 
     rows: int
     columns: int
-    count: int
+    number: int
 
     @property
     def parameters(self) -> int:
-        return self.rows * self.columns * self.count
+        return self.rows * self.columns * self.number
 
 
 class Work(NamedTuple):
@@ -104,7 +104,7 @@ def muon_flops(work: Work) -> float:
     total = 0.0
     for matrix in work.matrices:
         small, large = sorted((matrix.rows, matrix.columns))
-        total += matrix.count * 5 * (4.0 * small * small * large + 2.0 * small**3)
+        total += matrix.number * 5 * (4.0 * small * small * large + 2.0 * small**3)
     return total * work.layers
 
 

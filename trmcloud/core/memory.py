@@ -14,19 +14,29 @@ from trmcloud.core.recipe import PhaseRecipe
 GB = 1e9
 BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-#: Values of width D that one block application keeps per token for the backward pass: x and its
-#: norm, q, k, v before and after QK-norm and RoPE, the attention's output (7 + 2 + 1), the second
-#: norm and residual (2), gate, up and their product at hidden 4·D (12).
-BLOCK_VALUES_PER_TOKEN = 26
-#: Per logit and supervision step: the capped logits at the compute dtype, their float32 copy and
-#: the float32 softmax that the loss keeps.
-LOGIT_BYTES_FLOAT32 = 8
+#: Values of width D that one block application keeps per position for the backward pass, beside
+#: its MLP: input, norms, q, k, v before and after RoPE and norm, attention's output. Counted on
+#: the real TRM block: 27 in all at float32, 31 under bfloat16 autocast, of which the gated MLP's
+#: gate, SiLU, up and product are 16 (hidden 4·D). Compiled blocks keep less; nothing is taken off
+#: for that.
+ATTENTION_VALUES = 11.0
+AUTOCAST_VALUES = 4.0
+KEPT_MLP_TENSORS = {3: 4 / 3, 2: 1.5}
+"""MLP tensors kept per hidden tensor computed, by the number of MLP matrices."""
+LOGIT_BYTES = 8
+"""Kept per logit: the capped logits and their softmax, in float32."""
+LOGIT_SCRATCH_BYTES = 20
+"""Per logit of the piece at work: head output, float32 copy, cap, softmax, gradient."""
+MAX_LOGITS = 1 << 27
+"""Beyond this many logits (tokens × vocabulary) the trainer's head runs in pieces that the
+backward pass computes again, so that one piece alone is alive."""
 #: Largest share of a GPU's memory to plan with: the rest is the allocator's fragments.
 USABLE_SHARE = 0.92
 CUDA_CONTEXT_GB = 1.0
-WORKSPACE_GB = 1.0
+COMPILE_WORKSPACE_GB = 1.0
 CPU_PROCESS_GB = 0.6
-DDP_BUCKET_BYTES_PER_PARAMETER = 4
+BUCKET_GB = 0.03
+"""DDP reduces in buckets of 25 MB that the gradients themselves live in."""
 
 
 class Memory(NamedTuple):
@@ -48,47 +58,83 @@ class Memory(NamedTuple):
 def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True) -> Memory:
     """GB of one of ``processes`` data-parallel processes with ``settings.batch`` sequences each.
 
-    Weights and gradients are float32 (matmuls run at ``dtype`` by autocast), Muon holds one
-    float32 momentum per block matrix, AdamW two states per embedding and head parameter.
+    Weights and gradients are float32, with a copy of the weights at ``dtype`` that autocast holds.
+    Muon keeps one float32 momentum per block matrix, AdamW two states per parameter, an EMA one.
+    FSDP divides all of these by ``processes``, and gathers two blocks at a time.
     """
     work = work_of(settings)
-    tokens = settings.batch * settings.sequence
     compute = BYTES[settings.dtype]
     cast = 0 if settings.dtype == "float32" else compute
+    states = state_bytes(settings, work)
+    sharded = settings.sharding == "fsdp" and processes > 1
+    share = processes if sharded else 1
+    if sharded:
+        # Two blocks' weights at the compute dtype (at work, and fetched ahead), one block's
+        # gradients, and the tables, which are gathered whole.
+        communication = 1.0 * work.block_parameters * (2 * compute + 4)
+        communication += work.table_parameters * compute
+        weights = work.parameters * 4 / share
+    else:
+        communication = BUCKET_GB * GB if processes > 1 else 0.0
+        weights = work.parameters * (4 + cast)
+    fixed = (CUDA_CONTEXT_GB + COMPILE_WORKSPACE_GB) if on_gpu else CPU_PROCESS_GB
     return Memory(
-        weights=work.parameters * (4 + cast) / GB,
-        gradients=work.parameters * 4 / GB,
-        optimizer=(work.matrix_parameters * 4 + work.table_parameters * 8) / GB,
-        communication=_ddp_bytes(work, processes) / GB,
-        activations=tokens
-        * work.block_applications
-        * BLOCK_VALUES_PER_TOKEN
-        * settings.width
-        * compute
-        / GB,
-        logits=tokens
-        * settings.vocab_size
-        * work.head_applications
-        * (LOGIT_BYTES_FLOAT32 + compute)
-        / GB,
-        workspace=(CUDA_CONTEXT_GB + WORKSPACE_GB) if on_gpu else CPU_PROCESS_GB,
+        weights=weights / GB,
+        gradients=work.parameters * 4 / share / GB,
+        optimizer=states / share / GB,
+        communication=communication / GB,
+        activations=_activation_bytes(settings, work, compute) / GB,
+        logits=_logit_bytes(settings, work) / GB,
+        workspace=fixed,
     )
 
 
-def smaller_batches(settings: PhaseRecipe) -> Iterator[tuple[int, int]]:
-    """(batch, accumulation) that keep the global batch, from the asked batch downwards."""
+def state_bytes(settings: PhaseRecipe, work: Work) -> float:
+    """Optimizer states and EMA, over all processes."""
+    if settings.optimizer == "muon":
+        states = work.matrix_parameters * 4.0 + work.table_parameters * 8.0
+    else:
+        states = work.parameters * 8.0
+    return states + (work.parameters * 4.0 if settings.ema else 0.0)
+
+
+def checkpoint_bytes(settings: PhaseRecipe) -> int:
+    """One checkpoint on disk: float32 weights and optimizer states."""
+    work = work_of(settings)
+    return work.parameters * 4 + round(state_bytes(settings, work))
+
+
+def weights_bytes(settings: PhaseRecipe) -> float:
+    return work_of(settings).parameters * 4.0
+
+
+def kept_values(settings: PhaseRecipe, work: Work) -> float:
+    """Values of D kept per position and block application."""
+    matrices = 1 + work.matrices[1].number
+    mlp = work.mlp_values * KEPT_MLP_TENSORS[matrices]
+    return ATTENTION_VALUES + mlp + (0 if settings.dtype == "float32" else AUTOCAST_VALUES)
+
+
+def batches(settings: PhaseRecipe, largest: int | None = None) -> Iterator[tuple[int, int]]:
+    """(batch, accumulation) that keep the global batch, from ``largest`` (or the asked batch)
+    downwards."""
     whole = settings.batch * settings.accumulation
-    for batch in range(settings.batch, 0, -1):
+    for batch in range(min(whole, largest or settings.batch), 0, -1):
         if whole % batch == 0:
             yield batch, whole // batch
 
 
-def _ddp_bytes(work: Work, processes: int) -> float:
-    """DDP's buckets hold the gradients once more."""
-    return work.parameters * DDP_BUCKET_BYTES_PER_PARAMETER if processes > 1 else 0.0
+def _activation_bytes(settings: PhaseRecipe, work: Work, compute: int) -> float:
+    positions = settings.batch * settings.sequence * work.positions
+    one = positions * settings.width * compute
+    block = one * kept_values(settings, work)
+    if settings.activation_checkpointing:
+        return work.block_applications * one + block
+    return work.block_applications * block
 
 
-def checkpoint_bytes(settings: PhaseRecipe) -> int:
-    """Bytes of one checkpoint on disk: float32 weights, and the optimizer's state beside them."""
-    work = work_of(settings)
-    return 4 * work.parameters + 4 * work.matrix_parameters + 8 * work.table_parameters
+def _logit_bytes(settings: PhaseRecipe, work: Work) -> float:
+    logits = settings.batch * settings.sequence * settings.vocab_size
+    if logits > MAX_LOGITS:
+        return float(MAX_LOGITS * LOGIT_SCRATCH_BYTES)
+    return float(logits * (LOGIT_BYTES * work.head_applications + LOGIT_SCRATCH_BYTES))

@@ -7,15 +7,16 @@ per (SKU, count).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, NamedTuple
+from typing import NamedTuple
 
+from trmcloud.core.fitting import fit_settings
 from trmcloud.core.flops import work_of
 from trmcloud.core.hardware import hardware_name
-from trmcloud.core.memory import USABLE_SHARE, Memory, predict_memory, smaller_batches
+from trmcloud.core.memory import USABLE_SHARE, Memory, weights_bytes
 from trmcloud.core.plan import Interval, PhasePlan
 from trmcloud.core.recipe import PhaseRecipe, Recipe
 from trmcloud.core.spec import RunSpec
-from trmcloud.core.speed import Machine, PhaseTime, predict_phase, startup_s, weights_bytes
+from trmcloud.core.speed import Machine, PhaseTime, predict_phase, startup_s
 
 HOUR_S = 3600.0
 
@@ -70,7 +71,9 @@ def outlook_on(
     for name in spec.phases:
         asked = recipe.resolve(name, hardware=hardware, gpus=machine.processes, overrides=overrides)
         asked = _with_length(asked, spec, machine.processes)
-        settings, memory, why = _fit_batch(asked, machine, overrides)
+        settings, memory, why = fit_settings(
+            asked, machine, overrides, has_trainer=recipe.has_trainer
+        )
         fits = fits and memory.total <= machine.memory_gb * USABLE_SHARE
         if worst is None or memory.total > worst.total:
             worst = memory
@@ -127,10 +130,7 @@ def lands_at(outlook: Outlook, soft_stop_s: float) -> tuple[str, int, int] | Non
     left = soft_stop_s - outlook.startup.p50
     for phase, time in zip(outlook.phases, outlook.times, strict=True):
         if left < time.seconds.p50 - time.landing.p50:
-            pace = (time.training.p50 + time.evaluation.p50 + time.saving.p50) / (
-                phase.settings.steps
-            )
-            steps = int(max(0.0, left - time.start.p50 - time.compile.p50) / pace)
+            steps = int(max(0.0, left - time.start.p50 - time.compile.p50) / time.pace_s)
             return phase.name, min(steps, phase.settings.steps), phase.settings.steps
         left -= time.seconds.p50
     return None
@@ -143,36 +143,6 @@ def _with_length(settings: PhaseRecipe, spec: RunSpec, processes: int) -> PhaseR
         steps = -(-spec.tokens // settings.tokens_per_step(processes))
         return dataclasses.replace(settings, steps=max(1, steps))
     return settings
-
-
-def _fit_batch(
-    asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, Any]
-) -> tuple[PhaseRecipe, Memory, str]:
-    """The largest micro-batch that fits and keeps the global batch, its memory, and the reason."""
-    room_gb = machine.memory_gb * USABLE_SHARE
-    first = predict_memory(asked, machine.processes, on_gpu=machine.on_gpu)
-    if first.total <= room_gb:
-        return asked, first, ""
-    need = f"batch {asked.batch} needs {first.total:,.0f} of {machine.memory_gb:,.0f} GB"
-    if "batch" in overrides:
-        for batch, accumulation in smaller_batches(asked):
-            tried = dataclasses.replace(asked, batch=batch, accumulation=accumulation)
-            if predict_memory(tried, machine.processes, on_gpu=machine.on_gpu).total <= room_gb:
-                return asked, first, f"{need}; --set batch={batch} would fit"
-        return asked, first, need
-    memory = first
-    for batch, accumulation in smaller_batches(asked):
-        settings = dataclasses.replace(asked, batch=batch, accumulation=accumulation)
-        memory = predict_memory(settings, machine.processes, on_gpu=machine.on_gpu)
-        if memory.total <= room_gb:
-            return (
-                settings,
-                memory,
-                f"{need}: batch {batch} × accumulation {accumulation} instead of"
-                f" {asked.batch} × {asked.accumulation} keeps the global batch of"
-                f" {asked.global_batch(machine.processes)}",
-            )
-    return asked, memory, f"{need}, and {memory.total:,.0f} GB with a batch of 1"
 
 
 def _landing_s(times: list[PhaseTime], settings: PhaseRecipe, machine: Machine) -> float:

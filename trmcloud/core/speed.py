@@ -1,8 +1,8 @@
 """How long a phase takes on a machine: named parts in seconds, each with its assumption.
 
-Training time is FLOPs ÷ (processes × dense peak × MFU). The rest of a paid hour is start-up,
-compilation, evaluation and saving, which decide short runs: at $24/h a seven-minute compile is
-$2.80.
+On a known GPU a step's time is the roofline's. On CPUs, and on GPUs not in the table, it is FLOPs ÷
+(processes × peak × MFU). The rest of a paid hour is start-up, compilation, evaluation and saving,
+which decide short runs: at $24/h a seven-minute compile is $2.80.
 """
 
 from __future__ import annotations
@@ -10,26 +10,16 @@ from __future__ import annotations
 import math
 from typing import Mapping, NamedTuple
 
+from trmcloud.core.calibrated import FITTED, P90_SIGMAS, Measured, Reach, reach_of
 from trmcloud.core.flops import work_of
 from trmcloud.core.hardware import GPUS, Gpu, LocalMachine
+from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.plan import Interval
 from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.roofline import StepTime, step_time
 
-#: Model-FLOPs utilisation expected before anything was measured: A100 .50, H100 and H200 .40, PCIe
-#: cards .35, B200 .25 (torchtitan, llm-foundry and nanochat report 35–64 % on these parts).
-MFU_PRIOR: Mapping[str, float] = {
-    "B200": 0.25,
-    "H200": 0.40,
-    "H100-SXM": 0.40,
-    "A100-80GB-SXM": 0.50,
-    "A100-80GB-PCIe": 0.50,
-    "A100-40GB": 0.50,
-}
-MFU_PRIOR_OTHER = 0.35
-
-#: Time relative to the prior's: P10, P50, P90.
-GPU_SPREAD = Interval(0.87, 1.0, 1.35)
-CPU_SPREAD = Interval(0.6, 1.0, 1.8)
+CPU_SIGMA = 0.45
+PROBED_SIGMA = 0.05
 
 BOOT_S = Interval(40, 90, 240)
 """A rented pod from the request to a shell: image pull included."""
@@ -42,7 +32,11 @@ PROCESS_START_S = Interval(12, 20, 45)
 """torchrun, importing torch, NCCL, opening the data."""
 LOCAL_PROCESS_START_S = Interval(2.5, 4, 9)
 
-COMPILE_S = Interval(60, 150, 420)
+COMPILE_S: Mapping[str, Interval] = {
+    "trm": Interval(25, 60, 180),
+    "": Interval(45, 120, 420),
+}
+"""TRM's blocks share one compiled graph; other families compile every layer."""
 COMPILE_CPU_S = Interval(30, 60, 180)
 
 REMOTE_DISK_BYTES_PER_S = 0.3e9
@@ -61,38 +55,33 @@ class Machine(NamedTuple):
     local: LocalMachine | None
     memory_gb: float
     """Of one process."""
+    measured: Measured | None = None
 
     @property
     def on_gpu(self) -> bool:
         return self.gpu is not None or bool(self.local and self.local.gpus)
 
-    def peak_flops(self, dtype: str) -> float:
-        """Dense FLOP/s of one process."""
+    def reach(self) -> Reach:
+        """Share of the ideal (a known GPU) or of the peak (MFU, all else), and its doubt."""
         if self.gpu is not None:
-            return self.gpu.peak_flops(dtype)
+            return reach_of(self.gpu)
         assert self.local is not None
-        return self.local.peak_flops(self.processes)
-
-    @property
-    def mfu(self) -> float:
-        if self.local is not None:
-            return self.local.mfu
-        return MFU_PRIOR.get(self.name, MFU_PRIOR_OTHER)
+        return Reach(self.local.mfu, CPU_SIGMA, "a nominal share of the peak: never measured")
 
 
-def rented_machine(sku: str, gpus: int) -> Machine:
+def rented_machine(sku: str, gpus: int, measured: Measured | None = None) -> Machine:
     gpu = GPUS[sku]
-    return Machine(sku, gpus, gpu, None, gpu.memory_gb)
+    return Machine(sku, gpus, gpu, None, gpu.memory_gb, measured)
 
 
-def this_machine(local: LocalMachine, processes: int) -> Machine:
+def this_machine(local: LocalMachine, processes: int, measured: Measured | None = None) -> Machine:
     """``local`` running ``processes`` processes; on CPUs they share its memory."""
     gpu = GPUS.get(local.gpu_sku or "")
     if local.gpus:
         memory_gb = local.gpu_memory_gb or (gpu.memory_gb if gpu else 0.0)
     else:
         memory_gb = local.memory_gb / max(1, processes)
-    return Machine(local.gpu_sku or local.name, processes, gpu, local, memory_gb)
+    return Machine(local.gpu_sku or local.name, processes, gpu, local, memory_gb, measured)
 
 
 class PhaseTime(NamedTuple):
@@ -106,17 +95,30 @@ class PhaseTime(NamedTuple):
     saving: Interval
     landing: Interval
     """The last evaluation and save."""
+    detail: StepTime | None
+    """Where a step's P50 goes; None off the roofline."""
 
     @property
     def seconds(self) -> Interval:
         total = self.training + self.compile + self.start
         return total + self.evaluation + self.saving + self.landing
 
+    @property
+    def pace_s(self) -> float:
+        """P50 seconds per step, with its share of evaluations and saves."""
+        steps = self.training.p50 / self.step.p50
+        return (self.training.p50 + self.evaluation.p50 + self.saving.p50) / steps
+
     def parts_s(self) -> dict[str, float]:
         """P50 seconds by name."""
-        parts = self._asdict()
-        del parts["step"]
-        return {name: interval.p50 for name, interval in parts.items()}
+        return {
+            "training": self.training.p50,
+            "compile": self.compile.p50,
+            "start": self.start.p50,
+            "evaluation": self.evaluation.p50,
+            "saving": self.saving.p50,
+            "landing": self.landing.p50,
+        }
 
 
 def startup_s(machine: Machine) -> Interval:
@@ -126,36 +128,43 @@ def startup_s(machine: Machine) -> Interval:
     return BOOT_S + ENVIRONMENT_S + SYNC_S
 
 
-def predict_phase(settings: PhaseRecipe, machine: Machine) -> PhaseTime:
-    """The time of one phase on ``machine``, all its steps done."""
+def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) -> PhaseTime:
+    """The time of one phase on ``machine``, all its steps done.
+
+    ``factor`` scales what the model says: measured ÷ predicted of a probe, which then also
+    replaces the prior's doubt.
+    """
     work = work_of(settings)
-    rate = machine.peak_flops(settings.dtype) * machine.mfu * machine.processes
-    spread = GPU_SPREAD if machine.on_gpu else CPU_SPREAD
-    step_s = settings.tokens_per_step(machine.processes) * work.train_flops / rate
-    step = spread.scaled(step_s)
-    one_evaluation = spread.scaled(settings.eval_tokens * work.forward_flops / rate)
+    reach = machine.reach()
+    probed = machine.measured is not None
+    detail, step_p50 = _step(settings, machine, reach)
+    spread = spread_of(PROBED_SIGMA if probed else reach.sigma)
+    step = spread.scaled(step_p50 * factor)
+    per_token = step_p50 * factor / settings.tokens_per_step(machine.processes)
+    forward = per_token * work.forward_flops / work.train_flops
+    one_evaluation = spread.scaled(settings.eval_tokens * forward)
     one_save = save_s(settings, machine)
-    evaluations = (settings.steps - 1) // settings.eval_every
-    saves = (settings.steps - 1) // settings.save_every
     return PhaseTime(
         step=step,
         training=step.scaled(settings.steps),
         compile=_compile_s(settings, machine),
         start=PROCESS_START_S if machine.local is None else LOCAL_PROCESS_START_S,
-        evaluation=one_evaluation.scaled(evaluations),
-        saving=one_save.scaled(saves),
+        evaluation=one_evaluation.scaled((settings.steps - 1) // settings.eval_every),
+        saving=one_save.scaled((settings.steps - 1) // settings.save_every),
         landing=one_evaluation + one_save,
+        detail=detail,
     )
 
 
-def checkpoint_bytes(settings: PhaseRecipe) -> float:
-    """One checkpoint: float32 weights, Muon's momentum, AdamW's two states."""
-    work = work_of(settings)
-    return work.parameters * 4.0 + work.matrix_parameters * 4.0 + work.table_parameters * 8.0
+def step_seconds(settings: PhaseRecipe, machine: Machine) -> float:
+    """P50 seconds of one step before any probe."""
+    return _step(settings, machine, machine.reach())[1]
 
 
-def weights_bytes(settings: PhaseRecipe) -> float:
-    return work_of(settings).parameters * 4.0
+def spread_of(sigma: float) -> Interval:
+    """P10, P50, P90 of time relative to its median, for a log-normal of ``sigma``."""
+    wide = math.exp(P90_SIGMAS * sigma)
+    return Interval(1 / wide, 1.0, wide)
 
 
 def save_s(settings: PhaseRecipe, machine: Machine) -> Interval:
@@ -164,12 +173,19 @@ def save_s(settings: PhaseRecipe, machine: Machine) -> Interval:
     return Interval(seconds * 0.6, seconds, seconds * 2)
 
 
-def affordable_steps(training_s: float, step_s: float) -> int:
-    """Whole steps in ``training_s`` seconds."""
-    return max(0, math.floor(training_s / step_s)) if step_s > 0 else 0
+def _step(settings: PhaseRecipe, machine: Machine, reach: Reach) -> tuple[StepTime | None, float]:
+    if machine.gpu is not None:
+        detail = step_time(settings, machine.gpu, machine.processes, FITTED, reach.share)
+        return detail, detail.total
+    assert machine.local is not None
+    rate = machine.local.peak_flops(machine.processes) * reach.share * machine.processes
+    flops = settings.tokens_per_step(machine.processes) * work_of(settings).train_flops
+    return None, flops / rate if rate > 0 else math.inf
 
 
 def _compile_s(settings: PhaseRecipe, machine: Machine) -> Interval:
     if not settings.compile:
         return Interval(0.0, 0.0, 0.0)
-    return COMPILE_S if machine.on_gpu else COMPILE_CPU_S
+    if not machine.on_gpu:
+        return COMPILE_CPU_S
+    return COMPILE_S.get(settings.family, COMPILE_S[""])

@@ -1,0 +1,127 @@
+"""Memory against counts on the meta device and against what the real TRM keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.core.flops import work_of
+from trmcloud.core.memory import (
+    MAX_LOGITS,
+    batches,
+    checkpoint_bytes,
+    kept_values,
+    predict_memory,
+    state_bytes,
+)
+from trmcloud.core.recipe import PhaseRecipe
+
+D64 = load_recipe("d64").resolve("train", hardware="8xH100-PCIe", gpus=8)
+TRM = load_recipe("trm").resolve("fast", hardware="8xH100", gpus=8)
+
+
+def test_d64_cannot_train_under_ddp_and_can_when_sharded_over_eight() -> None:
+    alone = predict_memory(dataclasses.replace(D64, batch=1), 8)
+    assert alone.total > 80
+    adamw = dataclasses.replace(D64, optimizer="adamw", sharding="fsdp")
+    held = predict_memory(adamw, 8)
+    assert held.weights + held.gradients + held.optimizer == pytest.approx(25.8, rel=0.01)
+    muon = predict_memory(dataclasses.replace(D64, sharding="fsdp"), 8)
+    assert muon.weights + muon.gradients + muon.optimizer == pytest.approx(19.3, rel=0.01)
+    sharded = dataclasses.replace(D64, sharding="fsdp", activation_checkpointing=True)
+    assert predict_memory(sharded, 8).total < 80 * 0.92
+
+
+def test_a_d64_checkpoint_is_103_gb_not_17() -> None:
+    assert checkpoint_bytes(D64) / 1e9 == pytest.approx(103, rel=0.01)
+
+
+def test_checkpointing_saves_activations_alone() -> None:
+    plain = predict_memory(TRM, 8)
+    spared = predict_memory(dataclasses.replace(TRM, activation_checkpointing=True), 8)
+    assert spared.activations < plain.activations / 10
+    assert spared._replace(activations=0) == plain._replace(activations=0)
+
+
+def test_batches_keep_the_whole() -> None:
+    assert list(batches(TRM))[:3] == [(32, 2), (16, 4), (8, 8)]
+    for batch, accumulation in batches(dataclasses.replace(TRM, batch=14, accumulation=4)):
+        assert batch * accumulation == 56
+
+
+def small(**changes: object) -> PhaseRecipe:
+    settings = dataclasses.replace(
+        TRM, depth=2, width=256, head_dim=64, vocab_size=512, sequence=128, batch=6,
+        supervision_steps=2, dtype="float32", compile=False,
+    )  # fmt: skip
+    return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def kept_bytes(settings: PhaseRecipe) -> int:
+    """Bytes that the real TRM keeps for its backward pass, weights apart."""
+    import contextlib
+
+    import torch
+
+    trm = pytest.importorskip("model.trm")
+    bf16 = settings.dtype == "bfloat16"
+    model = trm.TRM(trm.Shape.of(settings), torch.bfloat16 if bf16 else torch.float32)
+    model.initialise(0)
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    ids = torch.zeros((settings.batch, settings.sequence), dtype=torch.long)
+    cast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), cast:
+        losses = model(ids, ids)
+    assert losses.requires_grad
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_are_what_the_real_trm_keeps(dtype: str) -> None:
+    pytest.importorskip("torch")
+    settings = small(dtype=dtype)
+    deeper = dataclasses.replace(settings, depth=4)
+    real = kept_bytes(deeper) - kept_bytes(settings)
+    predicted = predict_memory(deeper, 1).activations - predict_memory(settings, 1).activations
+    assert predicted * 1e9 == pytest.approx(real, rel=0.08)
+
+
+def test_logits_are_what_the_real_trm_keeps() -> None:
+    pytest.importorskip("torch")
+    settings = small()
+    more = dataclasses.replace(settings, vocab_size=4096)
+    tokens = settings.batch * settings.sequence
+    real = (kept_bytes(more) - kept_bytes(settings)) / (tokens * (4096 - 512) * 2)
+    assert real == pytest.approx(8, rel=0.05)
+
+
+def test_the_head_runs_in_pieces_where_the_trainer_does() -> None:
+    trm = pytest.importorskip("model.trm")
+    assert trm.MAX_LOGITS == MAX_LOGITS
+    assert predict_memory(TRM, 8).logits < 3
+
+
+def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
+    pytest.importorskip("torch")
+    trm = pytest.importorskip("model.trm")
+    optim = pytest.importorskip("model.optim")
+    settings = small()
+    model = trm.TRM(trm.Shape.of(settings))
+    model.initialise(0)
+    optimizer = optim.Optimizer(model, settings)
+    for weight in model.parameters():
+        weight.grad = weight.detach() * 0 + 1
+    optimizer.step(1, 1.0)
+    held = sum(tensor.nbytes for tensor in optimizer.state().values())
+    work = work_of(settings)
+    assert held == pytest.approx(state_bytes(settings, work), rel=0.01)
+    assert kept_values(settings, work) == 27
