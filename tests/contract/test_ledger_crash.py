@@ -29,9 +29,9 @@ def run(what: str, folder: Path, rounds: int) -> dict[str, int]:
 def test_writers_killed_at_random_instants_lose_nothing_and_write_nothing_by_halves(
     tmp_path: Path,
 ) -> None:
-    counts = run("kill", tmp_path, 130)
+    counts = run("kill", tmp_path, 105)
     assert counts["kills"] >= 200
-    assert counts["acknowledged"] > 20, "they were killed before they wrote anything"
+    assert counts["acknowledged"] > 100, "most were killed before they wrote anything"
     records = SqliteLedger(tmp_path / "ledger.db").records()
     assert [record.seq for record in records] == list(range(1, len(records) + 1))
 

@@ -46,6 +46,7 @@ class Verified:
     """What the ledger says up to record ``seq``; every hash up to there was checked."""
 
     state: LedgerState
+    records: tuple[ev.Record, ...]
     seq: int
     chain: str
     counts: Mapping[str, int]
@@ -71,7 +72,7 @@ class LedgerRecords:
     def fetch(self, conn: sqlite3.Connection, known: Verified | None, head: Head | None) -> Rows:
         """Everything after ``known``, in one snapshot; to be checked by ``verify``."""
         ledger_id = self._meta(conn)
-        start = Verified(LedgerState(ledger_id), 0, genesis(ledger_id), {})
+        start = Verified(LedgerState(ledger_id), (), 0, genesis(ledger_id), {})
         if known is not None and known.state.ledger_id == ledger_id and known.seq > 0:
             found = conn.execute("SELECT chain FROM events WHERE seq = ?", (known.seq,)).fetchone()
             # Where the record is another one, the file was replaced: start over.
@@ -90,8 +91,8 @@ class LedgerRecords:
             chain_at_head = found[0] if found is not None else None
         return Rows(start, rows, chain_at_head)
 
-    def verify(self, fetched: Rows, head: Head | None) -> tuple[Verified, tuple[ev.Record, ...]]:
-        """The ledger's content, and the records that ``fetched`` added to it.
+    def verify(self, fetched: Rows, head: Head | None) -> Verified:
+        """The ledger's content.
 
         Raises:
             LedgerDamaged: a record that is not what was written, or an older ledger than before.
@@ -115,7 +116,7 @@ class LedgerRecords:
             state = extend_ledger(fetched.known.state, records) if records else fetched.known.state
         except (IllegalTransition, ValueError, TypeError, AttributeError) as error:
             raise damaged(self._path, f"its records contradict one another: {error}") from None
-        return Verified(state, seq, chain, counts), tuple(records)
+        return Verified(state, (*fetched.known.records, *records), seq, chain, counts)
 
     def insert(
         self, conn: sqlite3.Connection, before: Verified, records: tuple[ev.Record, ...]
@@ -141,7 +142,8 @@ class LedgerRecords:
             event = ev.event_from_json(kind, json.loads(body))
             stored.append(ev.Record(record.seq, record.run_id, record.epoch, at, event))
         seq = records[-1].seq if records else before.seq
-        return Verified(extend_ledger(before.state, stored), seq, chain, counts)
+        state = extend_ledger(before.state, stored)
+        return Verified(state, (*before.records, *stored), seq, chain, counts)
 
     def driver(self, conn: sqlite3.Connection, run_id: str) -> Driver | None:
         self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.

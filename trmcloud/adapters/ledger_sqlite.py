@@ -49,18 +49,10 @@ class SqliteLedger:
         return self.read().ledger_id
 
     def read(self) -> LedgerState:
-        head = self._file.read_head()
-        with self._file.connection(write=False) as conn:
-            fetched = self._records.fetch(conn, self._known, head)
-        known, _ = self._records.verify(fetched, head)
-        self._known = known
-        return known.state
+        return self._refreshed().state
 
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
-        head = self._file.read_head()
-        with self._file.connection(write=False) as conn:
-            fetched = self._records.fetch(conn, None, head)
-        self._known, records = self._records.verify(fetched, head)
+        records = self._refreshed().records
         return tuple(r for r in records if run_id is None or r.run_id == run_id)
 
     def driver(self, run_id: str) -> Driver | None:
@@ -118,12 +110,19 @@ class SqliteLedger:
         with self._writing() as write:
             write.add_cap(event, at)
 
+    def _refreshed(self) -> Verified:
+        head = self._file.read_head()
+        with self._file.connection(write=False) as conn:
+            fetched = self._records.fetch(conn, self._known, head)
+        self._known = self._records.verify(fetched, head)
+        return self._known
+
     @contextmanager
     def _writing(self) -> Iterator[_Write]:
         """Hold the write lock over everything the ledger says; commit unless something raises."""
         head = self._file.read_head()
         with self._file.connection(write=True) as conn:
-            known, _ = self._records.verify(self._records.fetch(conn, self._known, head), head)
+            known = self._records.verify(self._records.fetch(conn, self._known, head), head)
             write = _Write(self._file.path, self._records, conn, known)
             yield write
         self._known = write.known
