@@ -18,6 +18,9 @@ from trmcloud.pod import processes
 from trmcloud.ports import ControllerId
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
+ENV_TRAINER = "TRMCLOUD_TRAINER"
+"""A folder that holds another ``model`` package: a trainer of your own that keeps the contract of
+``trmcloud.core.pod_contract``."""
 
 
 def build_world() -> World:
@@ -48,6 +51,9 @@ def build_world() -> World:
 def python_path() -> list[str]:
     """Where a subprocess imports ``trmcloud`` and ``model`` from."""
     package = Path(__file__).resolve().parent.parent
+    own = os.environ.get(ENV_TRAINER)
+    if own:
+        return [str(Path(own).absolute()), str(package)]
     bundle = bundle_root()
     return [str(package)] if bundle == package else [str(package), str(bundle)]
 

@@ -80,7 +80,7 @@ def prepare(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "model.prepare", "--source", source),
+            *(sys.executable, "-P", "-m", "model.prepare", "--source", source),
             *("--settings", str(settings_path), "--out", str(folder)),
         ],
         stdout=subprocess.PIPE,

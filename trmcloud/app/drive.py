@@ -202,6 +202,15 @@ def is_driven(world: World, driver: Driver | None) -> bool:
     return alive
 
 
+def _call_off_unrented(world: World, run: RunState) -> None:
+    """A launch that was killed before it asked for a pod is not carried on by a bystander."""
+    number = run.generation.number if run.generation is not None else 0
+    asked = any(f"/g{number}/{CREATE}/" in action_id for action_id in run.actions)
+    if run.state in (State.PLANNED, State.RESERVED) or (run.state is State.RENTING and not asked):
+        reason = "its launch was killed before anything was rented"
+        world.ledger.request(run.run_id, ev.StopRequested("reconcile", reason), world.wall())
+
+
 def reconcile(world: World) -> list[str]:
     """Bring every run nobody drives up to what is true now, and end pods nobody owns.
 
@@ -215,6 +224,7 @@ def reconcile(world: World) -> list[str]:
             continue
         epoch = world.ledger.take_over(run_id, world.who, world.wall())
         try:
+            _call_off_unrented(world, run)
             after = RunDriver(world, run_id, epoch).step()
         except StaleEpoch:
             continue

@@ -11,22 +11,26 @@ from trmcloud.app.drive import RunDriver, is_driven, reconcile
 from trmcloud.app.jobs import write_launch_note
 from trmcloud.app.world import World, find_run
 from trmcloud.core import events as ev
-from trmcloud.core.errors import BudgetRefused, ConflictError, DoesNotFit, UsageError
+from trmcloud.core.errors import (
+    BudgetRefused,
+    ConflictError,
+    DoesNotFit,
+    NotSupported,
+    UsageError,
+)
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
-from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import Outcome, RunState
 
 _DISK_MARGIN_BYTES = 64 << 20
 
 
-def check_launchable(plan: Plan) -> Candidate:
+def first_candidate(plan: Plan) -> Candidate:
     """The candidate that will be tried first.
 
     Raises:
         DoesNotFit: the plan has nothing to launch.
-        NotSupported: its provider cannot be rented from yet.
     """
     candidate = plan.recommended
     if candidate is None:
@@ -34,8 +38,22 @@ def check_launchable(plan: Plan) -> Candidate:
             "nothing in this plan can be launched",
             next_step="trmcloud plan, with more budget or other hardware",
         )
-    traits_of(candidate.provider)
     return candidate
+
+
+def check_launchable(world: World, plan: Plan) -> None:
+    """
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+        NotSupported: its provider cannot be rented from yet.
+    """
+    candidate = first_candidate(plan)
+    if candidate.provider not in world.computes:
+        raise NotSupported(
+            f"renting {candidate.hardware} at {candidate.provider} is not built yet: "
+            "this version plans clouds and launches local",
+            next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
+        )
 
 
 def check_disk(home: Path, plan: Plan) -> None:
@@ -43,7 +61,7 @@ def check_disk(home: Path, plan: Plan) -> None:
     Raises:
         DoesNotFit: the disk has no room for the checkpoints that the plan keeps.
     """
-    candidate = check_launchable(plan)
+    candidate = first_candidate(plan)
     needed = _DISK_MARGIN_BYTES
     for phase in candidate.phases:
         # keep_best best, the latest, and the one being written
@@ -66,7 +84,7 @@ def check_capped(world: World, plan: Plan, *, confirmed: bool) -> None:
     """
     if confirmed or plan.spec.budget is not None:
         return
-    if not plan.reservation and check_launchable(plan).rate == ZERO:
+    if not plan.reservation and first_candidate(plan).rate == ZERO:
         return
     if world.ledger.read().has_cap(world.project, world.wall()):
         return
@@ -85,7 +103,7 @@ def start(
         BudgetRefused: some level lacks the money.
     """
     reconcile(world)
-    check_launchable(plan)
+    check_launchable(world, plan)
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
     planned = ev.RunPlanned(

@@ -82,7 +82,7 @@ def command(
         return
     if as_json:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
-    use_case.check_launchable(plan)
+    use_case.check_launchable(world, plan)
     use_case.check_disk(world.home, plan)
     run_view.show_plan(world, plan)
     use_case.check_capped(world, plan, confirmed=not yes)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.data import need_training_extra, prepare, resolve_source
+from trmcloud.app.launch import check_launchable
 from trmcloud.app.plans import load
 from trmcloud.app.world import World, find_run
-from trmcloud.core.errors import NotFoundError, NotSupported
+from trmcloud.core.errors import NotFoundError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plan import Plan
 from trmcloud.core.recipe import PhaseRecipe
@@ -27,7 +28,7 @@ def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
     first = make(spec, save=False, home=world.home)
     if spec.hardware != LOCAL:
         if not dry_run:
-            refuse_cloud(first)
+            check_launchable(world, first)
         return make(spec, home=world.home), ""
     data_dir, tokens = _ready(world, first, spec.data, dry_run=dry_run)
     return make(spec, home=world.home, tokens_available=tokens), data_dir
@@ -38,19 +39,10 @@ def saved_plan(world: World, plan_id: str, data: str, *, dry_run: bool) -> tuple
     plan = load(world.home, plan_id, world.wall())
     if plan.recommended is not None and plan.recommended.provider != LOCAL:
         if not dry_run:
-            refuse_cloud(plan)
+            check_launchable(world, plan)
         return plan, ""
     data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=dry_run)
     return plan, data_dir
-
-
-def refuse_cloud(plan: Plan) -> None:
-    chosen = plan.recommended
-    name = f"{chosen.hardware} at {chosen.provider}" if chosen else plan.spec.hardware
-    raise NotSupported(
-        f"renting {name} is not built yet: this version plans clouds and launches local",
-        next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
-    )
 
 
 def initial_weights(world: World, named: str) -> str:

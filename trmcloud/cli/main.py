@@ -88,6 +88,7 @@ def load_command(name: str) -> Any:
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="Turn a budget and a recipe into a trained, verified checkpoint on your own disk.\n\n"
     "Example: trmcloud plan --budget 1000",
 )
@@ -134,6 +135,23 @@ def main(arguments: list[str] | None = None) -> None:
         # The reader of a pipe left: not an error of ours. stdout is gone, so say nothing.
         sys.stderr.close()
         sys.exit(141)
+    except Exception as error:  # the last net: nothing is shown that a user cannot use
+        sys.exit(_unexpected(error))
+
+
+def _unexpected(error: Exception) -> int:
+    """Keep the traceback in a file (code and lines, never values) and say where it lies."""
+    import os
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__ + "\n"
+    handle, path = tempfile.mkstemp(prefix="trmcloud-crash-", suffix=".txt")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    kind = type(error).__name__
+    print_error(TrmcloudError(f"unexpected {kind}: {error}", next_step=f"please report {path}"))
+    return TrmcloudError.exit_code
 
 
 def _as_ours(error: Any) -> UsageError:

@@ -35,7 +35,7 @@ def run_trainer_command(module: str, arguments: Sequence[str]) -> None:
     need_training_extra()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path())}
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-P", "-m", module, *arguments],
         stderr=subprocess.PIPE,
         text=True,
         env=environment,

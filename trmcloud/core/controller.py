@@ -17,7 +17,7 @@ from trmcloud.core.budget import LedgerState, overdrawn
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.plan import Candidate, Plan
-from trmcloud.core.pod_contract import AgentReport, PodName, parse_pod_name
+from trmcloud.core.pod_contract import CLEAN, AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
 from trmcloud.core.run_state import ActionState, Generation, Outcome, RunState, State
 
@@ -233,12 +233,17 @@ def _watch(run: RunState, traits: ProviderTraits, seen: Observation, now: float)
     if report is not None:
         if run.state is State.BOOTING:
             return Decision(events=(ev.AgentUp(generation.number),))
-        accounts = _phases_ended(run, generation, report)
+        final = report.result is not None
+        accounts = _phases_ended(run, generation, report, final=final)
         if accounts:
             return Decision(events=tuple(accounts))
         if report.result is not None and run.state is not State.ENDING:
             return Decision(events=(ev.ResultKnown(report.result, report.message),))
     gone = _gone(seen, generation, traits)
+    if gone is not None and report is not None:
+        accounts = _phases_ended(run, generation, report, final=True)
+        if accounts:
+            return Decision(events=tuple(accounts))
     if gone is not None:
         return Decision(events=(ev.PodGone(generation.number, gone),))
     pod_id = generation.pod_id or ""
@@ -252,12 +257,16 @@ def _watch(run: RunState, traits: ProviderTraits, seen: Observation, now: float)
     return Decision()
 
 
-def _phases_ended(run: RunState, generation: Generation, report: AgentReport) -> list[ev.RunEvent]:
+def _phases_ended(
+    run: RunState, generation: Generation, report: AgentReport, *, final: bool
+) -> list[ev.RunEvent]:
+    """Accounts of phases that are over; one that crashed is not, while its agent may try again."""
     events: list[ev.RunEvent] = []
     number = generation.number
     accounted = {a.phase for a in run.phase_accounts if a.generation == number}
     for phase in report.phases:
-        if phase.state == "ended" and phase.name not in accounted:
+        over = phase.state == "ended" and (final or phase.outcome in CLEAN)
+        if over and phase.name not in accounted:
             events.append(
                 ev.PhaseEnded(
                     generation=number,

@@ -34,7 +34,7 @@ class ProviderTraits:
 TRAITS: Mapping[str, ProviderTraits] = {
     "local": ProviderTraits(
         name="local",
-        create_settle_s=5.0,
+        create_settle_s=1.0,
         absent_lists=1,
         kill_latency_s=3.0,
         boot_deadline_s=60.0,

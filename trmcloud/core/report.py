@@ -20,7 +20,7 @@ DRIFT_ALARM = 0.02
 class RunReport:
     """One run's line. Money in USD, times in seconds.
 
-    ``planned`` is the Plan's P50; ``accrued`` rate × time by our clock; ``billed`` what the
+    ``planned`` is the Plan's P50, or the cap where that ends the run first; ``accrued`` rate × time by our clock; ``billed`` what the
     provider says, None while unknown. ``drift`` = billed ÷ accrued − 1.
     """
 
@@ -119,7 +119,7 @@ def report_on(
         outcome=run.outcome.value if run.outcome else None,
         created_at=run.created_at,
         budget=run.cap,
-        planned=_planned(chosen),
+        planned=min(_planned(chosen), run.cap),
         accrued=total(cost(g.billed_rate or g.rate, paid[g.number]) for g in made),
         billed=run.billed if made else ZERO,
         reserved=run.reserved,

@@ -1,0 +1,33 @@
+"""Users, each in an empty home, whose processes are all ended when the test is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import User
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    made = User(tmp_path)
+    yield made
+    made.end_everything()
+
+
+@pytest.fixture
+def new_user(tmp_path: Path) -> Iterator[Callable[[str], User]]:
+    """Several users, each in a home of their own."""
+    made: list[User] = []
+
+    def make(name: str) -> User:
+        folder = tmp_path / name
+        folder.mkdir()
+        made.append(User(folder))
+        return made[-1]
+
+    yield make
+    for user in made:
+        user.end_everything()

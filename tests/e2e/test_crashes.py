@@ -1,0 +1,207 @@
+"""kill -9 at random moments: within the budget, no checkpoint lost, nothing left running."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import SMALL, User, until
+from trmcloud.core import manifest as mf
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.run_state import Outcome, RunState
+from trmcloud.pod import processes
+
+BUDGET = Usd("0.02")
+MOMENTS = 10
+LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "--budget", BUDGET.plain(), "-y")
+
+NewUser = Callable[[str], User]
+
+
+def pids(user: User, word: str) -> list[int]:
+    """Live processes of this user's pods whose command line holds ``word``."""
+    found = []
+    for pod in user.live_pods():
+        for pid in processes.of_pod(pod.name):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in line:
+                found.append(pid)
+    return found
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def checkpoints(user: User) -> dict[str, mf.CheckpointManifest]:
+    """Every complete checkpoint, all its files verified."""
+    found = {}
+    for path in user.home.glob("runs/*/*/checkpoints/step-*/manifest.json"):
+        manifest = mf.from_json(path.read_bytes(), str(path))
+        for file in manifest.files:
+            data = (path.parent / file.name).read_bytes()
+            assert hashlib.sha256(data).hexdigest() == file.sha256
+        found[manifest.label] = manifest
+    return found
+
+
+def settle(user: User) -> RunState:
+    """What the next command makes of it, once the pod has ended by itself."""
+    until(lambda: not user.live_pods(), what="the pod ends by itself")
+    time.sleep(1.0)  # how long a pod may take to appear after it was asked for
+    user.run("status")
+    run = user.only_run()
+    assert not run.live
+    assert run.reserved == ZERO
+    assert run.settled <= run.cap == BUDGET
+    assert [pid for pod in user.pods() for pid in processes.of_pod(pod.name)] == []
+    return run
+
+
+def at_random_moments(new_user: NewUser, play: Callable[[User, float], None]) -> None:
+    """``play(user, delay_s)`` for ten users side by side, each with a moment of its own."""
+    chance = random.Random(20261121)
+    moments = [(f"u{n}", chance.uniform(0.0, 8.0)) for n in range(MOMENTS)]
+    with ThreadPoolExecutor(5) as pool:
+        for done in [pool.submit(play, new_user(name), delay) for name, delay in moments]:
+            done.result()
+
+
+@pytest.mark.slow
+def test_killing_the_command(new_user: NewUser) -> None:
+    """With the controller dead the agent alone ends the run in time; the next command settles."""
+
+    def play(user: User, delay_s: float) -> None:
+        process = user.start(*LAUNCH)
+        until(lambda: (user.home / "ledger.db").exists())
+        time.sleep(delay_s)
+        process.kill()
+        process.wait()
+        before = checkpoints(user)
+        runs = user.ledger().runs
+        if not runs:
+            return
+        run = settle(user)
+        assert run.outcome in (Outcome.LANDED, Outcome.NOT_STARTED, Outcome.STOPPED)
+        if run.outcome is not Outcome.LANDED:
+            assert run.settled == ZERO
+        after = checkpoints(user)
+        best = mf.pick_best(before.values())
+        assert best is None or best.label in after or mf.pick_best(after.values()) is not None
+
+    at_random_moments(new_user, play)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["trmcloud.pod.agent", "model.train", "torch.distributed.run"])
+def test_killing_agent_rank_or_torchrun(new_user: NewUser, victim: str) -> None:
+    """The guardian starts the agent again, the agent the trainer; the run goes on and lands."""
+
+    def play(user: User, delay_s: float) -> None:
+        user.run(*LAUNCH, "-d")
+        time.sleep(delay_s)
+        victims = pids(user, victim)
+        before = mf.pick_best(checkpoints(user).values())
+        if victims:
+            kill(random.Random(delay_s).choice(victims))
+        run = settle(user)
+        assert run.outcome is Outcome.LANDED, run.message
+        after = mf.pick_best(checkpoints(user).values())
+        assert after is not None
+        if before is not None and before.val_bpb is not None and after.val_bpb is not None:
+            assert after.val_bpb <= before.val_bpb
+
+    at_random_moments(new_user, play)
+
+
+def test_killing_guardian_and_agent_leaves_the_trainer_to_land_by_itself(user: User) -> None:
+    user.run(*LAUNCH, "-d")
+    until(lambda: bool(pids(user, "model.train")))
+    for word in ("trmcloud.pod.guardian", "trmcloud.pod.agent"):
+        for pid in pids(user, word):
+            kill(pid)
+    assert pids(user, "trmcloud.pod") == []
+    run = settle(user)
+    assert run.outcome is Outcome.LOST
+    assert checkpoints(user)
+
+
+def test_killing_everything_is_settled_and_resumed(user: User) -> None:
+    user.run(*LAUNCH, "-d")
+    until(lambda: bool(checkpoints(user)))
+    for pod in user.live_pods():
+        processes.kill_pod(pod.name)
+    run = settle(user)
+    assert run.outcome is Outcome.LOST
+    assert ZERO < run.settled < BUDGET
+    user.run("resume", run.run_id, code=20)
+    run = user.only_run()
+    assert run.outcome is Outcome.LANDED
+    assert len(run.generations) == 2
+    assert run.settled <= BUDGET
+
+
+def test_a_deaf_trainer_is_killed_at_the_hard_stop(user: User) -> None:
+    user.environment["STANDIN_FAULT"] = "deaf"
+    user.run(*LAUNCH, "--set", "steps=100000", code=25)
+    run = user.only_run()
+    assert run.outcome is Outcome.KILLED
+    assert run.settled <= BUDGET
+    assert checkpoints(user)
+
+
+def test_a_stopped_agent_is_outlived_by_the_guardian(user: User) -> None:
+    """SIGSTOP to agent and trainer: the guardian alone still keeps the hard stop."""
+    user.environment["STANDIN_FAULT"] = "deaf"
+    user.run(*LAUNCH, "--set", "steps=100000", "-d")
+    until(lambda: bool(pids(user, "model.train")))
+    for word in ("trmcloud.pod.agent", "torch.distributed.run", "model.train"):
+        for pid in pids(user, word):
+            os.kill(pid, signal.SIGSTOP)
+    run = settle(user)
+    assert run.outcome is Outcome.KILLED
+    assert run.settled <= BUDGET
+
+
+def test_a_trainer_that_crashes_once_is_started_again(user: User) -> None:
+    user.environment["STANDIN_FAULT"] = "crash@30"
+    arguments = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "60", "--budget", "1")
+    user.run(*arguments, "-y")
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED
+    assert run.phases["fast"].attempts == 2
+
+
+def test_nan_fails_the_run_and_keeps_its_checkpoint(user: User) -> None:
+    user.environment["STANDIN_FAULT"] = "nan@30"
+    arguments = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "60", "--budget", "1")
+    user.run(*arguments, "-y", code=24)
+    assert list(checkpoints(user)) == ["fast/step-00000020"]
+
+
+def test_a_reused_process_id_is_not_mistaken_for_the_pod(user: User) -> None:
+    user.run(*LAUNCH, "-d")
+    until(lambda: bool(checkpoints(user)))
+    for pod in user.live_pods():
+        processes.kill_pod(pod.name)
+    folder = next(user.home.glob("pods/*"))
+    record = (folder / "pod.json").read_text()
+    mine = f'"pid": {os.getpid()}, '
+    (folder / "pod.json").write_text(record.replace('"pid": ', mine + '"old": ', 1))
+    run = settle(user)
+    assert run.outcome is Outcome.LOST
+    assert processes.started(os.getpid()) is not None

@@ -1,0 +1,117 @@
+"""A user in an empty home: the real command, real processes, a stand-in trainer that is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.adapters.local import LocalCompute
+from trmcloud.core.budget import LedgerState
+from trmcloud.core.controller import PodSeen
+from trmcloud.core.run_state import RunState
+from trmcloud.pod import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+STANDIN = ROOT / "tests" / "standins" / "trainer"
+
+#: A recipe so small that the planner reserves little for landing.
+SMALL = (
+    *("--recipe", "trm-tiny", "--data", "python-stdlib", "--rate", "3.60"),
+    *("--set", "depth=1", "--set", "width=32", "--set", "vocab_size=256"),
+    *("--set", "sequence=64", "--set", "eval_tokens=1024"),
+    *("--set", "eval_every=10", "--set", "save_every=20"),
+)
+
+
+@dataclass
+class User:
+    """Runs ``trmcloud`` as a person would, in a home of their own."""
+
+    folder: Path
+    trainer: Path | None = STANDIN
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "trmcloud-home"
+
+    def env(self) -> dict[str, str]:
+        made = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "TRMCLOUD_HOME": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            "LANG": "C.UTF-8",
+        }
+        if self.trainer is not None:
+            made["TRMCLOUD_TRAINER"] = str(self.trainer)
+        return made | self.environment
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "trmcloud", *arguments],
+            cwd=self.folder,
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int | Sequence[int] = 0) -> str:
+        """stdout of a command that must end with ``code``."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        wanted = (code,) if isinstance(code, int) else code
+        assert process.returncode in wanted, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err, err
+        return out
+
+    def fails(self, *arguments: str, code: int) -> str:
+        """stderr of a command that must fail with ``code``: one line, then at most a next step."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        lines = [line for line in err.splitlines() if not line.startswith("data: ")]
+        assert lines[0].startswith("error: "), err
+        assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("  try: ")), err
+        return err
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments))
+
+    def ledger(self) -> LedgerState:
+        return SqliteLedger(self.home / "ledger.db").read()
+
+    def only_run(self) -> RunState:
+        runs = list(self.ledger().runs.values())
+        assert len(runs) == 1, runs
+        return runs[0]
+
+    def pods(self) -> Sequence[PodSeen]:
+        return LocalCompute(self.home, [str(ROOT)]).list_pods()
+
+    def live_pods(self) -> list[PodSeen]:
+        return [pod for pod in self.pods() if pod.status != "gone"]
+
+    def end_everything(self) -> None:
+        compute = LocalCompute(self.home, [str(ROOT)])
+        for pod in compute.list_pods():
+            compute.terminate(pod.pod_id)
+            assert processes.of_pod(pod.name) == []
+
+
+def until(condition: Callable[[], bool], *, within_s: float = 60.0, what: str = "") -> None:
+    """Poll until ``condition`` holds; fails at the deadline."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,201 @@
+"""The stand-in's training loop: rank 0 keeps the contract, the others wait for it to leave."""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from trmcloud.core import manifest as mf
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.recipe import PhaseRecipe
+
+STEP_S = 0.02
+
+
+def write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+class Trainer:
+    def __init__(self, job: contract.PhaseJob) -> None:
+        self.job = job
+        self.settings = PhaseRecipe.from_json(job.settings)
+        self.out = Path(job.out_dir)
+        self.deadline = float(os.environ[contract.ENV_DEADLINE_AT])
+        self.attempt = int(os.environ[contract.ENV_ATTEMPT])
+        self.fault, _, at = os.environ.get("STANDIN_FAULT", "").partition("@")
+        self.fault_at = int(at or -1)
+        self.seconds: dict[str, float] = {}
+        self.marked = time.time()
+        self.told: list[int] = []
+        self.step = self.latest_step()
+        self.bpb: float | None = None
+        self.best: tuple[float, int] | None = None
+        self.saved: int | None = self.step or None
+        self.evaluated = -1
+        self.beaten = 0.0
+
+    def latest_step(self) -> int:
+        folder = self.out / contract.CHECKPOINTS_DIR
+        steps = [0]
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if mf.parse_step_dir(entry.name) and (entry / mf.MANIFEST_NAME).exists():
+                steps.append(mf.parse_step_dir(entry.name) or 0)
+        return max(steps)
+
+    def spend(self, state: str) -> None:
+        now = time.time()
+        self.seconds[state] = self.seconds.get(state, 0.0) + now - self.marked
+        self.marked = now
+
+    def losses(self) -> tuple[float, ...]:
+        base = 3.0 / (1 + self.step / 50)
+        if self.fault == "fail-gate":
+            return (base, base + 0.1, base + 0.2, base + 0.3)
+        return (base + 0.3, base + 0.2, base + 0.1, base)
+
+    def beat(self, state: str, outcome: str | None = None, *, force: bool = False) -> None:
+        if not force and outcome is None and time.time() - self.beaten < 0.05:
+            return
+        self.beaten = time.time()
+        beat = contract.Heartbeat(
+            run_id=self.job.run_id,
+            phase=self.job.phase,
+            attempt=self.attempt,
+            pid=os.getpid(),
+            pid_started=Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19],
+            at=time.time(),
+            state=state,
+            step=self.step,
+            steps=self.settings.steps,
+            outcome=outcome,
+            step_seconds=STEP_S,
+            landing_seconds=0.05,
+            val_bpb=self.bpb,
+            step_losses=self.losses(),
+            best_bpb=self.best[0] if self.best else None,
+            best_step=self.best[1] if self.best else None,
+            saved_step=self.saved,
+            seconds=dict(self.seconds),
+        )
+        write(self.out / contract.HEARTBEAT_NAME, contract.dump(beat).encode())
+
+    def log(self, **line: object) -> None:
+        with open(self.out / contract.METRICS_NAME, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def evaluate(self) -> None:
+        if self.evaluated == self.step:
+            return
+        self.evaluated = self.step
+        self.bpb = self.losses()[-1]
+        if self.best is None or self.bpb < self.best[0]:
+            self.best = (self.bpb, self.step)
+        self.log(kind="eval", step=self.step, val_bpb=self.bpb, val_step_losses=list(self.losses()))
+        self.spend("evaluating")
+
+    def save(self) -> None:
+        self.evaluate()
+        parent = self.out / contract.CHECKPOINTS_DIR
+        folder = parent / mf.step_dir_name(self.step)
+        if (folder / mf.MANIFEST_NAME).exists():
+            return
+        building = parent / f".{folder.name}.{os.getpid()}"
+        building.mkdir(parents=True, exist_ok=True)
+        weights = hashlib.sha256(f"{self.settings.seed} {self.step}".encode()).digest() * 2000
+        optimizer = weights[::-1]
+        files = []
+        for name, kind, data in (
+            ("weights.safetensors", "weights", weights),
+            ("optimizer.safetensors", "optimizer", optimizer),
+        ):
+            write(building / name, data)
+            digest = hashlib.sha256(data).hexdigest()
+            files.append(mf.CheckpointFile(name, kind, len(data), digest))
+        made = mf.CheckpointManifest(
+            run_id=self.job.run_id,
+            phase=self.job.phase,
+            step=self.step,
+            tokens=self.step * 1000,
+            created_at=time.time(),
+            recipe=self.settings.recipe,
+            settings=self.settings.to_json(),
+            world_size=self.job.processes,
+            val_bpb=self.bpb,
+            step_losses=self.losses(),
+            cooled=False,
+            data_sha256="0" * 64,
+            tokenizer_sha256="0" * 64,
+            files=tuple(files),
+        )
+        write(building / mf.MANIFEST_NAME, mf.to_json(made).encode())
+        os.replace(building, folder)
+        self.saved = self.step
+        self.log(kind="save", step=self.step, val_bpb=self.bpb)
+        self.spend("saving")
+
+    def train(self) -> str:
+        signal.signal(signal.SIGTERM, lambda *_: self.told.append(1))
+        self.beat("starting", force=True)
+        self.evaluate()
+        self.spend("startup")
+        while self.step < self.settings.steps:
+            if self.told and self.fault != "deaf":
+                return "landed_signal"
+            if time.time() >= self.deadline and self.fault != "deaf":
+                return "landed_deadline"
+            if self.step == self.fault_at:
+                if self.fault == "crash" and self.attempt == 1:
+                    os._exit(13)
+                if self.fault == "nan":
+                    return "non_finite"
+                while self.fault == "hang":
+                    time.sleep(0.05)
+            time.sleep(STEP_S)
+            self.step += 1
+            self.spend("training")
+            self.beat("training")
+            if self.step % self.settings.log_every == 0:
+                loss = self.losses()[-1]
+                self.log(kind="train", step=self.step, loss=loss, grad_norm=1.0)
+            if self.step % self.settings.eval_every == 0:
+                self.evaluate()
+            if self.step % self.settings.save_every == 0:
+                self.save()
+        return "finished"
+
+    def run(self) -> None:
+        outcome = self.train()
+        if outcome != "non_finite":
+            self.beat("landing", force=True)
+            self.save()
+        self.beat("ended", outcome, force=True)
+
+
+def main() -> None:
+    job = contract.load_job(Path(os.environ[contract.ENV_JOB]).read_text())
+    if os.environ.get("RANK", "0") == "0":
+        Trainer(job).run()
+        return
+    # Another rank: lives as long as rank 0 does, and dies with it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.05)
+        beat = Path(job.out_dir) / contract.HEARTBEAT_NAME
+        if beat.exists():
+            said = contract.load_heartbeat(beat.read_text())
+            if said.outcome and said.attempt == int(os.environ[contract.ENV_ATTEMPT]):
+                sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
