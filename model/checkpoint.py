@@ -16,12 +16,13 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.manifest import (
+    KINDS,
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
     CheckpointFile,
@@ -184,13 +185,15 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     return from_json(text, where=str(path))
 
 
-def verify(folder: Path, manifest: CheckpointManifest) -> None:
-    """Checks every file's size and hash.
+def verify(folder: Path, manifest: CheckpointManifest, kinds: Sequence[str] = KINDS) -> None:
+    """Checks size and hash of every file of these kinds.
 
     Raises:
         CheckpointError: naming the first file that differs.
     """
     for file in manifest.files:
+        if file.kind not in kinds:
+            continue
         path = folder / file.name
         try:
             size = path.stat().st_size

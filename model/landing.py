@@ -25,6 +25,8 @@ ENV_REPLAY_DECISION = "TRMCLOUD_REPLAY_DECISION"
 _GO_ON, _FINISHED, _DEADLINE = 0, 1, 2
 _OUTCOMES = {_FINISHED: "finished", _DEADLINE: "landed_deadline"}
 _RECENT_STEPS = 64
+#: A deadline moved by less than this is the same one, told by another clock.
+_SAME_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Landing:
         if self._limits.replay is not None:
             return True
         deadline, old = self._limits.deadline_at, cooldown.deadline_at
-        return deadline is not None and old is not None and deadline <= old + 1.0
+        return deadline is not None and old is not None and deadline <= old + _SAME_DEADLINE_S
 
     def consult(
         self, step: int, cooldown: Cooldown | None, *, now: float, elapsed_s: float

@@ -27,6 +27,7 @@ from model.progress import Progress, generator_states, rows_to_json
 from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
 from model.telemetry import Clock, Metrics, Pulse
 from model.trm import TRM
+from trmcloud.core.errors import UsageError
 from trmcloud.core.flops import work_of
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import PhaseJob
@@ -124,9 +125,16 @@ class Trainer:
         self._pulse.enter("compiling")
         for _ in range(2):
             ids, targets = self._batch(0)
-            with self._autocast():
-                losses = self._parallel_model(ids, targets)
-            losses.sum().backward()
+            try:
+                with self._autocast():
+                    losses = self._parallel_model(ids, targets)
+                losses.sum().backward()
+            except Exception as error:
+                if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                    raise UsageError(
+                        f"torch.compile failed: {error}", next_step="--set compile=false"
+                    ) from None
+                raise
         self._optimizer.zero_grad()
 
     # -- one step ---------------------------------------------------------------------------

@@ -1,0 +1,57 @@
+"""A trained model from a checkpoint folder, verified, ready to be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.recipe import PhaseRecipe
+
+if TYPE_CHECKING:
+    import torch
+
+    from model.tokenizers import TextTokenizer
+    from model.trm import TRM
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Weights in float32 on ``device``."""
+
+    model: TRM
+    tokenizer: TextTokenizer
+    settings: PhaseRecipe
+    manifest: CheckpointManifest
+    device: torch.device
+
+
+def load_model(folder: Path) -> Loaded:
+    """The model and tokenizer of a checkpoint; only weights and tokenizer need to be there.
+
+    Raises:
+        CheckpointError: incomplete, damaged, or inconsistent.
+    """
+    import torch
+
+    from model.checkpoint import read_manifest, read_text, verify
+    from model.resume import load_weights
+    from model.tokenizers import load_tokenizer
+    from model.trm import TRM, Shape
+
+    manifest = read_manifest(folder)
+    verify(folder, manifest, kinds=("weights", "tokenizer"))
+    try:
+        settings = PhaseRecipe.from_json(manifest.settings)
+        shape = Shape.of(settings)
+        model = TRM(shape)
+    except (TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
+        raise CheckpointError(
+            f"its settings describe no model: {error}", where=str(folder)
+        ) from None
+    load_weights(folder, manifest, model)
+    tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Loaded(model.to(device).eval(), tokenizer, settings, manifest, device)
