@@ -142,8 +142,12 @@ def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal
 
 
 def overdrawn(ledger: LedgerState, run: RunState, at: float) -> Line | None:
-    """The first level, if any, whose cap is below what is spent and reserved on it."""
-    for line in (*ledger.lines_for(run.project, at), ledger.line("run", run.run_id)):
+    """The first level, if any, whose cap is below what is spent and reserved on it.
+
+    The month is the one in which the run's money was reserved: it counts in no other.
+    """
+    reserved_at = run.reserved_at or at
+    for line in (*ledger.lines_for(run.project, reserved_at), ledger.line("run", run.run_id)):
         if line.remaining is not None and line.remaining < ZERO:
             return line
     return None

@@ -253,12 +253,15 @@ def event_from_json(kind: str, data: Mapping[str, Any]) -> Event:
     known = EVENT_TYPES.get(kind)
     if known is None:
         raise ValueError(f"unknown event {kind!r}")
-    values = {
-        key: Usd(value) if key in _MONEY and isinstance(value, str) else value
-        for key, value in data.items()
-    }
+    values = {key: _money(value) if key in _MONEY else value for key, value in data.items()}
     try:
         event: Event = known(**values)
     except TypeError as error:
         raise ValueError(f"event {kind}: {error}") from None
     return event
+
+
+def _money(value: Any) -> Usd | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r} is no amount: money is written as text")
+    return Usd(value) if value is not None else None

@@ -163,6 +163,8 @@ class RunState:
     epoch: int = 0
     reserved: Usd = ZERO
     reserved_at: float = 0.0
+    first_generation: int = 1
+    """The first one under the latest reservation."""
     settled: Usd = ZERO
     generations: tuple[Generation, ...] = ()
     actions: Mapping[str, ActionState] = field(default_factory=dict)
@@ -170,6 +172,7 @@ class RunState:
     stop: ev.StopRequested | None = None
     stop_at: float | None = None
     result: str | None = None
+    result_at: float | None = None
     message: str = ""
     outcome: Outcome | None = None
     phases: Mapping[str, ev.PhaseEnded] = field(default_factory=dict)
@@ -224,10 +227,13 @@ def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
 
 
 def _reserved(run: RunState, event: ev.Reserved, at: float) -> RunState:
-    return replace(run, reserved=event.amount, reserved_at=at)
+    first = len(run.generations) + 1
+    return replace(run, reserved=event.amount, reserved_at=at, first_generation=first)
 
 
 def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
+    if event.generation != len(run.generations) + 1:
+        raise IllegalTransition(f"generation {event.generation} of {run.run_id} is not the next")
     made = Generation(
         number=event.generation,
         pod_name=event.pod_name,
@@ -306,17 +312,33 @@ def _stop_requested(run: RunState, event: ev.StopRequested, at: float) -> RunSta
 
 
 def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
-    return replace(run, result=event.result, message=event.message)
+    result = _outcome(run, event.result).value
+    return replace(run, result=result, result_at=at, message=event.message)
 
 
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
     message = event.message or run.message
-    return replace(run, outcome=Outcome(event.outcome), message=message, reserved=ZERO)
+    outcome = _outcome(run, event.outcome)
+    return replace(run, outcome=outcome, message=message, reserved=ZERO)
+
+
+def _outcome(run: RunState, name: str) -> Outcome:
+    try:
+        return Outcome(name)
+    except ValueError:
+        raise IllegalTransition(f"{name!r} is no outcome of {run.run_id}") from None
 
 
 def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
     return replace(
-        run, cap=event.cap, outcome=None, result=None, message="", stop=None, stop_at=None
+        run,
+        cap=event.cap,
+        outcome=None,
+        result=None,
+        result_at=None,
+        message="",
+        stop=None,
+        stop_at=None,
     )
 
 
