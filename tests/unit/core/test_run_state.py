@@ -1,0 +1,338 @@
+"""A run is a fold of its events: the table is complete, and nothing illegal leaves a trace."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trmcloud.core import events as ev
+from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.run_state import (
+    STAYING,
+    TRANSITIONS,
+    IllegalTransition,
+    Outcome,
+    RunState,
+    State,
+    apply_event,
+    fold,
+)
+
+AT = 1_790_000_000.0
+KINDS = [kind for name, kind in ev.EVENT_TYPES.items() if name != "CapSet"]
+
+
+def sample(kind: type[Any], generation: int = 1) -> Any:
+    """One event of each kind."""
+    return {
+        ev.RunPlanned: ev.RunPlanned({"id": "p"}, Usd(10), "thesis"),
+        ev.Reserved: ev.Reserved(Usd(5)),
+        ev.PodIntended: ev.PodIntended(
+            generation, f"pod-{generation}", "local", "c1", Usd(1), AT + 50, AT + 60
+        ),
+        ev.ActionStarted: ev.ActionStarted("r1/g1/create/1", "create"),
+        ev.ActionFinished: ev.ActionFinished("r1/g1/create/1", "create", "id-1"),
+        ev.ActionFailed: ev.ActionFailed("r1/g1/create/1", "create", "no_capacity", "none left"),
+        ev.PodUp: ev.PodUp(generation, f"id-{generation}", Usd(1)),
+        ev.PodNotMade: ev.PodNotMade(generation, "none left"),
+        ev.AgentUp: ev.AgentUp(generation),
+        ev.PhaseEnded: ev.PhaseEnded(generation, "fast", "finished", 9, 1.5, {"training": 3.0}),
+        ev.GateJudged: ev.GateJudged(generation, "fast", True, {"passed": True}),
+        ev.StopRequested: ev.StopRequested("user", "enough"),
+        ev.ResultKnown: ev.ResultKnown("finished", "done"),
+        ev.PodGone: ev.PodGone(generation, AT + 40),
+        ev.Settled: ev.Settled(generation, Usd(2), Usd(2)),
+        ev.Closed: ev.Closed("finished"),
+        ev.Reopened: ev.Reopened(Usd(20)),
+        ev.PlanRevised: ev.PlanRevised("c2", "the first is out of stock"),
+        ev.Fetched: ev.Fetched("fast", 9, "ab" * 32, "/home/ada/best"),
+    }[kind]
+
+
+def records(events: Sequence[Any]) -> list[ev.Record]:
+    return [ev.Record(n + 1, "r1", 1, AT + n, event) for n, event in enumerate(events)]
+
+
+def run_of(*kinds: type[Any]) -> RunState:
+    """Legal kinds in a row; the generation's number follows by itself."""
+    run = RunState("r1")
+    for n, kind in enumerate(kinds):
+        number = len(run.generations) + (kind is ev.PodIntended)
+        run = apply_event(run, ev.Record(n + 1, "r1", 1, AT + n, sample(kind, number)))
+    return run
+
+
+PLANNED = (ev.RunPlanned,)
+RESERVED = (*PLANNED, ev.Reserved)
+RENTING = (*RESERVED, ev.PodIntended)
+BOOTING = (*RENTING, ev.PodUp)
+RUNNING = (*BOOTING, ev.AgentUp)
+ENDING = (*RUNNING, ev.ResultKnown)
+SETTLING = (*ENDING, ev.PodGone)
+SETTLED = (*SETTLING, ev.Settled)
+CLOSED = (*SETTLED, ev.Closed)
+WAYS = {
+    State.NEW: (),
+    State.PLANNED: PLANNED,
+    State.RESERVED: RESERVED,
+    State.RENTING: RENTING,
+    State.BOOTING: BOOTING,
+    State.RUNNING: RUNNING,
+    State.ENDING: ENDING,
+    State.SETTLING: SETTLING,
+    State.SETTLED: SETTLED,
+    State.CLOSED: CLOSED,
+}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_table_says_all(state: State, kind: type[Any]) -> None:
+    run = run_of(*WAYS[state])
+    assert run.state is state
+    number = len(run.generations) + (kind is ev.PodIntended)
+    record = ev.Record(99, "r1", 2, AT + 99, sample(kind, number))
+    before = copy.deepcopy(run)
+    if (state, kind) in TRANSITIONS or state in STAYING.get(kind, ()):
+        after = apply_event(run, record)
+        assert after.state is TRANSITIONS.get((state, kind), state)
+        assert (after.epoch, after.updated_at) == (2, AT + 99)
+    else:
+        with pytest.raises(IllegalTransition, match=f"{kind.__name__} in state {state.value}"):
+            apply_event(run, record)
+    assert run == before, "what was passed in is never changed"
+
+
+def test_a_ledgers_event_belongs_to_no_run() -> None:
+    with pytest.raises(IllegalTransition):
+        apply_event(run_of(*RESERVED), ev.Record(9, "r1", 1, AT, ev.CapSet("account", "", Usd(1))))
+
+
+def test_no_event_both_moves_and_stays() -> None:
+    for state, kind in TRANSITIONS:
+        assert state not in STAYING.get(kind, ())
+
+
+def test_every_state_is_reached_and_leads_to_the_end() -> None:
+    after: dict[State, set[State]] = {state: set() for state in State}
+    for (state, _), target in TRANSITIONS.items():
+        after[state].add(target)
+
+    def reachable(start: State) -> set[State]:
+        seen, todo = {start}, [start]
+        while todo:
+            for state in after[todo.pop()] - seen:
+                seen.add(state)
+                todo.append(state)
+        return seen
+
+    assert reachable(State.NEW) == set(State)
+    assert all(State.CLOSED in reachable(state) for state in State)
+
+
+def test_outcomes_have_exit_codes_of_their_own() -> None:
+    codes = [outcome.exit_code for outcome in Outcome]
+    assert len(set(codes)) == len(codes)
+    assert Outcome.FINISHED.exit_code == 0
+    assert all(code >= 20 for code in codes if code), "below 20 are errors'"
+    assert all(outcome.meaning for outcome in Outcome)
+
+
+# -- what each event changes -------------------------------------------------------------------
+
+
+def test_a_run_from_plan_to_close() -> None:
+    run = run_of(*CLOSED)
+    (generation,) = run.generations
+    assert (run.cap, run.project, run.plan) == (Usd(10), "thesis", {"id": "p"})
+    assert (run.settled, run.reserved, run.billed) == (Usd(2), ZERO, Usd(2))
+    assert (generation.pod_id, generation.ended_at, generation.open) == ("id-1", AT + 40, False)
+    assert (run.outcome, run.result, run.message) == (Outcome.FINISHED, "finished", "done")
+    assert not run.live
+
+
+@pytest.mark.parametrize("kind", [ev.PodUp, ev.PodNotMade, ev.AgentUp, ev.PodGone, ev.Settled])
+@pytest.mark.parametrize("number", [0, 2])
+def test_an_event_of_another_generation_is_illegal(kind: type[Any], number: int) -> None:
+    ways = {
+        ev.PodUp: RENTING,
+        ev.PodNotMade: RENTING,
+        ev.AgentUp: BOOTING,
+        ev.PodGone: RUNNING,
+        ev.Settled: SETTLING,
+    }
+    run = run_of(*ways[kind])
+    with pytest.raises(IllegalTransition, match=f"generation {number}"):
+        apply_event(run, ev.Record(9, "r1", 1, AT, sample(kind, number)))
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1, 3])
+def test_generations_are_counted_without_gap_or_repeat(number: int) -> None:
+    run = run_of(*RENTING, ev.PodNotMade)
+    with pytest.raises(IllegalTransition, match="next"):
+        apply_event(run, ev.Record(9, "r1", 1, AT, sample(ev.PodIntended, number)))
+    assert len(run_of(*RENTING, ev.PodNotMade, ev.PodIntended).generations) == 2
+
+
+@pytest.mark.parametrize(
+    ("way", "event"),
+    [(RUNNING, ev.ResultKnown("victory")), (SETTLED, ev.Closed("")), (RESERVED, ev.Closed("won"))],
+)
+def test_a_run_ends_in_words_that_are_known(way: tuple[type[Any], ...], event: ev.RunEvent) -> None:
+    with pytest.raises(IllegalTransition, match="outcome"):
+        apply_event(run_of(*way), ev.Record(9, "r1", 1, AT, event))
+
+
+def test_the_first_wish_to_stop_counts() -> None:
+    run = run_of(*RUNNING, ev.StopRequested)
+    again = apply_event(run, ev.Record(9, "r1", 1, AT + 99, ev.StopRequested("budget", "cut")))
+    assert (again.stop, again.stop_at) == (run.stop, run.stop_at)
+
+
+def test_a_refused_generation_costs_nothing_and_keeps_the_reservation() -> None:
+    run = run_of(*RENTING, ev.PodNotMade)
+    assert (run.reserved, run.settled, run.billed) == (Usd(5), ZERO, None)
+    assert run.generations[0].not_made == "none left"
+    assert not run.generations[0].open
+
+
+def test_a_bill_that_is_not_known_is_not_zero() -> None:
+    run = run_of(*SETTLING)
+    unknown = apply_event(run, ev.Record(9, "r1", 1, AT, ev.Settled(1, Usd(2), None)))
+    assert unknown.settled == Usd(2)
+    assert unknown.billed is None
+
+
+def test_closing_lets_the_reservation_go() -> None:
+    assert run_of(*RESERVED, ev.Closed).reserved == ZERO
+
+
+def test_a_reopened_run_starts_afresh_but_forgets_no_cost() -> None:
+    run = run_of(*ENDING, ev.StopRequested, ev.PodGone, ev.Settled, ev.Closed)
+    again = apply_event(run, ev.Record(99, "r1", 2, AT + 99, ev.Reopened(Usd(20))))
+    assert (again.outcome, again.result, again.result_at, again.message) == (None, None, None, "")
+    assert (again.stop, again.stop_at) == (None, None)
+    assert (again.cap, again.settled, len(again.generations)) == (Usd(20), Usd(2), 1)
+    assert again.live
+
+
+def test_actions_are_remembered_with_how_they_went() -> None:
+    run = run_of(*RESERVED, ev.ActionStarted)
+    action = run.actions["r1/g1/create/1"]
+    assert (action.started_at, action.ended_at, action.finished) == (AT + 2, None, False)
+    done = apply_event(run, ev.Record(9, "r1", 1, AT + 8, sample(ev.ActionFinished)))
+    assert done.actions["r1/g1/create/1"].finished
+    assert done.actions["r1/g1/create/1"].started_at == AT + 2
+    failed = apply_event(run, ev.Record(9, "r1", 1, AT + 8, sample(ev.ActionFailed)))
+    action = failed.actions["r1/g1/create/1"]
+    assert (action.finished, action.failed_kind, action.error) == (
+        False,
+        "no_capacity",
+        "none left",
+    )
+
+
+def test_a_wish_or_an_action_takes_no_state_from_another_kind() -> None:
+    """Whatever stays, stays: only ``updated_at``, ``epoch`` and its own field move."""
+    run = run_of(*RUNNING)
+    for kind in (ev.ActionStarted, ev.StopRequested, ev.PhaseEnded, ev.GateJudged, ev.Fetched):
+        after = apply_event(run, ev.Record(9, "r1", 1, AT + 9, sample(kind)))
+        assert after.state is run.state
+        assert (after.reserved, after.settled, after.generations) == (
+            run.reserved, run.settled, run.generations,
+        )  # fmt: skip
+
+
+# -- properties --------------------------------------------------------------------------------
+
+money = st.integers(0, 10**8).map(Usd.from_micros)
+numbers = st.integers(0, 4)
+texts = st.text(max_size=5)
+EVENTS: dict[type[Any], Callable[[int], st.SearchStrategy[Any]]] = {
+    ev.Reserved: lambda n: st.builds(ev.Reserved, money),
+    ev.PodIntended: lambda n: st.builds(sample, st.just(ev.PodIntended), st.just(n + 1) | numbers),
+    ev.Settled: lambda n: st.builds(ev.Settled, st.just(n) | numbers, money, st.none() | money),
+    ev.Closed: lambda n: st.builds(ev.Closed, st.sampled_from(["finished", "lost", "nonsense"])),
+    ev.ResultKnown: lambda n: st.builds(ev.ResultKnown, st.sampled_from(["landed", "killed", "?"])),
+    ev.Reopened: lambda n: st.builds(ev.Reopened, money),
+    ev.ActionStarted: lambda n: st.builds(ev.ActionStarted, texts, texts),
+    ev.ActionFinished: lambda n: st.builds(ev.ActionFinished, texts, texts),
+    ev.ActionFailed: lambda n: st.builds(ev.ActionFailed, texts, texts, texts, texts),
+    ev.StopRequested: lambda n: st.builds(ev.StopRequested, texts, texts),
+}
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[ev.Record]:
+    """What a mad controller might try to write, legal more often than not."""
+    tried: list[ev.Record] = []
+    run = RunState("r1")
+    for seq in range(draw(st.integers(0, 25))):
+        likely = [kind for state, kind in TRANSITIONS if state is run.state] * 3
+        kind = draw(st.sampled_from([*likely, *KINDS]))
+        n = len(run.generations)
+        simple = st.builds(sample, st.just(kind), st.just(n) | numbers)
+        event = draw(EVENTS[kind](n) if kind in EVENTS else simple)
+        record = ev.Record(seq + 1, "r1", draw(st.integers(1, 3)), AT + seq, event)
+        tried.append(record)
+        try:
+            run = apply_event(run, record)
+        except IllegalTransition:
+            continue
+    return tried
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories())
+def test_no_history_corrupts_a_run(tried: list[ev.Record]) -> None:
+    run = RunState("r1")
+    kept: list[ev.Record] = []
+    for record in tried:
+        before = copy.deepcopy(run)
+        try:
+            after = apply_event(run, record)
+        except IllegalTransition:
+            assert run == before
+            continue
+        assert run == before, "apply_event changed what it was given"
+        run = after
+        kept.append(record)
+        check(run)
+        assert fold("r1", kept) == run, "the fold of every prefix is what was built step by step"
+    assert fold("r1", kept) == fold("r1", list(kept)), "and folding again gives the same"
+
+
+def check(run: RunState) -> None:
+    """What holds of a run at any time."""
+    assert run.settled == total(g.settled for g in run.generations if g.settled is not None)
+    assert run.reserved >= ZERO
+    assert [g.number for g in run.generations] == list(range(1, len(run.generations) + 1))
+    assert not any(g.open for g in run.generations[:-1]), "one pod at a time"
+    assert run.live == (run.state not in (State.NEW, State.CLOSED))
+    if run.state is State.CLOSED:
+        assert run.outcome is not None
+        assert run.reserved == ZERO
+    if run.state in (State.RENTING, State.BOOTING, State.RUNNING, State.ENDING):
+        assert run.generation is not None
+        assert run.generation.open
+    if run.state is State.SETTLED:
+        assert run.reserved == ZERO, "proof of the cost frees the reservation"
+    if run.billed is not None:
+        assert run.billed == total(g.billed for g in run.generations if g.billed is not None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories())
+def test_events_survive_json(tried: list[ev.Record]) -> None:
+    for record in tried:
+        kind = type(record.event).__name__
+        assert ev.event_from_json(kind, ev.event_to_json(record.event)) == record.event
+
+
+def test_a_fold_of_nothing_is_a_run_that_is_not_there() -> None:
+    assert fold("r1", []) == RunState("r1")
