@@ -49,12 +49,15 @@ class Reach(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A probe: ``step_s`` seconds per step were measured over ``steps`` steps of the fast phase."""
+    """A probe of one machine: the median of ``steps`` measured steps, in seconds."""
 
     sku: str
+    """Or the name of a local machine."""
     gpus: int
     step_s: float
     steps: int
+    tokens_per_step: int
+    flops_per_token: float
 
 
 def reach_of(gpu: Gpu) -> Reach:

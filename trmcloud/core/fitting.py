@@ -41,7 +41,7 @@ def fit_settings(
         if any(getattr(settings, key) != value for key, value in fixed.items()):
             alternative = alternative or settings
             continue
-        seconds = step_seconds(settings, machine)
+        seconds = step_seconds(settings, machine) * _PLAINNESS ** _extras(settings)
         if best is None or seconds < best[0]:
             best = seconds, settings, memory
         if has_trainer:
@@ -56,6 +56,14 @@ def fit_settings(
 
 
 _CHOSEN = ("batch", "accumulation", "sharding", "activation_checkpointing")
+
+
+_PLAINNESS = 1.03
+"""Sharding or checkpointing must win by this much before it is worth its complication."""
+
+
+def _extras(settings: PhaseRecipe) -> int:
+    return (settings.sharding == "fsdp") + settings.activation_checkpointing
 
 
 def _trained(asked: PhaseRecipe) -> Iterator[PhaseRecipe]:

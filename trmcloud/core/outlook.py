@@ -7,16 +7,24 @@ per (SKU, count).
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 from trmcloud.core.fitting import fit_settings
 from trmcloud.core.flops import work_of
 from trmcloud.core.hardware import hardware_name
-from trmcloud.core.memory import USABLE_SHARE, Memory, weights_bytes
+from trmcloud.core.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
 from trmcloud.core.plan import Interval, PhasePlan
 from trmcloud.core.recipe import PhaseRecipe, Recipe
 from trmcloud.core.spec import RunSpec
-from trmcloud.core.speed import Machine, PhaseTime, predict_phase, startup_s
+from trmcloud.core.speed import (
+    Machine,
+    PhaseTime,
+    predict_phase,
+    save_s,
+    startup_s,
+    step_seconds,
+)
 
 HOUR_S = 3600.0
 
@@ -27,6 +35,8 @@ PULL_BYTES_PER_S = 50e6
 """From a pod to wherever the checkpoint survives, when nothing was measured."""
 MANY_EPOCHS = 4
 """Beyond about four passes, repeated text is worth less and less (Muennighoff et al. 2023)."""
+SPOT_HAZARD_PER_HOUR = 0.10
+"""Interruptions of a spot machine per hour: a prior, since no provider publishes one."""
 
 
 class Outlook(NamedTuple):
@@ -44,6 +54,8 @@ class Outlook(NamedTuple):
     """The least that a launch must have: start-up, compile, one step, landing (P50)."""
     overhead_p90_s: float
     """Start-up, environment and compile alone, P90."""
+    kept_gb: float
+    """Checkpoints that are kept, all phases together."""
     memory: Memory
     fits: bool
     reasons: tuple[str, ...]
@@ -54,9 +66,15 @@ class Outlook(NamedTuple):
 
 
 def outlook_on(
-    recipe: Recipe, spec: RunSpec, machine: Machine, *, tokens_available: int | None = None
+    recipe: Recipe,
+    spec: RunSpec,
+    machine: Machine,
+    *,
+    tokens_available: int | None = None,
+    spot: bool = False,
+    last_steps: int | None = None,
 ) -> Outlook:
-    """The outlook of ``spec`` on ``machine``.
+    """The outlook of ``spec`` on ``machine``; ``last_steps`` sets the last phase's length.
 
     Raises:
         UsageError: settings that cannot go together.
@@ -70,16 +88,26 @@ def outlook_on(
     fits = True
     for name in spec.phases:
         asked = recipe.resolve(name, hardware=hardware, gpus=machine.processes, overrides=overrides)
-        asked = _with_length(asked, spec, machine.processes)
+        asked = _with_length(asked, recipe, spec, machine.processes)
+        if last_steps is not None and name == spec.phases[-1]:
+            asked = dataclasses.replace(asked, steps=last_steps)
         settings, memory, why = fit_settings(
             asked, machine, overrides, has_trainer=recipe.has_trainer
         )
         fits = fits and memory.total <= machine.memory_gb * USABLE_SHARE
         if worst is None or memory.total > worst.total:
             worst = memory
-        if why and why not in reasons:
+        if why:
             reasons.append(f"{name}: {why}")
-        time = predict_phase(settings, machine)
+        factor = _probed(settings, machine)
+        if spot:
+            settings, longer = _against_interruptions(settings, machine, factor)
+            reasons.append(
+                f"{name}: saves every {settings.save_every:,} steps, against interruptions once in"
+                f" {1 / SPOT_HAZARD_PER_HOUR:.0f} h ({longer - 1:.1%} longer)"
+            )
+            factor *= longer
+        time = predict_phase(settings, machine, factor)
         tokens = settings.steps * settings.tokens_per_step(machine.processes)
         times.append(time)
         phases.append(
@@ -93,8 +121,7 @@ def outlook_on(
                 parts_s=time.parts_s(),
             )
         )
-        if tokens_available:
-            reasons.append(_epochs(name, tokens, tokens_available))
+    reasons += _epochs(phases, tokens_available, recipe)
     assert worst is not None, "a spec has at least one phase"
     start = startup_s(machine)
     seconds = start
@@ -119,6 +146,10 @@ def outlook_on(
         landing_s=landing_s,
         useful_s=start.p50 + first.start.p50 + first.compile.p50 + first.step.p50 + landing_s,
         overhead_p90_s=start.p90 + first.start.p90 + first.compile.p90,
+        kept_gb=sum(
+            checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 1) for phase in phases
+        )
+        / 1e9,
         memory=worst,
         fits=fits,
         reasons=tuple(reasons),
@@ -136,13 +167,59 @@ def lands_at(outlook: Outlook, soft_stop_s: float) -> tuple[str, int, int] | Non
     return None
 
 
-def _with_length(settings: PhaseRecipe, spec: RunSpec, processes: int) -> PhaseRecipe:
+def last_phase_steps(outlook: Outlook, seconds: float) -> int:
+    """Steps of the last phase that ``seconds`` since the pod's start leave room for, at P50, with
+    the landing reserve kept; 0 where not even one fits."""
+    last = outlook.times[-1]
+    left = seconds - outlook.startup.p50 - outlook.landing_s - last.start.p50 - last.compile.p50
+    left -= sum(time.seconds.p50 for time in outlook.times[:-1])
+    return max(0, math.floor(left / last.pace_s))
+
+
+def _with_length(
+    settings: PhaseRecipe, recipe: Recipe, spec: RunSpec, processes: int
+) -> PhaseRecipe:
+    tokens = spec.tokens
     if spec.steps is not None:
         return dataclasses.replace(settings, steps=spec.steps)
-    if spec.tokens is not None:
-        steps = -(-spec.tokens // settings.tokens_per_step(processes))
-        return dataclasses.replace(settings, steps=max(1, steps))
-    return settings
+    if spec.equal_work and recipe.reference_hardware and tokens is None:
+        gpus = int(recipe.reference_hardware.partition("x")[0])
+        reference = recipe.resolve(
+            settings.phase,
+            hardware=recipe.reference_hardware,
+            gpus=gpus,
+            overrides=dict(spec.overrides),
+        )
+        tokens = reference.steps * reference.tokens_per_step(gpus)
+    if tokens is None:
+        return settings
+    steps = -(-tokens // settings.tokens_per_step(processes))
+    return dataclasses.replace(settings, steps=max(1, steps))
+
+
+def _probed(settings: PhaseRecipe, machine: Machine) -> float:
+    """Measured ÷ predicted step time, where this chip was probed."""
+    probe = machine.measured
+    if probe is None:
+        return 1.0
+    measured = probe.step_s * probe.gpus / (probe.tokens_per_step * probe.flops_per_token)
+    flops = settings.tokens_per_step(machine.processes) * work_of(settings).train_flops
+    return measured / (step_seconds(settings, machine) * machine.processes / flops)
+
+
+def _against_interruptions(
+    settings: PhaseRecipe, machine: Machine, factor: float
+) -> tuple[PhaseRecipe, float]:
+    """The checkpoint interval that minimises a spot machine's expected time, √(2·save ÷ hazard)
+    (Young 1974), and how much longer training then takes: half an interval and a restart lost per
+    interruption."""
+    hazard_per_s = SPOT_HAZARD_PER_HOUR / HOUR_S
+    interval_s = math.sqrt(2 * save_s(settings, machine).p50 / hazard_per_s)
+    step_s = step_seconds(settings, machine) * factor
+    every = max(1, min(settings.steps, round(interval_s / step_s)))
+    restart_s = startup_s(machine).p50
+    longer = 1 + hazard_per_s * (every * step_s / 2 + restart_s)
+    return dataclasses.replace(settings, save_every=every), longer
 
 
 def _landing_s(times: list[PhaseTime], settings: PhaseRecipe, machine: Machine) -> float:
@@ -153,9 +230,18 @@ def _landing_s(times: list[PhaseTime], settings: PhaseRecipe, machine: Machine) 
     return 2 * slowest + REMOTE_LANDING_MARGIN_S + weights_bytes(settings) / PULL_BYTES_PER_S
 
 
-def _epochs(name: str, tokens: int, available: int) -> str:
-    epochs = tokens / available
-    text = f"{name}: {epochs:,.2f} epochs over the data's {available:,} tokens"
-    if epochs > MANY_EPOCHS:
-        text += f" — warning: beyond {MANY_EPOCHS} epochs, repeated text teaches less and less"
-    return text
+def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[str]:
+    """How often each phase reads the data; many is warned of."""
+    whose = "the data's"
+    if not available:
+        available, whose = recipe.data_tokens, "the recipe's data of"
+    if not available:
+        return []
+    lines = []
+    for phase in phases:
+        epochs = phase.tokens / available
+        text = f"{phase.name}: {epochs:,.2f} epochs over {whose} {available:,} tokens"
+        if epochs > MANY_EPOCHS:
+            text += f" — warning: beyond {MANY_EPOCHS} epochs repeated text teaches less and less"
+        lines.append(text)
+    return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.spec import RunSpec
 
@@ -94,6 +94,8 @@ class Candidate:
     """Why it is ranked as it is, or why it cannot be used."""
     planned_rate: Usd | None = None
     """USD/h that costs and stops were computed with: the quote, dearer where it is old."""
+    storage: Usd = ZERO
+    """What checkpoints cost while the run lasts (P50) and for seven days after it."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "rate_usd_per_hour": _number(candidate.rate),
         "rate_usd": candidate.rate.plain(),
         "planned_rate_usd": (candidate.planned_rate or candidate.rate).plain(),
+        "storage_usd": candidate.storage.plain(),
         "spot": candidate.spot,
         "priced_at": candidate.priced_at,
         "source": candidate.source,
@@ -258,6 +261,7 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         worst_case=Usd(row["worst_case_usd"]),
         reasons=tuple(row["reasons"]),
         planned_rate=Usd(row["planned_rate_usd"]),
+        storage=Usd(row["storage_usd"]),
     )
 
 

@@ -40,6 +40,24 @@ class RunSpec:
     objective: str = "value"
     hour_value: Usd = GUIDE_HOUR_VALUE
     """USD that an hour of waiting is worth."""
+    deadline_at: float | None = None
+    """Epoch s by which the run must have ended; None: no deadline."""
+    providers: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    """Whom and where to rent from; empty: anywhere."""
+    gpus: int = 0
+    """GPUs of the machine; 0: any number."""
+    spot: bool = False
+    """Interruptible offers, too."""
+    fill: bool = False
+    """Train on as many tokens as budget or deadline buy, landing at the end of them."""
+    equal_work: bool = False
+    """The same tokens on every hardware: those of the recipe's reference row."""
+
+    @property
+    def fills(self) -> bool:
+        """Length is what the budget buys, not what the recipe says."""
+        return self.fill or self.objective == "most-training"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +76,13 @@ class RunSpec:
             "strict_gate": self.strict_gate,
             "objective": self.objective,
             "hour_value_usd": self.hour_value.plain(),
+            "deadline_at": self.deadline_at,
+            "providers": list(self.providers),
+            "regions": list(self.regions),
+            "gpus": self.gpus,
+            "spot": self.spot,
+            "fill": self.fill,
+            "equal_work": self.equal_work,
         }
 
     @classmethod
@@ -79,4 +104,11 @@ class RunSpec:
             strict_gate=data["strict_gate"],
             objective=data["objective"],
             hour_value=Usd(data["hour_value_usd"]),
+            deadline_at=data.get("deadline_at"),
+            providers=tuple(data.get("providers", ())),
+            regions=tuple(data.get("regions", ())),
+            gpus=data.get("gpus", 0),
+            spot=data.get("spot", False),
+            fill=data.get("fill", False),
+            equal_work=data.get("equal_work", False),
         )

@@ -70,7 +70,8 @@ def test_stops_and_worst_case_keep_within_the_budget(trm: Recipe, offers: list[O
     plan = plan_for(trm, offers, hardware="8xH100", budget=Usd(100))
     for candidate in plan.candidates:
         assert candidate.worst_case <= Usd(100)
-        assert candidate.worst_case == cost(candidate.rate, candidate.hard_stop_s + 15)
+        rent = cost(candidate.rate, candidate.hard_stop_s + 15)
+        assert rent < candidate.worst_case < rent + Usd(1), "storage for a week stands beside"
         assert candidate.soft_stop_s == pytest.approx(
             candidate.hard_stop_s - candidate.landing_s, abs=0.01
         )

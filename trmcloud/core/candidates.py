@@ -1,0 +1,228 @@
+"""From an offer and an outlook to a Candidate: storage, stops, worst case, reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from trmcloud.core.hardware import LOCAL
+from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.offers import DAY_S, STALE_MARGIN_PERCENT, Offer
+from trmcloud.core.outlook import HOUR_S, Outlook, lands_at
+from trmcloud.core.plan import Candidate, Interval
+from trmcloud.core.spec import RunSpec
+
+KILL_LATENCY_S = {LOCAL: 3.0}
+REMOTE_KILL_LATENCY_S = 15.0
+FREE_HARD_STOP_S = 24 * HOUR_S
+"""Where nothing costs anything, time alone ends a run: this, or four times its P90."""
+STOP_SLACK = 1.1
+"""Hard stop of a run without budget, relative to its P90."""
+
+VOLUME_MICROS_PER_GB_MONTH = 70_000
+"""A network volume: $0.07 per GB and month, RunPod's first terabyte."""
+HOURS_PER_MONTH = 730
+STORAGE_AFTER_S = 7 * DAY_S
+"""How long a checkpoint may lie before it is fetched; reserved from the start."""
+
+_ROUNDING = Usd.from_micros(4)
+"""Rent and storage are each rounded up by themselves."""
+
+#: Who can be rented from at all: RunPod itself, and clouds that SkyPilot 0.14 knows.
+REACHABLE = frozenset(
+    {
+        "local", "runpod", "aws", "azure", "gcp", "lambda", "nebius", "vast-ai", "verda",
+        "hyperstack", "digitalocean",
+    }
+)  # fmt: skip
+
+
+class Ranked(NamedTuple):
+    """An offer with its outlook and its place in the order."""
+
+    order: tuple[object, ...]
+    position: int
+    offer: Offer
+    rate: Usd
+    """USD/h to plan with."""
+    outlook: Outlook
+    within: bool
+    """P90 and the landing reserve fit budget and deadline."""
+    useful: bool
+    """It buys at least start-up, one step and a checkpoint."""
+
+
+def kill_latency_s(offer: Offer) -> float:
+    return KILL_LATENCY_S.get(offer.provider, REMOTE_KILL_LATENCY_S)
+
+
+def storage_micros_per_hour(outlook: Outlook) -> int:
+    """Micro-dollars per hour for the checkpoints kept; nothing on the user's own disk."""
+    if outlook.machine.local is not None:
+        return 0
+    return -int(-outlook.kept_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+
+
+def storage_cost(outlook: Outlook, seconds: float) -> Usd:
+    """Storage while the run lasts, and for a week after it."""
+    return cost(Usd.from_micros(storage_micros_per_hour(outlook)), seconds + STORAGE_AFTER_S)
+
+
+def seconds_of_budget(budget: Usd, rate: Usd, outlook: Outlook) -> float:
+    """How long ``budget`` lasts at ``rate`` with storage and the week after it paid."""
+    micros = storage_micros_per_hour(outlook)
+    if not micros:
+        return affordable_seconds(budget, rate)
+    storage = Usd.from_micros(micros)
+    room = budget - cost(storage, STORAGE_AFTER_S) - _ROUNDING
+    return affordable_seconds(room, rate + storage)
+
+
+def seconds_allowed(rate: Usd, offer: Offer, outlook: Outlook, spec: RunSpec, now: float) -> float:
+    """Seconds from the pod's start to its hard stop that budget and deadline allow; may be ∞."""
+    latency_s = kill_latency_s(offer)
+    allowed = float("inf")
+    if spec.budget is not None:
+        allowed = seconds_of_budget(spec.budget, rate, outlook) - latency_s
+    if spec.deadline_at is not None:
+        allowed = min(allowed, spec.deadline_at - now - latency_s)
+    return max(0.0, allowed)
+
+
+def make_candidate(
+    row: Ranked, name: str, spec: RunSpec, now: float, *, has_trainer: bool = True
+) -> Candidate:
+    """The Candidate of ``row`` under the id ``name``."""
+    offer, outlook, rate = row.offer, row.outlook, row.rate
+    latency_s = kill_latency_s(offer)
+    soft_s, hard_s = _stops(row, spec, now)
+    seconds = outlook.seconds
+    if spec.fills:
+        seconds = Interval(*(min(part, hard_s) for part in (seconds.p10, seconds.p50, seconds.p90)))
+    return Candidate(
+        id=name,
+        hardware=outlook.hardware,
+        sku=offer.sku,
+        gpus=offer.gpus,
+        provider=offer.provider,
+        region=offer.region or "any",
+        rate=offer.rate,
+        spot=offer.spot,
+        priced_at=offer.priced_at,
+        source=offer.source,
+        startup_s=outlook.startup,
+        phases=outlook.phases,
+        hours=seconds.scaled(1 / HOUR_S),
+        cost_p10=cost(offer.rate, seconds.p10) + storage_cost(outlook, seconds.p10),
+        cost_p50=cost(rate, seconds.p50) + storage_cost(outlook, seconds.p50),
+        cost_p90=cost(rate, seconds.p90) + storage_cost(outlook, seconds.p90),
+        memory_need_gb=outlook.memory.total,
+        memory_gb=outlook.machine.memory_gb,
+        fits_memory=outlook.fits,
+        within_budget=row.within,
+        soft_stop_s=soft_s,
+        hard_stop_s=hard_s,
+        landing_s=outlook.landing_s,
+        worst_case=cost(rate, hard_s + latency_s) + storage_cost(outlook, hard_s + latency_s),
+        reasons=_reasons(row, spec, soft_s, now, has_trainer),
+        planned_rate=rate,
+        storage=storage_cost(outlook, seconds.p50),
+    )
+
+
+def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
+    """``made``, a free machine, with the worth of an hour at which ``paid`` becomes the better."""
+    if paid is None or made.rate or not made.fits_memory or made.hours.p50 <= paid.hours.p50:
+        return made
+    saved_h = made.hours.p50 - paid.hours.p50
+    micros = round((paid.cost_p50.micros - made.cost_p50.micros) / saved_h)
+    text = (
+        f"free, and slower: {paid.hardware} is worth its {paid.cost_p50} once an hour of yours is"
+        f" worth more than {Usd.from_micros(max(0, micros))}"
+    )
+    return dataclasses.replace(made, reasons=(*made.reasons, text))
+
+
+def _stops(row: Ranked, spec: RunSpec, now: float) -> tuple[float, float]:
+    """Seconds after the pod exists: when the trainer lands, and when all is killed."""
+    outlook = row.outlook
+    allowed_s = seconds_allowed(row.rate, row.offer, outlook, spec, now)
+    if spec.hours is not None:
+        wanted_s = outlook.startup.p90 + spec.hours * HOUR_S + outlook.landing_s
+    elif not row.rate:
+        wanted_s = max(FREE_HARD_STOP_S, 4 * outlook.seconds.p90)
+    elif spec.budget is not None or spec.fills:
+        wanted_s = allowed_s
+    else:
+        wanted_s = outlook.startup.p90 + outlook.landing_s
+        wanted_s += STOP_SLACK * sum(time.seconds.p90 for time in outlook.times)
+    hard_s = min(wanted_s, allowed_s)
+    return max(0.0, hard_s - outlook.landing_s), hard_s
+
+
+def _reasons(
+    row: Ranked, spec: RunSpec, soft_s: float, now: float, has_trainer: bool
+) -> tuple[str, ...]:
+    offer, outlook = row.offer, row.outlook
+    reasons = list(outlook.reasons)
+    if not has_trainer:
+        reasons.insert(0, "plan only: the trainer of this family is not there yet")
+    if not outlook.fits:
+        reasons.insert(0, "does not fit in memory")
+    if offer.is_stale(now):
+        reasons.append(
+            f"price {offer.age_days(now)} days old: planned {STALE_MARGIN_PERCENT} % dearer,"
+            f" at {row.rate}/h"
+        )
+    reasons += _limits_met(row, spec, soft_s, now)
+    if outlook.kept_gb >= 100:
+        reasons.append(
+            f"checkpoints kept take {outlook.kept_gb:,.0f} GB:"
+            f" {storage_cost(outlook, outlook.seconds.p50)} with a week after the run"
+        )
+    if offer.provider not in REACHABLE:
+        reasons.append(f"{offer.provider} cannot be launched on: neither RunPod nor in SkyPilot")
+    if offer.note:
+        reasons.append(offer.note)
+    return tuple(reasons)
+
+
+def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[str]:
+    """What budget, deadline and hours do to the run."""
+    outlook = row.outlook
+    if not row.useful:
+        whole = cost(row.rate, outlook.useful_s) + storage_cost(outlook, outlook.useful_s)
+        hours = outlook.useful_s / HOUR_S
+        return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
+    early = lands_at(outlook, soft_s)
+    if spec.fills:
+        last = outlook.phases[-1]
+        per_hour = HOUR_S / outlook.times[-1].pace_s
+        return [
+            f"filled: {last.settings.steps:,} steps of {last.name} at {per_hour:,.0f} per hour,"
+            f" {outlook.tokens:,} tokens in all"
+        ]
+    lines = []
+    if early is not None:
+        phase, step, steps = early
+        what = "the hours end" if spec.hours is not None else "the budget ends"
+        if spec.budget is None and spec.hours is None:
+            what = "the deadline comes"
+        lines.append(
+            f"{what} before the recipe: lands at about step {step:,} of {steps:,} of {phase}"
+        )
+    if row.within:
+        return lines
+    p90_s = outlook.seconds.p90 + outlook.landing_s
+    need = cost(row.rate, p90_s) + storage_cost(outlook, p90_s)
+    if spec.budget is not None and need > spec.budget:
+        lines.append(f"P90 and the landing reserve need {need}, {need - spec.budget} more")
+    if spec.deadline_at is not None and p90_s > spec.deadline_at - now:
+        late_h = (p90_s - (spec.deadline_at - now)) / HOUR_S
+        lines.append(f"P90 needs {p90_s / HOUR_S:,.1f} h: a deadline {late_h:,.1f} h later")
+    allowed_s = seconds_allowed(row.rate, row.offer, outlook, spec, now)
+    over = p90_s / allowed_s if allowed_s else 0.0
+    fewer = int(outlook.phases[-1].settings.steps / over) if over > 1 else 0
+    if fewer and early is None:
+        lines.append(f"or about {fewer:,} steps of {outlook.phases[-1].name} instead")
+    return lines
