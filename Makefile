@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 install: $(READY)
 
 demo: $(READY)
-	@$(BIN)/python docs/demo.py
+	@scripts/demo.sh
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
