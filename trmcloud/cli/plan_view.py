@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 from typing import Sequence
 
+from trmcloud.cli.plan_chart import terminal_chart
 from trmcloud.core.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.money import Usd
 from trmcloud.core.plan import Candidate, Interval, Plan, plan_to_json
 
 WIDE_COLUMNS = 100
 SHOWN_ROWS = 10
-CHART_ROWS = 7
 
 
 def show(plan: Plan, *, as_json: bool = False, everything: bool = False) -> None:
@@ -32,7 +31,7 @@ def render(plan: Plan, *, columns: int, everything: bool = False) -> list[str]:
     lines += _table(plan, rows) if columns >= WIDE_COLUMNS else _plain(plan, rows)
     lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
     if len(rows) > 2:
-        lines += ["", *chart(plan, rows, columns)]
+        lines += ["", *terminal_chart(plan, rows, columns)]
     lines += ["", *_advice(plan)]
     return lines
 
@@ -55,6 +54,20 @@ def shown_rows(plan: Plan) -> list[Candidate]:
     return [candidate for candidate in plan.candidates if candidate.id in wanted]
 
 
+def nearest(plan: Plan) -> list[Candidate]:
+    """The three candidates that are closest to being feasible, one per hardware."""
+    best: dict[str, Candidate] = {}
+    for candidate in plan.candidates:
+        if candidate.provider != LOCAL or plan.spec.hardware:
+            best.setdefault(candidate.hardware, candidate)
+    order = sorted(best.values(), key=lambda c: (not c.fits_memory, c.cost_p90.micros))
+    return order[:3]
+
+
+def _hours(candidate: Candidate) -> str:
+    return f"{_short(candidate.hours.p50)} h"
+
+
 def hours_text(interval: Interval) -> str:
     return f"{_short(interval.p50)} ({_short(interval.p10)}–{_short(interval.p90)})"
 
@@ -73,42 +86,6 @@ def fits_text(candidate: Candidate) -> str:
     return f"{need:,.{digits}f}/{have:,.0f} GB"
 
 
-def chart(plan: Plan, rows: Sequence[Candidate], columns: int) -> list[str]:
-    """Cost (P50) against hours (P50, logarithmic), one point per candidate that fits."""
-    points = [row for row in rows if row.fits_memory and row.rate]
-    if len(points) < 2:
-        return []
-    width = max(30, min(columns, 110) - 24)
-    low, high = (f(math.log(p.hours.p50) for p in points) for f in (min, max))
-    bottom, top = (f(float(p.cost_p50) for p in points) for f in (min, max))
-    span_x, span_y = (high - low) or 1.0, (top - bottom) or 1.0
-    canvas = [[" "] * (width + 20) for _ in range(CHART_ROWS)]
-    for point in sorted(points, key=lambda p: p.id != plan.recommended_id):
-        x = round((math.log(point.hours.p50) - low) / span_x * (width - 1)) + 2
-        y = CHART_ROWS - 1 - round((float(point.cost_p50) - bottom) / span_y * (CHART_ROWS - 1))
-        label = f"● {point.hardware}"
-        if point.id == plan.recommended_id:
-            x -= 2
-            label = f"▸ {label}"
-        free = [n for n in (y, y - 1, y + 1) if 0 <= n < CHART_ROWS]
-        for n in free:
-            if all(cell == " " for cell in canvas[n][max(0, x - 1) : x + len(label) + 1]):
-                canvas[n][x : x + len(label)] = label
-                break
-        else:
-            canvas[y][min(x + 2 * (label[0] == "▸"), len(canvas[y]) - 1)] = "●"
-    lines = []
-    for n, cells in enumerate(canvas):
-        dollars = top - span_y * n / (CHART_ROWS - 1)
-        margin = f"${dollars:,.0f}" if n % 2 == 0 else ""
-        lines.append(f"{margin:>8} ┤{''.join(cells).rstrip()}")
-    middle = math.exp((low + high) / 2)
-    axis = f"{_short(math.exp(low))} h"
-    axis = axis.ljust(width // 2) + f"{_short(middle)} h"
-    axis = axis.ljust(width - 4) + f"{_short(math.exp(high))} h"
-    return [*lines, f"{'':8} └{'─' * width}", f"{'':10}{axis}"]
-
-
 def _headline(plan: Plan) -> str:
     spec = plan.spec
     tokens = 0
@@ -117,7 +94,9 @@ def _headline(plan: Plan) -> str:
         tokens = sum(phase.tokens for phase in first.phases)
     parts = [spec.recipe, " + ".join(spec.phases), f"{_count(tokens)} tokens"]
     parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
-    if spec.objective == "value":
+    if spec.fills:
+        parts.append("filled")
+    elif spec.objective == "value":
         parts.append(f"value of an hour {spec.hour_value}")
     else:
         parts.append(f"objective {spec.objective}")
@@ -182,23 +161,24 @@ def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
 def _advice(plan: Plan) -> list[str]:
     chosen = plan.recommended
     if chosen is None:
-        return [
-            "Nothing fits the wish.",
-            *(f"  {c.hardware}: {'; '.join(c.reasons)}" for c in plan.candidates[:3]),
-        ]
+        lines = ["Nothing meets the wish. The nearest:"]
+        for candidate in nearest(plan):
+            lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours(candidate)}")
+            lines += [f"    {reason}" for reason in candidate.reasons]
+        return lines
     why = {
         "value": f"least cost + hours × {plan.spec.hour_value}",
         "cheapest": "least cost",
         "fastest": "soonest done",
-        "most-training": "most tokens for the budget",
-    }[plan.spec.objective]
+    }.get("" if plan.spec.fills else plan.spec.objective, "most tokens for the money")
     lines = [f"Recommended: {chosen.hardware} — {why}."]
     lines += [f"  {reason}" for reason in chosen.reasons]
     lines.append(
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
         f" at most {chosen.worst_case}"
     )
-    lines.append(f"Launch it: trmcloud launch {plan.id}")
+    if plan.launchable:
+        lines.append(f"Launch it: trmcloud launch {plan.id}")
     return lines
 
 

@@ -22,6 +22,7 @@ STOP_SLACK = 1.1
 VOLUME_MICROS_PER_GB_MONTH = 70_000
 """A network volume: $0.07 per GB and month, RunPod's first terabyte."""
 HOURS_PER_MONTH = 730
+SPOT_NOTE = "spot: price × (1 + hazard × (half a checkpoint interval + restart)), a prior hazard"
 STORAGE_AFTER_S = 7 * DAY_S
 """How long a checkpoint may lie before it is fetched; reserved from the start."""
 

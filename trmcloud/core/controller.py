@@ -25,6 +25,7 @@ CREATE, LAND, TERMINATE = "create", "land", "terminate"
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
+_LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -100,28 +101,33 @@ def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) ->
     """Budgets at all levels, and pods nobody owns.
 
     A pod is only ever called an orphan when its name is one of ours and either it bears this
-    ledger's id and no open generation here has that name, or its own hard stop has passed.
+    ledger's id and no open generation here owns it, or its own hard stop has passed. ``pods``
+    must have been listed *before* the ledger was read: a run launched in between would seem to
+    be nobody's.
     """
     drive, land = [], []
-    names = set()
+    owned: dict[str, str | None] = {}
     for run in ledger.runs.values():
         if not run.live:
             continue
         drive.append(run.run_id)
         generation = run.generation
         if generation is not None and generation.open:
-            names.add(generation.pod_name)
+            owned[generation.pod_name] = generation.pod_id
         line = overdrawn(ledger, run, now)
-        if line is not None and run.stop is None and run.state in (State.BOOTING, State.RUNNING):
+        if line is not None and run.stop is None and run.state in _LANDABLE:
             land.append((run.run_id, f"the {line.level} budget was cut to {line.cap}"))
     orphans = []
     for pod in pods.value if isinstance(pods, Seen) else ():
         name = parse_pod_name(pod.name)
         if name is None or pod.status == "gone":
             continue
-        if name.ledger == ledger.ledger_id and pod.name not in names:
+        if pod.name in owned:
+            if owned[pod.name] not in (None, pod.pod_id):
+                orphans.append(Orphan(pod, "its run has another pod of this name"))
+        elif name.ledger == ledger.ledger_id:
             orphans.append(Orphan(pod, "no live run of this ledger owns it"))
-        elif now > name.hard_stop_at and pod.name not in names:
+        elif now > name.hard_stop_at:
             orphans.append(Orphan(pod, "its hard stop has passed"))
     return Governance(tuple(drive), tuple(land), tuple(orphans))
 
@@ -144,7 +150,7 @@ def decide(
     if run.state is State.RENTING:
         return _await_pod(run, traits, seen, now)
     if run.state in (State.BOOTING, State.RUNNING, State.ENDING):
-        return _watch(run, traits, seen, now)
+        return _watch(run, plan, traits, seen, now)
     if run.state is State.SETTLING:
         return _settle(run, seen)
     if run.state is State.SETTLED:
@@ -162,7 +168,9 @@ def _rent(
 ) -> Decision:
     if run.stop is not None:
         return Decision(events=(ev.Closed(Outcome.STOPPED.value, "before anything was rented"),))
-    tried = {g.candidate_id for g in run.generations if g.not_made is not None}
+    # Since the last reservation: a run that is reopened may find again what was out of stock.
+    recent = run.generations[run.first_generation - 1 :]
+    tried = {g.candidate_id for g in recent if g.not_made is not None}
     candidate = next((plan.candidate(name) for name in plan.launchable if name not in tried), None)
     if candidate is None:
         why = run.generations[-1].not_made if run.generations else "the plan has no candidate"
@@ -202,7 +210,8 @@ def _longest_training_s(candidate: Candidate) -> float:
 def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
     generation = _current(run)
     pod = _find(seen, generation)
-    if pod is not None and pod.status != "gone":
+    if pod is not None:
+        # One that is gone again too, whatever the answer to its creation was: it has a bill.
         return Decision(events=(ev.PodUp(generation.number, pod.pod_id, pod.rate),))
     create_id = _action_id(run, CREATE, 1)
     create = run.actions.get(create_id)
@@ -213,9 +222,6 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
         return Decision(actions=(Action(create_id, CREATE, generation.number),))
     if create.failed_kind in ("refused", "no_capacity"):
         return Decision(events=(ev.PodNotMade(generation.number, create.error),))
-    if pod is not None and pod.status == "gone":
-        up = ev.PodUp(generation.number, pod.pod_id, pod.rate)
-        return Decision(events=(up,))
     asked_at = create.ended_at or create.started_at
     waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
     if create_id not in seen.in_flight and waited and seen.absent_lists >= traits.absent_lists:
@@ -225,7 +231,9 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
     return Decision()
 
 
-def _watch(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
+def _watch(
+    run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
+) -> Decision:
     generation = _current(run)
     report = seen.report.value if isinstance(seen.report, Seen) else None
     if report is not None and report.pod_name != generation.pod_name:
@@ -238,7 +246,7 @@ def _watch(run: RunState, traits: ProviderTraits, seen: Observation, now: float)
         if accounts:
             return Decision(events=tuple(accounts))
         if report.result is not None and run.state is not State.ENDING:
-            return Decision(events=(ev.ResultKnown(report.result, report.message),))
+            return Decision(events=(_result(report.result, report.message),))
     gone = _gone(seen, generation, traits)
     if gone is not None and report is not None:
         accounts = _phases_ended(run, generation, report, final=True)
@@ -247,7 +255,8 @@ def _watch(run: RunState, traits: ProviderTraits, seen: Observation, now: float)
     if gone is not None:
         return Decision(events=(ev.PodGone(generation.number, gone),))
     pod_id = generation.pod_id or ""
-    reason = _why_terminate(run, generation, traits, report, now)
+    landing_s = plan.candidate(generation.candidate_id).landing_s
+    reason = _why_terminate(run, generation, traits, report, landing_s, now)
     if reason:
         action = _next_attempt(run, TERMINATE, generation, pod_id, reason, now)
         return Decision(actions=(action,) if action else ())
@@ -290,19 +299,24 @@ def _why_terminate(
     generation: Generation,
     traits: ProviderTraits,
     report: AgentReport | None,
+    landing_s: float,
     now: float,
 ) -> str:
     if now >= generation.hard_stop_at:
         return "hard stop"
-    if run.state is State.ENDING and now >= run.updated_at + traits.end_grace_s:
-        return "its work is done"
+    if run.state is State.ENDING:
+        # Not since the last event: each attempt to end it is one, and would put off the next.
+        since = run.result_at if run.result_at is not None else run.updated_at
+        if now >= since + traits.end_grace_s:
+            return "its work is done"
     if run.state is State.BOOTING:
         up_at = generation.up_at or generation.intended_at
         if report is None and now >= up_at + traits.boot_deadline_s:
             return f"no agent within {traits.boot_deadline_s:.0f} s"
     if run.stop is not None and run.stop_at is not None and run.state is not State.ENDING:
-        landing_s = generation.hard_stop_at - generation.soft_stop_at
-        if now >= run.stop_at + landing_s + traits.end_grace_s:
+        # Where hours were limited, far more than the landing lies between the two stops.
+        patience_s = min(landing_s, generation.hard_stop_at - generation.soft_stop_at)
+        if now >= run.stop_at + patience_s + traits.end_grace_s:
             return "it did not land when told to"
     if generation.billed_rate is not None:
         tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
@@ -319,6 +333,14 @@ def _settle(run: RunState, seen: Observation) -> Decision:
         return Decision()
     amount = seen.bill.value.amount
     return Decision(events=(ev.Settled(generation.number, amount, amount),))
+
+
+def _result(name: str, message: str) -> ev.ResultKnown:
+    """What the agent says, which may be newer than we are, or nobody's friend."""
+    known = {outcome.value for outcome in Outcome}
+    if name in known:
+        return ev.ResultKnown(name, message)
+    return ev.ResultKnown(Outcome.FAILED.value, f"its agent ended with {name[:80]!r}: {message}")
 
 
 def _closing(run: RunState) -> ev.Closed:
@@ -364,7 +386,7 @@ def _next_attempt(
     if last is not None:
         if once and last.finished:
             return None
-        if now < _last_change(last) + min(_FIRST_RETRY_S * 2**attempt, _LONGEST_RETRY_S):
+        if now < _last_change(last) + min(_FIRST_RETRY_S * 2 ** min(attempt, 10), _LONGEST_RETRY_S):
             return None
     return Action(_action_id(run, verb, attempt + 1), verb, generation.number, pod_id, reason)
 
@@ -384,5 +406,9 @@ def _current(run: RunState) -> Generation:
 
 
 def _find(seen: Observation, generation: Generation) -> PodSeen | None:
+    """The generation's pod: by its id once that is known, for a provider may make two of a name."""
     pods: Sequence[PodSeen] = seen.pods.value if isinstance(seen.pods, Seen) else ()
-    return next((pod for pod in pods if pod.name == generation.pod_name), None)
+    mine = [pod for pod in pods if pod.name == generation.pod_name]
+    if generation.pod_id is not None:
+        return next((pod for pod in mine if pod.pod_id == generation.pod_id), None)
+    return next((pod for pod in mine if pod.status != "gone"), mine[0] if mine else None)

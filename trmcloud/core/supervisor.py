@@ -20,6 +20,8 @@ from trmcloud.core.pod_contract import (
 from trmcloud.core.run_state import Outcome
 
 _LAND_REPEAT_S = 15.0
+_TEARDOWN_S = 30.0
+"""How long a trainer that has said its last word may take to leave."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
     beat = trainer.heartbeat
     if trainer.heartbeat_age_s > _patience_s(lease, beat):
         return KillTrainer(f"no step for {trainer.heartbeat_age_s:.0f} s")
+    if beat is not None and beat.state in ("landing", "ended"):
+        return Wait()
     fresh = trainer.told_to_land_s is not None and trainer.told_to_land_s < _LAND_REPEAT_S
     if trainer.land_ordered and not fresh:
         return LandTrainer(trainer.land_reason or "asked to")
@@ -156,6 +160,8 @@ def _patience_s(lease: Lease, beat: Heartbeat | None) -> float:
     """How long a trainer may show no progress: compiling and saving take longer than a step."""
     if beat is None or beat.state in ("starting", "compiling"):
         return max(lease.hang_after_s, 900.0)
+    if beat.state == "ended":
+        return _TEARDOWN_S
     if beat.state in ("evaluating", "saving", "landing"):
         return max(lease.hang_after_s, 4 * lease.landing_s)
     return max(lease.hang_after_s, 20 * (beat.step_seconds or 0.0))
