@@ -9,7 +9,6 @@ refinement can be bought by making the first step worse, so it proves nothing al
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, Sequence
@@ -17,6 +16,8 @@ from typing import Any, Iterable, Mapping, Sequence
 #: (lowest, highest) of the guides, by the phase that is judged.
 REFINEMENT_BANDS = {"fast": (0.15, 0.25), "extreme": (0.50, 0.97)}
 GRADIENT_BANDS = {"fast": (0.5, 1.5), "extreme": (2.0, 15.0)}
+
+_HUGE = 1e300
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ def refinement(step_losses: Sequence[float]) -> float | None:
 
 def _order(evals: Sequence[Mapping[str, Any]]) -> Check:
     name = "validation order"
-    losses = _numbers(evals[-1].get("val_step_losses", ())) if evals else []
+    losses = _losses(evals)
+    if losses is None:
+        return Check(name, False, True, "a loss is not finite")
     if len(losses) < 2:
         return Check(name, None, True, "no evaluation with two or more supervision steps")
     held = all(before > after for before, after in itertools.pairwise(losses))
@@ -97,7 +100,10 @@ def _order(evals: Sequence[Mapping[str, Any]]) -> Check:
 
 def _falling(evals: Sequence[Mapping[str, Any]]) -> Check:
     name = "falling bits per byte"
-    values = list(_numbers(line.get("val_bpb") for line in evals))
+    measured = [line["val_bpb"] for line in evals if "val_bpb" in line]
+    values = _numbers(measured)
+    if len(values) < len(measured):
+        return Check(name, False, True, "an evaluation was not finite")
     if len(values) < 2:
         return Check(name, None, True, "fewer than two evaluations")
     return Check(name, values[-1] < values[0], True, f"{values[0]:.3f} → {values[-1]:.3f} bpb")
@@ -116,7 +122,7 @@ def _finite(train: Sequence[Mapping[str, Any]]) -> Check:
 def _refinement(phase: str, evals: Sequence[Mapping[str, Any]], strict: bool) -> Check:
     name = "refinement (guide's band)"
     band = REFINEMENT_BANDS.get(phase)
-    value = refinement(_numbers(evals[-1].get("val_step_losses", ()))) if evals else None
+    value = refinement(_losses(evals) or ())
     if band is None or value is None:
         return Check(name, None, strict, "not measured")
     inside = band[0] <= value <= band[1]
@@ -136,7 +142,22 @@ def _gradients(phase: str, train: Sequence[Mapping[str, Any]], strict: bool) -> 
     return Check(name, inside, strict, f"{value:.2f}, {where} {band[0]}–{band[1]}")
 
 
+def _losses(evals: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """The last evaluation's losses; None where one is missing or not finite, for the others would
+    then be compared as if they were neighbours."""
+    losses = evals[-1].get("val_step_losses", ()) if evals else ()
+    if not isinstance(losses, (list, tuple)):
+        return None
+    numbers = _numbers(losses)
+    return numbers if len(numbers) == len(losses) else None
+
+
 def _numbers(values: Iterable[Any]) -> list[float]:
+    """Those that are finite numbers: metrics come from a pod, and anything may be in them."""
     return [
-        float(value) for value in values if isinstance(value, (int, float)) and math.isfinite(value)
+        float(value)
+        for value in values
+        if isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) < _HUGE  # False for NaN, and exact for whole numbers beyond any float
     ]
