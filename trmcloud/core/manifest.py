@@ -21,12 +21,14 @@ MANIFEST_VERSION = 1
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_FILES = 4096
 MAX_FILE_BYTES = 1 << 42
+MAX_STEP = 99_999_999
+_MAX_WHOLE = (1 << 63) - 1
 BEST_METRIC = "val_bpb"
 
 KINDS = ("weights", "optimizer", "state", "tokenizer")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_STEP_DIR = re.compile(r"step-(\d{8})")
+_STEP_DIR = re.compile(r"step-([0-9]{8})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -108,7 +110,7 @@ def from_json(text: str | bytes, where: str) -> CheckpointManifest:
     if len(text) > MAX_MANIFEST_BYTES:
         raise CheckpointError("the manifest is larger than any real one", where=where)
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_refuse, parse_float=_parse_float)
     except (ValueError, RecursionError):
         raise CheckpointError("the manifest is not JSON", where=where) from None
     try:
@@ -116,7 +118,7 @@ def from_json(text: str | bytes, where: str) -> CheckpointManifest:
     except CheckpointError as error:
         raise CheckpointError(error.what, where=where) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"the manifest is malformed: {error!r}", where=where) from None
+        raise CheckpointError(f"the manifest is malformed: {error!r:.200}", where=where) from None
 
 
 def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
@@ -164,7 +166,7 @@ def _read(data: Any) -> CheckpointManifest:
     if not isinstance(data, dict):
         raise CheckpointError("the manifest is no JSON object")
     if data["version"] != MANIFEST_VERSION:
-        raise CheckpointError(f"manifest version {data['version']!r} is not {MANIFEST_VERSION}")
+        raise CheckpointError(f"manifest version {data['version']!r:.80} is not {MANIFEST_VERSION}")
     files = tuple(_read_file(entry) for entry in data["files"])
     if not 0 < len(files) <= MAX_FILES:
         raise CheckpointError(f"the manifest names {len(files)} files")
@@ -179,28 +181,28 @@ def _read(data: Any) -> CheckpointManifest:
     return CheckpointManifest(
         run_id=data["run_id"],
         phase=data["phase"],
-        step=_whole(data["step"]),
+        step=_whole(data["step"], most=MAX_STEP),
         tokens=_whole(data["tokens"]),
         created_at=_real(data["created_at"]),
         recipe=data["recipe"],
-        settings=dict(data["settings"]),
+        settings=_table(data["settings"]),
         world_size=_whole(data["world_size"]),
-        val_bpb=None if bpb is None or not math.isfinite(bpb) else float(bpb),
-        step_losses=tuple(float(loss) for loss in data["step_losses"]),
+        val_bpb=None if bpb is None else _real(bpb),
+        step_losses=tuple(_real(loss) for loss in data["step_losses"]),
         cooled=bool(data["cooled"]),
         data_sha256=str(data["data_sha256"]),
         tokenizer_sha256=str(data["tokenizer_sha256"]),
         files=files,
-        extra=dict(data.get("extra", {})),
+        extra=_table(data.get("extra", {})),
     )
 
 
 def _read_file(entry: Mapping[str, Any]) -> CheckpointFile:
     name, kind, sha256 = entry["name"], entry["kind"], entry["sha256"]
     if not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or name == MANIFEST_NAME:
-        raise CheckpointError(f"file name {name!r} is not allowed in a checkpoint")
+        raise CheckpointError(f"file name {name!r:.80} is not allowed in a checkpoint")
     if kind not in KINDS:
-        raise CheckpointError(f"file kind {kind!r} is not known")
+        raise CheckpointError(f"file kind {kind!r:.80} is not known")
     if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         raise CheckpointError(f"the hash of {name} is not a SHA-256")
     size = _whole(entry["size_bytes"])
@@ -209,14 +211,30 @@ def _read_file(entry: Mapping[str, Any]) -> CheckpointFile:
     return CheckpointFile(name=name, kind=kind, size_bytes=size, sha256=sha256)
 
 
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise CheckpointError(f"{value!r} is not a whole number")
+def _whole(value: Any, most: int = _MAX_WHOLE) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise CheckpointError(f"{value!r:.80} is not a whole number that can be")
     return value
 
 
 def _real(value: Any) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise CheckpointError(f"{value!r:.80} is not a number")
+    return _parse_float(value)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{value!r:.80} is not a table")
+    return value
+
+
+def _parse_float(value: str | float) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise CheckpointError(f"{value!r} is not a number")
+        raise ValueError(f"{value!r:.80} is not finite")
     return number
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
