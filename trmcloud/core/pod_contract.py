@@ -19,8 +19,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Mapping, TypeVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 CONTRACT_VERSION = 1
 
@@ -59,6 +61,7 @@ DATA_VALIDATION_NAME = "validation.bin"
 DATA_TOKENIZER_NAME = "tokenizer.json"
 
 MAX_JSON_BYTES = 1 << 20
+_HUGE = 1e300
 
 # -- how a trainer ends ---------------------------------------------------------------------
 OUTCOMES: Mapping[str, str] = {
@@ -243,7 +246,7 @@ class AgentReport:
 
 # -- pod names --------------------------------------------------------------------------------
 POD_PREFIX = "trmc"
-_POD_NAME = re.compile(r"trmc-([0-9a-f]{8})-([a-z0-9]{1,20})-g(\d{1,4})-(\d{9,11})")
+_POD_NAME = re.compile(r"trmc-([0-9a-f]{8})-([a-z0-9]{1,20})-g([0-9]{1,4})-([0-9]{9,11})")
 
 
 @dataclass(frozen=True)
@@ -266,7 +269,8 @@ def parse_pod_name(text: str) -> PodName | None:
     if match is None:
         return None
     ledger, run, generation, hard_stop = match.groups()
-    return PodName(ledger, run, int(generation), int(hard_stop))
+    name = PodName(ledger, run, int(generation), int(hard_stop))
+    return name if str(name) == text else None
 
 
 # -- JSON -------------------------------------------------------------------------------------
@@ -289,7 +293,7 @@ def load_heartbeat(text: str | bytes) -> Heartbeat:
 
 
 def load_lease(text: str | bytes) -> Lease:
-    return _load(Lease, text, phases=lambda rows: tuple(PhaseLease(**row) for row in rows))
+    return _load(Lease, text, phases=lambda rows: tuple(_made(PhaseLease, r) for r in rows))
 
 
 def load_orders(text: str | bytes) -> Orders:
@@ -297,7 +301,7 @@ def load_orders(text: str | bytes) -> Orders:
 
 
 def load_report(text: str | bytes) -> AgentReport:
-    return _load(AgentReport, text, phases=lambda rows: tuple(PhaseReport(**row) for row in rows))
+    return _load(AgentReport, text, phases=lambda rows: tuple(_made(PhaseReport, r) for r in rows))
 
 
 def _load(kind: type[_Record], text: str | bytes, **convert: Any) -> _Record:
@@ -307,16 +311,47 @@ def _load(kind: type[_Record], text: str | bytes, **convert: Any) -> _Record:
         data = json.loads(text)
         if data.get("version") != CONTRACT_VERSION:
             raise ContractError(f"{kind.__name__}: version {data.get('version')!r}")
-        known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-        values = {key: value for key, value in data.items() if key in known}
         for key, function in convert.items():
-            if key in values:
-                values[key] = function(values[key])
-        return kind(**values)
+            if key in data:
+                data[key] = function(data[key])
+        return _made(kind, data)
     except ContractError:
         raise
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ContractError(f"{kind.__name__}: {error}") from None
+
+
+def _made(kind: type[_Record], data: Mapping[str, Any]) -> _Record:
+    """A record from its fields, each of the type that is declared; what is unknown is left out,
+    since a newer version may say more."""
+    declared = _declared(kind)  # type: ignore[arg-type]
+    values = {key: value for key, value in data.items() if key in declared}
+    for key, value in values.items():
+        if not _fits(value, declared[key]):
+            raise ContractError(f"{kind.__name__}: {key} is not what it should be")
+    return kind(**values)
+
+
+@lru_cache
+def _declared(kind: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, declared: Any) -> bool:
+    """Whether a value read from JSON is of a declared type, and every number in it finite."""
+    inner = get_args(declared)
+    if get_origin(declared) is Mapping:
+        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
+    if get_origin(declared) is tuple:
+        return isinstance(value, (list, tuple)) and all(_fits(item, inner[0]) for item in value)
+    if inner:
+        return any(_fits(value, one) for one in inner)
+    if declared is Any:
+        return bool(_finite(value) == value)
+    if declared is float or declared is int:
+        kinds = (int, float) if declared is float else int
+        return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) < _HUGE
+    return isinstance(value, declared)
 
 
 def _finite(value: Any) -> Any:
@@ -330,7 +365,8 @@ def _finite(value: Any) -> Any:
 
 
 _CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+    r"\x1b\[[0-9;?]*[A-Za-z]|"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
