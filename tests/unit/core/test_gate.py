@@ -1,0 +1,179 @@
+"""The gate: what passes, what fails, and that nothing unknown passes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trmcloud.core.gate import Verdict, judge, refinement, verdict_from_json
+
+
+def train(step: int, grad_norm: Any = 1.0) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "grad_norm": grad_norm, "loss": 5.0}
+
+
+def evaluation(bpb: Any, losses: Any = (5.0, 4.5, 4.2, 4.1)) -> dict[str, Any]:
+    return {"kind": "eval", "val_bpb": bpb, "val_step_losses": losses}
+
+
+#: Every supervision step better than the one before, bits per byte falling, gradients finite,
+#: refinement (5.0 − 4.1) / 5.0 = 18 % and gradient norm 1.0 within the guides' bands.
+GOOD = [train(1), evaluation(2.4), train(2), train(3), evaluation(1.9)]
+
+
+def failed(verdict: Verdict) -> set[str]:
+    return {check.name for check in verdict.checks if check.passed is not True}
+
+
+def blocked_by(lines: list[dict[str, Any]], *, strict: bool = False) -> set[str]:
+    verdict = judge("fast", lines, strict=strict)
+    names = {c.name for c in verdict.checks if c.blocking and c.passed is not True}
+    assert verdict.passed == (not names)
+    return names
+
+
+def test_a_sound_training_passes() -> None:
+    verdict = judge("fast", GOOD)
+    assert verdict.passed
+    assert failed(verdict) == set()
+    details = {check.name: check.detail for check in verdict.checks}
+    assert details["validation order"] == "5.000 > 4.500 > 4.200 > 4.100"
+    assert details["falling bits per byte"] == "2.400 → 1.900 bpb"
+    assert "18.0%, inside 15%–25%" in details["refinement (guide's band)"]
+
+
+def test_a_sound_training_passes_strictly_too() -> None:
+    assert judge("fast", GOOD, strict=True).passed
+
+
+@pytest.mark.parametrize(
+    ("losses", "why"),
+    [
+        ((4.1, 4.2, 4.5, 5.0), "reversed"),
+        ((5.0, 4.5, 4.5, 4.1), "two are equal"),
+        ((5.0, 4.0, 4.2, 4.1), "one is out of order"),
+        ((5.0, math.nan, 4.2, 4.1), "NaN in the middle, its neighbours in order"),
+        ((5.0, None, 4.2, 4.1), "null, as NaN is written"),
+        ((math.inf, 4.5, 4.2, 4.1), "infinity"),
+        ((5.0, "4.5", 4.2, 4.1), "text"),
+        ((5.0, True), "a truth value"),
+        ((10**400, 4.5), "beyond any float"),
+        ((5.0,), "only one"),
+        ((), "none"),
+        (None, "null"),
+        (7, "a number"),
+        ({"0": 5.0}, "a table"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_steps_that_do_not_improve_block(losses: Any, why: str) -> None:
+    assert blocked_by([*GOOD, evaluation(1.8, losses)]) == {"validation order"}
+
+
+def test_only_the_last_evaluations_order_counts() -> None:
+    assert blocked_by([train(1), evaluation(2.4, (4.0, 4.5, 4.2, 4.1)), evaluation(1.9)]) == set()
+
+
+@pytest.mark.parametrize("last", [2.4, 2.5, math.nan, math.inf, -math.inf, None, "1.0", True])
+def test_bits_per_byte_that_do_not_fall_block(last: Any) -> None:
+    assert blocked_by([*GOOD, evaluation(last)]) == {"falling bits per byte"}
+
+
+def test_an_evaluation_that_broke_blocks_even_if_later_ones_are_fine() -> None:
+    broke = [train(1), evaluation(2.4), evaluation(math.nan), evaluation(1.9)]
+    assert blocked_by(broke) == {"falling bits per byte"}
+
+
+def test_one_evaluation_proves_no_fall() -> None:
+    assert blocked_by([train(1), evaluation(2.4)]) == {"falling bits per byte"}
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf, -math.inf, None, "1", True, 10**400, [1.0]])
+def test_gradients_that_are_not_finite_block(norm: Any) -> None:
+    lines = [train(1), evaluation(2.4), train(2, norm), train(3), evaluation(1.9)]
+    assert blocked_by(lines) == {"finite gradients"}
+    detail = {c.name: c.detail for c in judge("fast", lines).checks}["finite gradients"]
+    assert detail == "not finite at step 2"
+
+
+def test_no_training_step_is_no_proof() -> None:
+    assert blocked_by([evaluation(2.4), evaluation(1.9)]) == {"finite gradients"}
+
+
+def test_nothing_at_all_fails() -> None:
+    assert blocked_by([]) == {"validation order", "falling bits per byte", "finite gradients"}
+    assert blocked_by([{}, {"kind": "note"}]) == blocked_by([])
+
+
+@pytest.mark.parametrize(
+    ("lines", "outside"),
+    [
+        ([*GOOD, evaluation(1.8, (5.0, 4.9))], {"refinement (guide's band)"}),
+        ([*GOOD, evaluation(1.8, (5.0, 1.0))], {"refinement (guide's band)"}),
+        (
+            [train(1, 9.0), *GOOD[1:], train(4, 9.0), train(5, 9.0)],
+            {"gradient norm (guide's band)"},
+        ),
+    ],
+    ids=["refined too little", "refined too much", "steep gradients"],
+)
+def test_the_guides_bands_are_told_and_block_only_strictly(
+    lines: list[dict[str, Any]], outside: set[str]
+) -> None:
+    verdict = judge("fast", lines)
+    assert verdict.passed
+    assert failed(verdict) == outside
+    assert blocked_by(lines, strict=True) == outside
+
+
+def test_a_phase_without_bands_cannot_pass_strictly() -> None:
+    assert judge("other", GOOD).passed
+    assert not judge("other", GOOD, strict=True).passed
+
+
+def test_the_gradient_is_judged_after_it_has_settled() -> None:
+    lines = [train(1, 90.0), train(2, 90.0), train(3, 1.0), train(4, 1.0), *GOOD]
+    assert "gradient norm (guide's band)" not in failed(judge("fast", lines))
+
+
+@pytest.mark.parametrize(("losses", "value"), [((4.0, 3.0), 0.25), ((4.0, 5.0), -0.25)])
+def test_refinement(losses: tuple[float, ...], value: float) -> None:
+    assert refinement(losses) == value
+
+
+@pytest.mark.parametrize("losses", [(), (4.0,), (0.0, 1.0)])
+def test_refinement_of_nothing(losses: tuple[float, ...]) -> None:
+    assert refinement(losses) is None
+
+
+def test_a_verdict_survives_json() -> None:
+    for lines in (GOOD, []):
+        verdict = judge("fast", lines)
+        assert verdict_from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+lines = st.dictionaries(
+    st.sampled_from(["kind", "step", "grad_norm", "val_bpb", "val_step_losses"]),
+    st.sampled_from(["eval", "train"]) | anything,
+)
+
+
+@given(st.lists(lines, max_size=8), st.booleans())
+def test_whatever_a_pod_writes_is_judged(metrics: list[dict[str, Any]], strict: bool) -> None:
+    verdict = judge("fast", metrics, strict=strict)
+    assert json.dumps(verdict.to_json(), allow_nan=False)
+    if verdict.passed:
+        last = [line for line in metrics if line.get("kind") == "eval"][-1]
+        assert all(isinstance(loss, int | float) for loss in last["val_step_losses"])

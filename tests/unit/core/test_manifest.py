@@ -1,0 +1,421 @@
+"""A manifest is hostile text until proven otherwise; the best wins, and the latest stays."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.manifest import (
+    KINDS,
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    MAX_MANIFEST_BYTES,
+    CheckpointFile,
+    CheckpointManifest,
+    from_json,
+    parse_step_dir,
+    pick_best,
+    pick_latest,
+    step_dir_name,
+    to_json,
+    to_prune,
+)
+
+WHERE = "r1/fast/checkpoints/step-00000120"
+WEIGHTS = CheckpointFile("weights.safetensors", "weights", 1000, "ab" * 32)
+STATE = CheckpointFile("state.json", "state", 10, "cd" * 32)
+
+
+def manifest(
+    step: int = 120, bpb: float | None = 1.5, phase: str = "fast", **changes: Any
+) -> CheckpointManifest:
+    made = CheckpointManifest(
+        run_id="r-1",
+        phase=phase,
+        step=step,
+        tokens=step * 100,
+        created_at=1_790_000_000.0 + step,
+        recipe="trm",
+        settings={"depth": 2},
+        world_size=2,
+        val_bpb=bpb,
+        step_losses=(5.0, 4.0),
+        cooled=False,
+        data_sha256="ef" * 32,
+        tokenizer_sha256="01" * 32,
+        files=(WEIGHTS, STATE),
+    )
+    return replace(made, **changes)
+
+
+def raw() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(to_json(manifest()))
+    return data
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def test_a_manifest_survives_json() -> None:
+    for made in (manifest(), manifest(bpb=None, extra={"note": "é"}), manifest(step_losses=())):
+        assert from_json(to_json(made), WHERE) == made
+        assert from_json(to_json(made).encode(), WHERE) == made
+    assert manifest().sha256 == WEIGHTS.sha256
+    assert manifest().size_bytes == 1010
+    assert manifest().label == "fast/step-00000120"
+
+
+def a_file(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    def change(data: dict[str, Any]) -> None:
+        data["files"][1].update(changes)
+
+    return change
+
+
+def a_field(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data.update(changes)
+
+
+HOSTILE_NAMES = [
+    "../weights.safetensors",
+    "/etc/passwd",
+    "a/b.json",
+    "..",
+    ".",
+    "",
+    ".hidden.json",
+    "a\\b.json",
+    "C:a.json",
+    "state.json\n",
+    "state.json\0.safetensors",
+    "st\u202eate.json",
+    "stäte.json",
+    "STATE.json",
+    "state.pkl",
+    "state.pt",
+    "state.bin",
+    "state.json.pkl",
+    "state",
+    "manifest.json",
+    "-rf.json",
+    "x" * 200 + ".json",
+    5,
+    None,
+    ["state.json"],
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=repr)
+def test_a_file_name_is_flat_and_of_a_kind_that_cannot_run(name: Any) -> None:
+    data = raw()
+    a_file(name=name)(data)
+    with pytest.raises(CheckpointError) as caught:
+        from_json(json.dumps(data), WHERE)
+    assert caught.value.where == WHERE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        a_file(kind="pickle"),
+        a_file(kind=None),
+        a_file(kind=["state"]),
+        a_file(sha256="ab"),
+        a_file(sha256="AB" * 32),
+        a_file(sha256="zz" * 32),
+        a_file(sha256=None),
+        a_file(sha256="ab" * 32 + "\n"),
+        a_file(size_bytes=-1),
+        a_file(size_bytes=1.5),
+        a_file(size_bytes=True),
+        a_file(size_bytes="10"),
+        a_file(size_bytes=MAX_FILE_BYTES + 1),
+        a_file(name="weights.safetensors"),
+        a_file(kind="weights"),
+        a_field(files=[]),
+        a_field(files=None),
+        a_field(files={"weights.safetensors": 1}),
+        a_field(files="weights"),
+        a_field(files=[None]),
+        a_field(version=2),
+        a_field(version=None),
+        a_field(version="1"),
+        a_field(run_id="../../x"),
+        a_field(run_id=""),
+        a_field(run_id=7),
+        a_field(phase="a/b"),
+        a_field(phase=".hidden"),
+        a_field(phase="fast\n"),
+        a_field(recipe="\x1b[31m"),
+        a_field(recipe="x" * 81),
+        a_field(step=-1),
+        a_field(step=10**8),
+        a_field(step=10**400),
+        a_field(step=1.0),
+        a_field(step=None),
+        a_field(tokens=10**30),
+        a_field(world_size=True),
+        a_field(created_at="today"),
+        a_field(created_at=None),
+        a_field(created_at=10**400),
+        a_field(val_bpb="1.5"),
+        a_field(val_bpb=[1.5]),
+        a_field(val_bpb=True),
+        a_field(step_losses=None),
+        a_field(step_losses="12"),
+        a_field(step_losses=[None]),
+        a_field(step_losses=["5.0"]),
+        a_field(settings=None),
+        a_field(settings=[["depth", 2]]),
+        a_field(settings="ab"),
+        a_field(extra=5),
+    ],
+)
+def test_what_is_not_exactly_a_manifest_is_refused(
+    change: Callable[[dict[str, Any]], None],
+) -> None:
+    data = raw()
+    change(data)
+    with pytest.raises(CheckpointError) as caught:
+        from_json(json.dumps(data), WHERE)
+    assert caught.value.where == WHERE
+    assert len(str(caught.value)) < 500, "hostile text is not repeated at length"
+
+
+@pytest.mark.parametrize("key", [k for k in raw() if k != "extra"])
+def test_no_field_may_be_missing(key: str) -> None:
+    data = raw()
+    del data[key]
+    with pytest.raises(CheckpointError):
+        from_json(json.dumps(data), WHERE)
+
+
+def test_a_field_of_a_newer_version_is_passed_over() -> None:
+    data = raw()
+    data["colour"] = "red"
+    assert from_json(json.dumps(data), WHERE) == manifest()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "5",
+        '"text"',
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        "\ufeff{}",
+        b"\xff\xfe",
+        b"\x80",
+        " " * (MAX_MANIFEST_BYTES + 1),
+        "9" * 10_000,
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_text_that_is_no_manifest_at_all(text: str | bytes) -> None:
+    with pytest.raises(CheckpointError):
+        from_json(text, WHERE)
+
+
+def test_more_files_than_any_checkpoint_has() -> None:
+    data = raw()
+    data["files"] += [
+        {"name": f"f{n}.json", "kind": "state", "size_bytes": 1, "sha256": "ab" * 32}
+        for n in range(MAX_FILES)
+    ]
+    with pytest.raises(CheckpointError):
+        from_json(json.dumps(data, separators=(",", ":")), WHERE)
+
+
+@pytest.mark.parametrize("bad", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("place", ["val_bpb", "created_at", "step_losses", "settings", "extra"])
+def test_a_number_that_is_none_is_refused_wherever_it_stands(bad: str, place: str) -> None:
+    data = raw()
+    data[place] = {"x": "HERE"} if place in ("settings", "extra") else "HERE"
+    if place == "step_losses":
+        data[place] = [5.0, "HERE"]
+    with pytest.raises(CheckpointError):
+        from_json(json.dumps(data).replace('"HERE"', bad), WHERE)
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([10**400, "ab" * 32, "weights.safetensors", *KINDS]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.sampled_from(sorted(raw())), anything, min_size=1, max_size=4))
+def test_a_manifest_with_anything_in_it_is_read_or_refused(changes: dict[str, Any]) -> None:
+    data = {**raw(), **changes}
+    read_or_refuse(json.dumps(data))
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(st.sampled_from(["name", "kind", "sha256", "size_bytes"]), anything))
+def test_a_file_entry_with_anything_in_it_is_read_or_refused(changes: dict[str, Any]) -> None:
+    data = raw()
+    data["files"][1].update(changes)
+    read_or_refuse(json.dumps(data))
+
+
+@given(anything)
+def test_any_json_is_read_or_refused(data: Any) -> None:
+    read_or_refuse(json.dumps(data))
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_any_bytes_are_read_or_refused(text: str | bytes) -> None:
+    read_or_refuse(text)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 7))
+def test_a_flipped_bit_is_read_or_refused(place: int, bit: int) -> None:
+    text = bytearray(to_json(manifest()).encode())
+    text[place % len(text)] ^= 1 << bit
+    read_or_refuse(bytes(text))
+
+
+def read_or_refuse(text: str | bytes) -> None:
+    try:
+        made = from_json(text, WHERE)
+    except CheckpointError:
+        return
+    assert from_json(to_json(made), WHERE) == made, "what is accepted can be written again"
+    assert all("/" not in file.name and ".." not in file.name for file in made.files)
+    assert made.val_bpb is None or math.isfinite(made.val_bpb)
+    assert parse_step_dir(step_dir_name(made.step)) == made.step
+
+
+@pytest.mark.parametrize("step", [0, 1, 120, 99_999_999])
+def test_a_folders_name_brings_its_step_back(step: int) -> None:
+    assert parse_step_dir(step_dir_name(step)) == step
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step-120",
+        "step-000000120",
+        "step--0000120",
+        "step-0000012a",
+        ".step-00000120",
+        "step-١٢٣٤٥٦٧٨",
+        "step-00000120\n",
+        "step-00000120.tmp",
+        "",
+        "STEP-00000120",
+    ],
+)
+def test_a_folder_of_another_name_is_no_checkpoint(name: str) -> None:
+    assert parse_step_dir(name) is None
+
+
+# -- choosing ----------------------------------------------------------------------------------
+
+
+def test_the_lowest_bits_per_byte_are_best() -> None:
+    assert pick_best([manifest(1, 2.0), manifest(2, 1.5), manifest(3, 1.7)]) == manifest(2, 1.5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf, None])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_nan_never_wins(bad: float | None, place: int) -> None:
+    row = [manifest(1, 2.0), manifest(2, 1.5)]
+    row.insert(place, manifest(3, bad))
+    assert pick_best(row) == manifest(2, 1.5)
+    assert pick_best([manifest(3, bad)]) is None
+
+
+def test_of_equals_the_later_is_best() -> None:
+    assert pick_best([manifest(9, 1.5), manifest(10, 1.5), manifest(2, 1.5)]) == manifest(10, 1.5)
+
+
+def test_of_nothing_there_is_neither_best_nor_latest() -> None:
+    assert pick_best([]) is None
+    assert pick_latest([]) is None
+
+
+def test_the_latest_is_so_by_time_across_phases() -> None:
+    fast = manifest(900, created_at=100.0)
+    extreme = manifest(10, phase="extreme", created_at=200.0)
+    assert pick_latest([extreme, fast]) == extreme
+
+
+# -- pruning -----------------------------------------------------------------------------------
+
+
+def test_the_best_and_the_latest_stay() -> None:
+    row = [manifest(1, 1.9), manifest(2, 1.2), manifest(3, 1.5), manifest(4, 1.4), manifest(5, 1.8)]
+    pruning = to_prune(row, keep_best=2)
+    assert {m.step for m in pruning.kept} == {2, 4, 5}
+    assert [m.step for m in pruning.checkpoints] == [1, 3]
+    assert pruning.freed_bytes == 2 * 1010
+
+
+def test_each_phase_keeps_its_own() -> None:
+    row = [
+        manifest(1, 1.9),
+        manifest(2, 1.2),
+        manifest(1, 3.0, "extreme"),
+        manifest(2, 2.0, "extreme"),
+    ]
+    assert {m.label for m in to_prune(row, keep_best=1).kept} == {
+        "fast/step-00000002",
+        "extreme/step-00000002",
+    }
+
+
+def test_a_run_that_broke_keeps_its_best_and_its_broken_latest() -> None:
+    row = [manifest(1, 1.9), manifest(2, math.nan), manifest(3, None)]
+    assert {m.step for m in to_prune(row, keep_best=5).kept} == {1, 3}
+
+
+rows = st.lists(
+    st.tuples(
+        st.integers(0, 30),
+        st.none() | st.floats() | st.sampled_from([1.0, 1.5]),
+        st.sampled_from(["fast", "extreme"]),
+    ),
+    max_size=12,
+    unique_by=lambda row: (row[0], row[2]),
+)
+
+
+@given(rows, st.integers(-1, 5))
+def test_pruning_never_takes_the_best_or_the_latest(
+    drawn: list[tuple[int, float | None, str]], keep_best: int
+) -> None:
+    every = [manifest(step, bpb, phase) for step, bpb, phase in drawn]
+    pruning = to_prune(every, keep_best)
+    kept, gone = {m.label for m in pruning.kept}, {m.label for m in pruning.checkpoints}
+    assert kept | gone == {m.label for m in every}
+    assert not kept & gone
+    for phase in {m.phase for m in every}:
+        mine = [m for m in every if m.phase == phase]
+        best, latest = pick_best(mine), pick_latest(mine)
+        assert latest is not None
+        assert latest.label in kept
+        assert best is None or best.label in kept
+        assert sum(m.phase == phase for m in pruning.kept) <= max(1, keep_best) + 1
+    overall = pick_best(every)
+    assert overall is None or overall.label in kept
