@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from trmcloud.core import events as ev
-from trmcloud.core.budget import LedgerState
-from trmcloud.core.clock import Instant
-from trmcloud.core.controller import Bill, PodSeen
-from trmcloud.core.manifest import CheckpointManifest
-from trmcloud.core.money import Usd
-from trmcloud.core.pod_contract import AgentReport, Heartbeat, Lease, Orders, PhaseJob
+if TYPE_CHECKING:
+    from trmcloud.core import events as ev
+    from trmcloud.core.budget import LedgerState
+    from trmcloud.core.clock import Instant
+    from trmcloud.core.manifest import CheckpointManifest
+    from trmcloud.core.money import Usd
+    from trmcloud.core.observation import Bill, PodSeen
+    from trmcloud.core.pod_contract import AgentReport, Heartbeat, Lease, Orders, PhaseJob
 
 
 class Clock(Protocol):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.adapters.local import LocalCompute
-from trmcloud.adapters.recipe_files import bundle_root
 from trmcloud.adapters.run_files import LocalRunFiles
 from trmcloud.adapters.system_clock import SystemClock
+from trmcloud.app.bundle import bundle_root
 from trmcloud.app.home import home_dir
 from trmcloud.app.world import World
-from trmcloud.core.hardware import LocalMachine
 from trmcloud.pod import processes
 from trmcloud.ports import ControllerId
+
+if TYPE_CHECKING:
+    from trmcloud.core.hardware import LocalMachine
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -27,7 +29,7 @@ def build_world() -> World:
     """The world as this process's environment describes it."""
     home = home_dir(os.environ)
     local = LocalCompute(home, python_path())
-    here = socket.gethostname() + ":" + processes.boot_id()
+    here = os.uname().nodename + ":" + processes.boot_id()
     who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
 
     def is_alive(controller: ControllerId) -> bool | None:

@@ -15,7 +15,7 @@ from typing import Any
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.adapters.local import LocalCompute
 from trmcloud.core.budget import LedgerState
-from trmcloud.core.controller import PodSeen
+from trmcloud.core.observation import PodSeen
 from trmcloud.core.run_state import RunState
 from trmcloud.pod import processes
 

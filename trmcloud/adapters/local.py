@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.controller import Bill, PodSeen
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd, cost
+from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.pod import processes
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.ports import PodRequest

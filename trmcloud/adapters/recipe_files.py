@@ -5,27 +5,9 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from trmcloud.app.bundle import bundle_root
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.recipe import Recipe, parse_recipe
-
-_PACKAGE = Path(__file__).resolve().parent.parent
-
-
-def bundle_root() -> Path:
-    """The folder that holds ``model/recipes``: beside the package in a checkout, inside it in a
-    wheel.
-
-    Raises:
-        NotFoundError: the installation is incomplete.
-    """
-    for root in (_PACKAGE.parent, _PACKAGE / "bundle"):
-        if (root / "model" / "recipes").is_dir():
-            return root
-    raise NotFoundError(
-        "the recipes that belong to trmcloud are missing",
-        where=str(_PACKAGE),
-        next_step="pip install --force-reinstall trmcloud",
-    )
 
 
 def recipe_names() -> list[str]:

@@ -17,17 +17,15 @@ from trmcloud.core.controller import (
     LAND,
     TERMINATE,
     Action,
-    Bill,
-    Observation,
-    PodSeen,
     decide,
     govern,
 )
 from trmcloud.core.errors import NoCapacity, ProviderError, StaleEpoch, TrmcloudError
+from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Plan, plan_from_json
 from trmcloud.core.pod_contract import AgentReport, Orders
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import RunState, State, fold
+from trmcloud.core.run_state import RunState, State
 from trmcloud.ports import Driver
 
 _BEAT_EVERY_S = 2.0
@@ -52,7 +50,8 @@ class RunDriver:
     _listed_generation: int = field(default=0)
 
     def run(self) -> RunState:
-        return fold(self.run_id, self.world.ledger.records(self.run_id))
+        """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
+        return self.world.ledger.read().runs.get(self.run_id) or RunState(self.run_id)
 
     def plan(self, run: RunState) -> Plan:
         if self._plan is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,11 @@ def pod_request(
 ) -> PodRequest:
     """All that a provider and the pod's agent need for this generation."""
     candidate = plan.candidate(generation.candidate_id)
-    note = read_launch_note(world.home, run.run_id)
+    note: Mapping[str, Any]
+    if world.read_note is not None:
+        note = world.read_note(run.run_id)
+    else:
+        note = read_launch_note(world.home, run.run_id)
     first = candidate.phases[0].name
     jobs = tuple(
         contract.PhaseJob(

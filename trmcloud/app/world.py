@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.errors import NotFoundError
-from trmcloud.core.run_state import RunState
-from trmcloud.ports import Clock, Compute, ControllerId, Ledger, PodLink, RunFiles
+
+if TYPE_CHECKING:
+    from trmcloud.core.run_state import RunState
+    from trmcloud.ports import Clock, Compute, ControllerId, Ledger, PodLink, RunFiles
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,20 @@ class World:
     is_alive: Callable[[ControllerId], bool | None]
     """None where it cannot be told: the process is on another machine."""
     project: str
+    read_note: Callable[[str], Mapping[str, Any]] | None = None
+    """A run's launch note by its id, where it is not kept below ``home``."""
 
     def wall(self) -> float:
         return self.clock.now().wall
+
+
+def is_quiet(world: World) -> bool:
+    """Whether nothing is live: no run to drive, no pod to end. Reconciling would find nothing."""
+    if any(run.live for run in world.ledger.read().runs.values()):
+        return False
+    return all(
+        pod.status == "gone" for compute in world.computes.values() for pod in compute.list_pods()
+    )
 
 
 def find_run(world: World, name: str | None) -> RunState:

@@ -13,9 +13,10 @@ from trmcloud.app.world import World
 from trmcloud.cli.text import bpb, duration, losses
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.gate import verdict_from_json
-from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.money import ZERO
 from trmcloud.core.plan import Plan, plan_to_json
 from trmcloud.core.pod_contract import Heartbeat
+from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
 
 _PLAIN_EVERY_S = 10.0
@@ -132,15 +133,6 @@ def progress_line(run: RunState, beat: Heartbeat, now: float) -> str:
     if generation is not None and beat.state != "ended":
         parts.append(f"lands in {duration(generation.soft_stop_at - now)}")
     return " · ".join(parts)
-
-
-def spent_so_far(run: RunState, now: float) -> Usd:
-    """Settled, and what the open generation has accrued by our clock."""
-    generation = run.generation
-    if generation is None or generation.settled is not None or generation.not_made is not None:
-        return run.settled
-    until = generation.ended_at if generation.ended_at is not None else now
-    return run.settled + cost(generation.rate, until - generation.intended_at)
 
 
 def _interrupted(world: World, driver: RunDriver, bar: _Bar) -> RunState:

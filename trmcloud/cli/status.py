@@ -16,13 +16,16 @@ def command(
 
     Example: trmcloud status r-1f3a9c
     """
-    from trmcloud.app.drive import reconcile
-    from trmcloud.app.world import find_run
+    from trmcloud.app.world import find_run, is_quiet
     from trmcloud.cli import status_view
     from trmcloud.wiring import build_world
 
     world = build_world()
-    said = reconcile(world)
+    said: list[str] = []
+    if not is_quiet(world):
+        from trmcloud.app.drive import reconcile
+
+        said = reconcile(world)
     if run:
         runs = [find_run(world, run)]
     else:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trmcloud.app.drive import is_driven
 from trmcloud.app.reports import report_run
 from trmcloud.app.world import World
-from trmcloud.cli.run_view import show_verdict, spent_so_far
 from trmcloud.cli.text import bpb, duration, losses, table
-from trmcloud.core.controller import PodSeen
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO
-from trmcloud.core.pod_contract import AgentReport, Heartbeat
-from trmcloud.core.providers import traits_of
+from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import RunState
+
+if TYPE_CHECKING:
+    from trmcloud.core.observation import PodSeen
+    from trmcloud.core.pod_contract import AgentReport, Heartbeat
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ def show_one(world: World, run: RunState) -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}")
+    from trmcloud.cli.run_view import show_verdict
+
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
 
@@ -82,6 +84,9 @@ def kill_layers(world: World, run: RunState) -> list[Layer]:
     generation = run.generation
     if not run.live or generation is None:
         return []
+    from trmcloud.app.drive import is_driven
+    from trmcloud.core.providers import traits_of
+
     now = world.wall()
     beat = _last_beat(world, run)
     agent = _agent_report(world, run)

@@ -16,6 +16,7 @@ from trmcloud.core import events as ev
 from trmcloud.core.budget import LedgerState, overdrawn
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.observation import Observation, PodSeen
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import CLEAN, AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
@@ -26,38 +27,6 @@ CREATE, LAND, TERMINATE = "create", "land", "terminate"
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
 _LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
-
-
-@dataclass(frozen=True)
-class PodSeen:
-    """A pod in a provider's list. ``status``: creating, running, gone, or unknown (= spending)."""
-
-    pod_id: str
-    name: str
-    status: str
-    rate: Usd
-    ended_at: float | None = None
-
-
-@dataclass(frozen=True)
-class Bill:
-    """What the provider says a pod cost; ``final`` once it will not change."""
-
-    pod_id: str
-    amount: Usd
-    final: bool
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What can be seen of one run now. ``absent_lists`` counts the fresh lists in a row that did
-    not hold the current generation's pod."""
-
-    pods: Maybe[tuple[PodSeen, ...]]
-    report: Maybe[AgentReport]
-    bill: Maybe[Bill]
-    absent_lists: int = 0
-    in_flight: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

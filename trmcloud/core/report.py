@@ -20,8 +20,9 @@ DRIFT_ALARM = 0.02
 class RunReport:
     """One run's line. Money in USD, times in seconds.
 
-    ``planned`` is the Plan's P50, or the cap where that ends the run first; ``accrued`` rate × time by our clock; ``billed`` what the
-    provider says, None while unknown. ``drift`` = billed ÷ accrued − 1.
+    ``planned`` is the Plan's P50, or the cap where that ends the run first; ``accrued`` rate × time
+    by our clock; ``billed`` what the provider says, None while unknown. ``drift`` = billed ÷
+    accrued − 1.
     """
 
     run_id: str
@@ -129,6 +130,14 @@ def report_on(
         first_bpb=first_bpb,
         steps_done=max((m.step for m in every), default=0),
     )
+
+
+def spent_so_far(run: RunState, now: float) -> Usd:
+    """Settled, and what the open generation has accrued by our clock."""
+    generation = run.generation
+    if generation is None or generation.settled is not None or generation.not_made is not None:
+        return run.settled
+    return run.settled + cost(generation.rate, _paid_seconds(generation, now))
 
 
 def _paid_seconds(generation: Generation, now: float) -> float:

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios within one run. ``python -m bench [NAME …]``; never part of the tests."""

@@ -1,0 +1,44 @@
+"""What can be seen of the outside world: pods in a list, bills, an agent's report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trmcloud.core.money import Usd
+
+if TYPE_CHECKING:
+    from trmcloud.core.clock import Maybe
+    from trmcloud.core.pod_contract import AgentReport
+
+
+@dataclass(frozen=True)
+class PodSeen:
+    """A pod in a provider's list. ``status``: creating, running, gone, or unknown (= spending)."""
+
+    pod_id: str
+    name: str
+    status: str
+    rate: Usd
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What the provider says a pod cost; ``final`` once it will not change."""
+
+    pod_id: str
+    amount: Usd
+    final: bool
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What can be seen of one run now. ``absent_lists`` counts the fresh lists in a row that did
+    not hold the current generation's pod."""
+
+    pods: Maybe[tuple[PodSeen, ...]]
+    report: Maybe[AgentReport]
+    bill: Maybe[Bill]
+    absent_lists: int = 0
+    in_flight: frozenset[str] = frozenset()
