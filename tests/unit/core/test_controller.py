@@ -22,7 +22,6 @@ from trmcloud.core.controller import (
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill, Observation, PodSeen
-from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import AgentReport, PhaseReport, parse_pod_name
 from trmcloud.core.providers import ProviderTraits

@@ -263,14 +263,14 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.dictionaries(st.sampled_from(sorted(raw())), anything, min_size=1, max_size=4))
 def test_a_manifest_with_anything_in_it_is_read_or_refused(changes: dict[str, Any]) -> None:
     data = {**raw(), **changes}
     read_or_refuse(json.dumps(data))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.dictionaries(st.sampled_from(["name", "kind", "sha256", "size_bytes"]), anything))
 def test_a_file_entry_with_anything_in_it_is_read_or_refused(changes: dict[str, Any]) -> None:
     data = raw()

@@ -205,7 +205,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.data())
 def test_a_record_with_anything_in_it_is_read_or_refused(data: st.DataObject) -> None:
     record, load = data.draw(st.sampled_from(RECORDS))
