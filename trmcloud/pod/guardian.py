@@ -21,13 +21,12 @@ import time
 from pathlib import Path
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.clock import Anchor, Instant
+from trmcloud.core.clock import Instant
 from trmcloud.pod import processes
 from trmcloud.pod.files import read_small, write_atomic
+from trmcloud.pod.mind import GuardMind
 
 _TICK_S = 0.25
-_HARD_STOP_GRACE_S = 1.0
-_RESTART_PAUSE_S = 1.0
 
 
 def watch(root: Path, pod_name: str) -> None:
@@ -38,25 +37,21 @@ def watch(root: Path, pod_name: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     processes.adopt_orphans()
-    anchor: Anchor | None = None
+    mind = GuardMind()
     agent: subprocess.Popen[bytes] | None = None
-    restart_at = 0.0
     while True:
-        now = _now()
-        lease = _lease(pod_dir)
-        if lease is not None and (anchor is None or anchor.deadline_at != lease.hard_stop_at):
-            anchor = Anchor(lease.hard_stop_at, now if anchor is None else anchor.seen)
-        if told:
-            return _end(pod_dir, pod_name, "terminated")
-        if anchor is not None and anchor.seconds_left(now) < -_HARD_STOP_GRACE_S:
-            return _end(pod_dir, pod_name, "hard stop")
-        if agent is not None and agent.poll() is not None:
-            agent, restart_at = None, now.boot + _RESTART_PAUSE_S
-        if agent is None:
-            if _result(pod_dir) is not None:
-                return _end(pod_dir, pod_name, "its work is done")
-            if now.boot >= restart_at:
-                agent = _start_agent(root, pod_name)
+        runs = agent is not None and agent.poll() is None
+        act = mind.look(
+            _now(),
+            _lease(pod_dir),
+            agent_runs=runs,
+            told=bool(told),
+            result=None if runs else _result(pod_dir),
+        )
+        if act == GuardMind.END:
+            return _end(pod_dir, pod_name, mind.why)
+        if act == GuardMind.START:
+            agent = _start_agent(root, pod_name)
         _reap(agent)
         time.sleep(_TICK_S)
 

@@ -1,0 +1,331 @@
+"""The agent's and the guardian's own thinking, without a file, a process or a clock of its own.
+
+``agent.py`` and ``guardian.py`` give it the pod's real body; the simulated world gives it another
+one. What it must remember across its own death it keeps through that body, so that one started
+anew after a kill goes on where the last one stood, trainer included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Iterable, Mapping, Protocol
+
+from trmcloud.core import gate, supervisor
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.clock import Anchor, Instant
+
+REPORT_EVERY_S = 2.0
+HARD_STOP_GRACE_S = 1.0
+RESTART_PAUSE_S = 1.0
+
+
+@dataclass
+class Trainer:
+    """The trainer's process, as the agent remembers it across its own death."""
+
+    pid: int
+    started: str
+    phase: str
+    attempt: int
+    started_at: float
+    last_beat: str = ""
+    last_progress_boot: float = 0.0
+    told_boot: float | None = None
+
+
+@dataclass(frozen=True)
+class AnchorNote:
+    """When a lease of ``epoch`` was first seen on this pod, by both of its clocks."""
+
+    epoch: int
+    seen: Instant
+
+
+class Body(Protocol):
+    """What the agent has of its pod: small files that are whole or absent, and processes.
+
+    Whatever cannot be understood reads as None.
+    """
+
+    def now(self) -> Instant: ...
+
+    def pid(self) -> int: ...
+
+    def read_lease(self) -> contract.Lease | None: ...
+
+    def read_orders(self) -> contract.Orders | None: ...
+
+    def read_report(self) -> contract.AgentReport | None: ...
+
+    def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
+        """A report that cannot be written is passed over: a full disk must not stop the guard."""
+
+    def read_anchor(self) -> AnchorNote | None: ...
+
+    def write_anchor(self, note: AnchorNote) -> None: ...
+
+    def read_trainer(self) -> Trainer | None: ...
+
+    def write_trainer(self, trainer: Trainer | None) -> None: ...
+
+    def read_heartbeat(self, phase: str) -> contract.Heartbeat | None: ...
+
+    def read_metrics(self, phase: str) -> Iterable[Mapping[str, Any]]: ...
+
+    def start_trainer(self, phase: str, attempt: int, deadline_at: float) -> tuple[int, str]:
+        """Start the phase's processes; returns pid and start time of the first of them."""
+
+    def trainer_runs(self, trainer: Trainer) -> bool: ...
+
+    def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
+        """SIGTERM to rank 0, which tells the others; to torchrun while there is no rank yet."""
+
+    def kill_trainer(self) -> None: ...
+
+    def log(self, text: str) -> None: ...
+
+
+class AgentMind:
+    """One pod's agent: looks, asks ``supervise``, acts, reports."""
+
+    def __init__(self, body: Body, pod_name: str) -> None:
+        """
+        Raises:
+            ValueError: there is no lease that can be read.
+        """
+        self._body = body
+        self._pod_name = pod_name
+        now = body.now()
+        lease = body.read_lease()
+        if lease is None:
+            raise ValueError(f"no lease for {pod_name}")
+        self.lease = lease
+        self._orders = contract.Orders(epoch=lease.epoch)
+        self._anchors = self._read_anchors(now)
+        self.report = self._first_report(now)
+        self._trainer = body.read_trainer()
+        if self._trainer is not None:
+            self._trainer.last_progress_boot = now.boot
+        self._written_boot = -1e9
+
+    def tick(self) -> None:
+        """Look, decide, act, report: once."""
+        now = self._body.now()
+        self._reread(now)
+        self._close_ended(now)
+        act = supervisor.supervise(self.lease, self.report.phases, self._view(now))
+        self._carry_out(act, now)
+        self.write_report()
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def _reread(self, now: Instant) -> None:
+        """Take a newer lease or newer orders, if any; text that is neither is passed over."""
+        lease = self._body.read_lease()
+        if lease is not None and lease.epoch > self.lease.epoch:
+            self.lease = lease
+            self._anchors = self._read_anchors(now)
+        orders = self._body.read_orders()
+        if orders is not None and orders.epoch >= self._orders.epoch:
+            self._orders = orders
+
+    def _read_anchors(self, now: Instant) -> tuple[Anchor, Anchor]:
+        """Soft and hard stop, anchored at the moment this lease was first seen on this pod."""
+        note = self._body.read_anchor()
+        if note is None or note.epoch != self.lease.epoch:
+            note = AnchorNote(self.lease.epoch, now)
+            self._body.write_anchor(note)
+        lease = self.lease
+        return Anchor(lease.soft_stop_at, note.seen), Anchor(lease.hard_stop_at, note.seen)
+
+    def _first_report(self, now: Instant) -> contract.AgentReport:
+        """A new report, or the one a killed agent left, taken over."""
+        left = self._body.read_report()
+        if left is not None and left.pod_name == self._pod_name:
+            return replace(left, pid=self._body.pid(), restarts=left.restarts + 1)
+        return contract.AgentReport(
+            run_id=self.lease.run_id,
+            pod_name=self._pod_name,
+            epoch=self.lease.epoch,
+            pid=self._body.pid(),
+            started_at=now.wall,
+            at=now.wall,
+            phases=tuple(contract.PhaseReport(phase.name) for phase in self.lease.phases),
+            soft_stop_at=self.lease.soft_stop_at,
+            hard_stop_at=self.lease.hard_stop_at,
+        )
+
+    def _running(self) -> bool:
+        return self._trainer is not None and self._body.trainer_runs(self._trainer)
+
+    def _heartbeat(self) -> contract.Heartbeat | None:
+        """This attempt's heartbeat; None before its first, or where it cannot be understood."""
+        trainer = self._trainer
+        if trainer is None:
+            return None
+        beat = self._body.read_heartbeat(trainer.phase)
+        return beat if beat is not None and beat.attempt == trainer.attempt else None
+
+    def _view(self, now: Instant) -> supervisor.TrainerView:
+        soft, hard = self._anchors
+        beat = self._heartbeat()
+        trainer = self._trainer
+        age = told = None
+        if trainer is not None:
+            progress = f"{beat.state}/{beat.step}" if beat is not None else ""
+            if progress != trainer.last_beat:
+                trainer.last_beat = progress
+                trainer.last_progress_boot = now.boot
+            age = now.boot - trainer.last_progress_boot
+            if trainer.told_boot is not None:
+                told = now.boot - trainer.told_boot
+        return supervisor.TrainerView(
+            running=self._running(),
+            heartbeat=beat,
+            heartbeat_age_s=age or 0.0,
+            soft_left_s=soft.seconds_left(now),
+            hard_left_s=hard.seconds_left(now),
+            told_to_land_s=told,
+            land_ordered=self._orders.land,
+            land_reason=self._orders.reason,
+        )
+
+    # -- acting -------------------------------------------------------------------------------
+
+    def _carry_out(self, act: supervisor.Act, now: Instant) -> None:
+        if isinstance(act, supervisor.StartPhase):
+            self._start(act.phase, act.attempt, now)
+        elif isinstance(act, supervisor.LandTrainer):
+            self._land(act.reason, now)
+        elif isinstance(act, supervisor.KillTrainer):
+            self._body.log(f"killing the trainer: {act.reason}")
+            self._body.kill_trainer()
+        elif isinstance(act, supervisor.JudgeGate):
+            self._judge(act.phase)
+        elif isinstance(act, supervisor.EndPod):
+            self._body.kill_trainer()
+            self.report = replace(self.report, result=act.result, message=act.message)
+
+    def _start(self, phase: str, attempt: int, now: Instant) -> None:
+        share = next(p for p in self.lease.phases if p.name == phase)
+        soft, _ = self._anchors
+        left_s = soft.seconds_left(now)
+        if share.allowed_s:
+            left_s = min(left_s, share.allowed_s)
+        pid, started = self._body.start_trainer(phase, attempt, now.wall + left_s)
+        self._trainer = Trainer(
+            pid=pid,
+            started=started,
+            phase=phase,
+            attempt=attempt,
+            started_at=now.wall,
+            last_progress_boot=now.boot,
+        )
+        self._body.write_trainer(self._trainer)
+        self._body.log(f"started {phase}, attempt {attempt}, {left_s:.0f} s to its deadline")
+        before = self._phase(phase)
+        self._set_phase(
+            replace(
+                before,
+                state="running",
+                attempts=attempt,
+                started_at=before.started_at or now.wall,
+                ended_at=None,
+                outcome=None,
+            )
+        )
+
+    def _land(self, reason: str, now: Instant) -> None:
+        trainer = self._trainer
+        if trainer is None:
+            return
+        self._body.ask_to_land(trainer, self._heartbeat())
+        trainer.told_boot = now.boot
+        self.report = replace(self.report, landing=True)
+        self._body.log(f"told the trainer to land: {reason}")
+
+    def _judge(self, phase: str) -> None:
+        verdict = gate.judge(phase, self._body.read_metrics(phase), strict=self.lease.strict_gate)
+        self._set_phase(replace(self._phase(phase), gate=verdict.to_json()))
+        self._body.log(f"gate after {phase}: {'passed' if verdict.passed else 'failed'}")
+
+    def _close_ended(self, now: Instant) -> None:
+        """Turn a trainer that is no more into its phase's account."""
+        running = next((p for p in self.report.phases if p.state == "running"), None)
+        if running is None or self._running():
+            return
+        self._body.kill_trainer()
+        closed = supervisor.close_attempt(running, self._heartbeat(), now.wall)
+        self._set_phase(closed)
+        self._trainer = None
+        self._body.write_trainer(None)
+        self._body.log(f"{closed.name} ended: {closed.outcome} {closed.message}".rstrip())
+        self.write_report(force=True)
+
+    def _phase(self, name: str) -> contract.PhaseReport:
+        return next(p for p in self.report.phases if p.name == name)
+
+    def _set_phase(self, phase: contract.PhaseReport) -> None:
+        phases = tuple(phase if p.name == phase.name else p for p in self.report.phases)
+        self.report = replace(self.report, phases=phases)
+
+    # -- telling ------------------------------------------------------------------------------
+
+    def write_report(self, *, force: bool = False) -> None:
+        now = self._body.now()
+        if not force and now.boot - self._written_boot < REPORT_EVERY_S:
+            return
+        self._written_boot = now.boot
+        self.report = replace(
+            self.report,
+            at=now.wall,
+            epoch=self.lease.epoch,
+            soft_stop_at=self.lease.soft_stop_at,
+            hard_stop_at=self.lease.hard_stop_at,
+        )
+        self._body.write_report(self.report, durable=force)
+
+
+class GuardMind:
+    """The guardian's thinking: end the pod, start the agent, or go on watching."""
+
+    END, START, WATCH = "end", "start", "watch"
+
+    def __init__(self) -> None:
+        self._anchor: Anchor | None = None
+        self._agent_known = False
+        self._restart_boot = 0.0
+        self.why = ""
+
+    def look(
+        self,
+        now: Instant,
+        lease: contract.Lease | None,
+        *,
+        agent_runs: bool,
+        told: bool,
+        result: str | None,
+    ) -> str:
+        """The one next thing to do. ``result`` is that of the agent's report, where it has one."""
+        if lease is not None:
+            if self._anchor is None:
+                self._anchor = Anchor(lease.hard_stop_at, now)
+            elif self._anchor.deadline_at != lease.hard_stop_at:
+                self._anchor = Anchor(lease.hard_stop_at, self._anchor.seen)
+        if told:
+            return self._end("terminated")
+        if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:
+            return self._end("hard stop")
+        if self._agent_known and not agent_runs:
+            self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S
+        if not self._agent_known:
+            if result is not None:
+                return self._end("its work is done")
+            if now.boot >= self._restart_boot:
+                self._agent_known = True
+                return self.START
+        return self.WATCH
+
+    def _end(self, why: str) -> str:
+        self.why = why
+        return self.END
