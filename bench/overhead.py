@@ -1,0 +1,106 @@
+"""What guarding and telling cost: the demo's launch, its agent and guardian watched from outside.
+
+Agent and guardian are charged with the processor time the kernel counted for them, manifests with
+every second spent saving, metrics and heartbeats with their measured cost per call times the calls
+that the run made. The sum is stated against the seconds spent in training steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.row import Row
+from trmcloud.pod import processes
+
+_LAUNCH = (
+    *("launch", "local", "--recipe", "trm-tiny", "--phase", "fast", "--processes", "2"),
+    *("--rate", "3.60", "--budget", "0.20", "-y"),
+)
+_CALLS = 2000
+
+
+def run() -> list[Row]:
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "TRMCLOUD_HOME": home, "HOME": home}
+        entry = str(Path(sys.executable).parent / "trmcloud")
+        launch = subprocess.Popen([entry, *_LAUNCH], env=environment, stdout=subprocess.DEVNULL)
+        guards_s = _cpu_of_guards(Path(home), launch)
+        answer = subprocess.run(
+            [entry, "report", "--json"], env=environment, capture_output=True, check=True
+        )
+        report = json.loads(answer.stdout)[0]
+        metrics = next(Path(home).glob("runs/*/fast/metrics.jsonl"))
+        lines = len(metrics.read_text().splitlines())
+    seconds = report["seconds"]
+    beat_s, write_s, line_s = _cost_of_telling()
+    telling_s = report["steps"] * beat_s + report["paid_seconds"] * write_s + lines * line_s
+    spent_s = guards_s + telling_s + seconds["saving"]
+    share = 100 * spent_s / seconds["training"]
+    useful = 100 * report["useful_fraction"]
+    return [
+        Row(
+            "agent + metrics + manifests, of step time",
+            share,
+            1.0,
+            "lower",
+            "%",
+            f"agent and guardian {guards_s:.2f} s, telling {telling_s:.2f} s, saving "
+            f"{seconds['saving']:.2f} s beside {seconds['training']:.0f} s of training",
+        ),
+        Row(
+            "paid seconds in training steps, demo",
+            useful,
+            80.0,
+            "higher",
+            "%",
+            ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items() if value),
+        ),
+    ]
+
+
+def _cpu_of_guards(home: Path, launch: subprocess.Popen[bytes]) -> float:
+    """Processor seconds that agent and guardian had used when last seen alive."""
+    used: dict[int, float] = {}
+    while launch.poll() is None:
+        for folder in home.glob("pods/*"):
+            for pid in processes.of_pod(folder.name):
+                try:
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if b"trmcloud.pod." in command:
+                    ticks = int(fields[11]) + int(fields[12])
+                    used[pid] = ticks / os.sysconf("SC_CLK_TCK")
+        time.sleep(1.0)
+    return sum(used.values())
+
+
+def _cost_of_telling() -> tuple[float, float, float]:
+    """Seconds of a heartbeat not written, a heartbeat written, and a line of metrics."""
+    from model.telemetry import Clock, Metrics, Pulse
+    from trmcloud.core.pod_contract import PhaseJob
+
+    with tempfile.TemporaryDirectory() as folder:
+        job = PhaseJob("r-bench", "fast", {}, folder, folder, 1)
+        pulse = Pulse(job, 1, _CALLS, Clock())
+        metrics = Metrics(Path(folder), Clock())
+        news = {"loss": 1.0, "step_losses": (4.0, 3.0, 2.0, 1.0), "grad_norm": 1.0}
+        begun = time.perf_counter()
+        for step in range(_CALLS):
+            pulse.beat(step=step, **news)
+        beaten = time.perf_counter()
+        for step in range(_CALLS // 10):
+            pulse.enter("training", step=step, **news)
+        written = time.perf_counter()
+        for step in range(_CALLS):
+            metrics.write("train", step, **news, lr=1.0, tokens=step)
+        told = time.perf_counter()
+    calls = float(_CALLS)
+    return (beaten - begun) / calls, (written - beaten) / (calls / 10), (told - written) / calls
