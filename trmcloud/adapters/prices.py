@@ -1,26 +1,50 @@
-"""The shipped table of offers, newer snapshots under the user's home, and the user's own file."""
+"""The shipped table of offers, dated snapshots under the user's home, and the user's own file.
+
+Later ones override: a snapshot replaces everything known of the providers it covers; the user's own
+file (contract prices, own machines) replaces offer by offer.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Mapping, NamedTuple
 
 from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer, parse_offers
 
 SHIPPED = Path(__file__).resolve().parent / "data" / "offers.csv"
 USER_FILE = "offers.csv"
+SNAPSHOTS_DIR = "prices"
+COLUMNS = (
+    "sku", "gpus", "provider", "region", "instance", "usd_per_hour", "spot_usd_per_hour", "as_of",
+    "source", "vcpus", "ram_gb", "note",
+)  # fmt: skip
 
 
-def load_offers(now: float, home: Path | None = None, user_file: Path | None = None) -> list[Offer]:
-    """Every known offer at ``now`` (epoch s); later tables override earlier ones.
+class Refreshed(NamedTuple):
+    """A refresh's outcome; ``path`` is None where nothing could be read."""
 
-    The order is: shipped, then ``<home>/offers.csv`` or ``user_file`` (contract prices, own
-    machines).
+    path: Path | None
+    offers: int
+    notes: list[str]
+
+
+def load_offers(
+    now: float, home: Path | None = None, user_file: Path | None = None, *, upto: int | None = None
+) -> list[Offer]:
+    """Every known offer at ``now`` (epoch s): shipped, snapshots (the first ``upto`` of them), then
+    ``user_file`` or ``<home>/offers.csv``.
 
     Raises:
         UsageError: a table is malformed, by line.
     """
     offers = _read(SHIPPED, now, where="shipped offers")
+    for path in snapshots(home)[:upto] if home is not None else ():
+        newer = _read(path, now, where=str(path))
+        covered = {offer.provider for offer in newer}
+        offers = [offer for offer in offers if offer.provider not in covered] + newer
     own = user_file
     if own is None and home is not None and (home / USER_FILE).exists():
         own = home / USER_FILE
@@ -33,6 +57,42 @@ def override(offers: list[Offer], newer: list[Offer]) -> list[Offer]:
     """``offers`` with those that ``newer`` prices again replaced."""
     replaced = {_identity(offer) for offer in newer}
     return [offer for offer in offers if _identity(offer) not in replaced] + newer
+
+
+def snapshots(home: Path) -> list[Path]:
+    """Snapshots of prices under ``home``, oldest first."""
+    folder = home / SNAPSHOTS_DIR
+    return sorted(folder.glob("*.csv")) if folder.is_dir() else []
+
+
+def refresh(home: Path, now: float, environ: Mapping[str, str]) -> Refreshed:
+    """Reads live prices into a new snapshot; keeps the old ones where nothing can be read."""
+    from trmcloud.adapters import price_sources
+
+    rows, notes = price_sources.read_all(environ, now)
+    if not rows:
+        return Refreshed(None, 0, notes)
+    import time
+
+    text = ",".join(COLUMNS) + "\n" + "".join(",".join(row) + "\n" for row in rows)
+    offers = parse_offers(text, "live prices", now)
+    folder = home / SNAPSHOTS_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / time.strftime("%Y-%m-%dT%H%M%S.csv", time.gmtime(now))
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)
+    return Refreshed(path, len(offers), notes)
+
+
+def moves(before: list[Offer], after: list[Offer]) -> list[tuple[Offer, Usd | None]]:
+    """Offers of ``after`` that are new (None) or cost something else (the old rate)."""
+    old = {_identity(offer): offer.rate for offer in before}
+    return [
+        (offer, old.get(_identity(offer)))
+        for offer in after
+        if old.get(_identity(offer)) != offer.rate
+    ]
 
 
 def _identity(offer: Offer) -> tuple[object, ...]:

@@ -11,10 +11,12 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.hardware import LocalMachine
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.plan import Plan
-from trmcloud.core.recipe import PHASES, parse_setting
+from trmcloud.core.recipe import PHASES, SINGLE_PHASE, Recipe, parse_setting
 from trmcloud.core.spec import GUIDE_HOUR_VALUE, RunSpec
 
-PHASE_CHOICES = (*PHASES, "both")
+BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
+"""English text per token: about 4.2 bytes at a vocabulary of 65,536."""
+PHASE_CHOICES = (*PHASES, "both", SINGLE_PHASE)
 
 
 def command(
@@ -44,6 +46,28 @@ def command(
     hour_value: Annotated[
         str | None, typer.Option(help="USD an hour of waiting is worth.", metavar="USD")
     ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="12h, friday, 2026-11-27T18:00.", metavar="TIME")
+    ] = None,
+    provider: Annotated[
+        list[str] | None, typer.Option(help="Rent from these alone, repeatable.")
+    ] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Only there, repeatable.")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs of the machine, 1 to 64 (0: any).")] = 0,
+    spot: Annotated[bool, typer.Option("--spot", help="Interruptible offers, too.")] = False,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="As many tokens as budget or deadline buy.")
+    ] = False,
+    equal_work: Annotated[
+        bool, typer.Option("--equal-work", help="The same tokens on every hardware.")
+    ] = False,
+    explain: Annotated[
+        str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(help="Cost against time: FILE.svg, .html or .png.", metavar="FILE"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every candidate kept.")] = False,
 ) -> None:
@@ -54,9 +78,19 @@ def command(
     spec = make_spec(
         budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
         steps=steps, hours=hours, tokens=tokens, settings=setting or [], processes=processes,
-        objective=objective, hour_value=hour_value,
+        objective=objective, hour_value=hour_value, deadline=deadline, providers=provider or [],
+        regions=region or [], gpus=gpus, spot=spot, fill=fill, equal_work=equal_work,
     )  # fmt: skip
     plan = prepare(spec)
+    if plot is not None:
+        from trmcloud.cli.plan_chart import write_plot
+
+        write_plot(plan, Path(plot))
+    if explain is not None and not as_json:
+        from trmcloud.cli.plan_explain import explain as explained
+
+        print("\n".join(explained(plan, explain)))
+        return
     from trmcloud.cli import plan_view
 
     plan_view.show(plan, as_json=as_json, everything=everything)
@@ -79,6 +113,13 @@ def make_spec(
     hour_value: str | None = None,
     initial_from: str = "",
     strict_gate: bool = False,
+    deadline: str | None = None,
+    providers: list[str] | None = None,
+    regions: list[str] | None = None,
+    gpus: int = 0,
+    spot: bool = False,
+    fill: bool = False,
+    equal_work: bool = False,
 ) -> RunSpec:
     """A checked RunSpec from what was typed; ``launch`` reads its options with this, too.
 
@@ -94,6 +135,15 @@ def make_spec(
             raise UsageError(f"{name} must be above zero, not {limit}")
     if processes < 0:
         raise UsageError(f"--processes must be above zero, not {processes}")
+    if not 0 <= gpus <= 64:
+        raise UsageError(f"--gpus lies between 1 and 64, not {gpus}")
+    deadline_at = None
+    if deadline is not None:
+        import time
+
+        from trmcloud.core.deadline import parse_deadline
+
+        deadline_at = parse_deadline(deadline, time.time(), None)
     canonical = ""
     if hardware:
         from trmcloud.core.hardware import parse_hardware
@@ -117,6 +167,13 @@ def make_spec(
         strict_gate=strict_gate,
         objective=objective,
         hour_value=parse_money("--hour-value", hour_value) or GUIDE_HOUR_VALUE,
+        deadline_at=deadline_at,
+        providers=tuple(providers or ()),
+        regions=tuple(regions or ()),
+        gpus=gpus,
+        spot=spot,
+        fill=fill,
+        equal_work=equal_work,
     )
 
 
@@ -136,7 +193,7 @@ def prepare(
     from trmcloud.adapters.local_machine import this_machine
     from trmcloud.adapters.prices import load_offers
     from trmcloud.adapters.recipe_files import load_recipe
-    from trmcloud.app import plans
+    from trmcloud.app import plans, probes
     from trmcloud.app.home import home_dir
     from trmcloud.core.planning import make_plan
 
@@ -151,11 +208,22 @@ def prepare(
         at,
         plans.new_id(where, spec, at),
         local=local or this_machine(),
-        tokens_available=tokens_available,
+        tokens_available=tokens_available or _tokens_in(spec.data, recipe),
+        measured=probes.load(where),
     )
     if save:
         plans.save(where, plan)
     return plan
+
+
+def _tokens_in(data: str, recipe: Recipe) -> int | None:
+    """About how many tokens a file or folder holds; None where it is no path."""
+    path = Path(data).expanduser()
+    if not data or not path.exists():
+        return None
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    size = sum(each.stat().st_size for each in files)
+    return int(size / BYTES_PER_TOKEN.get(str(recipe.shared.get("tokenizer", "bpe")), 1.0))
 
 
 def parse_money(option: str, text: str | None) -> Usd | None:

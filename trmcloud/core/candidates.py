@@ -39,10 +39,8 @@ REACHABLE = frozenset(
 
 
 class Ranked(NamedTuple):
-    """An offer with its outlook and its place in the order."""
+    """An offer with its outlook, judged."""
 
-    order: tuple[object, ...]
-    position: int
     offer: Offer
     rate: Usd
     """USD/h to plan with."""

@@ -7,6 +7,7 @@ counter do; what a kernel really executes is half of that under a causal mask (`
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Callable, Mapping, NamedTuple
 
 from trmcloud.core.recipe import PhaseRecipe
@@ -32,6 +33,21 @@ class Matrix(NamedTuple):
     @property
     def parameters(self) -> int:
         return self.rows * self.columns * self.number
+
+
+class Shape(NamedTuple):
+    """The settings that decide sizes and FLOPs."""
+
+    family: str
+    depth: int
+    width: int
+    hidden: int
+    vocab_size: int
+    sequence: int
+    supervision_steps: int
+    loops: int
+    control: bool
+    tied: bool
 
 
 class Work(NamedTuple):
@@ -93,7 +109,21 @@ def work_of(settings: PhaseRecipe) -> Work:
     shifts, scales and gates every block, run on [noisy ; clean], so on two positions per token
     that attend over 2·T; their head runs on the noisy half alone.
     """
-    return _FAMILIES[settings.family](settings)
+    s = settings
+    return _of_shape(
+        Shape(
+            s.family,
+            s.depth,
+            s.width,
+            s.hidden,
+            s.vocab_size,
+            s.sequence,
+            s.supervision_steps,
+            s.loops,
+            s.control,
+            s.tied,
+        )
+    )
 
 
 def muon_flops(work: Work) -> float:
@@ -108,7 +138,12 @@ def muon_flops(work: Work) -> float:
     return total * work.layers
 
 
-def _trm(s: PhaseRecipe) -> Work:
+@lru_cache(maxsize=64)
+def _of_shape(shape: Shape) -> Work:
+    return _FAMILIES[shape.family](shape)
+
+
+def _trm(s: Shape) -> Work:
     applications = s.depth * s.supervision_steps * (s.loops + 1)
     return _work(
         s,
@@ -120,17 +155,17 @@ def _trm(s: PhaseRecipe) -> Work:
     )
 
 
-def _gpt(s: PhaseRecipe) -> Work:
+def _gpt(s: Shape) -> Work:
     hidden = s.hidden or 4 * s.width
     return _work(s, _block(s.width, hidden, 3), mlp_values=3.0 * hidden / s.width)
 
 
-def _nanochat(s: PhaseRecipe) -> Work:
+def _nanochat(s: Shape) -> Work:
     hidden = s.hidden or 4 * s.width
     return _work(s, _block(s.width, hidden, 2), mlp_values=2.0 * hidden / s.width)
 
 
-def _diffusion(s: PhaseRecipe) -> Work:
+def _diffusion(s: Shape) -> Work:
     hidden = s.hidden or 4 * s.width
     condition = CONDITION_WIDTH * (
         6 * s.width * s.depth + 2 * s.width + FREQUENCIES + CONDITION_WIDTH
@@ -145,7 +180,7 @@ def _diffusion(s: PhaseRecipe) -> Work:
     )
 
 
-_FAMILIES: Mapping[str, Callable[[PhaseRecipe], Work]] = {
+_FAMILIES: Mapping[str, Callable[[Shape], Work]] = {
     "trm": _trm,
     "gpt": _gpt,
     "nanochat": _nanochat,
@@ -164,7 +199,7 @@ def _block(width: int, hidden: int, mlp_matrices: int) -> tuple[Matrix, ...]:
 
 
 def _work(
-    s: PhaseRecipe,
+    s: Shape,
     matrices: tuple[Matrix, ...],
     *,
     mlp_values: float,

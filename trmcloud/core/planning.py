@@ -19,24 +19,21 @@ from trmcloud.core.candidates import (
     make_candidate,
     seconds_allowed,
     storage_cost,
-    storage_micros_per_hour,
     with_break_even,
 )
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.hardware import LOCAL, HardwareRequest, LocalMachine, parse_hardware
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.offers import DAY_S, STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer, local_offer
-from trmcloud.core.outlook import HOUR_S, Outlook, last_phase_steps, outlook_on
+from trmcloud.core.outlook import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.plan import Candidate, Plan
+from trmcloud.core.ranking import rank
 from trmcloud.core.recipe import PHASES, Recipe
 from trmcloud.core.spec import OBJECTIVES, RunSpec
-from trmcloud.core.speed import Machine, rented_machine, this_machine
 
 PLAN_LIFETIME_S = DAY_S
-KEPT_CANDIDATES = 40
 FALLBACKS = 3
 """Candidates that a launch tries in order."""
-_STALE_S = STALE_AFTER_DAYS * DAY_S
 
 
 def make_plan(
@@ -65,12 +62,12 @@ def make_plan(
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
     chosen_from = _matching(spec, request, offers, now, local)
-    ranked = _rank_all(chosen_from, recipe, spec, now, local, tokens_available, measured)
+    ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured)
     if request is not None:
         _refuse_hopeless(spec, request, ranked, recipe, offers, now)
-    kept = _keep(ranked)
+    kept = ranked
     if spec.fills:
-        kept = [_filled(row, recipe, spec, now, tokens_available) for row in kept]
+        kept = [_filled(row, recipe, spec, now, tokens_available) for row in ranked]
     made = [
         make_candidate(row, f"c{number}", spec, now, has_trainer=recipe.has_trainer)
         for number, row in enumerate(kept, 1)
@@ -172,105 +169,19 @@ def _nearby(spec: RunSpec, request: HardwareRequest | None, offers: Sequence[Off
     return "trmcloud prices list"
 
 
-def _rank_all(
-    offers: Sequence[Offer],
-    recipe: Recipe,
-    spec: RunSpec,
-    now: float,
-    local: LocalMachine | None,
-    tokens_available: int | None,
-    measured: Sequence[Measured],
-) -> list[Ranked]:
-    outlooks: dict[tuple[str, int, bool, bool], Outlook] = {}
-    ranked: list[Ranked] = []
-    for position, offer in enumerate(offers):
-        key = (offer.sku, offer.gpus, offer.provider == LOCAL, offer.spot)
-        outlook = outlooks.get(key)
-        if outlook is None:
-            outlook = outlook_on(
-                recipe, spec, _machine(offer, local, measured),
-                tokens_available=tokens_available, spot=offer.spot,
-            )  # fmt: skip
-            outlooks[key] = outlook
-        ranked.append(_rank(position, offer, outlook, spec, now))
-    ranked.sort(key=lambda row: (row.order, row.position))
-    return ranked
-
-
-def _machine(offer: Offer, local: LocalMachine | None, measured: Sequence[Measured]) -> Machine:
-    probe = next((m for m in measured if m.sku == offer.sku), None)
-    if offer.provider == LOCAL:
-        assert local is not None
-        return this_machine(local, offer.gpus, probe)
-    return rented_machine(offer.sku, offer.gpus, probe)
-
-
-def _rank(position: int, offer: Offer, outlook: Outlook, spec: RunSpec, now: float) -> Ranked:
-    rate = offer.rate if now - offer.priced_at <= _STALE_S else offer.planned_rate(now)
-    storage = storage_micros_per_hour(outlook)
-    micros_per_s = (rate.micros + storage) / HOUR_S
-    after = storage * 7 * 24
-    p50_s, p90_s = outlook.seconds.p50, outlook.seconds.p90 + outlook.landing_s
-    within = useful = True
-    if spec.budget is not None:
-        room = spec.budget.micros - after
-        within = micros_per_s * p90_s <= room
-        useful = micros_per_s * (outlook.useful_s + kill_latency_s(offer)) <= room
-    if spec.deadline_at is not None:
-        within = within and now + p90_s <= spec.deadline_at
-        useful = useful and now + outlook.useful_s <= spec.deadline_at
-    p50_cost = micros_per_s * p50_s + after
-    score: tuple[float, float]
-    if spec.fills:
-        steps = _affordable_steps(rate, offer, outlook, spec, now)
-        last = outlook.phases[-1]
-        useful = useful and steps > 0
-        within = useful
-        per_step = last.tokens / last.settings.steps
-        score = (-(outlook.tokens - last.tokens + steps * per_step), micros_per_s)
-    elif spec.objective == "fastest":
-        score = (p50_s, p50_cost)
-    elif spec.objective == "cheapest":
-        score = (p50_cost, p50_s)
-    else:
-        score = (p50_cost + p50_s / HOUR_S * spec.hour_value.micros, p50_s)
-    unusable = not (outlook.fits and useful)
-    order = (unusable, not within, offer.provider not in REACHABLE, *score)
-    return Ranked(order, position, offer, rate, outlook, within, useful)
-
-
-def _affordable_steps(rate: Usd, offer: Offer, outlook: Outlook, spec: RunSpec, now: float) -> int:
-    allowed_s = seconds_allowed(rate, offer, outlook, spec, now)
-    if math.isinf(allowed_s):
-        return outlook.phases[-1].settings.steps
-    return last_phase_steps(outlook, allowed_s)
-
-
 def _filled(
     row: Ranked, recipe: Recipe, spec: RunSpec, now: float, tokens_available: int | None
 ) -> Ranked:
     """``row`` with the last phase as long as its money and time."""
-    steps = _affordable_steps(row.rate, row.offer, row.outlook, spec, now)
-    if not row.useful or steps < 1:
+    allowed_s = seconds_allowed(row.rate, row.offer, row.outlook, spec, now)
+    if not row.useful or math.isinf(allowed_s):
         return row
+    steps = max(1, last_phase_steps(row.outlook, allowed_s))
     outlook = outlook_on(
         recipe, spec, row.outlook.machine,
         tokens_available=tokens_available, spot=row.offer.spot, last_steps=steps,
     )  # fmt: skip
     return row._replace(outlook=outlook)
-
-
-def _keep(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """The best offer of every hardware first, then second ones, and so on; in rank order."""
-    seen: dict[tuple[str, str], int] = {}
-    turns: list[tuple[int, int]] = []
-    for position, row in enumerate(ranked):
-        key = (row.outlook.hardware, "" if row.offer.provider != LOCAL else LOCAL)
-        turn = seen.get(key, 0)
-        seen[key] = turn + 1
-        turns.append((turn, position))
-    turns.sort()
-    return [ranked[position] for position in sorted(p for _, p in turns[:KEPT_CANDIDATES])]
 
 
 def _usable(spec: RunSpec, kept: Sequence[Ranked], made: Sequence[Candidate]) -> list[Candidate]:

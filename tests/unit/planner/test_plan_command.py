@@ -80,3 +80,79 @@ def test_wide_terminals_get_a_table() -> None:
     assert max(len(line) for line in wide if "│" not in line) < 200
     narrow = plan_view.render(plan, columns=60)
     assert not any("hours p50 (p10–p90)" in line for line in narrow)
+
+
+def test_explain_shows_the_arithmetic_beside_the_guides_claim() -> None:
+    text = run("--budget", "1000", "--explain", "8xA100").stdout
+    for part in ("FLOPs per step", "memory traffic", "MFU", "what the guide says", "45–75 min"):
+        assert part in text
+    with pytest.raises(NotFoundError, match="8xL4"):
+        run("--budget", "1000", "--explain", "8xL4")
+
+
+def test_d64_is_filled_sharded_and_told_where_its_guide_went_wrong() -> None:
+    text = run(
+        "--recipe", "d64", "--hardware", "8xH100-PCIe", "--budget", "1000", "--fill",
+        "--explain", "8xH100-PCIe",
+    ).stdout  # fmt: skip
+    for part in (
+        "FSDP2", "per hour", "epochs", "checkpoints kept take 309 GB", "plan only",
+        "147 % of the peak", "here:",
+    ):  # fmt: skip
+        assert part in text
+    shown = run("--recipe", "d64", "--hardware", "8xH100-PCIe", "--budget", "1000", "--fill")
+    assert "Launch it" not in shown.stdout
+
+
+def test_nothing_feasible_names_the_nearest_three_and_what_each_needs() -> None:
+    text = run("--budget", "15").stdout
+    assert "Nothing meets the wish. The nearest:" in text
+    assert text.count("more") >= 3
+    assert "before the recipe: lands at about step" in text
+    late = run("--deadline", "1h").stdout
+    assert "a deadline" in late
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_the_plot_is_written(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"plan.{suffix}"
+    run("--budget", "1000", "--plot", str(path))
+    text = path.read_text()
+    assert "<polyline" in text
+    assert "8xH100" in text
+    if suffix == "svg":
+        import xml.etree.ElementTree as tree
+
+        assert tree.fromstring(text).tag.endswith("svg")
+
+
+def test_an_unknown_plot_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\.svg"):
+        run("--budget", "1000", "--plot", str(tmp_path / "plan.gif"))
+
+
+def test_providers_regions_and_counts_limit_the_offers() -> None:
+    data = json.loads(run("--provider", "aws", "--gpus", "8", "--json").stdout)
+    assert {row["provider"] for row in data["candidates"]} == {"aws"}
+    assert {row["gpus"] for row in data["candidates"]} == {8}
+    with pytest.raises(NotFoundError, match="amazon"):
+        run("--provider", "amazon")
+    with pytest.raises(NotFoundError):
+        run("--gpus", "64")
+
+
+def test_spot_is_opt_in_and_priced_with_its_interruptions() -> None:
+    calm = json.loads(run("--provider", "aws", "--hardware", "8xH100", "--json").stdout)
+    risky = json.loads(run("--provider", "aws", "--hardware", "8xH100", "--spot", "--json").stdout)
+    assert not any(row["spot"] for row in calm["candidates"])
+    spot = [row for row in risky["candidates"] if row["spot"]]
+    assert spot
+    assert spot[0]["hours"]["p50"] > calm["candidates"][0]["hours"]["p50"]
+    assert any("against interruptions" in reason for reason in spot[0]["reasons"])
+
+
+def test_data_gives_epochs_and_a_warning(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("word " * 20_000)
+    shown = run("--budget", "1000", "--hardware", "8xH100", "--data", str(text)).stdout
+    assert "epochs over the data's 23,809 tokens — warning" in shown
