@@ -187,6 +187,8 @@ def _after(
         if not last.gate.get("passed"):
             return EndPod(Outcome.GATE_FAILED.value, f"the gate after {last.name} failed")
         return None
+    if outcome in RETRYABLE and trainer.hard_left_s <= 0:
+        return EndPod(Outcome.KILLED.value, "the hard stop came before the trainer had landed")
     if outcome in RETRYABLE and trainer.land_ordered:
         return EndPod(Outcome.STOPPED.value, trainer.land_reason)
     if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:
