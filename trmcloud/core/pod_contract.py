@@ -284,7 +284,9 @@ def load_job(text: str | bytes) -> PhaseJob:
 
 
 def load_heartbeat(text: str | bytes) -> Heartbeat:
-    made = _load(Heartbeat, text, step_losses=tuple)
+    # A loss that was not finite is written as null: then none of them is known, and the rest of
+    # the heartbeat, which says how it ended, still is.
+    made = _load(Heartbeat, text, step_losses=lambda rows: () if None in rows else tuple(rows))
     if made.state not in TRAINER_STATES:
         raise ContractError(f"unknown trainer state {made.state!r}")
     if made.outcome is not None and made.outcome not in OUTCOMES:
