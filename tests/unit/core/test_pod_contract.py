@@ -142,7 +142,7 @@ def test_text_that_is_no_record_is_refused(
         (load_heartbeat, BEAT, {"seconds": {"training": "3"}}),
         (load_heartbeat, BEAT, {"seconds": [["training", 3]]}),
         (load_heartbeat, BEAT, {"step_losses": None}),
-        (load_heartbeat, BEAT, {"step_losses": [None]}),
+        (load_heartbeat, BEAT, {"step_losses": ["5.0"]}),
         (load_heartbeat, BEAT, {"step_losses": 5}),
         (load_orders, ORDERS, {"land": 1}),
         (load_orders, ORDERS, {"epoch": "2"}),
@@ -175,6 +175,12 @@ def test_numbers_that_are_none_are_written_as_null() -> None:
     beat = replace(BEAT, loss=math.nan, seconds={"training": 1.0}, val_bpb=math.inf)
     read = load_heartbeat(dump(beat))
     assert (read.loss, read.val_bpb) == (None, None)
+
+
+def test_a_trainer_whose_losses_broke_can_still_say_so() -> None:
+    broke = replace(BEAT, state="ended", outcome="non_finite", step_losses=(5.0, math.nan, 4.0))
+    read = load_heartbeat(dump(broke))
+    assert (read.outcome, read.step_losses) == ("non_finite", ())
 
 
 def test_a_number_too_large_for_a_float_is_refused() -> None:
