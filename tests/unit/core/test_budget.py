@@ -228,7 +228,7 @@ def events_of(step: Step, book: LedgerState, at: float) -> tuple[ev.RunEvent, ..
     }[step.what]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(st.sampled_from(LEVELS), cents), steps)
 def test_no_sequence_of_writes_holds_more_than_a_cap(
     caps: dict[tuple[str, str], Usd], script: list[Step]

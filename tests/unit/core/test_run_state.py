@@ -287,7 +287,7 @@ def histories(draw: st.DrawFn) -> list[ev.Record]:
     return tried
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories())
 def test_no_history_corrupts_a_run(tried: list[ev.Record]) -> None:
     run = RunState("r1")
@@ -326,7 +326,7 @@ def check(run: RunState) -> None:
         assert run.billed == total(g.billed for g in run.generations if g.billed is not None)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(histories())
 def test_events_survive_json(tried: list[ev.Record]) -> None:
     for record in tried:
