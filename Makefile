@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test check format bench calibrate clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
 	@echo "make test     all tests"
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench    speed, as ratios within one run"
+	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make install  the environment alone (.venv)"
 
 $(READY): pyproject.toml constraints.txt
@@ -42,6 +43,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+calibrate: $(READY)
+	@$(BIN)/python -m bench calibrate
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

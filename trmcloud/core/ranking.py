@@ -15,11 +15,12 @@ from trmcloud.core.spec import RunSpec
 from trmcloud.core.speed import Machine, rented_machine, this_machine
 
 KEPT_CANDIDATES = 40
-_STALE_S = STALE_AFTER_DAYS * DAY_S
 _WEEK_H = 7 * 24
 
-#: cannot be used, P90 over a limit, cannot be reached, the objective's two keys, position
-_Order = tuple[bool, bool, bool, float, float, int]
+#: class (8: cannot be used, 4: P90 over a limit, 1: cannot be reached), the objective's two keys,
+#: position
+_Order = tuple[int, float, float, int]
+_UNUSABLE, _OVER, _UNREACHABLE = 8, 4, 1
 
 
 def rank(
@@ -39,6 +40,7 @@ def rank(
     groups: dict[tuple[str, int, bool, bool], _Group] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
+    stale_before = now - STALE_AFTER_DAYS * DAY_S
     for position, offer in enumerate(offers):
         key = (offer.sku, offer.gpus, offer.provider == LOCAL, offer.spot)
         group = groups.get(key)
@@ -50,88 +52,94 @@ def rank(
             group = groups[key] = _group(outlook, offer, spec, now)
         chosen.append(group)
         micros = offer.rate.micros
-        if now - offer.priced_at > _STALE_S:
+        if offer.priced_at < stale_before:
             micros = -(-micros * (100 + STALE_MARGIN_PERCENT) // 100)
-        hopeless, over, first, second = group.judge(micros)
-        unreachable = offer.provider not in REACHABLE
-        orders.append((hopeless, over, unreachable, first, second, position))
+        _, storage, useful_most, within_most, a, b, c, d, fill = group
+        hourly = micros + storage
+        place = 0 if offer.provider in REACHABLE else _UNREACHABLE
+        if hourly > within_most:
+            place += _OVER
+        if hourly > useful_most:
+            place += _UNUSABLE
+        if fill is None:
+            orders.append((place, a + hourly * b, c + hourly * d, position))
+            continue
+        tokens = fill.tokens(hourly)
+        place = (place & _UNREACHABLE) + (0 if tokens and hourly <= useful_most else _UNUSABLE)
+        orders.append((place, -tokens, hourly, position))
     orders.sort()
     ranked = []
-    for _, over, _, _, _, position in _keep(orders, chosen):
-        offer, group = offers[position], chosen[position]
-        rate = offer.planned_rate(now)
-        ranked.append(Ranked(offer, rate, group.outlook, not over, group.is_useful(rate.micros)))
+    for place, _, _, position in _keep(orders, chosen):
+        offer, outlook = offers[position], chosen[position].outlook
+        over = place >= _OVER if spec.fills else bool(place & _OVER)
+        useful = place < _UNUSABLE or not outlook.fits
+        ranked.append(Ranked(offer, offer.planned_rate(now), outlook, not over, useful))
     return ranked
 
 
-class _Group(NamedTuple):
-    """What all offers of one (SKU, count) share, so that judging one is a few multiplications."""
+class _Fill(NamedTuple):
+    """How many tokens money buys where a run fills its budget."""
 
     outlook: Outlook
-    latency_s: float
-    storage: int
-    """Micro-dollars per hour."""
-    after: int
-    """Micro-dollars for the week after the run."""
     room: float
-    """Micro-dollars of the budget without that week; ∞ without a budget."""
     until_s: float
-    """Seconds to the deadline; ∞ without one."""
-    fills: bool
-    objective: str
-    worth: int
-    """Micro-dollars of an hour."""
+    latency_s: float
 
-    def is_useful(self, micros: int) -> bool:
-        """The budget buys start-up, one step and a checkpoint, before the deadline."""
-        hourly = micros + self.storage
-        useful_s = self.outlook.useful_s
-        return (
-            hourly * (useful_s + self.latency_s) <= self.room * HOUR_S
-            and useful_s <= self.until_s
-            and (not self.fills or self._steps(hourly) > 0)
-        )
-
-    def judge(self, micros: int) -> tuple[bool, bool, float, float]:
-        """(cannot be used, P90 is over a limit, and the objective's two keys) at ``micros``/h."""
-        outlook = self.outlook
-        hourly = micros + self.storage
-        hopeless = not outlook.fits or not self.is_useful(micros)
-        if self.fills:
-            last = outlook.phases[-1]
-            steps = self._steps(hourly)
-            tokens = outlook.tokens + last.tokens * (steps / last.settings.steps - 1)
-            return hopeless, hopeless, -tokens, hourly
-        p50_s, p90_s = outlook.seconds.p50, outlook.seconds.p90 + outlook.landing_s
-        over = hourly * p90_s > self.room * HOUR_S or p90_s > self.until_s
-        p50_cost = hourly * p50_s / HOUR_S + self.after
-        if self.objective == "fastest":
-            return hopeless, over, p50_s, p50_cost
-        if self.objective == "cheapest":
-            return hopeless, over, p50_cost, p50_s
-        return hopeless, over, p50_cost + p50_s / HOUR_S * self.worth, p50_s
-
-    def _steps(self, hourly: int) -> int:
+    def tokens(self, hourly: int) -> float:
+        """Tokens at ``hourly`` micro-dollars; 0 where not one step fits."""
+        last = self.outlook.phases[-1]
         bought_s = self.room * HOUR_S / hourly if hourly else math.inf
         allowed_s = min(bought_s, self.until_s) - self.latency_s
         if math.isinf(allowed_s):
-            return self.outlook.phases[-1].settings.steps
-        return last_phase_steps(self.outlook, allowed_s)
+            return self.outlook.tokens
+        steps = last_phase_steps(self.outlook, allowed_s)
+        if not steps:
+            return 0.0
+        return self.outlook.tokens + last.tokens * (steps / last.settings.steps - 1)
+
+
+class _Group(NamedTuple):
+    """What all offers of one (SKU, count) share, so that judging one is a few multiplications.
+
+    ``storage`` is micro-dollars per hour; an hour may cost at most ``useful_most`` to buy a start,
+    a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the objective's keys
+    are a + b·hourly and c + d·hourly.
+    """
+
+    outlook: Outlook
+    storage: int
+    useful_most: float
+    within_most: float
+    a: float
+    b: float
+    c: float
+    d: float
+    fill: _Fill | None
 
 
 def _group(outlook: Outlook, offer: Offer, spec: RunSpec, now: float) -> _Group:
     storage = storage_micros_per_hour(outlook)
-    after = storage * _WEEK_H
+    after = float(storage * _WEEK_H)
+    room = math.inf if spec.budget is None else spec.budget.micros - after
+    until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
+    latency_s = kill_latency_s(offer)
+    p50_s, p90_s = outlook.seconds.p50, outlook.seconds.p90 + outlook.landing_s
+    useful_most = room * HOUR_S / (outlook.useful_s + latency_s)
+    within_most = room * HOUR_S / p90_s
+    p50_h = p50_s / HOUR_S
+    cost, time = (after, p50_h), (p50_s, 0.0)
+    keys = (after + p50_h * spec.hour_value.micros, p50_h, *time)
+    if spec.objective == "fastest":
+        keys = (*time, *cost)
+    elif spec.objective == "cheapest":
+        keys = (*cost, *time)
     return _Group(
-        outlook=outlook,
-        latency_s=kill_latency_s(offer),
-        storage=storage,
-        after=after,
-        room=math.inf if spec.budget is None else float(spec.budget.micros - after),
-        until_s=math.inf if spec.deadline_at is None else spec.deadline_at - now,
-        fills=spec.fills,
-        objective=spec.objective,
-        worth=spec.hour_value.micros,
+        outlook,
+        storage,
+        useful_most if outlook.fits and outlook.useful_s <= until_s else -1.0,
+        within_most if p90_s <= until_s else -1.0,
+        *keys,
+        _Fill(outlook, room, until_s, latency_s) if spec.fills else None,
     )
 
 
@@ -147,12 +155,19 @@ def _keep(orders: Sequence[_Order], groups: Sequence[_Group]) -> list[_Order]:
     """The best of every hardware first, then second ones, and so on; in rank order."""
     seen: dict[tuple[str, bool], int] = {}
     turns: list[tuple[int, int]] = []
+    slots: dict[int, tuple[str, bool]] = {}
     for place, order in enumerate(orders):
-        outlook = groups[order[5]].outlook
-        key = (outlook.hardware, outlook.machine.local is not None)
-        turn = seen.get(key, 0)
+        group = groups[order[3]]
+        slot = slots.get(id(group))
+        if slot is None:
+            slot = slots[id(group)] = (group.outlook.hardware, _is_local(group))
+        turn = seen.get(slot, 0)
         if turn < KEPT_CANDIDATES:
-            seen[key] = turn + 1
+            seen[slot] = turn + 1
             turns.append((turn, place))
     turns.sort()
     return [orders[place] for place in sorted(place for _, place in turns[:KEPT_CANDIDATES])]
+
+
+def _is_local(group: _Group) -> bool:
+    return group.outlook.machine.local is not None
