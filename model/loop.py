@@ -227,6 +227,13 @@ class Trainer:
             return self._progress.cooldown
         return cooldown_of_steps(self._settings.steps, self._settings.cooldown_fraction)
 
+    def _cooled(self) -> bool:
+        """Whether the rate has come down to its end, or so near that a deadline may cut it."""
+        cooldown, step = self._cooldown(), self._progress.step
+        if cooldown is None or step <= cooldown.start:
+            return False
+        return step >= cooldown.end or self._rate_at(step - 1) < COOLED_BELOW
+
     # -- log, evaluate, save ---------------------------------------------------------------
 
     def _log(self, gradient_norm: float, sums: Tensor) -> None:
@@ -374,7 +381,7 @@ class Trainer:
             world_size=self._world.size,
             val_bpb=progress.val_bpb,
             step_losses=tuple(progress.val_step_losses),
-            cooled=progress.step > 0 and self._rate_at(progress.step - 1) < COOLED_BELOW,
+            cooled=self._cooled(),
             data_sha256=self._data.source_sha256,
             tokenizer_sha256=self._data.tokenizer_sha256,
             files=(),

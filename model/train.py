@@ -58,12 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = attend(job, settings, attempt, flag, os.environ, Clock())
 
     code = run_command(command)
-    if outcome in CLEAN:
-        return 0
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not a normal exit: a collective that a dead rank has left hanging would hold it up.
-    os._exit(code or 1)
+    # Not a normal exit: taking down the process groups' threads may abort a rank that has done
+    # all its work, and hangs where a dead rank has left a collective open.
+    os._exit(0 if outcome in CLEAN else code or 1)
 
 
 def attend(
@@ -176,7 +175,7 @@ def _train(
         job, settings, world, data, trained, parallel(model, world), landing, outlets, peak
     )
     outcome = trainer.run()
-    world.close()
+    world.part()
     return outcome
 
 

@@ -1,0 +1,204 @@
+"""A text, its prepared data, and ways to train on it: in this process, or under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from trmcloud.core.manifest import CheckpointManifest, from_json
+from trmcloud.core.pod_contract import Heartbeat, PhaseJob, dump, load_heartbeat
+from trmcloud.core.recipe import PhaseRecipe
+
+SMALL = PhaseRecipe(
+    recipe="test",
+    family="trm",
+    phase="fast",
+    depth=1,
+    width=32,
+    head_dim=16,
+    supervision_steps=3,
+    loops=1,
+    vocab_size=300,
+    sequence=16,
+    validation_fraction=0.1,
+    batch=2,
+    steps=12,
+    matrix_lr=5e-3,
+    embedding_lr=5e-2,
+    warmup_steps=3,
+    dtype="float32",
+    compile=False,
+    log_every=1,
+    eval_every=10,
+    eval_tokens=128,
+    save_every=20,
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def settings() -> PhaseRecipe:
+    """A model so small that a step takes milliseconds."""
+    return SMALL
+
+
+@pytest.fixture(scope="session")
+def text() -> str:
+    """About 20 kB of made-up sentences, the same every time."""
+    chosen = random.Random(7)
+    words = ("the", "a", "small", "dog", "cat", "ünder", "oven", "sees", "eats", "漢字", "blue")
+    lines = (" ".join(chosen.choices(words, k=chosen.randint(4, 12))) for _ in range(500))
+    return ".\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def data_dir(text: str, settings: PhaseRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The text, prepared."""
+    from model.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("prepared")
+    source = folder / "text.txt"
+    source.write_text(text, encoding="utf-8")
+    prepare(str(source), settings, folder / "data")
+    return folder / "data"
+
+
+@dataclass
+class Run:
+    """One phase's folder, and what stands in it."""
+
+    job: PhaseJob
+
+    @property
+    def out(self) -> Path:
+        return Path(self.job.out_dir)
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        return load_heartbeat((self.out / "heartbeat.json").read_bytes())
+
+    def metrics(self, *kinds: str) -> list[dict[str, Any]]:
+        path = self.out / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        every = [json.loads(line) for line in lines]
+        return [line for line in every if not kinds or line["kind"] in kinds]
+
+    def exact_metrics(self) -> list[dict[str, Any]]:
+        """What two equal runs agree on to the last bit: no timings, no landings."""
+        timed = ("at", "seconds", "step_seconds", "tokens_per_second", "landing")
+        return [
+            {key: value for key, value in line.items() if key not in timed}
+            for line in self.metrics("train", "eval")
+            if not line.get("landing")
+        ]
+
+    def manifests(self) -> dict[int, CheckpointManifest]:
+        found = {}
+        for path in (self.out / "checkpoints").glob("step-*/manifest.json"):
+            manifest = from_json(path.read_bytes(), where=str(path))
+            found[manifest.step] = manifest
+        return found
+
+    def train_here(self, attempt: int = 1, **environment: str) -> str:
+        """One attempt in this process; returns the outcome."""
+        from model.signals import SignalFlag
+        from model.telemetry import Clock
+        from model.train import attend
+
+        made = PhaseRecipe.from_json(self.job.settings)
+        # As one process of many on this machine it takes one core: the tests share the others.
+        environment = {"LOCAL_WORLD_SIZE": "64", **environment}
+        return attend(self.job, made, attempt, SignalFlag(), environment, Clock())
+
+    def torchrun(
+        self, processes: int = 2, attempt: int = 1, **environment: str
+    ) -> subprocess.Popen[str]:
+        """Starts ``torchrun`` on this job; its output goes to ``train.log``."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        job_path = self.out / "job.json"
+        job_path.write_text(dump(self.job))
+        with open(self.out / "train.log", "a") as log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                    *("--nproc_per_node", str(processes), "-m", "model.train"),
+                ],
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                cwd=Path(__file__).parents[2],
+                env={
+                    **os.environ,
+                    "TRMCLOUD_JOB": str(job_path),
+                    "TRMCLOUD_ATTEMPT": str(attempt),
+                    "OMP_NUM_THREADS": "1",
+                    **environment,
+                },
+            )
+
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 120.0) -> int:
+        """Waits for the end; a run that hangs is killed with all its ranks."""
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+    def wait_for_step(self, step: int, process: subprocess.Popen[str]) -> None:
+        """Until the training has logged ``step``; fails where it ends before."""
+        while not any(line["step"] >= step for line in self.metrics_so_far("train")):
+            assert process.poll() is None, (self.out / "train.log").read_text()
+            time.sleep(0.01)
+
+    def metrics_so_far(self, kind: str) -> list[dict[str, Any]]:
+        """Metrics of a run that may be writing its next line just now."""
+        path = self.out / "metrics.jsonl"
+        whole = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+        return [made for line in whole if (made := json.loads(line))["kind"] == kind]
+
+
+@pytest.fixture(scope="session")
+def run_in(settings: PhaseRecipe, data_dir: Path) -> Callable[..., Run]:
+    """A factory: ``run_in(folder, steps=5)`` is a job that trains there."""
+
+    def make(folder: Path, *, initial_weights: str = "", **changes: Any) -> Run:
+        made = replace(settings, **changes)
+        job = PhaseJob(
+            run_id="r1",
+            phase=made.phase,
+            settings=made.to_json(),
+            data_dir=str(data_dir),
+            out_dir=str(folder),
+            processes=2,
+            initial_weights=initial_weights,
+        )
+        return Run(job)
+
+    return make
+
+
+@pytest.fixture
+def new_run(run_in: Callable[..., Run], tmp_path: Path) -> Callable[..., Run]:
+    """A factory: ``new_run("name", steps=5)`` is a job in a folder of its own."""
+
+    def make(name: str = "run", **changes: Any) -> Run:
+        return run_in(tmp_path / name, **changes)
+
+    return make

@@ -1,0 +1,182 @@
+"""Two real processes under torchrun: signals, kills, deadlines, and exactness through all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+NewRun = Callable[..., Any]
+STEPS = 120
+LONG = {"steps": STEPS, "eval_every": 20, "save_every": 30, "keep_best": 9}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Any:
+    """A run of two processes that nothing disturbs: what the others are compared with."""
+    run = run_in(tmp_path_factory.mktemp("undisturbed"), **LONG)
+    assert run.finish(run.torchrun()) == 0
+    return run
+
+
+def same(run: Any, other: Any, step: int = STEPS) -> None:
+    assert run.manifests()[step].sha256 == other.manifests()[step].sha256
+    assert run.exact_metrics() == other.exact_metrics()
+    optimizers = [
+        next(file.sha256 for file in each.manifests()[step].files if file.kind == "optimizer")
+        for each in (run, other)
+    ]
+    assert optimizers[0] == optimizers[1]
+
+
+def rank_pid(rank: int, launcher: int) -> int:
+    """The process id of one rank below this torchrun."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent == launcher and f"RANK={rank}".encode() in environment:
+            return int(entry.name)
+    raise AssertionError(f"no rank {rank}")
+
+
+def test_two_processes_train(undisturbed: Any) -> None:
+    beat = undisturbed.heartbeat
+    assert (beat.state, beat.outcome, beat.step) == ("ended", "finished", STEPS)
+    assert undisturbed.metrics("start")[0]["world_size"] == 2
+    assert beat.tokens == STEPS * 2 * 2 * 16
+    assert len(undisturbed.metrics("eval")) == STEPS // 20 + 1 + 2  # step 0; saves at 30, 90
+    assert undisturbed.metrics("eval")[-1]["val_bpb"] < undisturbed.metrics("eval")[0]["val_bpb"]
+    state = (undisturbed.out / f"checkpoints/step-{STEPS:08d}/state.json").read_text()
+    assert len(json.loads(state)["generators"]) == 2, "a generator's state of every rank"
+
+
+def test_two_ranks_learn_what_one_with_twice_the_batch_learns(
+    undisturbed: Any, new_run: NewRun
+) -> None:
+    """The reward's denominators are a rank's own means, so the two are near, not equal."""
+    alone = new_run("alone", **{**LONG, "batch": 4})
+    assert alone.train_here() == "finished"
+    for one, two in zip(alone.metrics("train")[:10], undisturbed.metrics("train"), strict=False):
+        assert one["step_losses"] == pytest.approx(two["step_losses"], rel=5e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_to_any_rank_lands_and_resuming_is_bit_exact(
+    undisturbed: Any, new_run: NewRun, rank: int
+) -> None:
+    run = new_run(**LONG)
+    process = run.torchrun()
+    run.wait_for_step(33, process)
+    os.kill(rank_pid(rank, process.pid), signal.SIGTERM)
+    assert run.finish(process) == 0
+    landed = run.heartbeat
+    assert (landed.state, landed.outcome) == ("ended", "landed_signal")
+    assert 33 <= landed.step < STEPS
+    assert landed.saved_step == landed.step, "it evaluated and saved before it left"
+    assert landed.step in run.manifests()
+    assert landed.seconds["landing"] > 0
+    assert run.finish(run.torchrun(attempt=2)) == 0
+    assert run.metrics("start")[-1]["from_step"] == landed.step
+    same(run, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_killing_a_rank_loses_no_checkpoint_and_resuming_is_bit_exact(
+    undisturbed: Any, new_run: NewRun, rank: int
+) -> None:
+    run = new_run(**LONG)
+    process = run.torchrun()
+    run.wait_for_step(65, process)
+    os.kill(rank_pid(rank, process.pid), signal.SIGKILL)
+    assert run.finish(process) != 0
+    assert {30, 60} <= set(run.manifests())
+    assert run.heartbeat.outcome == "crashed", "the rank that lived on told of it"
+    assert run.finish(run.torchrun(attempt=2)) == 0
+    assert run.metrics("start")[-1]["from_step"] in (60, 90)
+    same(run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_deadline_run_lands_in_time_and_its_decision_can_be_replayed(new_run: NewRun) -> None:
+    timed = new_run("timed", steps=100_000, eval_every=40, save_every=80, keep_best=99)
+    deadline = time.time() + 14
+    assert timed.finish(timed.torchrun(TRMCLOUD_DEADLINE_AT=str(deadline))) == 0
+    beat = timed.heartbeat
+    assert beat.outcome == "landed_deadline"
+    last_step_at = timed.metrics("train")[-1]["at"]
+    assert last_step_at <= deadline + 0.5, "no step is begun that would pass it"
+    assert beat.at <= deadline + 0.5 + 3 * (beat.landing_seconds or 0.0)
+    [decision] = timed.metrics("decision")
+    start, steps = decision["cooldown_from"], decision["cooldown_steps"]
+    assert decision["step"] == start
+    assert start < beat.step <= start + steps
+    rates = {line["step"]: line["lr"] for line in timed.metrics("train")}
+    assert rates[start] == 1.0
+    assert all(rates[step + 1] < rates[step] for step in range(start, beat.step))
+    assert beat.cooldown_from == start
+
+    replayed = new_run("replayed", steps=100_000, eval_every=40, save_every=80, keep_best=99)
+    record = f"{start}:{steps}:{beat.step}"
+    assert replayed.finish(replayed.torchrun(TRMCLOUD_REPLAY_DECISION=record)) == 0
+    assert replayed.manifests()[beat.step].sha256 == timed.manifests()[beat.step].sha256
+    for kind in ("train", "eval"):
+        exact = [
+            {line["step"]: (line.get("loss"), line.get("val_bpb")) for line in run.metrics(kind)}
+            for run in (timed, replayed)
+        ]
+        assert set(exact[0]) <= set(exact[1])
+        assert all(exact[1][step] == value for step, value in exact[0].items())
+
+
+@pytest.mark.slow
+def test_a_timed_run_killed_in_its_cooldown_keeps_its_decision(new_run: NewRun) -> None:
+    run = new_run("timed", steps=100_000, eval_every=500, save_every=20, keep_best=99)
+    deadline = str(time.time() + 30)
+    process = run.torchrun(TRMCLOUD_DEADLINE_AT=deadline)
+    while not run.metrics_so_far("decision"):
+        assert process.poll() is None
+        time.sleep(0.02)
+    [decision] = run.metrics_so_far("decision")
+    while not any(step > decision["step"] for step in run.manifests()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(rank_pid(1, process.pid), signal.SIGKILL)
+    assert run.finish(process) != 0
+    assert run.finish(run.torchrun(attempt=2, TRMCLOUD_DEADLINE_AT=deadline)) == 0
+    assert [line["cooldown_from"] for line in run.metrics("decision")] == [
+        decision["cooldown_from"]
+    ]
+    assert run.heartbeat.outcome == "landed_deadline"
+    assert run.heartbeat.cooldown_from == decision["cooldown_from"]
+    train = run.metrics("train")
+    assert [line["step"] for line in train] == list(range(1, train[-1]["step"] + 1))
+
+
+@pytest.mark.slow
+def test_an_error_of_another_rank_is_the_one_that_is_told(new_run: NewRun, tmp_path: Path) -> None:
+    """Rank 1 alone runs out of memory, by a sitecustomize that only it obeys."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    import model.loop, torch\n"
+        "    def burst(self): raise torch.OutOfMemoryError('no room on rank 1')\n"
+        "    model.loop.Trainer._step = burst\n"
+    )
+    root = Path(__file__).parents[2]
+    run = new_run(steps=2000)
+    code = run.finish(run.torchrun(PYTHONPATH=f"{tmp_path}{os.pathsep}{root}"))
+    assert code != 0
+    assert run.heartbeat.outcome == "out_of_memory"
+    assert "no room on rank 1" in run.heartbeat.message
