@@ -120,6 +120,8 @@ class SqliteLedger:
     @contextmanager
     def _writing(self) -> Iterator[_Write]:
         """Hold the write lock over everything the ledger says; commit unless something raises."""
+        if self._known is None:
+            self._refreshed()  # The long read, once, while others may still write.
         head = self._file.read_head()
         with self._file.connection(write=True) as conn:
             known = self._records.verify(self._records.fetch(conn, self._known, head), head)
