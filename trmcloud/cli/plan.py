@@ -68,6 +68,9 @@ def command(
         str | None,
         typer.Option(help="Cost against time: FILE.svg, .html or .png.", metavar="FILE"),
     ] = None,
+    probe: Annotated[
+        str, typer.Option(help="local: measure fifty real steps first.", metavar="local")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every candidate kept.")] = False,
 ) -> None:
@@ -81,6 +84,10 @@ def command(
         objective=objective, hour_value=hour_value, deadline=deadline, providers=provider or [],
         regions=region or [], gpus=gpus, spot=spot, fill=fill, equal_work=equal_work,
     )  # fmt: skip
+    if probe:
+        from trmcloud.cli.plan_probe import run_probe
+
+        run_probe(spec, probe)
     plan = prepare(spec)
     if plot is not None:
         from trmcloud.cli.plan_chart import write_plot

@@ -1,0 +1,116 @@
+"""``plan --probe local``: fifty real steps of the fast phase here, to replace the prior."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.calibrated import Measured
+from trmcloud.core.errors import DoesNotFit, UsageError
+from trmcloud.core.flops import work_of
+from trmcloud.core.recipe import PhaseRecipe
+
+PROBE_STEPS = 50
+LEAST_STEPS = 5
+LIMIT_S = 180.0
+"""A machine too slow for fifty steps is measured on those it makes in three minutes."""
+
+
+def probe_local(
+    settings: PhaseRecipe,
+    name: str,
+    processes: int,
+    data_dir: Path,
+    python_path: Sequence[str],
+    environ: Mapping[str, str],
+) -> Measured:
+    """Trains ``settings`` for fifty steps in a folder that is thrown away; the median step.
+
+    Raises:
+        UsageError: the trainer ended without enough steps, in its own words.
+        DoesNotFit: it ran out of memory.
+    """
+    short = dataclasses.replace(
+        settings,
+        steps=PROBE_STEPS,
+        eval_every=PROBE_STEPS + 1,
+        save_every=PROBE_STEPS + 1,
+        eval_tokens=settings.tokens_per_step(processes),
+        log_every=1,
+    )
+    with tempfile.TemporaryDirectory(prefix="trmcloud-probe-") as scratch:
+        out = Path(scratch)
+        job = contract.PhaseJob(
+            run_id="probe", phase=short.phase, settings=short.to_json(), data_dir=str(data_dir),
+            out_dir=str(out), processes=processes,
+        )  # fmt: skip
+        (out / contract.JOB_NAME).write_text(contract.dump(job), encoding="utf-8")
+        ended = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc_per_node", str(processes), "-m", "model.train"),
+            ],
+            env={
+                **environ,
+                "PYTHONPATH": os.pathsep.join(python_path),
+                contract.ENV_JOB: str(out / contract.JOB_NAME),
+                contract.ENV_DEADLINE_AT: repr(time.time() + LIMIT_S),
+                contract.ENV_ATTEMPT: "1",
+            },
+            cwd=out,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        seconds = _steps(out / contract.METRICS_NAME)
+        beat = _beat(out / contract.HEARTBEAT_NAME)
+    if len(seconds) < LEAST_STEPS:
+        _explain(beat, ended.stderr)
+    return Measured(
+        sku=name,
+        gpus=processes,
+        step_s=sorted(seconds)[len(seconds) // 2],
+        steps=len(seconds),
+        tokens_per_step=short.tokens_per_step(processes),
+        flops_per_token=work_of(short).train_flops,
+    )
+
+
+def _steps(path: Path) -> list[float]:
+    """Seconds of every logged step but the first two, which warm up."""
+    seconds = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            found = json.loads(line).get("step_seconds")
+        except (ValueError, AttributeError):
+            continue
+        if isinstance(found, int | float) and found > 0:
+            seconds.append(float(found))
+    return seconds[2:]
+
+
+def _beat(path: Path) -> contract.Heartbeat | None:
+    try:
+        return contract.load_heartbeat(path.read_bytes())
+    except (OSError, contract.ContractError):
+        return None
+
+
+def _explain(beat: contract.Heartbeat | None, stderr: str) -> None:
+    said = contract.strip_control(beat.message if beat and beat.message else stderr[-300:])
+    if beat is not None and beat.outcome == "out_of_memory":
+        raise DoesNotFit(f"the probe ran out of memory: {said}", next_step="--set batch=1")
+    raise UsageError(f"the probe made too few steps to measure: {said.strip() or 'no output'}")
