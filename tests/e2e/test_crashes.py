@@ -156,7 +156,7 @@ def test_killing_everything_is_settled_and_resumed(user: User) -> None:
 
 
 def test_a_deaf_trainer_is_killed_at_the_hard_stop(user: User) -> None:
-    user.environment["STANDIN_FAULT"] = "deaf"
+    user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
     user.run(*LAUNCH, "--set", "steps=100000", code=25)
     run = user.only_run()
     assert run.outcome is Outcome.KILLED
@@ -166,7 +166,7 @@ def test_a_deaf_trainer_is_killed_at_the_hard_stop(user: User) -> None:
 
 def test_a_stopped_agent_is_outlived_by_the_guardian(user: User) -> None:
     """SIGSTOP to agent and trainer: the guardian alone still keeps the hard stop."""
-    user.environment["STANDIN_FAULT"] = "deaf"
+    user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
     user.run(*LAUNCH, "--set", "steps=100000", "-d")
     until(lambda: bool(pids(user, "model.train")))
     for word in ("trmcloud.pod.agent", "torch.distributed.run", "model.train"):
@@ -178,7 +178,7 @@ def test_a_stopped_agent_is_outlived_by_the_guardian(user: User) -> None:
 
 
 def test_a_trainer_that_crashes_once_is_started_again(user: User) -> None:
-    user.environment["STANDIN_FAULT"] = "crash@30"
+    user.environment["TRMCLOUD_STANDIN_FAULT"] = "crash@30"
     arguments = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "60", "--budget", "1")
     user.run(*arguments, "-y")
     run = user.only_run()
@@ -187,7 +187,7 @@ def test_a_trainer_that_crashes_once_is_started_again(user: User) -> None:
 
 
 def test_nan_fails_the_run_and_keeps_its_checkpoint(user: User) -> None:
-    user.environment["STANDIN_FAULT"] = "nan@30"
+    user.environment["TRMCLOUD_STANDIN_FAULT"] = "nan@30"
     arguments = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "60", "--budget", "1")
     user.run(*arguments, "-y", code=24)
     assert list(checkpoints(user)) == ["fast/step-00000020"]

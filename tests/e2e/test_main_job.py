@@ -66,7 +66,7 @@ def test_both_phases_with_the_terminal_closed(user: User) -> None:
 
 
 def test_a_failing_gate_ends_the_run_before_extreme(user: User) -> None:
-    user.environment["STANDIN_FAULT"] = "fail-gate"
+    user.environment["TRMCLOUD_STANDIN_FAULT"] = "fail-gate"
     out = user.run("launch", "local", *SMALL, "--steps", "40", "--budget", "1", "-y", code=22)
     assert "gate after fast: FAILED" in out
     assert "✘ validation order" in out

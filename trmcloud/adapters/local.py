@@ -118,7 +118,7 @@ class LocalCompute:
         return self._home / contract.PODS_DIR / pod_name
 
     def _spawn(self, pod_name: str, folder: Path) -> None:
-        environment = {key: value for key, value in os.environ.items() if not _is_secret(key)}
+        environment = {key: value for key, value in os.environ.items() if _may_travel(key)}
         environment[contract.ENV_POD] = pod_name
         environment["PYTHONPATH"] = os.pathsep.join(self._python_path)
         environment["PYTHONUNBUFFERED"] = "1"
@@ -208,8 +208,27 @@ class LocalCompute:
         return min(last, self._now()) if name is not None else None
 
 
-def _is_secret(name: str) -> bool:
-    """Variables that must not reach a pod: account keys and the like."""
-    upper = name.upper()
-    words = ("API_KEY", "SECRET", "PASSWORD", "CREDENTIAL", "ACCESS_KEY")
-    return any(word in upper for word in words) or upper.endswith("TOKEN")
+#: What of the user's environment reaches a pod: an allow-list, so that no key has to be guessed.
+_TRAVELS = frozenset(
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+    ]
+)
+_TRAVELS_BY_PREFIX = (
+    *("LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH"),
+    *("PYTORCH_", "TRITON_", "TRMCLOUD_"),
+)
+
+
+def _may_travel(name: str) -> bool:
+    return name in _TRAVELS or name.startswith(_TRAVELS_BY_PREFIX)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trmcloud.app import reap
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.world import World
 from trmcloud.core import events as ev
@@ -211,7 +212,7 @@ def _call_off_unrented(world: World, run: RunState) -> None:
 
 
 def reconcile(world: World) -> list[str]:
-    """Bring every run nobody drives up to what is true now, and end pods nobody owns.
+    """Bring every run nobody drives up to what is true now, and end pods of ours nobody owns.
 
     Every command calls it first, so that a killed controller's money is settled by whatever the
     user types next. Returns a line for each thing that it found and did.
@@ -231,12 +232,4 @@ def reconcile(world: World) -> list[str]:
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value
             said.append(f"{run_id}: {run.state.value} → {outcome}")
-    for provider, compute in world.computes.items():
-        try:
-            pods = Seen(tuple(compute.list_pods()), world.wall())
-        except ProviderError:
-            continue
-        for orphan in govern(world.ledger.read(), pods, world.wall()).orphans:
-            compute.terminate(orphan.pod.pod_id)
-            said.append(f"ended {orphan.pod.name} on {provider}: {orphan.reason}")
-    return said
+    return said + reap.end(world, reap.look(world, own_only=True))

@@ -31,7 +31,7 @@ class Trainer:
         self.out = Path(job.out_dir)
         self.deadline = float(os.environ[contract.ENV_DEADLINE_AT])
         self.attempt = int(os.environ[contract.ENV_ATTEMPT])
-        self.fault, _, at = os.environ.get("STANDIN_FAULT", "").partition("@")
+        self.fault, _, at = os.environ.get("TRMCLOUD_STANDIN_FAULT", "").partition("@")
         self.fault_at = int(at or -1)
         self.seconds: dict[str, float] = {}
         self.marked = time.time()

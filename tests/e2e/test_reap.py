@@ -1,0 +1,98 @@
+"""What nobody owns is found and ended; what is not ours is never touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.test_crashes import BUDGET, LAUNCH, kill, pids
+from tests.e2e.user import User, until
+from trmcloud.core.pod_contract import ENV_POD, PodName
+from trmcloud.pod import processes
+
+
+def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user: User) -> None:
+    user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
+    user.run(*LAUNCH, "--set", "steps=100000", "-d")
+    until(lambda: bool(pids(user, "model.train")))
+    for word in ("trmcloud.pod.guardian", "trmcloud.pod.agent"):
+        for pid in pids(user, word):
+            kill(pid)
+    for name in ("ledger.db", "ledger.head"):
+        (user.home / name).unlink()
+    assert "nothing is running" in user.run("reap", "--yes")
+    (pod,) = user.live_pods()
+    deadline = int(pod.name.rpartition("-")[2])
+    assert processes.of_pod(pod.name)
+    until(lambda: "its hard stop has passed" in user.run("reap"), within_s=40)
+    assert "ended" in user.run("reap", "--yes")
+    assert processes.of_pod(pod.name) == []
+    assert deadline > 0
+
+
+def test_a_pod_this_ledger_does_not_know_is_ended_at_once(user: User) -> None:
+    user.run("budget", "set", "month", "1")
+    ledger = user.ledger().ledger_id
+    name = str(PodName(ledger, "rdeadbe", 1, 4102444800))
+    folder = user.home / "pods" / name
+    folder.mkdir(parents=True)
+    stray = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        env={**os.environ, ENV_POD: name},
+    )
+    (folder / "pod.json").write_text(
+        '{"created_at": 1, "rate_usd_per_hour": "1", '
+        f'"pid": {stray.pid}, "started": "{processes.started(stray.pid)}"}}'
+    )
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        assert name in user.run("reap")
+        assert stray.poll() is None
+        assert f"ended {name}" in user.run("reap", "--yes")
+        assert stray.wait(timeout=10) == -signal.SIGKILL or stray.returncode == -signal.SIGTERM
+        assert foreign.poll() is None
+    finally:
+        for process in (stray, foreign):
+            process.kill()
+            process.wait()
+
+
+def test_the_guard_shows_what_it_writes_and_takes_it_out_again(user: User) -> None:
+    """A crontab of the test's own stands in for the user's."""
+    bin_dir = user.folder / "bin"
+    bin_dir.mkdir()
+    table = user.folder / "crontab.txt"
+    table.write_text("0 1 * * * echo mine\n")
+    script = bin_dir / "crontab"
+    script.write_text(f'#!/bin/sh\n[ "$1" = -l ] && exec cat {table}\nexec cat > {table}\n')
+    script.chmod(0o755)
+    user.environment["PATH"] = f"{bin_dir}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = user.run("guard", "install", "--cron", "--every", "7", "-y")
+    written = table.read_text()
+    assert written.startswith("0 1 * * * echo mine\n")
+    entry = written.splitlines()[1]
+    assert entry in shown
+    assert entry.startswith("*/7 * * * * ")
+    assert f"TRMCLOUD_HOME={user.home}" in entry
+    user.run("guard", "install", "--cron", "--every", "5", "-y")
+    assert table.read_text().count("trmcloud guard") == 1
+    assert "cron" in user.run("guard", "status")
+
+    command = table.read_text().splitlines()[1].split("* * * * ", 1)[1].split(" >/dev/null")[0]
+    subprocess.run(["sh", "-c", command], env=user.env(), check=True)
+    assert "last visit never" not in user.run("guard", "status")
+    user.run("guard", "remove")
+    assert table.read_text() == "0 1 * * * echo mine\n"
+    user.run("guard", "status", code=3)
+
+
+def test_reaping_changes_no_run_that_has_ended(user: User) -> None:
+    user.run(*LAUNCH, code=20)
+    before = user.only_run()
+    user.run("reap", "--yes")
+    after = user.only_run()
+    assert after == before
+    assert after.settled <= BUDGET

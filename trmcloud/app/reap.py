@@ -1,0 +1,76 @@
+"""The reaper: ends what no live run owns. It is the layer that works when nobody is looking."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from trmcloud.app.world import World
+from trmcloud.core.clock import Seen
+from trmcloud.core.controller import Orphan, govern
+from trmcloud.core.errors import ProviderError
+from trmcloud.core.pod_contract import parse_pod_name
+from trmcloud.pod.files import write_atomic
+
+GUARD_NOTE_NAME = "guard.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one look at every provider showed; ``unreachable`` names providers that gave no list."""
+
+    orphans: tuple[tuple[str, Orphan], ...]
+    unreachable: tuple[tuple[str, str], ...]
+
+
+def look(world: World, *, own_only: bool = False) -> Found:
+    """Every pod that is ours by name and owned by nothing: (provider, orphan).
+
+    ``own_only`` leaves out pods that another ledger made, even where their hard stop has passed.
+    """
+    orphans: list[tuple[str, Orphan]] = []
+    unreachable: list[tuple[str, str]] = []
+    for provider, compute in world.computes.items():
+        try:
+            # Listed before the ledger is read: a run launched in between owns its pod.
+            pods = Seen(tuple(compute.list_pods()), world.wall())
+        except ProviderError as error:
+            unreachable.append((provider, str(error)))
+            continue
+        found = govern(world.ledger.read(), pods, world.wall()).orphans
+        orphans += [
+            (provider, orphan) for orphan in found if not own_only or _is_own(world, orphan)
+        ]
+    return Found(tuple(orphans), tuple(unreachable))
+
+
+def end(world: World, found: Found) -> list[str]:
+    """End them all; a line for each, failures included."""
+    said = []
+    for provider, orphan in found.orphans:
+        try:
+            world.computes[provider].terminate(orphan.pod.pod_id)
+            said.append(f"ended {orphan.pod.name} on {provider}: {orphan.reason}")
+        except ProviderError as error:
+            said.append(f"could not end {orphan.pod.name} on {provider}: {error}")
+    return said
+
+
+def _is_own(world: World, orphan: Orphan) -> bool:
+    name = parse_pod_name(orphan.pod.name)
+    return name is not None and name.ledger == world.ledger.ledger_id
+
+
+def note_visit(world: World, every_s: float) -> None:
+    """Leave word that the guard came by, for ``status`` to show the layer as verified."""
+    note = {"at": world.wall(), "host": world.who.host, "every_s": every_s}
+    write_atomic(world.home / GUARD_NOTE_NAME, json.dumps(note))
+
+
+def last_visit(world: World) -> tuple[float, float] | None:
+    """(when the guard last came by, how often it should), both in seconds; None if it never did."""
+    try:
+        note = json.loads((world.home / GUARD_NOTE_NAME).read_text(encoding="utf-8"))
+        return float(note["at"]), float(note["every_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

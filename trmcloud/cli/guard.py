@@ -1,0 +1,87 @@
+"""``trmcloud guard``: the reaper on a timer of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Let this machine end forgotten pods by itself, every few minutes.\n\n"
+    "Example: trmcloud guard install --every 5",
+)
+
+
+@app.command("install")
+def install(
+    every: Annotated[int, typer.Option(help="Minutes between visits.")] = 5,
+    cron: Annotated[bool, typer.Option("--cron", help="cron, even where systemd is.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Show what would be written, then write it: a systemd user timer, or a line for cron.
+
+    Example: trmcloud guard install --every 5
+    """
+    import os
+    import shutil
+
+    from trmcloud.adapters import guard
+    from trmcloud.app.home import home_dir
+    from trmcloud.core.errors import UsageError
+
+    command = shutil.which("trmcloud") or str(Path(sys.executable).parent / "trmcloud")
+    planned = guard.plan_guard(
+        kind="cron" if cron else "",
+        every_min=every,
+        command=command,
+        environment={"TRMCLOUD_HOME": str(home_dir(os.environ))},
+        user_home=Path.home(),
+    )
+    for path, text in planned.writes:
+        print(f"{path}:")
+        print("".join(f"  {line}\n" for line in text.splitlines()))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
+        if not typer.confirm("Write this?", default=False):
+            return
+    guard.install(planned)
+    print(f"the guard comes by every {every} min ({planned.kind})")
+
+
+@app.command("status")
+def status() -> None:
+    """Whether the guard is in place, and when it last came by.
+
+    Example: trmcloud guard status
+    """
+    from trmcloud.adapters import guard
+    from trmcloud.app.reap import last_visit
+    from trmcloud.cli.text import duration
+    from trmcloud.wiring import build_world
+
+    world = build_world()
+    kind = guard.installed(Path.home())
+    print(f"installed  {kind or 'no'}")
+    visit = last_visit(world)
+    if visit is None:
+        print("last visit never")
+    else:
+        print(f"last visit {duration(world.wall() - visit[0])} ago")
+    sys.exit(0 if kind else 3)
+
+
+@app.command("remove")
+def remove() -> None:
+    """Take the guard out again.
+
+    Example: trmcloud guard remove
+    """
+    from trmcloud.adapters import guard
+
+    kind = guard.remove(Path.home())
+    print(f"removed the {kind} guard" if kind else "there was no guard")
