@@ -70,6 +70,18 @@ def test_it_is_made_on_first_use_for_its_owner_alone(path: Path) -> None:
     assert ledger_at(path).ledger_id == ledger.ledger_id
 
 
+def test_it_is_made_where_there_are_no_hard_links_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    open_run(path)
+    assert set(ledger_at(path).read().runs) == {"r1"}
+    assert sorted(os.listdir(path.parent)) == ["ledger.db", "ledger.head"]
+
+
 def test_its_id_comes_from_the_random_source_it_is_given(path: Path) -> None:
     ledger = SqliteLedger(path, random_bytes=lambda n: b"\xab\xcd" * (n // 2))
     assert ledger.ledger_id == "abcdabcd"

@@ -166,9 +166,10 @@ class LedgerFile:
                     conn.execute("COMMIT")
                 finally:
                     conn.close()
-                os.link(temporary, self.path)
+                _put(temporary, self.path)
             finally:
-                os.unlink(temporary)
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
             _sync_folder(folder)
         except FileExistsError:
             return
@@ -200,6 +201,24 @@ def _uri(path: str) -> str:
     """``mode=rw`` makes SQLite fail, rather than create, where the file has just vanished."""
     escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return f"file:{escaped}?mode=rw"
+
+
+def _put(temporary: str, path: str) -> None:
+    """Give the file its name, unless somebody was quicker.
+
+    Raises:
+        FileExistsError: somebody was.
+    """
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # No hard links on this file system. Two creators at the same moment could now replace
+        # one another's ledger; the head would tell.
+        if os.path.lexists(path):
+            raise FileExistsError(path) from None
+        os.rename(temporary, path)
 
 
 def _sync_folder(folder: str) -> None:
