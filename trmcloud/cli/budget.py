@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
+    add_completion=False,
     help="Caps that every launch must fit: account, month, project.\n\n"
     "Example: trmcloud budget set month 500",
 )
@@ -105,7 +106,10 @@ def history() -> None:
     from trmcloud.core.events import CapSet
     from trmcloud.wiring import build_world
 
-    for record in build_world().ledger.read().cap_history:
+    changes = build_world().ledger.read().cap_history
+    if not changes:
+        print("no cap was ever set · trmcloud budget set month 500")
+    for record in changes:
         event = record.event
         if isinstance(event, CapSet):
             at = dt.datetime.fromtimestamp(record.at, dt.timezone.utc)

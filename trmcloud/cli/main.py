@@ -115,14 +115,23 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every error becomes one line and an exit code of its own."""
+    from trmcloud.cli.streams import forgive_streams
+
+    forgive_streams()
     try:
         code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:
+        if isinstance(error, UsageError) and not error.next_step:
+            error.next_step = _help_of(sys.argv[1:] if arguments is None else arguments)
         print_error(error)
         sys.exit(error.exit_code)
     except _USAGE_ERROR as error:
-        if error.format_message():  # bare `trmcloud` has shown its help already
+        if type(error).__name__ == "NoArgsIsHelpError":
+            # Bare `trmcloud` has shown its help already; a bare group's help is the message.
+            if error.format_message():
+                print(error.format_message().rstrip(), file=sys.stderr)
+        else:
             print_error(_as_ours(error))
         sys.exit(UsageError.exit_code)
     except typer.Exit as leaving:
@@ -137,8 +146,38 @@ def main(arguments: list[str] | None = None) -> None:
         # The reader of a pipe left: not an error of ours. stdout is gone, so say nothing.
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        sys.exit(_system_error(error))
     except Exception as error:  # the last net: nothing is shown that a user cannot use
         sys.exit(_unexpected(error))
+
+
+def _system_error(error: OSError) -> int:
+    """What the system refused, where nobody nearer to it could say more."""
+    import errno
+    import os
+
+    try:
+        os.getcwd()
+    except OSError:
+        print_error(UsageError("the folder you are in is gone", next_step="cd to one that exists"))
+        return UsageError.exit_code
+    advice = {
+        errno.ENOSPC: "free some disk space",
+        errno.EDQUOT: "free some disk space: your quota is used up",
+        errno.EROFS: "use a folder that can be written; TRMCLOUD_HOME names trmcloud's own",
+        errno.EACCES: "use a folder of yours, or mend its permissions",
+        errno.EPERM: "use a folder of yours, or mend its permissions",
+        errno.ENOTDIR: "move the file that stands where a folder should be",
+        errno.EMFILE: "raise the limit of open files: ulimit -n 4096",
+        errno.ENOMEM: "free some memory",
+    }.get(error.errno or 0)
+    if advice is None:
+        return _unexpected(error)
+    where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+    what = (error.strerror or "the system refused").lower()
+    print_error(TrmcloudError(what, where=where, next_step=advice))
+    return TrmcloudError.exit_code
 
 
 def _unexpected(error: Exception) -> int:
@@ -154,6 +193,12 @@ def _unexpected(error: Exception) -> int:
     kind = type(error).__name__
     print_error(TrmcloudError(f"unexpected {kind}: {error}", next_step=f"please report {path}"))
     return TrmcloudError.exit_code
+
+
+def _help_of(arguments: list[str]) -> str:
+    """The help that belongs to what was typed."""
+    named = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+    return " ".join(("trmcloud", *filter(None, [named]), "--help"))
 
 
 def _as_ours(error: Any) -> UsageError:

@@ -1,0 +1,33 @@
+"""Output that reaches any terminal: a plain spelling where a character cannot be shown."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+
+_PLAIN = {
+    "·": "-", "–": "-", "—": "-", "−": "-", "…": "...", "×": "x", "→": "->", "←": "<-", "≤": "<=",
+    "≥": ">=", "≈": "~", "ℓ": "loss", "✔": "ok", "✘": "NO", "▸": ">", "●": "o", "♥": "alive",
+    "╸": "-", "━": "-", "─": "-", "│": "|", "┤": "|", "└": "`", "┬": "+", "┴": "+", "┼": "+",
+    "ₕ": "h", "₀": "0", "₁": "1", "₂": "2", "₃": "3",
+}  # fmt: skip
+
+
+def forgive_streams() -> None:
+    """Let no locale and no closed descriptor turn what is printed into an error."""
+    codecs.register_error("trmcloud", _spell)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="trmcloud")
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = "".join(_PLAIN.get(char, "?") for char in error.object[error.start : error.end])
+    return text, error.end
