@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -192,7 +193,53 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     try:
         return mf.from_json(path.read_bytes()[: mf.MAX_MANIFEST_BYTES + 1], str(path))
     except OSError:
-        raise CheckpointError("no checkpoint here: no manifest", where=str(folder)) from None
+        raise CheckpointError(
+            "no checkpoint here: no manifest",
+            where=str(folder.absolute()),
+            next_step="trmcloud fetch-best makes folders that hold one",
+        ) from None
+
+
+def check_same_shape(folder: Path, settings: PhaseRecipe) -> None:
+    """Whether a training with ``settings`` can start from the weights in ``folder``.
+
+    Raises:
+        CheckpointError: they have another shape.
+    """
+    before = PhaseRecipe.from_json(read_manifest(folder).settings)
+    for name in ("family", "depth", "width", "head_dim", "vocab_size", "control"):
+        was, wanted = getattr(before, name), getattr(settings, name)
+        if was != wanted:
+            raise CheckpointError(
+                f"these weights were trained with {name} {was}, not {wanted}",
+                where=str(folder),
+                next_step=f"--set {name}={was}",
+            )
+
+
+def sound_file(folder: Path, kind: str) -> Path | None:
+    """The checkpoint's file of this kind (``weights``, ``tokenizer``, …), hash verified; None
+    where it has none.
+
+    Raises:
+        CheckpointError: it is missing, damaged or a link.
+    """
+    entry = next((file for file in read_manifest(folder).files if file.kind == kind), None)
+    if entry is None:
+        return None
+    path = folder / entry.name
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        digest = ""
+    if digest != entry.sha256 or path.is_symlink():
+        raise CheckpointError(
+            f"{entry.name} is {'not what its manifest says' if digest else 'missing'}",
+            where=str(folder),
+            next_step="use another checkpoint: trmcloud fetch-best RUN --step N",
+        )
+    return path
 
 
 def to_json(fetched: Fetched) -> str:

@@ -63,25 +63,38 @@ def prepare(
     settings: PhaseRecipe,
     python_path: Sequence[str],
     progress: Progress,
+    *,
+    tokenizer: Path | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """The folder of prepared data for ``source`` and its ``meta.json``, made now if need be.
 
+    ``tokenizer`` is the file of one to use; without it, one is learnt from the text.
+
     Raises:
-        DataError: the text cannot be used, said by the trainer's own ``prepare``.
+        DataError: the text cannot be used, said by the trainer's own ``prepare``; or there is no
+            room for it.
     """
-    folder = home / DATA_DIR / _key(source, settings)
+    folder = home / DATA_DIR / _key(source, settings, tokenizer)
     meta = _meta(folder)
     if meta is not None:
         _check_size(meta, settings)
         return folder, meta
-    folder.parent.mkdir(parents=True, exist_ok=True)
     settings_path = folder.with_suffix(".settings.json")
-    write_atomic(settings_path, json.dumps(settings.to_json()))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(settings_path, json.dumps(settings.to_json()))
+    except OSError as error:
+        raise DataError(
+            f"the prepared data cannot be kept: {error.strerror}",
+            where=str(folder.parent),
+            next_step="set TRMCLOUD_HOME to a folder of yours",
+        ) from None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
     process = subprocess.Popen(
         [
             *(sys.executable, "-P", "-m", "model.prepare", "--source", source),
             *("--settings", str(settings_path), "--out", str(folder)),
+            *(("--tokenizer", str(tokenizer)) if tokenizer is not None else ()),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -103,6 +116,12 @@ def prepare(
     if meta is None:
         raise DataError("preparing the data left nothing behind", where=str(folder))
     return folder, meta
+
+
+def prepared_from(folder: Path) -> str:
+    """The source that ``folder`` was prepared from; empty where it holds no prepared data."""
+    meta = _meta(folder)
+    return str(meta.get("source", "")) if meta is not None else ""
 
 
 def error_of(stderr: str, code: int, where: str) -> TrmcloudError:
@@ -143,7 +162,7 @@ def _meta(folder: Path) -> dict[str, Any] | None:
     return meta if isinstance(meta, dict) else None
 
 
-def _key(source: str, settings: PhaseRecipe) -> str:
+def _key(source: str, settings: PhaseRecipe, tokenizer: Path | None) -> str:
     """A name for what is prepared: the source as it is now, and all that shapes the tokens."""
     parts = [
         source,
@@ -152,6 +171,8 @@ def _key(source: str, settings: PhaseRecipe) -> str:
         str(settings.vocab_size),
         repr(settings.validation_fraction),
     ]
+    if tokenizer is not None:
+        parts.append(hashlib.sha256(tokenizer.read_bytes()).hexdigest())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -181,7 +181,8 @@ class RunDriver:
 def _provider(run: RunState, plan: Plan) -> str:
     if run.generation is not None:
         return run.generation.provider
-    return plan.candidate(plan.launchable[0]).provider
+    # Nothing to launch: any provider's traits will do to close the run.
+    return plan.candidate(plan.launchable[0] if plan.launchable else plan.candidates[0].id).provider
 
 
 def land_overdrawn(world: World) -> None:

@@ -31,10 +31,14 @@ def read_launch_note(home: Path, run_id: str) -> dict[str, Any]:
     path = home / contract.RUNS_DIR / run_id / LAUNCH_NAME
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"the run's own note cannot be read: {error}", where=str(path)) from None
-    if not isinstance(note, dict):
-        raise DataError("the run's own note is damaged", where=str(path))
+    except (OSError, ValueError):
+        note = None
+    if not isinstance(note, dict) or not {"data_dir", "initial_weights"} <= set(note):
+        raise DataError(
+            f"{run_id}'s own note is missing or damaged: where its data lies is not known",
+            where=str(path),
+            next_step="launch a new run; --from starts it from these weights",
+        )
     return note
 
 

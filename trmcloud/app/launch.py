@@ -45,9 +45,14 @@ def check_launchable(world: World, plan: Plan) -> None:
     """
     Raises:
         DoesNotFit: the plan has nothing to launch.
-        NotSupported: its provider cannot be rented from yet.
+        NotSupported: its provider cannot be rented from yet, or its recipe not be trained.
     """
     candidate = first_candidate(plan)
+    if not plan.launchable:
+        raise NotSupported(
+            f"{plan.spec.recipe} can be planned, not launched: its trainer is not there yet",
+            next_step="--recipe trm or trm-tiny; --dry-run shows this plan",
+        )
     if candidate.provider not in world.computes:
         raise NotSupported(
             f"renting {candidate.hardware} at {candidate.provider} is not built yet: "

@@ -44,7 +44,11 @@ def save(home: Path, plan: Plan) -> Path:
         os.replace(scratch, path)
         _forget_old(path.parent)
     except OSError as error:
-        raise ConflictError(f"the plan cannot be saved: {error}", where=str(path)) from None
+        raise ConflictError(
+            f"the plan cannot be saved: {error.strerror or error}",
+            where=str(path.parent),
+            next_step="set TRMCLOUD_HOME to a folder of yours that has room",
+        ) from None
     return path
 
 
@@ -63,8 +67,11 @@ def load(home: Path, plan_id: str, now: float) -> Plan:
     except FileNotFoundError:
         raise NotFoundError(f"no plan {plan_id}", next_step="make one: trmcloud plan") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
+        why = (
+            error.strerror if isinstance(error, OSError) else "it is damaged, or another version's"
+        )
         raise UsageError(
-            f"plan {plan_id} cannot be read: {error}", where=str(path), next_step="trmcloud plan"
+            f"plan {plan_id} cannot be read: {why}", where=str(path), next_step="trmcloud plan"
         ) from None
     if now > plan.expires_at:
         hours = (now - plan.expires_at) / 3600

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trmcloud.app.world import World
+
+_SCORED = 0.95
 
 
 def command(
@@ -22,22 +29,48 @@ def command(
     """
     from pathlib import Path
 
-    from trmcloud.app.checkpoints import read_manifest
-    from trmcloud.app.data import need_training_extra, resolve_source
-    from trmcloud.app.jobs import read_launch_note
-    from trmcloud.cli.launch_steps import ready_data
+    from trmcloud.app.data import need_training_extra
     from trmcloud.cli.trainer_command import checkpoint_folder, run_trainer_command
-    from trmcloud.core.recipe import PhaseRecipe
     from trmcloud.wiring import build_world
 
     world = build_world()
     need_training_extra()
     folder = checkpoint_folder(world, checkpoint)
-    manifest = read_manifest(Path(folder))
-    if data:
-        settings = PhaseRecipe.from_json(manifest.settings)
-        prepared = str(ready_data(world, resolve_source(data, settings), settings)[0])
-    else:
-        prepared = str(read_launch_note(world.home, manifest.run_id)["data_dir"])
+    prepared = _prepared(world, Path(folder), data)
     arguments = ["--checkpoint", folder, "--data", prepared]
     run_trainer_command("model.score", [*arguments, *(["--json"] if as_json else [])])
+
+
+def _prepared(world: World, folder: Path, data: str) -> str:
+    """The folder of prepared text to score on: the run's own, or ``data`` in the checkpoint's
+    tokens."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from trmcloud.app.checkpoints import read_manifest, sound_file
+    from trmcloud.app.data import prepared_from, resolve_source
+    from trmcloud.app.jobs import read_launch_note
+    from trmcloud.cli.launch_steps import ready_data
+    from trmcloud.core.errors import DataError
+    from trmcloud.core.recipe import PhaseRecipe
+
+    manifest = read_manifest(folder)
+    try:
+        own = Path(str(read_launch_note(world.home, manifest.run_id)["data_dir"]))
+        own_source = prepared_from(own)
+    except DataError:
+        own_source = ""
+    if not data:
+        if not own_source:
+            raise DataError(
+                f"the text that {manifest.run_id} was validated on is not on this machine",
+                next_step="name one to score on: --data PATH",
+            )
+        return str(own)
+    settings = PhaseRecipe.from_json(manifest.settings)
+    source = resolve_source(data, settings)
+    if source == own_source:
+        return str(own)  # not the part of it that was trained on
+    # Nothing is trained here: all of the text but one batch is scored.
+    whole = replace(settings, validation_fraction=_SCORED, batch=1)
+    return str(ready_data(world, source, whole, sound_file(folder, "tokenizer"))[0])

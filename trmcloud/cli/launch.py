@@ -11,6 +11,7 @@ from trmcloud.core.errors import UsageError
 
 
 def command(
+    context: typer.Context,
     hardware: Annotated[
         str,
         typer.Argument(
@@ -66,9 +67,13 @@ def command(
     from trmcloud.core.plan import Plan
     from trmcloud.wiring import build_world
 
+    if as_json and not dry_run:
+        raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     world: World = build_world()
+    world.ledger.read()  # a ledger that cannot be used is told before any work is done
     plan: Plan
     if is_plan_id(hardware):
+        _refuse_changes(context, hardware)
         plan, data_dir = launch_steps.saved_plan(world, hardware, data, dry_run=dry_run)
     else:
         spec = make_spec(
@@ -80,21 +85,33 @@ def command(
     if dry_run:
         run_view.show_plan(world, plan, as_json=as_json)
         return
-    if as_json:
-        raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     use_case.check_launchable(world, plan)
     use_case.check_disk(world.home, plan)
+    weights = launch_steps.initial_weights(world, plan.spec.initial_from)
     run_view.show_plan(world, plan)
     use_case.check_capped(world, plan, confirmed=not yes)
     if not yes and not _confirmed():
         print("nothing was started, nothing was spent")
         return
-    weights = launch_steps.initial_weights(world, plan.spec.initial_from)
     driver = use_case.start(
         world, plan, data_dir=data_dir, initial_weights=weights, detached=detach
     )
     code = run_view.carry(world, driver, detach=detach)
     sys.exit(code)
+
+
+def _refuse_changes(context: typer.Context, plan_id: str) -> None:
+    """A plan is carried out as it is: options that would make another one are not ignored."""
+    kept = ("hardware", "data", "dry_run", "detach", "yes", "as_json")
+    names = {"initial_from": "--from", "setting": "--set", "strict_guide": "--strict-guide"}
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in kept and getattr(source, "name", "") == "COMMANDLINE":
+            option = names.get(name, f"--{name}")
+            raise UsageError(
+                f"{option} would change plan {plan_id}, which is launched as it was made",
+                next_step=f"leave {option} out, or make another plan with it",
+            )
 
 
 def _confirmed() -> bool:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.checkpoints import check_same_shape, sound_file
 from trmcloud.app.data import need_training_extra, prepare, resolve_source
 from trmcloud.app.launch import check_launchable
 from trmcloud.app.plans import load
@@ -26,9 +27,9 @@ def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
     from trmcloud.cli.plan import prepare as make
 
     first = make(spec, save=False, home=world.home)
+    if not dry_run:
+        check_launchable(world, first)
     if spec.hardware != LOCAL:
-        if not dry_run:
-            check_launchable(world, first)
         return make(spec, home=world.home), ""
     data_dir, tokens = _ready(world, first, spec.data, dry_run=dry_run)
     return make(spec, home=world.home, tokens_available=tokens), data_dir
@@ -37,9 +38,9 @@ def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
 def saved_plan(world: World, plan_id: str, data: str, *, dry_run: bool) -> tuple[Plan, str]:
     """A plan made earlier, and its data."""
     plan = load(world.home, plan_id, world.wall())
+    if not dry_run:
+        check_launchable(world, plan)
     if plan.recommended is not None and plan.recommended.provider != LOCAL:
-        if not dry_run:
-            check_launchable(world, plan)
         return plan, ""
     data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=dry_run)
     return plan, data_dir
@@ -73,16 +74,23 @@ def initial_weights(world: World, named: str) -> str:
 def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[str, int | None]:
     candidate = plan.recommended or plan.candidates[0]
     settings = candidate.phases[0].settings
+    weights = initial_weights(world, plan.spec.initial_from)
+    if weights:
+        check_same_shape(Path(weights), settings)
+        sound_file(Path(weights), "weights")
     if dry_run:
         resolve_source(data, settings)
         return "", None
     need_training_extra()
     source = resolve_source(data, settings)
-    folder, meta = ready_data(world, source, settings)
+    tokenizer = sound_file(Path(weights), "tokenizer") if weights else None
+    folder, meta = ready_data(world, source, settings, tokenizer)
     return str(folder), int(meta["train_tokens"])
 
 
-def ready_data(world: World, source: str, settings: PhaseRecipe) -> tuple[Path, dict[str, Any]]:
+def ready_data(
+    world: World, source: str, settings: PhaseRecipe, tokenizer: Path | None = None
+) -> tuple[Path, dict[str, Any]]:
     """Prepared data for ``source``, with its progress shown on stderr."""
     from trmcloud.wiring import python_path
 
@@ -99,4 +107,4 @@ def ready_data(world: World, source: str, settings: PhaseRecipe) -> tuple[Path, 
         if stage == "done":
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
-    return prepare(world.home, source, settings, python_path(), progress)
+    return prepare(world.home, source, settings, python_path(), progress, tokenizer=tokenizer)

@@ -34,6 +34,8 @@ def run_trainer_command(module: str, arguments: Sequence[str]) -> None:
 
     need_training_extra()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path())}
+    # What a model writes may hold any character; the terminal may not.
+    environment["PYTHONIOENCODING"] = f"{sys.stdout.encoding or 'utf-8'}:replace"
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stderr=subprocess.PIPE,
