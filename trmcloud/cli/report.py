@@ -96,7 +96,7 @@ def _show(reports: list[RunReport]) -> None:
                 share("evaluating", "saving", "landing"),
                 share("other"),
                 bpb(r.best.val_bpb if r.best is not None else None),
-                "–" if r.usd_per_centibpb is None else f"${r.usd_per_centibpb:.4f}",
+                _per_centibpb(r.usd_per_centibpb),
             )
         )
     print("\n".join(table(header, rows)))
@@ -105,8 +105,15 @@ def _show(reports: list[RunReport]) -> None:
     accrued = total(r.accrued for r in known)
     drift = billed.micros / accrued.micros - 1 if accrued else 0.0
     alarm = "  ← billed and accrued drift apart" if abs(drift) > DRIFT_ALARM else ""
+    counted = f"{len(reports)} run{'s' if len(reports) > 1 else ''}"
     print(
-        f"total {len(reports)} runs · planned {total(r.planned for r in reports)} · "
+        f"total {counted} · planned {total(r.planned for r in reports)} · "
         f"accrued {total(r.accrued for r in reports)} · billed {billed} · "
         f"drift {drift:+.1%}{alarm}"
     )
+
+
+def _per_centibpb(usd: float | None) -> str:
+    if usd is None:
+        return "–"
+    return f"${usd:.4f}" if usd >= 0.00005 else "< $0.0001"

@@ -13,13 +13,15 @@ from trmcloud.app.world import World
 from trmcloud.cli.text import bpb, duration, losses
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.gate import verdict_from_json
+from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO
-from trmcloud.core.plan import Plan, plan_to_json
+from trmcloud.core.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.pod_contract import Heartbeat
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
 
 _PLAIN_EVERY_S = 10.0
+_BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 _STAGES = {
     State.RESERVED: "Reserved",
     State.RENTING: "Renting",
@@ -28,6 +30,8 @@ _STAGES = {
     State.ENDING: "Ending the pod",
     State.SETTLING: "Settling",
 }
+_IN_STOPS = ("lands at", "hard stop", "landing reserve")
+"""Limits that the row "stops" tells already."""
 _TRAINER_STAGES = {"compiling": "Compiling", "training": "Training", "landing": "Landing"}
 
 
@@ -39,7 +43,7 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
     chosen = plan.recommended
     rows: list[tuple[str, str]] = [("plan", plan.id)]
     if chosen is not None:
-        rows.append(("hardware", f"{chosen.gpus} × {chosen.sku}, {chosen.provider}"))
+        rows.append(("hardware", _hardware(chosen)))
         for phase in chosen.phases:
             s = phase.settings
             rows.append(
@@ -51,12 +55,13 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
                 )
             )
         rows.append(("rate", f"{chosen.rate}/h"))
-        rows.append(("cap", f"{plan.cap} · reserves {plan.reservation}"))
+        cap = f"{plan.cap} · reserves {plan.reservation}" if plan.launchable else "none: plan only"
+        rows.append(("cap", cap))
         rows.append(
             (
                 "stops",
-                f"lands at {duration(chosen.soft_stop_s)}, "
-                f"killed at {duration(chosen.hard_stop_s)}",
+                f"lands {duration(chosen.soft_stop_s)} after its start, "
+                f"killed at {duration(chosen.hard_stop_s)}; {duration(chosen.landing_s)} to land",
             )
         )
     rows.append(("survives in", plan.survives))
@@ -64,12 +69,21 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
         name = line.level if line.level != "project" else f"project {line.key}"
         text = f"{line.remaining} of {line.cap} left" if line.cap is not None else "no cap set"
         rows.append((name, text))
-    rows += sorted(plan.limits.items())
+    rows += sorted(item for item in plan.limits.items() if item[0] not in _IN_STOPS)
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"  {name:<{width}}  {text}")
     for reason in chosen.reasons if chosen is not None else ():
         print(f"  · {reason}")
+
+
+def _hardware(chosen: Candidate) -> str:
+    if chosen.provider != LOCAL:
+        return f"{chosen.gpus} × {chosen.sku}, {chosen.provider} {chosen.region}"
+    if "CPU" in chosen.sku:
+        plural = "es" if chosen.gpus > 1 else ""
+        return f"{chosen.gpus} process{plural} on {chosen.sku}, this machine"
+    return f"{chosen.gpus} × {chosen.sku}, this machine"
 
 
 def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
@@ -106,7 +120,7 @@ def show_end(world: World, run: RunState) -> int:
     print(spent + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
     if manifests:
         print(f"  trmcloud fetch-best {run.run_id}")
-    if outcome in (Outcome.FAILED, Outcome.LOST, Outcome.KILLED):
+    if outcome in _BAD_ENDS:
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code
 
@@ -211,7 +225,8 @@ class _Bar(AbstractContextManager["_Bar"]):
         if self._stage:
             took = duration(now - self._stage_at)
             spent = spent_so_far(run, now)
-            self._print(f"✔ {self._stage:<22} {took:>10} · {spent}")
+            mark = "✘" if run.outcome in _BAD_ENDS else "✔"
+            self._print(f"{mark} {self._stage:<22} {took:>10} · {spent}")
         self._stage = ""
 
     def _show_beat(self, run: RunState, beat: Heartbeat, now: float) -> None:
