@@ -210,19 +210,10 @@ class LocalCompute:
 
 #: What of the user's environment reaches a pod: an allow-list, so that no key has to be guessed.
 _TRAVELS = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "LD_LIBRARY_PATH",
-        "VIRTUAL_ENV",
-    ]
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("LD_LIBRARY_PATH", "VIRTUAL_ENV"),
+    )
 )
 _TRAVELS_BY_PREFIX = (
     *("LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH"),
