@@ -9,7 +9,7 @@ from typing import Sequence
 
 from trmcloud.cli.plan_chart import terminal_chart
 from trmcloud.core.hardware import GUIDE_HARDWARE, LOCAL
-from trmcloud.core.money import Usd
+from trmcloud.core.money import Usd, cost
 from trmcloud.core.plan import Candidate, Interval, Plan, plan_to_json
 
 WIDE_COLUMNS = 100
@@ -29,6 +29,8 @@ def render(plan: Plan, *, columns: int, everything: bool = False) -> list[str]:
     rows = list(plan.candidates) if everything else shown_rows(plan)
     lines = [_headline(plan), ""]
     lines += _table(plan, rows) if columns >= WIDE_COLUMNS else _plain(plan, rows)
+    if len(plan.spec.phases) > 1:
+        lines += ["", *_by_phase(rows), ""]
     lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
     if len(rows) > 2:
         lines += ["", *terminal_chart(plan, rows, columns)]
@@ -138,11 +140,26 @@ def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
 def _plain(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
     lines = []
     for row in rows:
-        hardware, sku, where, rate, hours, cost, fits = _cells(row)
+        hardware, sku, where, rate, hours, dollars, fits = _cells(row)
         mark = "▸" if row.id == plan.recommended_id else " "
-        lines.append(f"{mark} {hardware:<8} {hours} h · {cost} · ${rate}/h")
+        lines.append(f"{mark} {hardware:<8} {hours} h · {dollars} · ${rate}/h")
         lines.append(f"           {sku}, {where} · {fits}")
     return lines
+
+
+def _by_phase(rows: Sequence[Candidate]) -> list[str]:
+    """Each phase's own P50 hours and rent."""
+    lines = ["by phase, p50 (start-up and storage apart)"]
+    for row in rows:
+        rate = row.planned_rate or row.rate
+        parts = [
+            f"{phase.name} {_short(phase.seconds.p50 / 3600)} h {cost(rate, phase.seconds.p50)}"
+            for phase in row.phases
+            if row.rate
+        ]
+        if parts:
+            lines.append(f"  {row.hardware:<12}" + " · ".join(f"{part:<26}" for part in parts))
+    return [line.rstrip() for line in lines]
 
 
 def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:

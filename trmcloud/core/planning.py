@@ -236,7 +236,7 @@ def _refuse_budget(
     anywhere = dataclasses.replace(spec, hardware="", objective="cheapest", fill=False)
     other = make_plan(anywhere, recipe, offers, now, "").recommended if offers else None
     if other is None:
-        raise BudgetRefused(what, next_step=f"a start and one step need {least} here")
+        raise BudgetRefused(what, next_step=f"a start and one step cost {least} at p50")
     raise BudgetRefused(
         what,
         next_step=f"trmcloud plan --budget {spec.budget.plain()}   (cheapest that fits:"
