@@ -287,11 +287,16 @@ class Trainer:
         if progress.step >= settings.steps:
             return
         cost = self._landing.evaluation_s + (self._landing.save_s or 0.0) * save
+        began = self._clock.monotonic()
         if not self._landing.leaves_time_for(cost, self._clock.epoch()):
             return
         self._evaluate()
+        evaluated = self._clock.monotonic()
+        # The whole pause counts when the cooldown is planned, not its core alone.
+        self._landing.evaluation_s = evaluated - began
         if save:
             self._save()
+            self._landing.save_s = self._clock.monotonic() - evaluated
 
     def _evaluate(self, landing: bool = False) -> None:
         settings, progress = self._settings, self._progress

@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 import pytest
 
+from model.telemetry import Clock
 from trmcloud.core.manifest import CheckpointManifest, from_json
 from trmcloud.core.pod_contract import Heartbeat, PhaseJob, dump, load_heartbeat
 from trmcloud.core.recipe import PhaseRecipe
@@ -115,16 +116,15 @@ class Run:
             found[manifest.step] = manifest
         return found
 
-    def train_here(self, attempt: int = 1, **environment: str) -> str:
+    def train_here(self, attempt: int = 1, clock: Clock | None = None, **environment: str) -> str:
         """One attempt in this process; returns the outcome."""
         from model.signals import SignalFlag
-        from model.telemetry import Clock
         from model.train import attend
 
         made = PhaseRecipe.from_json(self.job.settings)
         # As one process of many on this machine it takes one core: the tests share the others.
         environment = {"LOCAL_WORLD_SIZE": "64", **environment}
-        return attend(self.job, made, attempt, SignalFlag(), environment, Clock())
+        return attend(self.job, made, attempt, SignalFlag(), environment, clock or Clock())
 
     def torchrun(
         self, processes: int = 2, attempt: int = 1, **environment: str

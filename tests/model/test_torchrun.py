@@ -71,47 +71,40 @@ def test_two_ranks_learn_what_one_with_twice_the_batch_learns(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_sigterm_to_any_rank_lands_and_resuming_is_bit_exact(
-    undisturbed: Any, new_run: NewRun, rank: int
+def test_told_to_land_then_killed_then_resumed_is_bit_exact(
+    undisturbed: Any, new_run: NewRun
 ) -> None:
+    """SIGTERM to a rank that is not the first; then kill -9 to the first; then left in peace."""
     run = new_run(**LONG)
-    process = run.torchrun()
-    run.wait_for_step(33, process)
-    os.kill(rank_pid(rank, process.pid), signal.SIGTERM)
-    assert run.finish(process) == 0
+    first = run.torchrun()
+    run.wait_for_step(33, first)
+    os.kill(rank_pid(1, first.pid), signal.SIGTERM)
+    assert run.finish(first) == 0
     landed = run.heartbeat
     assert (landed.state, landed.outcome) == ("ended", "landed_signal")
     assert 33 <= landed.step < STEPS
     assert landed.saved_step == landed.step, "it evaluated and saved before it left"
-    assert landed.step in run.manifests()
     assert landed.seconds["landing"] > 0
-    assert run.finish(run.torchrun(attempt=2)) == 0
-    assert run.metrics("start")[-1]["from_step"] == landed.step
-    same(run, undisturbed)
+    there = set(run.manifests())
+    assert {30, landed.step} <= there
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_killing_a_rank_loses_no_checkpoint_and_resuming_is_bit_exact(
-    undisturbed: Any, new_run: NewRun, rank: int
-) -> None:
-    run = new_run(**LONG)
-    process = run.torchrun()
-    run.wait_for_step(65, process)
-    os.kill(rank_pid(rank, process.pid), signal.SIGKILL)
-    assert run.finish(process) != 0
-    assert {30, 60} <= set(run.manifests())
+    second = run.torchrun(attempt=2)
+    run.wait_for_step(landed.step + 32, second)
+    assert run.metrics_so_far("start")[-1]["from_step"] == landed.step
+    os.kill(rank_pid(0, second.pid), signal.SIGKILL)
+    assert run.finish(second) != 0
     assert run.heartbeat.outcome == "crashed", "the rank that lived on told of it"
-    assert run.finish(run.torchrun(attempt=2)) == 0
-    assert run.metrics("start")[-1]["from_step"] in (60, 90)
+    assert there < set(run.manifests()), "no checkpoint is lost"
+
+    assert run.finish(run.torchrun(attempt=3)) == 0
+    assert run.metrics("start")[-1]["from_step"] >= 60
     same(run, undisturbed)
 
 
 @pytest.mark.slow
 def test_a_deadline_run_lands_in_time_and_its_decision_can_be_replayed(new_run: NewRun) -> None:
     timed = new_run("timed", steps=100_000, eval_every=40, save_every=80, keep_best=99)
-    deadline = time.time() + 14
+    deadline = time.time() + 13
     assert timed.finish(timed.torchrun(TRMCLOUD_DEADLINE_AT=str(deadline))) == 0
     beat = timed.heartbeat
     assert beat.outcome == "landed_deadline"
@@ -138,30 +131,6 @@ def test_a_deadline_run_lands_in_time_and_its_decision_can_be_replayed(new_run: 
         ]
         assert set(exact[0]) <= set(exact[1])
         assert all(exact[1][step] == value for step, value in exact[0].items())
-
-
-@pytest.mark.slow
-def test_a_timed_run_killed_in_its_cooldown_keeps_its_decision(new_run: NewRun) -> None:
-    run = new_run("timed", steps=100_000, eval_every=500, save_every=20, keep_best=99)
-    deadline = str(time.time() + 30)
-    process = run.torchrun(TRMCLOUD_DEADLINE_AT=deadline)
-    while not run.metrics_so_far("decision"):
-        assert process.poll() is None
-        time.sleep(0.02)
-    [decision] = run.metrics_so_far("decision")
-    while not any(step > decision["step"] for step in run.manifests()):
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.kill(rank_pid(1, process.pid), signal.SIGKILL)
-    assert run.finish(process) != 0
-    assert run.finish(run.torchrun(attempt=2, TRMCLOUD_DEADLINE_AT=deadline)) == 0
-    assert [line["cooldown_from"] for line in run.metrics("decision")] == [
-        decision["cooldown_from"]
-    ]
-    assert run.heartbeat.outcome == "landed_deadline"
-    assert run.heartbeat.cooldown_from == decision["cooldown_from"]
-    train = run.metrics("train")
-    assert [line["step"] for line in train] == list(range(1, train[-1]["step"] + 1))
 
 
 @pytest.mark.slow

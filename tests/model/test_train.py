@@ -17,6 +17,7 @@ from model.landing import Landing, Limits
 from model.precision import LossScale, check_dtype
 from model.schedule import Cooldown
 from model.signals import SignalFlag
+from model.telemetry import Clock
 from trmcloud.core.errors import UsageError
 from trmcloud.core.recipe import PhaseRecipe
 
@@ -248,6 +249,83 @@ def test_a_deadline_already_gone_lands_at_once(new_run: NewRun) -> None:
     run = new_run()
     assert run.train_here(TRMCLOUD_DEADLINE_AT="1.0") == "landed_deadline"
     assert sorted(run.manifests()) == [0]
+
+
+class TickingClock:
+    """Each look at it takes a fixed time: a run against a deadline, without waiting for it."""
+
+    def __init__(self, tick: float = 0.01) -> None:
+        self.at = 1000.0
+        self.tick = tick
+
+    def __call__(self) -> float:
+        self.at += self.tick
+        return self.at
+
+    def clock(self) -> Clock:
+        return Clock(epoch=self, monotonic=self)
+
+
+def test_a_run_killed_in_its_cooldown_keeps_its_decision(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is, to the last bit, what a replay of that decision gives."""
+    run = new_run("timed", steps=10_000, save_every=8, keep_best=99)
+    hand = TickingClock()
+    deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 8.0)}
+    real = loop.Trainer._step
+
+    def die_in_cooldown(self: Any) -> Any:
+        cooldown = self._progress.cooldown
+        if cooldown is not None and self._progress.step == cooldown.start + 12:
+            raise RuntimeError("struck by lightning")
+        return real(self)
+
+    monkeypatch.setattr(loop.Trainer, "_step", die_in_cooldown)
+    assert run.train_here(clock=hand.clock(), **deadline) == "crashed"
+    monkeypatch.undo()
+    [decision] = run.metrics("decision")
+    start, steps = decision["cooldown_from"], decision["cooldown_steps"]
+    assert run.train_here(attempt=2, clock=hand.clock(), **deadline) == "landed_deadline"
+    assert run.metrics("start")[-1]["from_step"] > start
+    assert run.metrics("decision") == [decision], "decided once"
+    assert hand.at <= float(deadline["TRMCLOUD_DEADLINE_AT"]) + 1.0
+    last = run.heartbeat.step
+    assert start < last <= start + steps
+    replayed = new_run("replayed", steps=10_000, save_every=8, keep_best=99)
+    record = {"TRMCLOUD_REPLAY_DECISION": f"{start}:{steps}:{last}"}
+    assert replayed.train_here(**record) == "landed_deadline"
+    assert weights_of(replayed, last) == weights_of(run, last)
+    rates = [[line["lr"] for line in each.metrics("train")] for each in (run, replayed)]
+    assert rates[0] == rates[1]
+
+
+def test_a_run_topped_up_after_its_cooldown_goes_on_at_the_full_rate(new_run: NewRun) -> None:
+    run = new_run("timed", steps=10_000, keep_best=99)
+    hand = TickingClock(tick=0.05)
+    for attempt in (1, 2):
+        deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 35.0)}
+        assert run.train_here(attempt, hand.clock(), **deadline) == "landed_deadline"
+    first, second = run.metrics("decision")
+    topped_up = run.metrics("start")[-1]["from_step"]
+    rates = {line["step"]: line["lr"] for line in run.metrics("train")}
+    assert rates[topped_up] < 0.15
+    assert rates[topped_up + 1] == pytest.approx(1 / 4), "a short warm-up"
+    assert rates[topped_up + 4] == 1.0
+    assert second["cooldown_from"] > topped_up > first["cooldown_from"]
+    assert rates[run.heartbeat.step] < 0.15
+
+
+def test_a_timed_run_whose_steps_end_first_finishes(new_run: NewRun) -> None:
+    run = new_run(steps=40)
+    hand = TickingClock()
+    far = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 10_000)}
+    assert run.train_here(clock=hand.clock(), **far) == "finished"
+    [decision] = run.metrics("decision")
+    assert (decision["cooldown_from"], decision["cooldown_steps"]) == (28, 12)
+    alone = new_run("alone", steps=40)
+    alone.train_here()
+    assert weights_of(alone, 40) == weights_of(run, 40), "the clock made no difference"
 
 
 def landing_of(settings: PhaseRecipe, limits: Limits, flag: SignalFlag | None = None) -> Landing:

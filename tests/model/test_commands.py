@@ -1,0 +1,195 @@
+"""The trainer's small commands: sampling from a checkpoint, scoring it, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from model import command, sample, score
+from model.load import load_model
+from model.peaks import peak_flops
+from trmcloud.core.errors import DataError, MissingExtra
+from trmcloud.core.hardware import GPUS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Any:
+    run = run_in(tmp_path_factory.mktemp("trained"), steps=60, eval_every=60)
+    assert run.train_here() == "finished"
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(trained: Any) -> Path:
+    return Path(trained.out) / "checkpoints" / "step-00000060"
+
+
+def run_sample(folder: Path, *more: str) -> int:
+    return sample.main(["--checkpoint", str(folder), "--max-tokens", "40", *more])
+
+
+def test_a_sample_begins_with_its_prompt_and_is_repeatable(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = []
+    for seed in ("1", "1", "2"):
+        assert run_sample(folder, "--prompt", "the dog", "--seed", seed) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0].startswith("the dog")
+    assert len(texts[0]) > len("the dog\n")
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_temperature_zero_takes_the_likeliest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = set()
+    for seed in ("1", "2"):
+        assert run_sample(folder, "--temperature", "0", "--seed", seed) == 0
+        texts.add(capsys.readouterr().out)
+    assert len(texts) == 1
+
+
+def test_a_sample_longer_than_the_context_goes_on(folder: Path) -> None:
+    loaded = load_model(folder)
+    text = sample.sample(loaded, "the", max_tokens=100, temperature=1.0, top_k=0, seed=3)
+    assert len(loaded.tokenizer.encode([text], [""])[0]) > loaded.settings.sequence
+
+
+def test_a_prompt_longer_than_the_context_is_cut_for_the_model_alone(folder: Path) -> None:
+    prompt = "the small dog sees " * 30
+    text = sample.sample(load_model(folder), prompt, max_tokens=3, temperature=0, top_k=0, seed=0)
+    assert text.startswith(prompt)
+
+
+def test_control_characters_do_not_reach_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_sample(folder, "--prompt", "a\x1b[31mred\x07") == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "bad", [["--temperature", "-1"], ["--temperature", "nan"], ["--max-tokens", "0"],
+            ["--top-k", "-2"]],
+)  # fmt: skip
+def test_impossible_wishes_are_refused(
+    folder: Path, bad: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_sample(folder, *bad) == 2
+    assert bad[0] in json.loads(capsys.readouterr().err.splitlines()[-1])["what"]
+
+
+def test_a_damaged_checkpoint_is_not_sampled_from(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    with open(copy / "weights.safetensors", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\xff")
+    assert run_sample(copy) == 10
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert "hash" in told["what"]
+    assert told["where"] == str(copy)
+
+
+def test_weights_and_tokenizer_are_enough(folder: Path, tmp_path: Path) -> None:
+    for name in ("manifest.json", "weights.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert load_model(tmp_path).manifest.step == 60
+
+
+def test_a_score_is_that_of_training(
+    folder: Path, trained: Any, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--checkpoint", str(folder), "--data", str(data_dir)]
+    assert score.main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    last = trained.metrics("eval")[-1]
+    assert told["val_bpb"] == pytest.approx(last["val_bpb"], rel=1e-6)
+    assert told["val_step_losses"] == pytest.approx(last["val_step_losses"], rel=1e-6)
+    assert told["sha256"] == trained.manifests()[60].sha256
+    assert told["byte_unigram_bits"] > told["byte_bigram_bits"] > 0
+    assert told["trained_on_this_text"] is True
+    assert score.main(arguments) == 0
+    text = capsys.readouterr().out
+    for loss in last["val_step_losses"]:
+        assert f"{loss:.4f}" in text
+    assert f"{last['val_bpb']:.4f} bits/byte" in text
+
+
+def test_data_of_another_tokenizer_is_refused(
+    folder: Path, data_dir: Path, tmp_path: Path, settings: Any, text: str
+) -> None:
+    from model.prepare import prepare
+
+    (tmp_path / "t.txt").write_text(text[::-1], encoding="utf-8")
+    prepare(str(tmp_path / "t.txt"), settings, tmp_path / "data")
+    with pytest.raises(DataError, match="another tokenizer"):
+        score.score(folder, tmp_path / "data")
+
+
+def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def needs_torch() -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    assert command.run_command(needs_torch) == MissingExtra.exit_code
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert told["next_step"] == "pip install 'trmcloud[train]'"
+
+
+@pytest.mark.parametrize("name", ["prepare", "sample", "score", "train"])
+def test_help_shows_an_example_and_waits_for_no_torch(name: str) -> None:
+    code = (
+        f"import sys, model.{name} as m\n"
+        "try: m.main(['--help'])\n"
+        "finally: assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "example:" in done.stdout
+
+
+def test_a_trainer_without_a_job_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "model.train"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PATH": "", "TRMCLOUD_JOB": "/nowhere/job.json"},
+    )
+    assert done.returncode == 2
+    assert json.loads(done.stderr.splitlines()[-1])["where"] == "/nowhere/job.json"
+
+
+@pytest.mark.parametrize(
+    ("device", "sku"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB-SXM"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-80GB-PCIe"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+    ],
+)
+def test_a_drivers_name_finds_its_peak(device: str, sku: str) -> None:
+    assert peak_flops(device, "bfloat16") == GPUS[sku].peak_flops("bfloat16")
+
+
+def test_an_unknown_device_has_no_peak() -> None:
+    assert peak_flops("AMD Instinct MI300X", "bfloat16") is None
