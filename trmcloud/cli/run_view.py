@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AbstractContextManager
 from typing import Any
 
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch import follow_or_drive, request_stop
 from trmcloud.app.world import World
-from trmcloud.cli.text import bpb, duration, losses
+from trmcloud.cli.run_bar import BAD_ENDS, RunBar
+from trmcloud.cli.text import duration
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.gate import verdict_from_json
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
-from trmcloud.core.pod_contract import Heartbeat
-from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
 
-_PLAIN_EVERY_S = 10.0
-_BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
-_STAGES = {
-    State.RESERVED: "Reserved",
-    State.RENTING: "Renting",
-    State.BOOTING: "Booting",
-    State.RUNNING: "Starting the trainer",
-    State.ENDING: "Ending the pod",
-    State.SETTLING: "Settling",
-}
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Limits that the row "stops" tells already."""
-_TRAINER_STAGES = {"compiling": "Compiling", "training": "Training", "landing": "Landing"}
 
 
 def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
@@ -66,10 +53,18 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
         )
     rows.append(("survives in", plan.survives))
     for line in world.ledger.read().lines_for(world.project, world.wall()):
-        name = line.level if line.level != "project" else f"project {line.key}"
-        text = f"{line.remaining} of {line.cap} left" if line.cap is not None else "no cap set"
-        rows.append((name, text))
-    rows += sorted(item for item in plan.limits.items() if item[0] not in _IN_STOPS)
+        if line.cap is not None:
+            rows.append((f"{line.level} {line.key}", f"{line.remaining} of {line.cap} left"))
+    uncapped = [
+        line.level
+        for line in world.ledger.read().lines_for(world.project, world.wall())
+        if line.cap is None
+    ]
+    if uncapped:
+        rows.append(("no cap on", " · ".join(uncapped)))
+    limits = sorted(item for item in plan.limits.items() if item[0] not in _IN_STOPS)
+    rows += [item for item in limits if item[1] != "off"]
+    rows.append(("off", " · ".join(name for name, text in limits if text == "off")))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"  {name:<{width}}  {text}")
@@ -91,7 +86,7 @@ def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
     run = driver.run()
     print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
     done = _training_has_begun if detach else _is_closed
-    with _Bar(world) as bar:
+    with RunBar(world) as bar:
         try:
             run = driver.until(done, bar.watch)
         except KeyboardInterrupt:
@@ -120,7 +115,7 @@ def show_end(world: World, run: RunState) -> int:
     print(spent + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
     if manifests:
         print(f"  trmcloud fetch-best {run.run_id}")
-    if outcome in _BAD_ENDS:
+    if outcome in BAD_ENDS:
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code
 
@@ -134,22 +129,7 @@ def show_verdict(phase: str, data: Any) -> None:
         print(f"    {mark} {check.name}: {check.detail}{weight}")
 
 
-def progress_line(run: RunState, beat: Heartbeat, now: float) -> str:
-    """``fast  step 120/3,000 · 0.11 s/step · loss … · bpb 2.31 · $0.05 of $0.20``."""
-    parts = [f"{beat.phase} {beat.state}", f"step {beat.step:,}/{beat.steps:,}"]
-    if beat.step_seconds:
-        parts.append(f"{beat.step_seconds:.2f} s/step")
-    if beat.step_losses:
-        parts.append(f"ℓ {losses(beat.step_losses)}")
-    parts.append(f"bpb {bpb(beat.val_bpb)}")
-    parts.append(f"{spent_so_far(run, now)} of {run.cap}")
-    generation = run.generation
-    if generation is not None and beat.state != "ended":
-        parts.append(f"lands in {duration(generation.soft_stop_at - now)}")
-    return " · ".join(parts)
-
-
-def _interrupted(world: World, driver: RunDriver, bar: _Bar) -> RunState:
+def _interrupted(world: World, driver: RunDriver, bar: RunBar) -> RunState:
     """Ctrl-C: ask; without an answer, or without anyone to answer, the run goes on."""
     answer = ""
     if sys.stdin.isatty():
@@ -174,98 +154,3 @@ def _is_closed(run: RunState) -> bool:
 
 def _training_has_begun(run: RunState) -> bool:
     return run.state in (State.RUNNING, State.ENDING) or not run.live
-
-
-class _Bar(AbstractContextManager["_Bar"]):
-    """A line per stage, and a bar on terminals; a line every ten seconds elsewhere."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._stage = ""
-        self._stage_at = world.wall()
-        self._phase = ""
-        self._said_at = 0.0
-        self._progress: Any = None
-        self._task: Any = None
-
-    def __exit__(self, *exc: object) -> None:
-        self.pause()
-
-    def pause(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def resume(self) -> None:
-        if self._progress is not None:
-            self._progress.start()
-
-    def watch(self, run: RunState) -> None:
-        now = self._world.wall()
-        beat = self._beat(run)
-        stage = _STAGES.get(run.state, "")
-        if run.state is State.RUNNING and beat is not None:
-            stage = _TRAINER_STAGES.get(beat.state, self._stage or stage)
-            if beat.state == "training":
-                stage = f"Training {beat.phase}"
-        if stage and stage != self._stage:
-            self._end_stage(run, now)
-            self._stage, self._stage_at = stage, now
-        if beat is not None and run.state is State.RUNNING:
-            self._show_beat(run, beat, now)
-        if not run.live:
-            self._end_stage(run, now)
-
-    def _beat(self, run: RunState) -> Heartbeat | None:
-        phases = self._world.files.phases(run.run_id)
-        beats = [self._world.files.heartbeat(run.run_id, phase) for phase in phases]
-        made = [beat for beat in beats if beat is not None]
-        return max(made, key=lambda beat: beat.at, default=None)
-
-    def _end_stage(self, run: RunState, now: float) -> None:
-        if self._stage:
-            took = duration(now - self._stage_at)
-            spent = spent_so_far(run, now)
-            mark = "✘" if run.outcome in _BAD_ENDS else "✔"
-            self._print(f"{mark} {self._stage:<22} {took:>10} · {spent}")
-        self._stage = ""
-
-    def _show_beat(self, run: RunState, beat: Heartbeat, now: float) -> None:
-        text = progress_line(run, beat, now)
-        if not sys.stdout.isatty():
-            if now - self._said_at >= _PLAIN_EVERY_S:
-                self._said_at = now
-                print(text, flush=True)
-            return
-        if self._progress is None:
-            self._start_bar()
-        shown, deadline = _share_done(run, beat, now)
-        self._progress.update(self._task, completed=shown, description=text, total=1.0, by=deadline)
-
-    def _start_bar(self) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-        self._progress = Progress(
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.description}"),
-            refresh_per_second=4,
-        )
-        self._progress.start()
-        self._task = self._progress.add_task("", total=1.0)
-
-    def _print(self, text: str) -> None:
-        if self._progress is not None:
-            self._progress.console.print(text, highlight=False)
-        else:
-            print(text, flush=True)
-
-
-def _share_done(run: RunState, beat: Heartbeat, now: float) -> tuple[float, str]:
-    """How far the phase is: by steps or by time, whichever is further."""
-    by_steps = beat.step / beat.steps if beat.steps else 0.0
-    generation = run.generation
-    if generation is None:
-        return by_steps, "steps"
-    whole = generation.soft_stop_at - generation.intended_at
-    by_time = (now - generation.intended_at) / whole if whole > 0 else 0.0
-    return (by_steps, "steps") if by_steps >= by_time else (min(1.0, by_time), "time")
