@@ -11,7 +11,8 @@ from trmcloud.core.hardware import GPUS, LOCAL, parse_hardware
 from trmcloud.core.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.money import Usd
 from trmcloud.core.plan import Candidate, PhasePlan, Plan
-from trmcloud.core.roofline import MATMUL_CEILING, MATMUL_CEILING_OTHER, step_time
+from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.roofline import MATMUL_CEILING, MATMUL_CEILING_OTHER, MAX_LOGITS, step_time
 from trmcloud.core.speed import rented_machine
 
 HOUR_S = 3600.0
@@ -83,13 +84,13 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
             _line("matmul rate", f"{peak:,.0f} TFLOP/s dense × {ceiling:.3f} ceiling × {filled:.2f}"
                   " filled", f"{peak * ceiling * filled:,.0f} TFLOP/s"),
             _line("matmuls", "blocks and head, forward and backward", f"{detail.matmul:.3f} s"),
-            _line("attention", f"executed half, {FITTED.attention_share:.2f} of the ceiling",
-                  f"{detail.attention:.3f} s"),
+            _line("attention", f"{work.mask_share:.0%} of the square, at {FITTED.attention_share:.2f} of"
+                  " the ceiling", f"{detail.attention:.3f} s"),
             _line("memory traffic", f"norms, activations, logits ÷ {gpu.memory_gb_s:,.0f} GB/s",
                   f"{detail.traffic:.3f} s"),
             _line("lost", f"the sum reaches {reach.share:.0%}: {reach.basis}",
                   f"{detail.lost:.3f} s"),
-            _line("recompute", "activation checkpointing" if s.activation_checkpointing else "off",
+            _line("recompute", _recompute_text(s),
                   f"{detail.recompute:.3f} s"),
             _line("optimizer", f"{s.optimizer}", f"{detail.optimizer:.3f} s"),
             _line("links", f"{s.sharding} over {gpu.link_gb_s(c.gpus):,.0f} GB/s one-way, less what"
@@ -117,6 +118,13 @@ _PARTS = {
     "saving": "weights and optimizer at 0.3 GB/s, every save_every steps",
     "landing": "the last evaluation and save",
 }
+
+
+def _recompute_text(s: PhaseRecipe) -> str:
+    parts = ["activation checkpointing"] if s.activation_checkpointing else []
+    if s.batch * s.sequence * s.vocab_size > MAX_LOGITS:
+        parts.append("the head in pieces")
+    return ", ".join(parts) or "off"
 
 
 def _flops_text(family: str, work: Work) -> str:

@@ -66,6 +66,11 @@ def nearest(plan: Plan) -> list[Candidate]:
     return order[:3]
 
 
+def _is_a_need(reason: str) -> bool:
+    words = ("need", "before the recipe", "instead", "does not fit")
+    return any(word in reason for word in words) and "keeps the global batch" not in reason
+
+
 def _hours(candidate: Candidate) -> str:
     return f"{_short(candidate.hours.p50)} h"
 
@@ -181,7 +186,7 @@ def _advice(plan: Plan) -> list[str]:
         lines = ["Nothing meets the wish. The nearest:"]
         for candidate in nearest(plan):
             lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours(candidate)}")
-            lines += [f"    {reason}" for reason in candidate.reasons]
+            lines += [f"    {reason}" for reason in candidate.reasons if _is_a_need(reason)]
         return lines
     why = {
         "value": f"least cost + hours × {plan.spec.hour_value}",

@@ -182,7 +182,7 @@ def _reasons(
     if offer.provider not in REACHABLE:
         reasons.append(f"{offer.provider} cannot be launched on: neither RunPod nor in SkyPilot")
     if offer.note:
-        reasons.append(offer.note)
+        reasons.append(f"the offer: {offer.note}")
     return tuple(reasons)
 
 

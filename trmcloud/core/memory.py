@@ -10,6 +10,7 @@ from typing import Iterator, Mapping, NamedTuple
 
 from trmcloud.core.flops import Work, work_of
 from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.roofline import MAX_LOGITS
 
 GB = 1e9
 BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -27,9 +28,6 @@ LOGIT_BYTES = 8
 """Kept per logit: the capped logits and their softmax, in float32."""
 LOGIT_SCRATCH_BYTES = 20
 """Per logit of the piece at work: head output, float32 copy, cap, softmax, gradient."""
-MAX_LOGITS = 1 << 27
-"""Beyond this many logits (tokens × vocabulary) the trainer's head runs in pieces that the
-backward pass computes again, so that one piece alone is alive."""
 #: Largest share of a GPU's memory to plan with: the rest is the allocator's fragments.
 USABLE_SHARE = 0.92
 CUDA_CONTEXT_GB = 1.0

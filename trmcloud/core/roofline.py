@@ -43,6 +43,9 @@ NVLINK_SHARE, PCIE_SHARE = 0.7, 0.4
 """Of the one-way link that a ring reaches; through PCIe every byte crosses the host's bridge."""
 HIDDEN_SHARE = {"ddp": 0.5, "fsdp": 0.7}
 """Of the compute beside it, how much communication can hide behind."""
+MAX_LOGITS = 1 << 27
+"""Beyond this many logits (tokens × vocabulary) the trainer's head runs in pieces that the
+backward pass computes again, so that one piece alone is alive."""
 STEP_OVERHEAD_S = 0.004
 """Data loading, clipping, logging, and the host between two steps."""
 
@@ -202,11 +205,13 @@ def work_of_gpt(
 
 
 def _recompute_share(settings: PhaseRecipe, work: Work) -> float:
-    """Extra forward passes, in units of forward and backward: blocks under checkpointing."""
-    if not settings.activation_checkpointing:
-        return 0.0
+    """Extra forward passes, in units of forward and backward: blocks under checkpointing, and a
+    head that runs in pieces."""
     blocks = work.matmul_flops + work.attention_flops * work.mask_share
-    return blocks / (3 * (blocks + work.head_flops))
+    again = blocks if settings.activation_checkpointing else 0.0
+    if settings.batch * settings.sequence * settings.vocab_size > MAX_LOGITS:
+        again += work.head_flops
+    return again / (3 * (blocks + work.head_flops))
 
 
 def _optimizer_seconds(settings: PhaseRecipe, work: Work, gpu: Gpu, gpus: int) -> float:

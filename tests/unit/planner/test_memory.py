@@ -9,7 +9,6 @@ import pytest
 from trmcloud.adapters.recipe_files import load_recipe
 from trmcloud.core.flops import work_of
 from trmcloud.core.memory import (
-    MAX_LOGITS,
     batches,
     checkpoint_bytes,
     kept_values,
@@ -17,6 +16,7 @@ from trmcloud.core.memory import (
     state_bytes,
 )
 from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.roofline import MAX_LOGITS
 
 D64 = load_recipe("d64").resolve("train", hardware="8xH100-PCIe", gpus=8)
 TRM = load_recipe("trm").resolve("fast", hardware="8xH100", gpus=8)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from trmcloud.adapters.recipe_files import load_recipe
 from trmcloud.app import plans
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
+from trmcloud.core.guide import CLAIMS
 from trmcloud.core.hardware import LocalMachine
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.offers import Offer
@@ -194,3 +196,47 @@ def test_plans_are_saved_loaded_and_expire(trm: Recipe, offers: list[Offer], hom
         plans.load(home, "p-ffff", NOW)
     with pytest.raises(UsageError):
         plans.load(home, "../../etc/passwd", NOW)
+
+
+def test_a_free_machine_tells_what_an_hour_must_be_worth(trm: Recipe, offers: list[Offer]) -> None:
+    mine = LocalMachine("desk", 16, 64.0, "RTX3090", 1, 24.0, 71e12)
+    plan = plan_for(trm, offers, budget=Usd(1000), local=mine)
+    (row,) = [c for c in plan.candidates if c.provider == "local"]
+    (text,) = [reason for reason in row.reasons if "an hour of yours" in reason]
+    best = plan.recommended
+    assert best is not None
+    worth = float(text.rsplit("$", 1)[1])
+    expected = float(best.cost_p50) / (row.hours.p50 - best.hours.p50)
+    assert worth == pytest.approx(expected, rel=0.01)
+
+
+def test_the_guides_rows_contradict_themselves() -> None:
+    assert len(CLAIMS) == 12
+    for claim in CLAIMS.values():
+        for minutes, dollars in zip(claim.minutes, claim.cost_usd, strict=True):
+            assert minutes / 60 * float(claim.rate) == pytest.approx(dollars, rel=0.08)
+        assert claim.arithmetic_minutes[1] < claim.minutes[1] * 0.95
+
+
+def test_a_recipe_without_trainer_is_planned_and_never_launchable(offers: list[Offer]) -> None:
+    recipe = load_recipe("gpt350m")
+    plan = plan_for(recipe, offers, budget=Usd(500))
+    assert plan.spec.phases == ("train",)
+    assert plan.recommended is not None
+    assert plan.launchable == ()
+    assert plan.cap is None
+    assert "plan only" in plan.recommended.reasons[0]
+
+
+def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
+    recipe = load_recipe("d64")
+    table = [
+        Offer("H100-PCIe", 8, "runpod", "any", "i", Usd(16), False, NOW, "test"),
+    ]
+    wish: dict[str, Any] = {"phases": BOTH, "hardware": "8xH100-PCIe", "budget": Usd(1000)}
+    settings = plan_for(recipe, table, **wish, fill=True).candidates[0].phases[0].settings
+    assert settings.sharding == "fsdp"
+    assert settings.activation_checkpointing
+    assert settings.batch * settings.accumulation == 32
+    with pytest.raises(DoesNotFit, match="sharding=fsdp"):
+        plan_for(recipe, table, **wish, overrides=(("sharding", "ddp"),))
