@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trmcloud.cli.plan_view import age_days
 from trmcloud.core.calibrated import FITTED
 from trmcloud.core.candidates import SPOT_NOTE, VOLUME_MICROS_PER_GB_MONTH
 from trmcloud.core.errors import NotFoundError
@@ -26,7 +27,7 @@ def explain(plan: Plan, text: str) -> list[str]:
         UsageError: no such hardware.
     """
     candidate = _find(plan, text)
-    lines = [_headline(candidate)]
+    lines = [_headline(candidate, plan)]
     for phase in candidate.phases:
         lines += ["", *_phase(candidate, phase)]
     lines += ["", *_money(candidate, plan)]
@@ -54,9 +55,10 @@ def _find(plan: Plan, text: str) -> Candidate:
     )
 
 
-def _headline(c: Candidate) -> str:
+def _headline(c: Candidate, plan: Plan) -> str:
     where = c.region if c.provider == LOCAL else f"{c.provider} {c.region}"
-    return f"{c.hardware}: {c.gpus} × {c.sku}, {where}, {c.rate}/h, source {c.source}"
+    text = f"{c.hardware}: {c.gpus} × {c.sku}, {where}, {c.rate}/h"
+    return text if c.provider == LOCAL else f"{text} {age_days(plan, c)} days ago ({c.source})"
 
 
 def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
@@ -84,8 +86,8 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
             _line("matmul rate", f"{peak:,.0f} TFLOP/s dense × {ceiling:.3f} ceiling × {filled:.2f}"
                   " filled", f"{peak * ceiling * filled:,.0f} TFLOP/s"),
             _line("matmuls", "blocks and head, forward and backward", f"{detail.matmul:.3f} s"),
-            _line("attention", f"{work.mask_share:.0%} of the square, at {FITTED.attention_share:.2f} of"
-                  " the ceiling", f"{detail.attention:.3f} s"),
+            _line("attention", f"{work.mask_share:.0%} of the square at"
+                  f" {FITTED.attention_share:.2f} of the ceiling", f"{detail.attention:.3f} s"),
             _line("memory traffic", f"norms, activations, logits ÷ {gpu.memory_gb_s:,.0f} GB/s",
                   f"{detail.traffic:.3f} s"),
             _line("lost", f"the sum reaches {reach.share:.0%}: {reach.basis}",

@@ -110,10 +110,19 @@ def _headline(plan: Plan) -> str:
     return " · ".join(parts)
 
 
-_HEADER = ("hardware", "sku", "where", "$/h", "hours p50 (p10–p90)", "cost p50 (p90)", "fits")
+_HEADER = (
+    "hardware",
+    "sku",
+    "where",
+    "$/h",
+    "age",
+    "hours p50 (p10–p90)",
+    "cost p50 (p90)",
+    "fits",
+)
 
 
-def _cells(candidate: Candidate) -> tuple[str, ...]:
+def _cells(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
     where = f"{candidate.provider} {candidate.region}"
     if candidate.provider == LOCAL:
         where = candidate.region
@@ -122,6 +131,7 @@ def _cells(candidate: Candidate) -> tuple[str, ...]:
         candidate.sku[:22],
         where.removesuffix(" any"),
         f"{float(candidate.rate):.2f}",
+        "" if candidate.provider == LOCAL else f"{age_days(plan, candidate)} d",
         hours_text(candidate.hours),
         cost_text(candidate),
         fits_text(candidate) + ("" if candidate.within_budget else " · over budget"),
@@ -129,7 +139,7 @@ def _cells(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
-    table = [_HEADER, *(_cells(row) for row in rows)]
+    table = [_HEADER, *(_cells(plan, row) for row in rows)]
     widths = [max(len(row[n]) for row in table) for n in range(len(_HEADER))]
     lines = []
     for number, cells in enumerate(table):
@@ -145,10 +155,11 @@ def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
 def _plain(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
     lines = []
     for row in rows:
-        hardware, sku, where, rate, hours, dollars, fits = _cells(row)
+        hardware, sku, where, rate, age, hours, dollars, fits = _cells(plan, row)
         mark = "▸" if row.id == plan.recommended_id else " "
-        lines.append(f"{mark} {hardware:<8} {hours} h · {dollars} · ${rate}/h")
-        lines.append(f"           {sku}, {where} · {fits}")
+        old = f" ({age} old)" if age else ""
+        lines.append(f"{mark} {hardware:<11} {hours} h · {dollars} · ${rate}/h{old}")
+        lines.append(f"              {sku}, {where} · {fits}")
     return lines
 
 
@@ -167,12 +178,13 @@ def _by_phase(rows: Sequence[Candidate]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+def age_days(plan: Plan, candidate: Candidate) -> int:
+    """How old the quote was when the plan was made."""
+    return int(max(0.0, plan.created_at - candidate.priced_at) // 86_400)
+
+
 def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
-    ages = [
-        int(max(0.0, plan.created_at - row.priced_at) // 86_400)
-        for row in rows
-        if row.provider != LOCAL
-    ]
+    ages = [age_days(plan, row) for row in rows if row.provider != LOCAL]
     if not ages:
         return "this machine, at your own rate"
     if min(ages) == max(ages):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from trmcloud.cli import plan as plan_command
 from trmcloud.cli import plan_view
-from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
 
 app = typer.Typer()
 app.command()(plan_command.command)
@@ -156,3 +156,24 @@ def test_data_gives_epochs_and_a_warning(tmp_path: Path) -> None:
     text.write_text("word " * 20_000)
     shown = run("--budget", "1000", "--hardware", "8xH100", "--data", str(text)).stdout
     assert "epochs over the data's 23,809 tokens — warning" in shown
+
+
+def test_every_printed_price_carries_its_age() -> None:
+    text = run("--budget", "1000").stdout
+    priced = [line for line in text.splitlines() if "/h (" in line or "$0.00/h" in line]
+    assert len(priced) == 10
+    plan = plan_command.prepare(plan_command.make_spec(budget="1000", settings=[]), save=False)
+    wide = "\n".join(plan_view.render(plan, columns=130))
+    assert "age" in wide
+    assert "days ago" in run("--budget", "1000", "--explain", "8xA100").stdout
+
+
+def test_png_without_matplotlib_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra) as caught:
+        run("--budget", "1000", "--plot", str(tmp_path / "plan.png"))
+    assert "trmcloud[plot]" in caught.value.next_step
