@@ -81,7 +81,7 @@ def make_plan(
     return Plan(
         id=plan_id,
         created_at=now,
-        expires_at=now + PLAN_LIFETIME_S,
+        expires_at=min(now + PLAN_LIFETIME_S, spec.deadline_at or math.inf),
         spec=spec,
         cap=(spec.budget or reservation) if launchable else None,
         candidates=tuple(made),
