@@ -28,16 +28,16 @@ def run() -> list[Row]:
     offers = synthetic(load_offers(NOW), OFFERS)
     seconds = []
     for _ in range(ROUNDS):
-        begun = time.perf_counter()
+        begun = time.process_time()
         make_plan(spec, recipe, offers, NOW, "p-0000")
-        seconds.append(time.perf_counter() - begun)
-    detail = f"best of {ROUNDS}, {OFFERS:,} offers, one process"
+        seconds.append(time.process_time() - begun)
+    detail = f"best of {ROUNDS}, processor time, {OFFERS:,} offers"
     rows = [Row("make_plan, 10⁴ offers", min(seconds) * 1000, 30, "lower", "ms", detail)]
     seconds = []
     for _ in range(ROUNDS):
-        begun = time.perf_counter()
+        begun = time.process_time()
         load_offers(NOW)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
     rows.append(Row("read the shipped offers", min(seconds) * 1000, 5, "lower", "ms", "best"))
     return rows + _beside_skypilot()
 

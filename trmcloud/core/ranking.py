@@ -54,7 +54,7 @@ def rank(
         micros = offer.rate.micros
         if offer.priced_at < stale_before:
             micros = -(-micros * (100 + STALE_MARGIN_PERCENT) // 100)
-        _, storage, useful_most, within_most, a, b, c, d, fill = group
+        _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
         hourly = micros + storage
         place = 0 if offer.provider in REACHABLE else _UNREACHABLE
         if hourly > within_most:
@@ -115,6 +115,8 @@ class _Group(NamedTuple):
     c: float
     d: float
     fill: _Fill | None
+    slot: tuple[str, bool]
+    """Hardware, and whether it is this machine."""
 
 
 def _group(outlook: Outlook, offer: Offer, spec: RunSpec, now: float) -> _Group:
@@ -140,6 +142,7 @@ def _group(outlook: Outlook, offer: Offer, spec: RunSpec, now: float) -> _Group:
         within_most if p90_s <= until_s else -1.0,
         *keys,
         _Fill(outlook, room, until_s, latency_s) if spec.fills else None,
+        (outlook.hardware, outlook.machine.local is not None),
     )
 
 
@@ -155,19 +158,11 @@ def _keep(orders: Sequence[_Order], groups: Sequence[_Group]) -> list[_Order]:
     """The best of every hardware first, then second ones, and so on; in rank order."""
     seen: dict[tuple[str, bool], int] = {}
     turns: list[tuple[int, int]] = []
-    slots: dict[int, tuple[str, bool]] = {}
     for place, order in enumerate(orders):
-        group = groups[order[3]]
-        slot = slots.get(id(group))
-        if slot is None:
-            slot = slots[id(group)] = (group.outlook.hardware, _is_local(group))
+        slot = groups[order[3]].slot
         turn = seen.get(slot, 0)
         if turn < KEPT_CANDIDATES:
             seen[slot] = turn + 1
             turns.append((turn, place))
     turns.sort()
     return [orders[place] for place in sorted(place for _, place in turns[:KEPT_CANDIDATES])]
-
-
-def _is_local(group: _Group) -> bool:
-    return group.outlook.machine.local is not None
