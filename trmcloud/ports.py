@@ -90,6 +90,9 @@ class Ledger(Protocol):
 
     def set_cap(self, event: ev.CapSet, at: float) -> None: ...
 
+    def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
+        """Record that a kill layer was seen to work for this account."""
+
 
 @dataclass(frozen=True)
 class PodRequest:

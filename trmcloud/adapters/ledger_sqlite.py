@@ -110,6 +110,10 @@ class SqliteLedger:
         with self._writing() as write:
             write.add_cap(event, at)
 
+    def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
+        with self._writing() as write:
+            write.add_verified(event, at)
+
     def _refreshed(self) -> Verified:
         head = self._file.read_head()
         with self._file.connection(write=False) as conn:
@@ -153,6 +157,10 @@ class _Write:
 
     def add_cap(self, event: ev.CapSet, at: float) -> None:
         _, record = bookkeeping.add_cap(self.state, self.known.seq, event, at)
+        self.known = self._records.insert(self._conn, self.known, (record,))
+
+    def add_verified(self, event: ev.LayerVerified, at: float) -> None:
+        _, record = bookkeeping.add_verified(self.state, self.known.seq, event, at)
         self.known = self._records.insert(self._conn, self.known, (record,))
 
     def newest_epoch(self, run_id: str) -> int:

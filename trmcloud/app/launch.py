@@ -18,9 +18,11 @@ from trmcloud.core.errors import (
     NotSupported,
     UsageError,
 )
+from trmcloud.core.exposure import why_not_exposed
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
+from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import Outcome, RunState
 
 _DISK_MARGIN_BYTES = 64 << 20
@@ -97,6 +99,21 @@ def check_capped(world: World, plan: Plan, *, confirmed: bool) -> None:
         "-y with no budget anywhere would spend without a limit you named",
         next_step="--budget USD, or trmcloud budget set month USD",
     )
+
+
+def check_exposure(world: World, plan: Plan, accepted: Usd | None) -> None:
+    """
+    Raises:
+        BudgetRefused: a rented pod could outlive everything that would end it, and neither two
+            verified kill layers nor the user's word covers that.
+    """
+    candidate = first_candidate(plan)
+    verified = world.ledger.read().verified
+    traits = traits_of(candidate.provider)
+    why = why_not_exposed(traits, verified, candidate.rate, accepted, world.wall())
+    if why:
+        accept = f"--accept-exposure {candidate.rate.plain()}"
+        raise BudgetRefused(why, next_step=f"verify them with a smoke run, or {accept}")
 
 
 def start(

@@ -44,6 +44,13 @@ def command(
     strict_guide: Annotated[
         bool, typer.Option("--strict-guide", help="The guide's bands block the gate, too.")
     ] = False,
+    accept_exposure: Annotated[
+        str | None,
+        typer.Option(
+            help="Rent without two verified kill layers: the USD an hour that may be lost.",
+            metavar="USD",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
     ] = False,
@@ -63,7 +70,7 @@ def command(
     from trmcloud.app.plans import is_plan_id
     from trmcloud.app.world import World
     from trmcloud.cli import launch_steps, run_view
-    from trmcloud.cli.plan import make_spec
+    from trmcloud.cli.plan import make_spec, parse_money
     from trmcloud.core.plan import Plan
     from trmcloud.wiring import build_world
 
@@ -87,6 +94,7 @@ def command(
         return
     use_case.check_launchable(world, plan)
     use_case.check_disk(world.home, plan)
+    use_case.check_exposure(world, plan, parse_money("--accept-exposure", accept_exposure))
     weights = launch_steps.initial_weights(world, plan.spec.initial_from)
     run_view.show_plan(world, plan)
     use_case.check_capped(world, plan, confirmed=not yes)

@@ -19,6 +19,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import IllegalTransition, RunState, State, apply_event
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
@@ -79,6 +80,23 @@ def add_cap(
     if event.cap is not None and event.cap < ZERO:
         raise UsageError(
             f"a cap of {event.cap} is below zero", next_step="use 0 to stop all spending"
+        )
+    record = ev.Record(last_seq + 1, "", 0, at, event)
+    return extend_ledger(ledger, (record,)), record
+
+
+def add_verified(
+    ledger: LedgerState, last_seq: int, event: ev.LayerVerified, at: float
+) -> tuple[LedgerState, ev.Record]:
+    """
+    Raises:
+        UsageError: the provider has no such kill layer.
+    """
+    layers = traits_of(event.provider).independent_layers
+    if event.layer not in layers:
+        raise UsageError(
+            f"{event.provider} has no kill layer {event.layer!r}",
+            next_step=f"one of: {', '.join(layers) or 'none'}",
         )
     record = ev.Record(last_seq + 1, "", 0, at, event)
     return extend_ledger(ledger, (record,)), record

@@ -62,6 +62,8 @@ class LedgerState:
     runs: Mapping[str, RunState] = field(default_factory=dict)
     caps: Mapping[tuple[str, str], Usd] = field(default_factory=dict)
     cap_history: tuple[ev.Record, ...] = ()
+    verified: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(provider, kill layer) → when it was last seen to work, epoch s."""
 
     def line(self, level: str, key: str) -> Line:
         """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
@@ -109,6 +111,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     runs = dict(ledger.runs)
     caps = dict(ledger.caps)
     history = list(ledger.cap_history)
+    verified = dict(ledger.verified)
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -117,10 +120,12 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
                 caps.pop((event.level, event.key), None)
             else:
                 caps[(event.level, event.key)] = event.cap
+        elif isinstance(event, ev.LayerVerified):
+            verified[(event.provider, event.layer)] = record.at
         else:
             run = runs.get(record.run_id) or RunState(record.run_id)
             runs[record.run_id] = apply_event(run, record)
-    return LedgerState(ledger.ledger_id, runs, caps, tuple(history))
+    return LedgerState(ledger.ledger_id, runs, caps, tuple(history), verified)
 
 
 def with_run(ledger: LedgerState, run: RunState) -> LedgerState:

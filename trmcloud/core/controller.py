@@ -193,10 +193,12 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
         return Decision(events=(ev.PodNotMade(generation.number, create.error),))
     asked_at = create.ended_at or create.started_at
     waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
-    if create_id not in seen.in_flight and waited and seen.absent_lists >= traits.absent_lists:
+    if create_id not in seen.in_flight and waited and _absent(seen, generation, traits):
         return Decision(
             events=(ev.PodNotMade(generation.number, create.error or "it never appeared"),)
         )
+    if waited and create_id not in seen.in_flight:
+        return _note_absence(seen, generation, traits)
     return Decision()
 
 
@@ -223,6 +225,9 @@ def _watch(
             return Decision(events=tuple(accounts))
     if gone is not None:
         return Decision(events=(ev.PodGone(generation.number, gone),))
+    noted = _note_absence(seen, generation, traits)
+    if noted.events:
+        return noted
     pod_id = generation.pod_id or ""
     landing_s = plan.candidate(generation.candidate_id).landing_s
     reason = _why_terminate(run, generation, traits, report, landing_s, now)
@@ -332,7 +337,35 @@ def _gone(seen: Observation, generation: Generation, traits: ProviderTraits) -> 
         if pod.status == "gone":
             return pod.ended_at if pod.ended_at is not None else seen.pods.at
         return None
-    return seen.pods.at if seen.absent_lists >= traits.absent_lists else None
+    if not _absent(seen, generation, traits):
+        return None
+    return seen.pods.at if generation.missed_at is None else generation.missed_at
+
+
+def _absent(seen: Observation, generation: Generation, traits: ProviderTraits) -> bool:
+    """Whether the pod's absence from fresh lists proves that it is gone.
+
+    Where lists lag, absence must have lasted: commands that look once each are enough for that,
+    and a list that flickers for a while is not.
+    """
+    if not isinstance(seen.pods, Seen) or _find(seen, generation) is not None:
+        return False
+    if not traits.absent_s:
+        return seen.absent_lists >= traits.absent_lists
+    missed_at = generation.missed_at
+    return missed_at is not None and seen.pods.at - missed_at >= traits.absent_s
+
+
+def _note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
+    """A fact for the ledger: the pod is missed from now on, or stands in the list again."""
+    if not traits.absent_s or not isinstance(seen.pods, Seen):
+        return Decision()
+    present = _find(seen, generation) is not None
+    if present and generation.missed_at is not None:
+        return Decision(events=(ev.PodFound(generation.number),))
+    if not present and generation.missed_at is None:
+        return Decision(events=(ev.PodMissed(generation.number),))
+    return Decision()
 
 
 def _next_attempt(

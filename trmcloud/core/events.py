@@ -83,6 +83,20 @@ class PodNotMade:
 
 
 @dataclass(frozen=True)
+class PodMissed:
+    """A fresh list did not hold the pod, which proves nothing until it has lasted."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class PodFound:
+    """A pod that was missed stands in the list again."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
 class AgentUp:
     generation: int
 
@@ -181,6 +195,15 @@ class CapSet:
     by: str = ""
 
 
+@dataclass(frozen=True)
+class LayerVerified:
+    """A kill layer of this account was seen to work: ``how`` says by what. Ledger-wide."""
+
+    provider: str
+    layer: str
+    how: str
+
+
 RunEvent = (
     RunPlanned
     | Reserved
@@ -190,6 +213,8 @@ RunEvent = (
     | ActionFailed
     | PodUp
     | PodNotMade
+    | PodMissed
+    | PodFound
     | AgentUp
     | PhaseEnded
     | GateJudged
@@ -202,14 +227,17 @@ RunEvent = (
     | PlanRevised
     | Fetched
 )
-Event = RunEvent | CapSet
+LedgerEvent = CapSet | LayerVerified
+"""Events of the whole ledger: they belong to no run."""
+Event = RunEvent | LedgerEvent
 
 EVENT_TYPES: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
-        PodNotMade, AgentUp, PhaseEnded, GateJudged, StopRequested, ResultKnown, PodGone, Settled,
-        Closed, Reopened, PlanRevised, Fetched, CapSet,
+        PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
+        ResultKnown, PodGone, Settled,
+        Closed, Reopened, PlanRevised, Fetched, CapSet, LayerVerified,
     )
 }  # fmt: skip
 _MONEY = frozenset({"cap", "amount", "rate", "billed"})

@@ -29,6 +29,15 @@ class ProviderTraits:
     end_grace_s: float
     rate_tolerance: float
     kill_layers: tuple[str, ...]
+    absent_s: float = 0.0
+    """Where lists lag: how long a pod must be missing from all of them before it counts as gone."""
+    independent_layers: tuple[str, ...] = ()
+    """Those that work with this machine off; verified one by one for an account."""
+
+    @property
+    def rented(self) -> bool:
+        """Whether its pods cost somebody's rent."""
+        return self.name != "local"
 
 
 TRAITS: Mapping[str, ProviderTraits] = {
@@ -42,6 +51,45 @@ TRAITS: Mapping[str, ProviderTraits] = {
         end_grace_s=10.0,
         rate_tolerance=0.0,
         kill_layers=("trainer", "agent", "guardian", "controller", "reap"),
+    ),
+    "runpod": ProviderTraits(
+        name="runpod",
+        create_settle_s=600.0,
+        absent_lists=3,
+        kill_latency_s=60.0,
+        boot_deadline_s=900.0,
+        silence_s=120.0,
+        end_grace_s=60.0,
+        rate_tolerance=0.0,
+        absent_s=300.0,
+        kill_layers=("trainer", "agent", "guardian", "controller", "reap", "prepaid"),
+        independent_layers=("agent", "prepaid", "guard-elsewhere"),
+    ),
+    "skypilot": ProviderTraits(
+        name="skypilot",
+        create_settle_s=600.0,
+        absent_lists=3,
+        kill_latency_s=120.0,
+        boot_deadline_s=1200.0,
+        silence_s=120.0,
+        end_grace_s=90.0,
+        rate_tolerance=0.0,
+        absent_s=300.0,
+        kill_layers=("trainer", "agent", "guardian", "controller", "reap", "autostop"),
+        independent_layers=("agent", "autostop", "guard-elsewhere"),
+    ),
+    "aws": ProviderTraits(
+        name="aws",
+        create_settle_s=600.0,
+        absent_lists=3,
+        kill_latency_s=120.0,
+        boot_deadline_s=900.0,
+        silence_s=120.0,
+        end_grace_s=90.0,
+        rate_tolerance=0.0,
+        absent_s=300.0,
+        kill_layers=("trainer", "agent", "guardian", "controller", "reap", "shutdown"),
+        independent_layers=("agent", "shutdown", "guard-elsewhere"),
     ),
 }
 

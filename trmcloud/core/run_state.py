@@ -98,6 +98,8 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.ActionFailed: frozenset(State) - {State.NEW, State.CLOSED},
     ev.StopRequested: frozenset(State) - {State.NEW, State.CLOSED},
     ev.PlanRevised: frozenset({State.RESERVED}),
+    ev.PodMissed: frozenset({State.RENTING, State.BOOTING, State.RUNNING, State.ENDING}),
+    ev.PodFound: frozenset({State.RENTING, State.BOOTING, State.RUNNING, State.ENDING}),
     ev.PhaseEnded: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.GateJudged: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.ResultKnown: frozenset({State.SETTLING}),
@@ -138,6 +140,8 @@ class Generation:
     up_at: float | None = None
     billed_rate: Usd | None = None
     agent_at: float | None = None
+    missed_at: float | None = None
+    """Since when every fresh list has lacked the pod."""
     ended_at: float | None = None
     not_made: str | None = None
     settled: Usd | None = None
@@ -276,6 +280,14 @@ def _pod_not_made(run: RunState, event: ev.PodNotMade, at: float) -> RunState:
     return _on_generation(run, event.generation, not_made=event.reason)
 
 
+def _pod_missed(run: RunState, event: ev.PodMissed, at: float) -> RunState:
+    return _on_generation(run, event.generation, missed_at=at)
+
+
+def _pod_found(run: RunState, event: ev.PodFound, at: float) -> RunState:
+    return _on_generation(run, event.generation, missed_at=None)
+
+
 def _agent_up(run: RunState, event: ev.AgentUp, at: float) -> RunState:
     return _on_generation(run, event.generation, agent_at=at)
 
@@ -359,6 +371,8 @@ _CHANGES: Mapping[type[Any], Any] = {
     ev.ActionFailed: _action_failed,
     ev.PodUp: _pod_up,
     ev.PodNotMade: _pod_not_made,
+    ev.PodMissed: _pod_missed,
+    ev.PodFound: _pod_found,
     ev.AgentUp: _agent_up,
     ev.PodGone: _pod_gone,
     ev.Settled: _settled,

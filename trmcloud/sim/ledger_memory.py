@@ -72,6 +72,19 @@ class MemoryLedger:
         self._state, record = bookkeeping.add_cap(self._state, len(self._records), event, at)
         self._records.append(record)
 
+    def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
+        self._state, record = bookkeeping.add_verified(self._state, len(self._records), event, at)
+        self._records.append(record)
+
+    def backup(self) -> object:
+        """What a copy of the file would hold now."""
+        return self._state, tuple(self._records), dict(self._drivers)
+
+    def restore(self, copy: object) -> None:
+        """Put an old copy back in the file's place."""
+        state, records, drivers = copy  # type: ignore[misc]
+        self._state, self._records, self._drivers = state, list(records), dict(drivers)
+
     def _add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         self._state, records = bookkeeping.add_events(
             self._state, len(self._records), run_id, epoch, events, at

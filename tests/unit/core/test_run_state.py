@@ -24,7 +24,7 @@ from trmcloud.core.run_state import (
 )
 
 AT = 1_790_000_000.0
-KINDS = [kind for name, kind in ev.EVENT_TYPES.items() if name != "CapSet"]
+KINDS = list(ev.RunEvent.__args__)
 
 
 def sample(kind: type[Any], generation: int = 1) -> Any:
@@ -40,6 +40,8 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.ActionFailed: ev.ActionFailed("r1/g1/create/1", "create", "no_capacity", "none left"),
         ev.PodUp: ev.PodUp(generation, f"id-{generation}", Usd(1)),
         ev.PodNotMade: ev.PodNotMade(generation, "none left"),
+        ev.PodMissed: ev.PodMissed(generation),
+        ev.PodFound: ev.PodFound(generation),
         ev.AgentUp: ev.AgentUp(generation),
         ev.PhaseEnded: ev.PhaseEnded(generation, "fast", "finished", 9, 1.5, {"training": 3.0}),
         ev.GateJudged: ev.GateJudged(generation, "fast", True, {"passed": True}),

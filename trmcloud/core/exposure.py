@@ -1,0 +1,69 @@
+"""Exposure: what could be spent while nothing of ours can act, and who has to accept it.
+
+A rented pod whose agent has failed, seen from a laptop that is off, is ended by nobody. So a launch
+asks for two kill layers that do not depend on this machine, each seen to work for the account not
+long ago; or for the user's word, in dollars.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+from trmcloud.core.money import Usd
+from trmcloud.core.providers import ProviderTraits
+
+LAYERS_NEEDED = 2
+VERIFIED_FOR_S = 30 * 86_400.0
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Which independent layers count now, and which could but do not."""
+
+    verified: tuple[str, ...]
+    unverified: tuple[str, ...]
+
+    @property
+    def enough(self) -> bool:
+        return len(self.verified) >= LAYERS_NEEDED
+
+
+def exposure_of(
+    traits: ProviderTraits, verified: Mapping[tuple[str, str], float], now: float
+) -> Exposure:
+    """How a provider's independent layers stand at ``now``.
+
+    ``verified`` is (provider, layer) → when it was last seen to work, in epoch seconds.
+    """
+    fresh, stale = [], []
+    for layer in traits.independent_layers:
+        at = verified.get((traits.name, layer))
+        counts = at is not None and now - at <= VERIFIED_FOR_S
+        (fresh if counts else stale).append(layer)
+    return Exposure(tuple(fresh), tuple(stale))
+
+
+def why_not_exposed(
+    traits: ProviderTraits,
+    verified: Mapping[tuple[str, str], float],
+    rate: Usd,
+    accepted: Usd | None,
+    now: float,
+) -> str:
+    """Why a launch must not be, in a user's words; empty where it may.
+
+    Hardware that is this machine itself exposes nothing: it costs no one's rent. What a user
+    accepts must cover an hour's rate, the least in which a person would notice.
+    """
+    if not traits.rented:
+        return ""
+    exposure = exposure_of(traits, verified, now)
+    if exposure.enough or (accepted is not None and accepted >= rate):
+        return ""
+    counted = ", ".join(exposure.verified) or "none"
+    return (
+        f"{traits.name}: kill layers that work without this machine and are verified: {counted}; "
+        f"{LAYERS_NEEDED} are needed, or your word: if they all failed while this machine is off, "
+        f"{rate} an hour would go on being spent"
+    )
