@@ -120,7 +120,7 @@ def prepare(
         raise DataError(
             f"the tokenizer has {tokenizer.vocab_size} ids, the model room for "
             f"{settings.vocab_size}",
-            where=str(tokenizer_file),
+            where=str(tokenizer_file) if tokenizer_file is not None else source_name,
             next_step=f"--set vocab_size={tokenizer.vocab_size}",
         )
 

@@ -79,7 +79,11 @@ def open_source(name: str) -> Source:
         return _folder(path, name)
     document = Document(path.name, path, _size(path))
     if document.size_bytes == 0:
-        raise DataError("the training text is empty", where=name)
+        raise DataError(
+            "the training text is empty",
+            where=name,
+            next_step=f"name a text file, a folder of text files, or {PYTHON_STDLIB}",
+        )
     if not is_text(path):
         raise DataError(
             "the training text is not UTF-8 text",

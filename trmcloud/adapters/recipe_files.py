@@ -39,7 +39,8 @@ def _read(path: Path) -> Recipe:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NotFoundError(f"no recipe file {path}") from None
+        known = ", ".join(recipe_names())
+        raise NotFoundError(f"no recipe file {path}", next_step=f"one of: {known}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the recipe cannot be read: {error}", where=str(path)) from None
     except tomllib.TOMLDecodeError as error:

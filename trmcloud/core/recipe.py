@@ -363,6 +363,8 @@ def _check(recipe: PhaseRecipe) -> None:
             next_step=f"--set head_dim={math.gcd(recipe.width, recipe.head_dim)}",
         )
     if recipe.family == "trm":
+        if recipe.head_dim % 2:  # rotary positions turn pairs
+            raise UsageError(f"head_dim {recipe.head_dim} is odd", where=where)
         for name, only in _TRM_FIXED.items():
             if getattr(recipe, name) != only:
                 raise UsageError(f"the trainer of trm runs with {name} = {only} only", where=where)
