@@ -38,6 +38,9 @@ class User:
     folder: Path
     trainer: Path | None = STANDIN
     environment: dict[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    wrapper: Sequence[str] = ()
+    """A command that runs each of ours, as its last arguments."""
 
     @property
     def home(self) -> Path:
@@ -57,8 +60,8 @@ class User:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "trmcloud", *arguments],
-            cwd=self.folder,
+            [*self.wrapper, sys.executable, "-m", "trmcloud", *arguments],
+            cwd=self.cwd or self.folder,
             env=self.env(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -85,11 +88,31 @@ class User:
         assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("  try: ")), err
         return err
 
+    def refused(self, *arguments: str, code: int) -> str:
+        """Like ``fails``, but what to do next must be said, too, and nothing may have changed."""
+        before = self.kept()
+        err = self.fails(*arguments, code=code)
+        assert "\n  try: " in err, err
+        after = self.kept()
+        if self.ledger_path not in before and after.pop(self.ledger_path, None):
+            assert self.ledger().runs == {}  # an empty one may have been made
+        assert after == before
+        return err
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.home / "ledger.db"
+
+    def kept(self) -> dict[Path, int]:
+        """When each thing was last changed that a refused command must leave as it was."""
+        paths = [self.ledger_path, *self.home.glob("runs/**/*"), *self.home.glob("pods/*")]
+        return {path: path.lstat().st_mtime_ns for path in paths if os.path.lexists(path)}
+
     def json(self, *arguments: str) -> Any:
         return json.loads(self.run(*arguments))
 
     def ledger(self) -> LedgerState:
-        return SqliteLedger(self.home / "ledger.db").read()
+        return SqliteLedger(self.ledger_path).read()
 
     def only_run(self) -> RunState:
         runs = list(self.ledger().runs.values())

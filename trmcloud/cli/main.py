@@ -115,15 +115,17 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every error becomes one line and an exit code of its own."""
-    from trmcloud.cli.streams import forgive_streams
+    from trmcloud.cli.streams import drop_stdout, forgive_streams
 
     forgive_streams()
     try:
-        code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
+        try:
+            code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
+        finally:
+            sys.stdout.flush()  # here, where it can still be told that nobody can take it
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:
-        if isinstance(error, UsageError) and not error.next_step:
-            error.next_step = _help_of(sys.argv[1:] if arguments is None else arguments)
+        error.next_step = error.next_step or _next_step(error, arguments)
         print_error(error)
         sys.exit(error.exit_code)
     except _USAGE_ERROR as error:
@@ -143,10 +145,11 @@ def main(arguments: list[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe left: not an error of ours. stdout is gone, so say nothing.
-        sys.stderr.close()
+        # The reader of a pipe left: not an error of ours, and nobody is there to be told.
+        drop_stdout()
         sys.exit(141)
     except OSError as error:
+        drop_stdout()
         sys.exit(_system_error(error))
     except Exception as error:  # the last net: nothing is shown that a user cannot use
         sys.exit(_unexpected(error))
@@ -195,10 +198,23 @@ def _unexpected(error: Exception) -> int:
     return TrmcloudError.exit_code
 
 
-def _help_of(arguments: list[str]) -> str:
-    """The help that belongs to what was typed."""
-    named = arguments[0] if arguments and arguments[0] in COMMANDS else ""
-    return " ".join(("trmcloud", *filter(None, [named]), "--help"))
+def _next_step(error: TrmcloudError, arguments: list[str] | None) -> str:
+    """What to do where the error itself does not know."""
+    from trmcloud.core import errors
+
+    typed = sys.argv[1:] if arguments is None else arguments
+    named = [typed[0]] if typed and typed[0] in COMMANDS else []
+    usual = {
+        errors.UsageError: " ".join(("trmcloud", *named, "--help")),
+        errors.NotFoundError: "trmcloud status --all",
+        errors.ConflictError: "trmcloud status --all",
+        errors.DataError: "--data with another file or folder",
+        errors.CheckpointError: "use another checkpoint: trmcloud fetch-best RUN --step N",
+        errors.DoesNotFit: "trmcloud plan",
+    }
+    return next(
+        (text for kind, text in usual.items() if isinstance(error, kind)), "trmcloud doctor"
+    )
 
 
 def _as_ours(error: Any) -> UsageError:

@@ -26,6 +26,15 @@ def forgive_streams() -> None:
             stream.reconfigure(errors="trmcloud")
 
 
+def drop_stdout() -> None:
+    """Give up what stdout still holds, so that it is not tried again when Python leaves."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 def _spell(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
