@@ -202,6 +202,10 @@ def test_the_reservation_pays_for_the_hard_stop_and_the_kill() -> None:
                 assert worst_case(candidate.rate, stop_s, TRAITS) <= run.reserved
 
 
+def test_the_worst_case_is_paid_until_the_kill_has_worked() -> None:
+    assert worst_case(FIRST.rate, 3000.0, TRAITS) == RESERVATION
+
+
 def test_money_for_less_time_than_a_kill_takes_rents_nothing() -> None:
     run, actions = follow(reserved(Usd("0.015")), AT)
     assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.NOT_STARTED, ())
@@ -220,6 +224,18 @@ def test_a_limit_on_hours_lands_the_trainer_long_before_the_hard_stop() -> None:
     (intent,) = ask(reserved(), AT, plan=limited).events
     assert isinstance(intent, ev.PodIntended)
     assert (intent.soft_stop_at, intent.hard_stop_at) == (AT + 600, AT + 3000)
+
+
+@pytest.mark.parametrize(
+    ("landing_s", "soft_stop_at"), [(1000.0, 2000), (999.5, 2000.5), (900.0, 2000)]
+)
+def test_a_second_between_the_stops_is_rounding_and_more_is_a_limit(
+    landing_s: float, soft_stop_at: float
+) -> None:
+    candidate = replace(FIRST, soft_stop_s=2000.0, landing_s=landing_s)
+    (intent,) = ask(reserved(), AT, plan=StubPlan((candidate,))).events
+    assert isinstance(intent, ev.PodIntended)
+    assert intent.soft_stop_at - AT == soft_stop_at
 
 
 def test_a_landing_longer_than_half_the_time_is_cut_to_half() -> None:
@@ -270,7 +286,7 @@ def test_a_refusal_leads_to_the_next_candidate(kind: str) -> None:
 
 
 def test_after_the_last_candidate_the_run_closes_with_nothing_spent() -> None:
-    run, _ = follow(failed("no_capacity"), AT + 1)
+    run, _ = follow(failed("refused"), AT + 1)
     run, actions = follow(failed("no_capacity", AT + 2, run), AT + 3)
     assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.NOT_STARTED, ())
     assert (run.settled, run.reserved, run.message) == (ZERO, ZERO, "it said no_capacity")
@@ -532,6 +548,18 @@ def test_a_trainer_that_does_not_land_is_ended() -> None:
     assert (action.verb, action.reason) == (TERMINATE, "it did not land when told to")
 
 
+def test_a_landing_that_was_cut_short_is_not_waited_for_in_full() -> None:
+    run, _ = follow(reserved(Usd("0.15")), AT)  # 120 s, of which 60 to land in
+    run = created(run)
+    run, _ = follow(run, AT + 5, pods=[the_pod(run)], report=a_report(run))
+    run = stopped(run, AT - 10)
+    run = apply(run, ev.ActionStarted("r1/g1/land/1", LAND), at=AT - 10)
+    run = apply(run, ev.ActionFinished("r1/g1/land/1", LAND), at=AT - 10)
+    assert ask(run, AT + 109, pods=[the_pod(run)]) == Decision()
+    (action,) = ask(run, AT + 110, pods=[the_pod(run)]).actions
+    assert action.reason == "it did not land when told to"
+
+
 def test_a_limit_on_hours_does_not_make_a_stop_wait_for_hours() -> None:
     limited = StubPlan((replace(FIRST, soft_stop_s=600.0),))
     run, _ = follow(reserved(), AT, plan=limited)
@@ -665,11 +693,15 @@ def test_a_bill_above_the_reservation_is_told_as_it_is() -> None:
     assert run.settled == Usd(99)
 
 
-def test_killed_at_the_hard_stop_is_said_so() -> None:
+@pytest.mark.parametrize(
+    ("ended_s", "outcome"),
+    [(3001, Outcome.KILLED), (2999, Outcome.KILLED), (2998, Outcome.LOST)],
+)
+def test_killed_at_the_hard_stop_is_said_so(ended_s: int, outcome: Outcome) -> None:
     run = running()
-    run, _ = follow(run, AT + 3005, pods=[the_pod(run, status="gone", ended_at=AT + 3001)])
+    run, _ = follow(run, AT + 3005, pods=[the_pod(run, status="gone", ended_at=AT + ended_s)])
     run, _ = follow(run, AT + 3006, bill=Bill("id-1", Usd(3), final=True))
-    assert run.outcome is Outcome.KILLED
+    assert run.outcome is outcome
 
 
 def test_a_closed_run_asks_for_nothing() -> None:
@@ -685,6 +717,13 @@ def test_a_reopened_run_has_the_rest_of_its_budget_for_time() -> None:
     assert intent.generation == 2
     assert intent.hard_stop_at - AT - 700 == pytest.approx(9490 - 30)
     assert cost(FIRST.rate, intent.hard_stop_at - AT - 700 + 30) <= Usd("9.49")
+
+
+def test_a_reopened_run_without_money_for_the_kill_rents_nothing() -> None:
+    run, _ = follow(settling(), AT + 600, bill=Bill("id-1", Usd("0.51"), final=True))
+    run = apply(run, ev.Reopened(Usd(10)), ev.Reserved(Usd("0.01")), at=AT + 700)
+    run, actions = follow(run, AT + 700)
+    assert (run.outcome, run.settled, actions) == (Outcome.NOT_STARTED, Usd("0.51"), ())
 
 
 def test_money_is_never_settled_twice() -> None:
