@@ -20,15 +20,15 @@ from model.data import PreparedData, batch_samples, read_windows, sample_windows
 from model.distributed import World
 from model.evaluate import evaluate
 from model.landing import Landing
-from model.loss import refinement_percent, supervise
+from model.loss import supervise
 from model.optim import Optimizer
 from model.precision import LossScale, autocast
 from model.progress import Progress, generator_states, rows_to_json
+from model.reporting import Reporter, StepReport
 from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
-from model.telemetry import Clock, Metrics, Pulse
+from model.telemetry import Clock, Pulse
 from model.trm import TRM
 from trmcloud.core.errors import UsageError
-from trmcloud.core.flops import work_of
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import PhaseJob
 from trmcloud.core.recipe import PhaseRecipe
@@ -49,7 +49,7 @@ class Outlets:
     """Where a run tells of itself."""
 
     checkpoints: CheckpointFolder
-    metrics: Metrics
+    reporter: Reporter
     pulse: Pulse
     clock: Clock
 
@@ -67,21 +67,18 @@ class Trainer:
         parallel_model: nn.Module,
         landing: Landing,
         outlets: Outlets,
-        peak_flops: float | None = None,
     ) -> None:
         self._job, self._settings, self._world, self._data = job, settings, world, data
         self._model, self._optimizer = trained.model, trained.optimizer
         self._loss_scale, self._progress = trained.loss_scale, trained.progress
         self._parallel_model = parallel_model
         self._landing = landing
-        self._checkpoints, self._metrics = outlets.checkpoints, outlets.metrics
+        self._checkpoints, self._reporter = outlets.checkpoints, outlets.reporter
         self._pulse, self._clock = outlets.pulse, outlets.clock
-        self._peak_flops = peak_flops
         self._autocast = autocast(settings.dtype, world.device)
         self._windows = window_count(len(data.train), settings.sequence)
         self._global_batch = settings.global_batch(world.size)
-        self._flops_per_token = work_of(settings).train_flops
-        self._last: dict[str, Any] = {}
+        self._last: StepReport | None = None
         self._trained_before_s = trained.progress.trained_s
         self._began = self._mark = outlets.clock.monotonic()
 
@@ -95,9 +92,10 @@ class Trainer:
         progress = self._progress
         self._warm_up()
         self._pulse.enter("training", **self._news())
-        self._began = self._mark = self._clock.monotonic()
+        self._began = self._clock.monotonic()
         if progress.evaluated_step is None:
             self._evaluate()
+        self._mark = self._clock.monotonic()
         while (outcome := self._consult()) is None:
             gradient_norm, sums = self._step()
             if progress.step % self._settings.log_every == 0 or progress.step == 1:
@@ -105,7 +103,6 @@ class Trainer:
             self._pulse.beat(**self._news())
             now = self._clock.monotonic()
             self._landing.took(now - self._mark)
-            self._last["step_seconds"] = now - self._mark
             self._pause()
             self._mark = self._clock.monotonic()
         self._land(landing=outcome != "finished")
@@ -129,6 +126,8 @@ class Trainer:
                 with self._autocast():
                     losses = self._parallel_model(ids, targets)
                 losses.sum().backward()
+                with torch.no_grad(), self._autocast():
+                    self._model(ids, targets, per_token=True)  # as an evaluation does
             except Exception as error:
                 if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                     raise UsageError(
@@ -150,7 +149,7 @@ class Trainer:
         )
         if verdict.cooldown is not None:
             progress.cooldown = verdict.cooldown
-            self._note_decision(verdict.cooldown)
+            self._reporter.decided(progress.step, verdict.cooldown)
         return verdict.outcome
 
     def _step(self) -> tuple[float, Tensor]:
@@ -184,9 +183,8 @@ class Trainer:
                     parameter.grad /= self._loss_scale.scale
         norm = float(nn.utils.clip_grad_norm_(parameters, settings.grad_clip))
         if self._loss_scale.accept(math.isfinite(norm)):
-            self._optimizer.step(progress.step, self._rate())
+            self._optimizer.step(progress.step, self._rate_at(progress.step))
         self._optimizer.zero_grad()
-        self._last["rate"] = self._rate()
         progress.step += 1
         progress.samples += self._global_batch
         progress.tokens += self._global_batch * settings.sequence
@@ -211,9 +209,6 @@ class Trainer:
         no_sync: AbstractContextManager[Any] = self._parallel_model.no_sync()  # type: ignore[operator]
         return no_sync
 
-    def _rate(self) -> float:
-        return self._rate_at(self._progress.step)
-
     def _rate_at(self, step: int) -> float:
         return multiplier(
             step,
@@ -237,45 +232,24 @@ class Trainer:
     # -- log, evaluate, save ---------------------------------------------------------------
 
     def _log(self, gradient_norm: float, sums: Tensor) -> None:
-        settings, progress = self._settings, self._progress
-        means = (self._world.total(sums) / self._world.size).tolist()
-        *step_losses, ce, reward = means
-        loss = (ce - reward) / settings.supervision_steps
-        if not math.isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss}")
+        progress = self._progress
+        *step_losses, ce, reward = (self._world.total(sums) / self._world.size).tolist()
         seconds = self._landing.step_s or self._clock.monotonic() - self._mark
-        tokens_per_second = self._global_batch * settings.sequence / seconds
-        self._last.update(
-            loss=loss,
-            grad_norm=gradient_norm,
-            step_losses=tuple(step_losses),
-            tokens_per_second=tokens_per_second,
-        )
-        if not self._world.is_main:
-            return
-        mfu = None
-        if self._peak_flops:
-            mfu = tokens_per_second * self._flops_per_token / (self._peak_flops * self._world.size)
-        self._metrics.write(
-            "train",
-            progress.step,
-            loss=loss,
+        report = StepReport(
+            step=progress.step,
+            tokens=progress.tokens,
+            step_losses=step_losses,
             ce=ce,
             reward=reward,
-            step_losses=step_losses,
-            grad_norm=gradient_norm,
-            lr=self._last["rate"],
-            tokens=progress.tokens,
-            refinement_percent=refinement_percent(step_losses),
+            gradient_norm=gradient_norm,
+            rate=self._rate_at(progress.step - 1),
             step_seconds=seconds,
-            tokens_per_second=tokens_per_second,
-            **({} if mfu is None else {"mfu": mfu}),
+            tokens_per_second=self._global_batch * self._settings.sequence / seconds,
         )
-        say(
-            f"step {progress.step}/{settings.steps} · nats/token {_row(step_losses)} · "
-            f"grad norm {gradient_norm:.2f} · rate ×{self._last['rate']:.3f} · "
-            f"{tokens_per_second:,.0f} tokens/s"
-        )
+        if not math.isfinite(report.loss):
+            raise FloatingPointError(f"the loss is {report.loss}")
+        self._last = report
+        self._reporter.trained(report)
 
     def _pause(self) -> None:
         """The evaluation and save due after this step; a deadline too near leaves them to the
@@ -317,28 +291,9 @@ class Trainer:
         progress.val_bpb = result.bits_per_byte if finite else None
         progress.val_step_losses = list(result.step_losses) if finite else []
         self._pulse.beat(**self._news())
-        if not self._world.is_main:
-            return
-        losses = list(result.step_losses)
-        self._metrics.write(
-            "eval",
-            progress.step,
-            val_bpb=result.bits_per_byte,
-            val_step_losses=losses,
-            refinement_percent=refinement_percent(losses),
-            tokens=progress.tokens,
-            seconds=seconds,
-            landing=landing,
+        self._reporter.evaluated(
+            progress.step, progress.tokens, result, seconds=seconds, landing=landing
         )
-        say(
-            f"evaluated step {progress.step}: {result.bits_per_byte:.4f} bits/byte · "
-            f"nats/token {_row(losses)} · {seconds:.1f} s"
-        )
-        uniform = math.log(settings.vocab_size)
-        if losses[0] > uniform * 1.0001:
-            warning = f"the first supervision step ({losses[0]:.3f}) is worse than chance"
-            self._metrics.write("warning", progress.step, message=warning, uniform=uniform)
-            say(f"warning: {warning} ({uniform:.3f} nats)")
 
     def _save(self, landing: bool = False) -> None:
         progress, world = self._progress, self._world
@@ -362,16 +317,9 @@ class Trainer:
         self._pulse.beat(
             **self._news(), landing_seconds=round(self._landing.evaluation_s + seconds, 3)
         )
-        if world.is_main:
-            self._metrics.write(
-                "save",
-                progress.step,
-                seconds=seconds,
-                bytes=size,
-                val_bpb=progress.val_bpb,
-                landing=landing,
-            )
-            say(f"saved step {progress.step}: {size / 1e6:.1f} MB in {seconds:.2f} s")
+        self._reporter.saved(
+            progress.step, size, progress.val_bpb, seconds=seconds, landing=landing
+        )
 
     def _write_checkpoint(self, generators: list[Tensor]) -> int:
         settings, progress = self._settings, self._progress
@@ -421,43 +369,26 @@ class Trainer:
         if self._progress.saved_step != self._progress.step:
             self._save(landing)
 
-    # -- words ----------------------------------------------------------------------------------
-
-    def _note_decision(self, cooldown: Cooldown) -> None:
-        if self._world.is_main:
-            self._metrics.write(
-                "decision",
-                self._progress.step,
-                cooldown_from=cooldown.start,
-                cooldown_steps=cooldown.steps,
-            )
-            say(f"cooldown: {cooldown.steps} steps from step {cooldown.start}")
-
     def _news(self) -> dict[str, Any]:
         """What the next heartbeat says."""
         progress, last = self._progress, self._last
         cooldown = self._cooldown()
-        started = cooldown is not None and progress.step >= cooldown.start
-        return {
+        news: dict[str, Any] = {
             "step": progress.step,
             "tokens": progress.tokens,
             "step_seconds": self._landing.median_step_s,
-            "tokens_per_second": last.get("tokens_per_second"),
-            "loss": last.get("loss"),
-            "grad_norm": last.get("grad_norm"),
-            "step_losses": last.get("step_losses", ()),
             "val_bpb": progress.val_bpb,
             "best_bpb": progress.best_bpb,
             "best_step": progress.best_step,
             "saved_step": progress.saved_step,
-            "cooldown_from": cooldown.start if cooldown and started else None,
         }
-
-
-def say(text: str) -> None:
-    """One line of the human log."""
-    print(text, flush=True)
-
-
-def _row(losses: list[float]) -> str:
-    return " ".join(f"{loss:.3f}" for loss in losses)
+        if cooldown is not None and progress.step >= cooldown.start:
+            news["cooldown_from"] = cooldown.start
+        if last is not None:
+            news.update(
+                tokens_per_second=last.tokens_per_second,
+                loss=last.loss,
+                grad_norm=last.gradient_norm,
+                step_losses=tuple(last.step_losses),
+            )
+        return news

@@ -122,7 +122,8 @@ class Pulse:
             self._write()
 
     def end(self, outcome: str, message: str = "") -> None:
-        self.enter("ended", outcome=outcome, message=message[:2000])
+        finite = outcome != "non_finite"
+        self.enter("ended", outcome=outcome, message=message[:2000], finite=finite)
 
     def _account(self) -> None:
         now = self._clock.monotonic()
@@ -185,7 +186,9 @@ class Metrics:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
-        self._board = SummaryWriter(str(self._board_dir), purge_step=step, max_queue=200)
+        self._board = SummaryWriter(
+            str(self._board_dir), purge_step=step, max_queue=200, flush_secs=15
+        )
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """One line; floats that are not finite become null."""

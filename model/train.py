@@ -126,10 +126,11 @@ def _train(
     from model import resume
     from model.checkpoint import CheckpointFolder
     from model.distributed import join_world, parallel
-    from model.loop import Outlets, Trainer, say
+    from model.loop import Outlets, Trainer
     from model.optim import Optimizer
     from model.peaks import peak_flops
     from model.precision import DTYPES, check_dtype
+    from model.reporting import Reporter, say
     from model.trm import TRM, Shape
 
     world = join_world(environment)
@@ -170,10 +171,9 @@ def _train(
             device=device.type,
         )
         say(f"{parameters:,} parameters on {world.size} × {device.type}, from step {step}")
-    outlets = Outlets(checkpoints, metrics, pulse, clock)
-    trainer = Trainer(
-        job, settings, world, data, trained, parallel(model, world), landing, outlets, peak
-    )
+    reporter = Reporter(settings, world, metrics, peak)
+    outlets = Outlets(checkpoints, reporter, pulse, clock)
+    trainer = Trainer(job, settings, world, data, trained, parallel(model, world), landing, outlets)
     outcome = trainer.run()
     world.part()
     return outcome

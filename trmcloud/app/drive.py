@@ -21,7 +21,13 @@ from trmcloud.core.controller import (
     decide,
     govern,
 )
-from trmcloud.core.errors import NoCapacity, ProviderError, StaleEpoch, TrmcloudError
+from trmcloud.core.errors import (
+    AmbiguousCreate,
+    NoCapacity,
+    ProviderError,
+    StaleEpoch,
+    TrmcloudError,
+)
 from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Plan, plan_from_json
 from trmcloud.core.pod_contract import AgentReport, Orders
@@ -31,6 +37,7 @@ from trmcloud.ports import Driver
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0
+_SWEEP_EVERY_S = 30.0
 _STALE_DRIVER_S = 120.0
 _MOST_EVENTS_AT_ONCE = 50
 
@@ -48,6 +55,7 @@ class RunDriver:
     _absent_lists: int = 0
     _beaten_at: float = 0.0
     _governed_at: float = 0.0
+    _swept_at: float | None = None
     _listed_generation: int = field(default=0)
 
     def run(self) -> RunState:
@@ -69,6 +77,12 @@ class RunDriver:
         if now - self._governed_at >= _GOVERN_EVERY_S:
             self._governed_at = now
             land_overdrawn(self.world)
+        if self._swept_at is None:
+            self._swept_at = now
+        elif now - self._swept_at >= _SWEEP_EVERY_S:
+            # A pod that came late, or came twice, is nobody's: whoever is up ends it.
+            self._swept_at = now
+            reap.end(self.world, reap.look(self.world, own_only=True))
         run = self.run()
         for _ in range(_MOST_EVENTS_AT_ONCE):
             if not run.live:
@@ -150,6 +164,8 @@ class RunDriver:
             detail = self._perform(self.run(), action)
         except NoCapacity as error:
             self._append(ev.ActionFailed(action.id, action.verb, "no_capacity", str(error)))
+        except AmbiguousCreate as error:
+            self._append(ev.ActionFailed(action.id, action.verb, "ambiguous", str(error)))
         except TrmcloudError as error:
             if isinstance(error, StaleEpoch):
                 raise

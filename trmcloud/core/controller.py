@@ -162,9 +162,10 @@ def _rent(
 
 
 def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits) -> float:
-    """Seconds until the hard stop: what the reservation buys, and not beyond the plan's own stop
-    unless the run was reopened, when the rest of its budget is all that bounds it."""
-    bought = affordable_seconds(run.reserved, candidate.rate) - traits.kill_latency_s
+    """Seconds until the hard stop: what the reservation buys beside storage, and not beyond the
+    plan's own stop unless the run was reopened, when the rest of its budget is all that bounds it."""
+    for_rent = run.reserved - candidate.storage
+    bought = affordable_seconds(for_rent, candidate.rate) - traits.kill_latency_s
     if run.settled and bought != inf:
         return max(0.0, bought)
     return max(0.0, min(candidate.hard_stop_s, bought))
@@ -230,7 +231,7 @@ def _watch(
         return noted
     pod_id = generation.pod_id or ""
     landing_s = plan.candidate(generation.candidate_id).landing_s
-    reason = _why_terminate(run, generation, traits, report, landing_s, now)
+    reason = _why_terminate(run, generation, traits, seen, report, landing_s, now)
     if reason:
         action = _next_attempt(run, TERMINATE, generation, pod_id, reason, now)
         return Decision(actions=(action,) if action else ())
@@ -272,6 +273,7 @@ def _why_terminate(
     run: RunState,
     generation: Generation,
     traits: ProviderTraits,
+    seen: Observation,
     report: AgentReport | None,
     landing_s: float,
     now: float,
@@ -292,10 +294,13 @@ def _why_terminate(
         patience_s = min(landing_s, generation.hard_stop_at - generation.soft_stop_at)
         if now >= run.stop_at + patience_s + traits.end_grace_s:
             return "it did not land when told to"
-    if generation.billed_rate is not None:
+    # What the list says now: a price may rise after boot, too.
+    pod = _find(seen, generation)
+    billed_rate = pod.rate if pod is not None else generation.billed_rate
+    if billed_rate is not None:
         tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
-        if generation.billed_rate.micros > tolerated:
-            return f"billed {generation.billed_rate}/h, planned {generation.rate}/h"
+        if billed_rate.micros > tolerated:
+            return f"billed {billed_rate}/h, planned {generation.rate}/h"
     return ""
 
 

@@ -51,6 +51,7 @@ class StubCandidate:
     soft_stop_s: float = 2900.0
     hard_stop_s: float = 3000.0
     landing_s: float = 100.0
+    storage: Usd = ZERO
 
 
 @dataclass(frozen=True)

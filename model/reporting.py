@@ -1,0 +1,140 @@
+"""What a training says of itself, for programs (``metrics.jsonl``) and for people (the log).
+
+Only rank 0 speaks; on the others every method returns at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Sequence
+
+from model.distributed import World
+from model.evaluate import Evaluation
+from model.loss import refinement_percent
+from model.schedule import Cooldown
+from model.telemetry import Metrics
+from trmcloud.core.flops import work_of
+from trmcloud.core.recipe import PhaseRecipe
+
+#: Losses above uniform guessing by less than this share are rounding.
+_CHANCE_MARGIN = 1e-4
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One logged step: means over all ranks, rates measured over recent steps."""
+
+    step: int
+    tokens: int
+    step_losses: Sequence[float]
+    ce: float
+    reward: float
+    gradient_norm: float
+    rate: float
+    """The schedule's factor that this step was taken with."""
+    step_seconds: float
+    tokens_per_second: float
+
+    @property
+    def loss(self) -> float:
+        return (self.ce - self.reward) / len(self.step_losses)
+
+
+class Reporter:
+    """Lines of metrics, each with its line of the log."""
+
+    def __init__(
+        self,
+        settings: PhaseRecipe,
+        world: World,
+        metrics: Metrics,
+        peak_flops: float | None = None,
+    ) -> None:
+        self._settings, self._world, self._metrics = settings, world, metrics
+        self._peak_flops = peak_flops
+        self._flops_per_token = work_of(settings).train_flops
+
+    def trained(self, report: StepReport) -> None:
+        if not self._world.is_main:
+            return
+        losses = list(report.step_losses)
+        self._metrics.write(
+            "train",
+            report.step,
+            loss=report.loss,
+            ce=report.ce,
+            reward=report.reward,
+            step_losses=losses,
+            grad_norm=report.gradient_norm,
+            lr=report.rate,
+            tokens=report.tokens,
+            refinement_percent=refinement_percent(losses),
+            step_seconds=report.step_seconds,
+            tokens_per_second=report.tokens_per_second,
+            **self._mfu(report.tokens_per_second),
+        )
+        say(
+            f"step {report.step}/{self._settings.steps} · nats/token {_row(losses)} · "
+            f"grad norm {report.gradient_norm:.2f} · rate ×{report.rate:.3f} · "
+            f"{report.tokens_per_second:,.0f} tokens/s"
+        )
+
+    def evaluated(
+        self, step: int, tokens: int, result: Evaluation, *, seconds: float, landing: bool
+    ) -> None:
+        if not self._world.is_main:
+            return
+        losses = list(result.step_losses)
+        self._metrics.write(
+            "eval",
+            step,
+            val_bpb=result.bits_per_byte,
+            val_step_losses=losses,
+            refinement_percent=refinement_percent(losses),
+            tokens=tokens,
+            seconds=seconds,
+            landing=landing,
+        )
+        say(
+            f"evaluated step {step}: {result.bits_per_byte:.4f} bits/byte · "
+            f"nats/token {_row(losses)} · {seconds:.1f} s"
+        )
+        uniform = math.log(self._settings.vocab_size)
+        if losses[0] > uniform * (1 + _CHANCE_MARGIN):
+            warning = f"the first supervision step ({losses[0]:.3f}) is worse than chance"
+            self._metrics.write("warning", step, message=warning, uniform=uniform)
+            say(f"warning: {warning} ({uniform:.3f} nats)")
+
+    def saved(
+        self, step: int, size_bytes: int, bpb: float | None, *, seconds: float, landing: bool
+    ) -> None:
+        if not self._world.is_main:
+            return
+        self._metrics.write(
+            "save", step, seconds=seconds, bytes=size_bytes, val_bpb=bpb, landing=landing
+        )
+        say(f"saved step {step}: {size_bytes / 1e6:.1f} MB in {seconds:.2f} s")
+
+    def decided(self, step: int, cooldown: Cooldown) -> None:
+        if not self._world.is_main:
+            return
+        self._metrics.write(
+            "decision", step, cooldown_from=cooldown.start, cooldown_steps=cooldown.steps
+        )
+        say(f"cooldown: {cooldown.steps} steps from step {cooldown.start}")
+
+    def _mfu(self, tokens_per_second: float) -> dict[str, float]:
+        if not self._peak_flops:
+            return {}
+        flops = tokens_per_second * self._flops_per_token
+        return {"mfu": flops / (self._peak_flops * self._world.size)}
+
+
+def say(text: str) -> None:
+    """One line of the human log."""
+    print(text, flush=True)
+
+
+def _row(losses: Sequence[float]) -> str:
+    return " ".join(f"{loss:.3f}" for loss in losses)
