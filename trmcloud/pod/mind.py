@@ -326,6 +326,12 @@ class GuardMind:
                 return self.START
         return self.WATCH
 
+    def seconds_left(self, now: Instant) -> float | None:
+        """Until this guardian kills by itself; None while it knows no lease."""
+        if self._anchor is None:
+            return None
+        return self._anchor.seconds_left(now) + HARD_STOP_GRACE_S
+
     def _end(self, why: str) -> str:
         self.why = why
         return self.END
