@@ -1,0 +1,86 @@
+"""What a fault needs to strike: a world, an instant, and dice of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trmcloud.sim.account import Rented
+from trmcloud.sim.play import START_AT
+from trmcloud.sim.scenario import Scenario
+from trmcloud.sim.world import SimWorld, Trap
+
+
+@dataclass(frozen=True)
+class Arms:
+    """One fault about to be set in one world. ``rng`` is the fault's own, so that taking another
+    fault away leaves this one as it was."""
+
+    number: str
+    world: SimWorld
+    scenario: Scenario
+    rng: random.Random
+
+    def some_time(self, low: float = 0.0, high: float = 1.0) -> float:
+        """An instant between two shares of a run's longest time, as true epoch seconds."""
+        wish = self.rng.choice(self.scenario.wishes)
+        whole = wish.plan.candidates[0].hard_stop_s
+        return START_AT + wish.at_s + 1.0 + whole * self.rng.uniform(low, high)
+
+    def soon(self) -> float:
+        """Before the first pod is asked for."""
+        return START_AT
+
+    def strike(self, at: float, text: str, act: Callable[[], None]) -> None:
+        def now() -> None:
+            self.world.fire(self.number, text)
+            act()
+            self.world.poke()
+
+        self.world.queue.at(at, now)
+
+    def strike_pod(self, at: float, text: str, act: Callable[[Rented], None]) -> None:
+        """Likewise for one of our living pods; without one nothing is fired."""
+
+        def now() -> None:
+            ours = [r for r in self.world.living() if r.pod_id not in self.world.check.foreign]
+            if ours:
+                self.world.fire(self.number, f"{ours[0].pod_id} {text}")
+                act(ours[0])
+                self.world.poke()
+
+        self.world.queue.at(at, now)
+
+    def trap(
+        self,
+        point: str,
+        kind: str,
+        *,
+        sleep_s: float = 0.0,
+        stops_machine: bool = False,
+        skip: int = 0,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self.world.armed.append(
+            Trap(self.number, point, kind, sleep_s, stops_machine, skip, then)
+        )
+
+    def for_a_while(self, knob: str, at: float, seconds: float, text: str) -> None:
+        """Until ``at + seconds`` the named knob holds that instant."""
+
+        def turn() -> None:
+            until = self.world.queue.now + seconds
+            setattr(self.world.knobs, knob, max(until, getattr(self.world.knobs, knob)))
+            self.world.queue.at(until + 1.0, self.world.poke)
+
+        self.strike(at, f"{text} for {seconds:.0f} s", turn)
+
+    def set_knob(self, knob: str, value: object, text: str, at: float | None = None) -> None:
+        def turn() -> None:
+            setattr(self.world.knobs, knob, value)
+
+        self.strike(self.soon() if at is None else at, text, turn)
+
+
+Fault = Callable[[Arms], None]

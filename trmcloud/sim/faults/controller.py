@@ -1,0 +1,177 @@
+"""Faults 1–14: controllers that die, sleep, double, and clocks that lie."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from trmcloud.app.drive import RunDriver
+from trmcloud.core.run_state import RunState
+from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.machines import Machine
+from trmcloud.sim.process import Process
+
+MINUTE_S, HOUR_S = 60.0, 3600.0
+
+
+def _kill_at(*points: str) -> Fault:
+    def arm(arms: Arms) -> None:
+        arms.trap(arms.rng.choice(points), "kill", skip=arms.rng.choice((0, 0, 0, 1)))
+
+    return arm
+
+
+def _asleep(arms: Arms) -> None:
+    """The laptop's lid is shut, perhaps in the middle of a call."""
+    seconds = MINUTE_S * 4320 ** arms.rng.random()
+    if arms.rng.random() < 0.4:
+        point = arms.rng.choice(("create.before", "PodIntended.after", "ActionStarted.after", "*"))
+        skip = arms.rng.randint(0, 12) if point == "*" else 0
+        arms.trap(point, "stop", sleep_s=seconds, stops_machine=True, skip=skip)
+        return
+    laptop = arms.world.laptop
+
+    def shut() -> None:
+        laptop.awake = False
+        arms.world.felt(arms.number)
+        arms.world.queue.after(seconds, partial(_wake, arms, laptop))
+
+    arms.strike(arms.some_time(), f"the laptop sleeps {seconds / 60:.0f} min", shut)
+
+
+def _wake(arms: Arms, machine: Machine) -> None:
+    machine.awake = True
+    arms.world.poke()
+
+
+def _disk_full(arms: Arms) -> None:
+    arms.for_a_while(
+        "disk_full_until", arms.some_time(0, 1.05), arms.rng.uniform(30, 4000), "ledger disk full"
+    )
+
+
+def _take_over(arms: Arms, machine: Machine) -> bool:
+    """Another controller seizes a live run; whoever drove it does not know."""
+    world = arms.world
+    live = [run for run in world.ledger.read().runs.values() if run.live]
+    if not live:
+        return False
+    run: RunState = arms.rng.choice(live)
+    process = Process(world, machine, "launch", run.project)
+
+    def seize() -> None:
+        epoch = process.world.ledger.take_over(run.run_id, process.who, process.world.wall())
+        process.drive(RunDriver(process.world, run.run_id, epoch))
+
+    process.do(seize)
+    if process.alive and process.driver is None:
+        process.kill()
+    return process.alive
+
+
+def _two_controllers(arms: Arms) -> None:
+    def second() -> None:
+        if _take_over(arms, arms.world.server):
+            arms.world.felt(arms.number)
+
+    arms.strike(arms.some_time(0, 0.8), "a second controller takes over", second)
+
+
+def _mixed_versions(arms: Arms) -> None:
+    arms.for_a_while(
+        "ledger_too_new_until", arms.some_time(0, 1.05), arms.rng.uniform(60, 7200),
+        "a newer version wrote to the ledger",
+    )  # fmt: skip
+
+
+def _jump(arms: Arms) -> None:
+    """A clock jumps: the laptop's, or a pod's in the middle of its work."""
+    seconds = arms.rng.choice((-1, 1)) * arms.rng.choice((HOUR_S, 24 * HOUR_S))
+    if arms.rng.random() < 0.5:
+        _shift(arms, arms.world.laptop, seconds, arms.some_time(-0.02, 1.0))
+        return
+
+    def jump(rented: object) -> None:
+        pod = rented.pod  # type: ignore[attr-defined]
+        pod.machine.offset_s += seconds
+        arms.world.felt(arms.number)
+        pod.poke()
+
+    arms.strike_pod(arms.some_time(0.05, 1.0), f"clock jumps {seconds:+.0f} s", jump)
+
+
+def _shift(arms: Arms, machine: Machine, seconds: float, at: float) -> None:
+    back_s = arms.rng.uniform(600, 48 * HOUR_S)
+
+    def jump() -> None:
+        machine.offset_s += seconds
+        arms.world.felt(arms.number)
+
+        def right() -> None:
+            machine.offset_s = 0.0
+            arms.world.poke()
+
+        arms.world.queue.after(back_s, right)
+
+    arms.strike(at, f"{machine.name}'s clock jumps {seconds:+.0f} s", jump)
+
+
+def _pod_skew(arms: Arms) -> None:
+    seconds = arms.rng.choice((-1, 1)) * 10 * 360 ** arms.rng.random()
+
+    def skew() -> None:
+        arms.world.knobs.pod_skew_s = seconds
+        arms.world.felt(arms.number)
+
+    arms.strike(arms.soon(), f"pods' clocks are {seconds:+.0f} s off", skew)
+
+
+def _summer_time(arms: Arms) -> None:
+    """Somebody sets a machine's clock to local time by hand."""
+    _shift(arms, arms.world.laptop, arms.rng.choice((-HOUR_S, HOUR_S)), arms.some_time())
+
+
+def _stopped(arms: Arms) -> None:
+    """SIGSTOP for longer than the lease: everything on a pod, or a controller in mid-call."""
+    if arms.rng.random() < 0.5:
+        whole = arms.scenario.wishes[0].plan.candidates[0].hard_stop_s
+        arms.trap("*", "stop", sleep_s=whole * 1.2, skip=arms.rng.randint(0, 30))
+        return
+
+    def stop(rented: object) -> None:
+        pod = rented.pod  # type: ignore[attr-defined]
+        left = pod.lease.hard_stop_at - pod.machine.now().wall
+        pod.stopped_until = arms.world.queue.now + max(60.0, left + arms.rng.uniform(60, 7200))
+        arms.world.felt(arms.number)
+
+    arms.strike_pod(arms.some_time(0.05, 1.0), "guardian and agent are stopped", stop)
+
+
+def _zombie(arms: Arms) -> None:
+    """61: a controller stops in mid-call, another takes over, and the first one goes on."""
+
+    def other() -> None:
+        arms.world.queue.after(5.0, lambda: _take_over(arms, arms.world.server))
+
+    arms.trap(
+        arms.rng.choice(("*", "ActionStarted.after", "orders", "terminate.before")), "stop",
+        sleep_s=arms.rng.uniform(60, 3600), skip=arms.rng.randint(0, 10), then=other,
+    )  # fmt: skip
+
+
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "1": ("killed before the intent", _kill_at("PodIntended.before", "open.before")),
+    "2": ("killed after the intent", _kill_at("PodIntended.after", "open.after")),
+    "3": ("killed after the create, before its id", _kill_at("create.after", "create.before")),
+    "4": ("killed in the middle of a fetch", _kill_at("fetch.mid")),
+    "5": ("killed before the delete", _kill_at("terminate.before", "ResultKnown.after")),
+    "6": ("killed between delete and settlement", _kill_at("terminate.after", "PodGone.after")),
+    "7": ("laptop asleep", _asleep),
+    "8": ("ledger's disk full", _disk_full),
+    "9": ("two controllers", _two_controllers),
+    "10": ("mixed versions", _mixed_versions),
+    "11": ("a clock jumps", _jump),
+    "12": ("pods' clocks are skewed", _pod_skew),
+    "13": ("a clock is set to local time", _summer_time),
+    "14": ("stopped for longer than the lease", _stopped),
+    "61": ("a fenced controller goes on", _zombie),
+}

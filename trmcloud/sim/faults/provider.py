@@ -1,0 +1,217 @@
+"""Faults 15–42: providers that lie, lag, forget and raise prices; the ledger's own troubles."""
+
+from __future__ import annotations
+
+from trmcloud.core import events as ev
+from trmcloud.core.money import Usd
+from trmcloud.sim.account import Rented
+from trmcloud.sim.faults.arm import Arms, Fault
+
+HOUR_S = 3600.0
+
+
+def _next(knob: str, value: str, text: str) -> Fault:
+    def arm(arms: Arms) -> None:
+        arms.set_knob(knob, value, text)
+
+    return arm
+
+
+def _omits(arms: Arms) -> None:
+    if arms.rng.random() < 0.5:
+        arms.set_knob("list_flickers", True, "lists flicker while a pod is new")
+    else:
+        arms.set_knob("list_omits_s", arms.rng.uniform(30, 240), "lists omit new pods")
+
+
+def _shows_dead(arms: Arms) -> None:
+    arms.set_knob("lists_dead_s", arms.rng.uniform(30, 3600), "lists show dead pods as running")
+
+
+def _window(knob: str, low_s: float, high_s: float, text: str, *, end: float = 1.1) -> Fault:
+    def arm(arms: Arms) -> None:
+        arms.for_a_while(knob, arms.some_time(-0.02, end), arms.rng.uniform(low_s, high_s), text)
+
+    return arm
+
+
+def _offline(arms: Arms) -> None:
+    machine = arms.rng.choice((arms.world.laptop, arms.world.laptop, arms.world.server))
+    seconds = 30 * 240 ** arms.rng.random()
+
+    def cut() -> None:
+        machine.online = False
+
+        def back() -> None:
+            machine.online = True
+            arms.world.poke()
+
+        arms.world.queue.after(seconds, back)
+
+    arms.strike(arms.some_time(-0.02, 1.1), f"{machine.name} is offline {seconds:.0f} s", cut)
+
+
+def _garbage(arms: Arms) -> None:
+    if arms.rng.random() < 0.5:
+        arms.set_knob("statuses_unknown", True, "statuses nobody knows")
+    else:
+        _window("garbage_until", 30, 3600, "answers are no JSON")(arms)
+
+
+def _no_capacity(arms: Arms) -> None:
+    arms.for_a_while("no_capacity_until", arms.soon(), 30 * 240 ** arms.rng.random(), "sold out")
+
+
+def _dearer(arms: Arms) -> None:
+    factor = arms.rng.uniform(1.05, 2.0)
+    if arms.rng.random() < 0.5:
+        arms.set_knob("price_at_boot", factor, f"pods cost {factor:.2f} × the quote")
+        return
+
+    def reprice(rented: Rented) -> None:
+        rented.reprice(int(rented.rate_micros * factor), arms.world.queue.now)
+        arms.world.felt(arms.number)
+
+    arms.strike_pod(arms.some_time(0.05, 0.95), f"costs {factor:.2f} × from now on", reprice)
+
+
+def _bill_lags(arms: Arms) -> None:
+    arms.set_knob("bill_lag_s", arms.rng.uniform(600, 24 * HOUR_S), "bills lag")
+
+
+def _storage_tail(arms: Arms) -> None:
+    least = min(c.storage.micros for w in arms.scenario.wishes for c in w.plan.candidates)
+    tail = int(least * arms.rng.random())
+    if tail:
+        arms.set_knob("storage_tail_micros", tail, "storage is billed after the delete")
+
+
+def _broke(arms: Arms) -> None:
+    def broke() -> None:
+        for account in arms.world.accounts.values():
+            if account.habits.prepaid and account.living:
+                account.out_of_money()
+                arms.world.felt(arms.number)
+
+    if any(account.habits.prepaid for account in arms.world.accounts.values()):
+        arms.strike(arms.some_time(0.02, 1.0), "the balance is $0", broke)
+
+
+def _preempted(arms: Arms) -> None:
+    def lose(rented: Rented) -> None:
+        rented.account.host_lost(rented, "preempted")
+        arms.world.felt(arms.number)
+
+    arms.strike_pod(arms.some_time(0.02, 1.0), "is preempted", lose)
+
+
+def _host_lost(arms: Arms) -> None:
+    def lose(rented: Rented) -> None:
+        rented.account.host_lost(rented, "host lost")
+        arms.world.files.checkpoints.pop(rented.run_id, None)
+        rented.pod.report = rented.pod.durable_report = None
+        arms.world.felt(arms.number)
+
+    arms.strike_pod(arms.some_time(0.02, 1.0), "host and volume are lost", lose)
+
+
+def _restarted(arms: Arms) -> None:
+    seconds = arms.rng.uniform(30, 900)
+
+    def restart(rented: Rented) -> None:
+        if not rented.pod.running or rented.account.habits.self_ends == "exit":
+            return
+        knobs = arms.world.knobs
+        knobs.link_down_until = max(knobs.link_down_until, arms.world.queue.now + seconds)
+        rented.pod.restart_container(wiped=arms.rng.random() < 0.5)
+        arms.world.felt(arms.number)
+
+    arms.strike_pod(arms.some_time(0.02, 1.0), "restarts with another address", restart)
+
+
+def _timer_ignored(arms: Arms) -> None:
+    """The provider forgets a pod's own deadline, and its guardian is dead: others must act."""
+
+    def ignore(rented: Rented) -> None:
+        rented.pod.kill_guardian()
+        rented.pod.guard = None
+        rented.pod.kill_agent()
+        arms.world.felt(arms.number)
+
+    if any(a.habits.ignores_timer for a in arms.world.accounts.values()):
+        arms.strike_pod(arms.some_time(0.05, 0.9), "has no guard, its timer is ignored", ignore)
+
+
+def _backup(arms: Arms) -> None:
+    """The ledger's file is put back to what it was some time ago."""
+    world = arms.world
+    kept: list[object] = []
+
+    def restore() -> None:
+        world.check.forgotten = True
+        world.ledger.restore(kept[0])
+        world.felt(arms.number)
+
+    at = arms.some_time(0.02, 0.9)
+    world.queue.at(at, lambda: kept.append(world.ledger.backup()))
+    arms.strike(at + arms.rng.uniform(1, 7200), "an old backup of the ledger is restored", restore)
+
+
+def _cap_cut(arms: Arms) -> None:
+    def cut() -> None:
+        ledger = arms.world.ledger
+        held = sum(r.settled.micros + r.reserved.micros for r in ledger.read().runs.values())
+        cap = Usd.from_micros(int(held * arms.rng.random()))
+        ledger.set_cap(ev.CapSet("account", "", cap, "user"), arms.world.queue.now)
+        arms.world.check.cut(arms.world.queue.now)
+        if held:
+            arms.world.felt(arms.number)
+
+    arms.strike(arms.some_time(0.02, 0.95), "the account's cap is cut", cut)
+
+
+def _cap_raised(arms: Arms) -> None:
+    """Raised just as a reservation is being judged."""
+    if arms.scenario.account_cap is None:
+        return
+
+    def raised() -> None:
+        ledger = arms.world.ledger
+        cap = ledger.read().caps.get(("account", ""))
+        if cap is not None:
+            more = Usd.from_micros(int(cap.micros * arms.rng.uniform(1.0, 1.5)))
+            ledger.set_cap(ev.CapSet("account", "", more, "user"), arms.world.queue.now)
+
+    arms.trap(arms.rng.choice(("open.before", "reopen.before")), "raise", then=raised)
+
+
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "15": ("create fails but made", _next("next_create", "fails but made", "a create will fail")),
+    "16": ("create times out, the pod comes late", _next("next_create", "late", "a create is slow")),
+    "17": ("create makes two", _next("next_create", "twice", "a create will make two")),
+    "18": ("lists omit the new", _omits),
+    "19": ("lists show the dead", _shows_dead),
+    "20": ("delete does nothing", _next("next_delete", "ignored", "a delete will do nothing")),
+    "21": ("delete says 404", _next("next_delete", "404", "a delete will say 404")),
+    "22": ("stuck while terminating", _next("next_delete", "stuck", "a delete will be stuck")),
+    "23": ("429 storm", _window("throttled_until", 30, 1800, "too many requests")),
+    "24": ("5xx for half an hour", _window("outage_until", 300, 3600, "the provider is down")),
+    "25": ("no name, no TLS", _offline),
+    "26": ("answers are garbage", _garbage),
+    "27": ("key revoked", _window("key_revoked_until", 300, 14400, "the key is revoked")),
+    "28": ("no capacity", _no_capacity),
+    "29": ("fewer GPUs than asked for", _next("wrong_gpus", "yes", "pods have half the GPUs")),
+    "30": ("dearer than quoted", _dearer),
+    "31": ("bills lag", _bill_lags),
+    "32": ("storage billed after the delete", _storage_tail),
+    "33": ("balance at $0", _broke),
+    "34": ("preempted", _preempted),
+    "35": ("host and volume lost", _host_lost),
+    "36": ("restart with another address", _restarted),
+    "37": ("provider's timer ignored", _timer_ignored),
+    "38": ("ledger locked", _window("ledger_locked_until", 5, 900, "the ledger is locked")),
+    "39": ("ledger damaged", _window("ledger_damaged_until", 300, 7200, "the ledger is damaged")),
+    "40": ("old backup restored", _backup),
+    "41": ("budget cut below what is spent", _cap_cut),
+    "42": ("budget raised meanwhile", _cap_raised),
+}

@@ -1,0 +1,180 @@
+"""Faults 43–64: checkpoints, links, disks, trainers, guards, and hostile words."""
+
+from __future__ import annotations
+
+from trmcloud.core import manifest as mf
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import CheckpointError
+from trmcloud.sim.account import Rented
+from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.trainer import Ill
+
+
+def _damage(number: str) -> Fault:
+    def arm(arms: Arms) -> None:
+        arms.set_knob("next_damage", number, "a checkpoint will be damaged", arms.some_time(0, 0.8))
+
+    return arm
+
+
+def _pod_disk_full(arms: Arms) -> None:
+    arms.set_knob("pod_disk_full", True, "the pod's disk is full", arms.some_time(0.02, 0.9))
+
+
+def _fetch_fails(text: str) -> Fault:
+    def arm(arms: Arms) -> None:
+        arms.set_knob("fetch_fails", arms.number, text)
+
+    return arm
+
+
+def _stale_pointer(arms: Arms) -> None:
+    """A list of checkpoints lacks the newest: what is chosen must still be whole."""
+
+    def stale() -> None:
+        for run_id, kept in arms.world.files.checkpoints.items():
+            if len(kept) > 1:
+                kept[-1].readable = False
+                arms.world.felt(arms.number)
+                arms.world.say(f"the newest of {run_id} is not listed yet")
+
+    arms.strike(arms.some_time(0.3, 1.0), "stale reads of the store", stale)
+
+
+def _link_down(low_s: float, high_s: float, text: str) -> Fault:
+    def arm(arms: Arms) -> None:
+        seconds = arms.rng.uniform(low_s, high_s)
+        arms.for_a_while("link_down_until", arms.some_time(0.02, 1.0), seconds, text)
+
+    return arm
+
+
+def _partitioned(arms: Arms) -> None:
+    """The guard hears nobody, and nobody hears it."""
+    seconds = arms.rng.uniform(300, 14400)
+    at = arms.some_time(0.02, 1.05)
+    arms.for_a_while("link_down_until", at, seconds, "the pod is cut off")
+    arms.for_a_while("pod_api_down_until", at, seconds, "the pod reaches no API")
+
+
+def _nan_wins(arms: Arms) -> None:
+    arms.set_knob("nan_scores", True, "evaluations come to nothing", arms.some_time(0.1, 0.8))
+
+
+def _local_disk_full(arms: Arms) -> None:
+    arms.set_knob("fetch_fails", arms.number, "this disk is full")
+
+
+def _ill(kind: str) -> Fault:
+    def arm(arms: Arms) -> None:
+        wish = arms.rng.choice(arms.scenario.wishes)
+        expected = wish.plan.candidates[0].soft_stop_s
+        after = arms.rng.choice((arms.rng.uniform(0, 60), arms.rng.uniform(0, expected)))
+        truth = arms.world.truths[wish.run_id]
+        truth.illnesses.append(Ill(kind, after, arms.number))
+
+    return arm
+
+
+def _ill_again(*kinds: str) -> Fault:
+    def arm(arms: Arms) -> None:
+        kind = arms.rng.choice(kinds)
+        for _ in range(arms.rng.choice((1, 1, 2, 5))):
+            _ill(kind)(arms)
+
+    return arm
+
+
+def _guard_killed(arms: Arms) -> None:
+    """The agent, its guardian, or the agent in the middle of an act."""
+    what = arms.rng.choice(("agent", "guardian", "both", "mid-act", "mid-act"))
+    point = arms.rng.choice(("start", "started", "trainer", "report"))
+
+    def strike(rented: Rented) -> None:
+        arms.world.felt(arms.number)
+        if what == "mid-act":
+            rented.pod.trap(point)
+        if what in ("agent", "both"):
+            rented.pod.kill_agent()
+        if what in ("guardian", "both"):
+            rented.pod.kill_guardian()
+
+    at = arms.some_time(0.0, 1.0) if what != "mid-act" else arms.some_time(0.0, 0.5)
+    arms.strike_pod(at, f"{what} is killed", strike)
+
+
+def _slow(arms: Arms) -> None:
+    arms.set_knob("slow_factor", arms.rng.uniform(1.3, 4.0), "GPUs are slow")
+
+
+_HOSTILE = (
+    '{"version": 1}',
+    "[" * 5000,
+    '{"version": 1, "files": [{"name": "../../.ssh/authorized_keys"}]}',
+    "NaN",
+    '{"version": 1, "run_id": "r", "phase": "fast", "step": -1, "files": []}',
+    '{"version":1,"run_id":"r-1","phase":"fast","step":3,"tokens":1,"created_at":1,"recipe":"x",'
+    '"settings":{},"world_size":1,"val_bpb":1.0,"step_losses":[],"cooled":false,"data_sha256":"",'
+    '"tokenizer_sha256":"","files":[{"name":"../weights.safetensors","kind":"weights",'
+    '"size_bytes":1,"sha256":"' + "0" * 64 + '"}]}',
+    '{"version":1,"run_id":"r-1","phase":"fast","step":3,"tokens":1,"created_at":1,"recipe":"x",'
+    '"settings":{},"world_size":1,"val_bpb":1.0,"step_losses":[],"cooled":false,"data_sha256":"",'
+    '"tokenizer_sha256":"","files":[{"name":"weights.pkl","kind":"weights",'
+    '"size_bytes":1,"sha256":"' + "0" * 64 + '"}]}',
+)
+
+
+def _hostile_manifest(arms: Arms) -> None:
+    def offer() -> None:
+        text = arms.rng.choice(_HOSTILE)
+        try:
+            mf.from_json(text, "a pod")
+        except CheckpointError:
+            arms.world.felt(arms.number)
+        else:
+            arms.world.check.fail("I3", "a hostile manifest was accepted")
+
+    arms.strike(arms.some_time(), "a pod offers a hostile manifest", offer)
+
+
+def _injected(arms: Arms) -> None:
+    """Words from a pod that are no contract, or would steer a terminal."""
+
+    def inject() -> None:
+        arms.world.knobs.garbled_reports = True
+        shown = contract.strip_control("\x1b[2J\x9b31m\u202eok\r")
+        if any(ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" for c in shown):
+            arms.world.check.fail("I9", "control characters reach the terminal")
+        for text in ("{}", "null", '{"version": 2}', "[" * 2000):
+            try:
+                contract.load_report(text)
+            except contract.ContractError:
+                continue
+            arms.world.check.fail("I9", "a garbled report was accepted")
+
+    arms.strike(arms.some_time(), "the pod's words are garbled", inject)
+
+
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "43": ("torn file", _damage("43")),
+    "44": ("renamed, but its bytes lost", _damage("44")),
+    "45": ("bit flip", _damage("45")),
+    "46": ("a rank's shard is missing", _damage("46")),
+    "47": ("pod's disk full", _pod_disk_full),
+    "48": ("5xx after the upload succeeded", _fetch_fails("the store fails after success")),
+    "49": ("abandoned multipart upload", _damage("49")),
+    "50": ("stale pointer", _stale_pointer),
+    "51": ("SSH drops", _link_down(10, 900, "SSH drops")),
+    "52": ("link too slow to evacuate", _link_down(3600, 90000, "the link is too slow")),
+    "53": ("NaN metric", _nan_wins),
+    "54": ("local disk full", _local_disk_full),
+    "55": ("collective hangs", _ill_again("hang", "deaf")),
+    "56": ("out of memory", _ill("out_of_memory")),
+    "57": ("loss is NaN", _ill("non_finite")),
+    "58": ("a rank is killed", _ill_again("lost", "crashed")),
+    "59": ("guard killed", _guard_killed),
+    "60": ("guard partitioned", _partitioned),
+    "62": ("slow GPU", _slow),
+    "63": ("hostile manifest", _hostile_manifest),
+    "64": ("hostile words", _injected),
+}

@@ -1,0 +1,361 @@
+"""What always holds, judged by ground truth after every event. The provider's bill is the judge.
+
+I1 money · I2 no orphan · I3 checkpoints · I4 ledger = bill · I5 one pod per generation, intent
+before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 (bit-exact resume) is
+the trainer's own test.
+
+``exposed`` is the one predicate for time in which no layer could act: the promise counts the other
+time, and the bill may exceed a budget by at most rate × exposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from trmcloud.core.budget import fold_ledger, month_of
+from trmcloud.core.run_state import State
+
+if TYPE_CHECKING:
+    from trmcloud.sim.account import Rented
+    from trmcloud.sim.process import Process
+    from trmcloud.sim.world import SimWorld
+
+REACTION_S = 120.0
+"""A controller that is up and heard must have acted by then."""
+GUARD_REACTION_S = 25.0
+"""So must a guardian that could end its pod."""
+ORPHAN_S = 180.0
+"""REACTION_S and the longest delete."""
+CLOCK_OFF_S = 5.0
+CANARY = "rpa_CANARY"
+
+
+class Violated(Exception):
+    """An invariant does not hold."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+
+
+@dataclass
+class Worst:
+    """The most any run's bill exceeded its budget, in micro-dollars and seconds of exposure."""
+
+    over_micros: int = 0
+    over_exposed_micros: int = 0
+    exposed_s: float = 0.0
+
+
+class Invariants:
+    """Watches one world. ``fail`` raises through whatever was going on."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.worst = Worst()
+        self.epochs: dict[str, int] = {}
+        self.names: dict[str, int] = {}
+        self.extra_of: dict[str, float] = {}
+        self.violation: Violated | None = None
+        self.foreign: set[str] = set()
+        self.forgotten = False
+        self.cuts: list[float] = []
+        self._last_at = world.queue.now
+        self._able_since: float | None = None
+        self._reap_since: float | None = None
+
+    def fail(self, name: str, detail: str) -> None:
+        if self.violation is None:
+            self.violation = Violated(name, detail)
+            self.world.say(f"VIOLATION {name}: {detail}")
+
+    # -- after every event --------------------------------------------------------------------
+
+    def accrue(self) -> None:
+        """Time has passed in the state that the world was left in."""
+        now, since = self.world.queue.now, self._last_at
+        self._last_at = now
+        if now <= since:
+            return
+        for account in self.world.accounts.values():
+            for rented in account.living:
+                if (
+                    now > rented.due_at
+                    or rented.unowned_at is not None
+                    or rented.rate_micros > rented.agreed_micros
+                ):
+                    self._accrue(rented, since, now)
+
+    def look(self) -> None:
+        """Something happened: who can act now, and whose pods are whose?"""
+        now = self.world.queue.now
+        for account in self.world.accounts.values():
+            for rented in account.living:
+                self._own(rented, now)
+        self._abilities(now)
+
+    def _abilities(self, now: float) -> None:
+        knobs = self.world.knobs
+        heard = now >= max(
+            knobs.outage_until,
+            knobs.throttled_until,
+            knobs.key_revoked_until,
+            knobs.garbage_until,
+            knobs.ledger_locked_until,
+            knobs.ledger_damaged_until,
+            knobs.ledger_too_new_until,
+            knobs.disk_full_until,
+        )
+        drives = reaps = False
+        if heard:
+            for process in self.world.processes:
+                machine = process.machine
+                if not (process.alive and machine.awake and machine.online and not process.busy):
+                    continue
+                if abs(machine.offset_s) > CLOCK_OFF_S:
+                    continue
+                if process.kind == "reap":
+                    reaps = True
+                elif process.driver is not None:
+                    drives = True
+        if not drives:
+            self._able_since = None
+        elif self._able_since is None:
+            self._able_since = now
+        if not reaps:
+            self._reap_since = None
+        elif self._reap_since is None:
+            self._reap_since = now
+
+    def _own(self, rented: Rented, now: float) -> None:
+        """Whether the ledger still has an open generation for this pod."""
+        run = self.world.ledger.read().runs.get(rented.run_id)
+        generation = run.generation if run is not None else None
+        owned = (
+            generation is not None
+            and generation.open
+            and generation.pod_name == rented.name
+            and generation.pod_id in (None, rented.pod_id)
+        )
+        if owned or rented.pod_id in self.foreign:
+            rented.unowned_at = None
+        elif rented.unowned_at is None:
+            rented.unowned_at = now
+
+    def exposed(self, rented: Rented, since: float, until: float) -> float:
+        """Seconds of (since, until] in which no layer could have ended this pod's billing.
+
+        A layer counts once it has been able for as long as it takes to react.
+        """
+        world = self.world
+        able_at = float("inf")
+        if rented.deleting and not rented.undeletable_until > since:
+            return 0.0
+        if not world.queue.now < rented.undeletable_until:
+            seen_at = max(rented.visible_at, rented.undeletable_until)
+            if self._able_since is not None:
+                able_at = min(able_at, max(self._able_since, seen_at) + REACTION_S)
+            if self._reap_since is not None:
+                due = rented.due_at
+                if rented.unowned_at is not None:
+                    due = min(due, rented.unowned_at)
+                wait = self.reap_every_s + REACTION_S
+                able_at = min(able_at, max(self._reap_since, seen_at, due) + wait)
+            if self._guard_could(rented):
+                late = max(0.0, min(-rented.pod.machine.offset_s, rented.boots_after_s + 5.0))
+                late = late if late > CLOCK_OFF_S else CLOCK_OFF_S
+                able_at = min(
+                    able_at, max(rented.due_at + late, rented.undeletable_until) + GUARD_REACTION_S
+                )
+        return max(0.0, min(until, able_at) - since)
+
+    reap_every_s = 300.0
+
+    def _guard_could(self, rented: Rented) -> bool:
+        how = rented.account.habits.self_ends
+        if not rented.pod.guards():
+            return False
+        if how == "api":
+            return self.world.knobs.pod_api_works(self.world.queue.now)
+        return how in ("exit", "shutdown")
+
+    def _accrue(self, rented: Rented, since: float, now: float) -> None:
+        if rented.pod_id in self.foreign:
+            return
+        due = now > rented.due_at or rented.unowned_at is not None
+        if due:
+            start = rented.due_at if rented.unowned_at is None else rented.unowned_at
+            start = max(since, min(start, rented.due_at))
+            if now > start:
+                exposed_s = self.exposed(rented, start, now)
+                rented.exposed_s += exposed_s
+                rented.exposed_micros += exposed_s * rented.rate_micros / 3600
+                if not rented.deleting:
+                    rented.overdue_s += now - start - exposed_s
+                if rented.overdue_s > ORPHAN_S:
+                    self.fail(
+                        "I2", f"{rented.pod_id} lived {rented.overdue_s:.0f} s after it was due"
+                    )
+        elif self._able_since is None or now - self._able_since < REACTION_S:
+            more = rented.rate_micros - rented.agreed_micros
+            rented.dear_micros += (now - since) * more / 3600
+        self._money(rented.run_id, now)
+
+    # -- money --------------------------------------------------------------------------------
+
+    def _pods_of(self, run_id: str) -> list[Rented]:
+        return [
+            rented
+            for account in self.world.accounts.values()
+            for rented in account.pods.values()
+            if rented.run_id == run_id and rented.pod_id not in self.foreign
+        ]
+
+    def _money(self, run_id: str, now: float) -> None:
+        """I1: the run's bill ≤ its budget + one billing quantum + rate × exposed."""
+        run = self.world.ledger.read().runs.get(run_id)
+        if run is None or self.forgotten:
+            return
+        bill = allowed = 0
+        exposed = 0.0
+        for rented in self._pods_of(run_id):
+            bill += rented.micros(now) + rented.storage_micros
+            quantum_s = rented.account.habits.least_billed_s
+            allowed += ceil(max(quantum_s, 2.0) * rented.rate_micros / 3600)
+            exposed += rented.exposed_micros + rented.dear_micros
+        over = bill - run.cap.micros - allowed
+        if over > 0:
+            self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)
+            if over > ceil(exposed):
+                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
+
+    def pod_made(self, rented: Rented) -> None:
+        name, run_id = rented.name, rented.run_id
+        self.names[name] = self.names.get(name, 0) + 1
+        if self.names[name] > 1 and "17" not in self.world.felt_faults:
+            twice = self.names[name] == 2 and "17" in self.world.fired
+            if not twice:
+                self.fail("I5", f"a second pod of the name {name}")
+        run = self.world.ledger.read().runs.get(run_id)
+        if self.forgotten:
+            return
+        if run is None or all(g.pod_name != name for g in run.generations):
+            self.fail("I5", f"{rented.pod_id} is made without an intent")
+            return
+        generation = run.generation
+        if generation is not None and generation.pod_name == name and generation.open:
+            need = (rented.due_at - rented.created_at) * generation.rate.micros / 3600
+            if run.reserved.micros + 2 < need - generation.rate.micros / 3600:
+                self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
+
+    def pod_ended(self, rented: Rented) -> None:
+        self._money(rented.run_id, self.world.queue.now)
+
+    def terminated(self, rented: Rented, process: Process) -> None:
+        """A controller asks for a pod's end: never of a foreign one, never of a healthy one."""
+        now = self.world.queue.now
+        if rented.pod_id in self.foreign:
+            if now <= rented.due_at:
+                self.fail("I2", f"{rented.pod_id} is foreign, and was ended")
+            return
+        if rented.ended or abs(process.machine.offset_s) > CLOCK_OFF_S or self.forgotten:
+            return
+        run = self.world.ledger.read().runs.get(rented.run_id)
+        generation = run.generation if run is not None else None
+        if run is None or generation is None or generation.pod_name != rented.name:
+            return
+        healthy = (
+            generation.open
+            and generation.pod_id in (None, rented.pod_id)
+            and run.stop is None
+            and run.result is None
+            and rented.rate_micros <= rented.agreed_micros
+            and now < generation.hard_stop_at - CLOCK_OFF_S
+            and (rented.pod.report is not None and run.state is State.RUNNING)
+        )
+        if healthy:
+            self.fail("needless kill", f"{rented.pod_id} was at work and within its money")
+
+    def cut(self, at: float) -> None:
+        """41: from now on nothing new may be reserved beyond the cap."""
+        self.cuts.append(at)
+
+    # -- the ledger's writes ------------------------------------------------------------------
+
+    def written(self, process: Process, what: str, epoch: int | None, run_id: str) -> None:
+        if epoch is not None:
+            newest = self.epochs.get(run_id, 0)
+            if what in ("open", "reopen", "take_over"):
+                if epoch <= newest and not self.forgotten:
+                    self.fail("I6", f"epoch {epoch} of {run_id} was given out twice")
+                self.epochs[run_id] = epoch
+            elif epoch < newest:
+                self.fail("I6", f"epoch {epoch} wrote {what} to {run_id} after {newest}")
+        if what in ("open", "reopen"):
+            self._caps(run_id)
+        self.world.poke()
+
+    def _caps(self, run_id: str) -> None:
+        """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""
+        ledger = self.world.ledger.read()
+        run = ledger.runs[run_id]
+        month = month_of(run.reserved_at)
+        sums = {("account", ""): 0, ("month", month): 0, ("project", run.project): 0}
+        for other in ledger.runs.values():
+            held = other.settled.micros + other.reserved.micros
+            sums["account", ""] += held
+            if other.reserved_at and month_of(other.reserved_at) == month:
+                sums["month", month] += held
+            if other.project == run.project:
+                sums["project", run.project] += held
+        if run.settled + run.reserved > run.cap:
+            self.fail("I1", f"{run_id} holds more than its budget")
+        for (level, key), held in sums.items():
+            cap = ledger.caps.get((level, key)) or (
+                ledger.caps.get((level, "")) if level == "month" else None
+            )
+            if cap is not None and held > cap.micros:
+                self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
+
+    # -- at the end ---------------------------------------------------------------------------
+
+    def finish(self, *, healed: bool) -> None:
+        """What must hold once the faults have stopped and everything has had its time."""
+        world, now = self.world, self.world.queue.now
+        ledger = world.ledger.read()
+        for rented in world.living():
+            if rented.pod_id not in self.foreign:
+                self.fail("I2", f"{rented.pod_id} still lives")
+        for run in ledger.runs.values():
+            if run.live:
+                self.fail("I7", f"{run.run_id} is still {run.state.value}")
+                continue
+            self._money(run.run_id, now)
+            self._settled(run.run_id)
+        again = fold_ledger(ledger.ledger_id, world.ledger.records())
+        if again.runs != ledger.runs or again.caps != ledger.caps:
+            self.fail("I5", "a replay of the journal comes to another state")
+        if any(CANARY in text for text in world.errors):
+            self.fail("I9", "a secret stands in an error")
+        for account in world.accounts.values():
+            for rented in account.pods.values():
+                self.worst.exposed_s = max(self.worst.exposed_s, rented.exposed_s)
+
+    def _settled(self, run_id: str) -> None:
+        """I4: what the ledger settled is what the provider bills, ± one quantum for each pod."""
+        if self.forgotten:
+            return
+        run = self.world.ledger.read().runs[run_id]
+        bill = slack = 0
+        settled_names = {g.pod_id for g in run.generations}
+        for rented in self._pods_of(run_id):
+            if rented.pod_id not in settled_names:
+                continue
+            bill += rented.micros(self.world.queue.now) + rented.storage_micros
+            slack += ceil(2.0 * rented.rate_micros / 3600)
+        if abs(run.settled.micros - bill) > slack:
+            self.fail("I4", f"{run_id} settled {run.settled}, the bill is {bill / 1e6:.6f}")
+        if run.reserved.micros:
+            self.fail("I4", f"{run_id} is closed and holds {run.reserved}")

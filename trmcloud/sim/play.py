@@ -1,0 +1,340 @@
+"""Playing one scenario: users and controllers act, faults strike, invariants watch."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from trmcloud.app import launch as use_case
+from trmcloud.app.checkpoints import choose, plan_pruning, prune
+from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.core import events as ev
+from trmcloud.core.errors import NotFoundError, TrmcloudError
+from trmcloud.core.money import ZERO
+from trmcloud.core.plan import plan_to_json
+from trmcloud.core.pod_contract import Lease, PhaseLease, PodName
+from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.ports import PodRequest
+from trmcloud.sim.invariants import Invariants, Violated
+from trmcloud.sim.process import Process
+from trmcloud.sim.scenario import Scenario, Wish
+from trmcloud.sim.world import START_AT, SimWorld, Told, Truth
+
+HOUR_S = 3600.0
+_HEAL_AFTER_S = 4 * HOUR_S
+_LONGEST_S = 3 * 24 * HOUR_S
+_RESCUE_EVERY_S = 240.0
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of one seed. ``digest`` is the hash of everything that happened."""
+
+    seed: int
+    digest: str
+    violation: str
+    detail: str
+    hours: float
+    events: int
+    fired: frozenset[str]
+    felt: frozenset[str]
+    over_usd: float
+    over_exposed_usd: float
+    exposed_s: float
+    runs: tuple[tuple[str, str, int, int], ...]
+    """(run id, outcome, billed micro-dollars, cap in micro-dollars)"""
+    ended_by: tuple[str, ...]
+    saved: tuple[int, ...]
+    """The last step of which each run has a whole checkpoint."""
+    told: tuple[Told, ...]
+
+
+def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> Played:
+    """The scenario from launch to the last bill. ``arm`` sets its faults."""
+    rng = random.Random(scenario.seed)
+    world = SimWorld(rng, scenario.providers)
+    world.check = check = Invariants(world)
+    story = _Story(world, scenario)
+    story.begin()
+    if arm is not None:
+        arm(world, scenario)
+    calm_at = START_AT + story.length_s() + _HEAL_AFTER_S
+
+    def over() -> bool:
+        return check.violation is not None or (world.queue.now >= calm_at and story.done())
+
+    broken = lambda: check.violation is not None  # noqa: E731
+    world.queue.run_until(calm_at, check.accrue, check.look, broken)
+    if check.violation is None:
+        story.heal()
+        world.queue.run_until(calm_at + _LONGEST_S, check.accrue, check.look, over)
+    if check.violation is None:
+        check.finish(healed=True)
+        story.judge()
+    return _played(world, scenario, check.violation)
+
+
+class _Story:
+    """What users do, and what they may expect."""
+
+    def __init__(self, world: SimWorld, scenario: Scenario) -> None:
+        self.world, self.scenario = world, scenario
+        self._resumed: set[str] = set()
+
+    def length_s(self) -> float:
+        return max(w.at_s + w.plan.candidates[0].hard_stop_s for w in self.scenario.wishes)
+
+    def begin(self) -> None:
+        world, scenario = self.world, self.scenario
+        if scenario.account_cap is not None:
+            world.ledger.set_cap(ev.CapSet("account", "", scenario.account_cap), world.queue.now)
+        if scenario.foreign:
+            self._foreign_pods()
+        for wish in scenario.wishes:
+            world.truths[wish.run_id] = Truth(wish.plan, wish.shapes)
+            world.queue.after(wish.at_s, partial(self._launch, wish))
+            if wish.stop_after_s:
+                world.queue.after(wish.at_s + wish.stop_after_s, partial(self._stop, wish))
+            if wish.fetch_after_s:
+                world.queue.after(wish.at_s + wish.fetch_after_s, partial(self._fetch, wish))
+        if scenario.reaper != "none":
+            machine = world.laptop if scenario.reaper == "laptop" else world.server
+            reaper = Process(world, machine, "reap")
+            reaper.soon(world.rng.uniform(1, 300))
+        world.queue.after(scenario.looks_every_s, self._look)
+
+    def _foreign_pods(self) -> None:
+        """Pods that are not ours to touch: another ledger's, and one with a name of its own."""
+        world = self.world
+        for account in world.accounts.values():
+            far = int(START_AT + 30 * 24 * HOUR_S)
+            for name in (str(PodName("ffffffff", "r9", 1, far)), "somebody-elses-pod"):
+                lease = Lease(
+                    "r-foreign", name, 1, START_AT, far - 60, far, 60.0,
+                    (PhaseLease("fast", 0.0, 1.0, 1.0),), True, 1.0,
+                )  # fmt: skip
+                rate = self.scenario.wishes[0].plan.candidates[0].rate
+                rented = account.rent_foreign(PodRequest(name, "sim", 8, rate, lease, ()))
+                world.check.foreign.add(rented.pod_id)
+
+    # -- what users do ------------------------------------------------------------------------
+
+    def _launch(self, wish: Wish) -> None:
+        process = Process(self.world, self.world.laptop, "launch", wish.project)
+        process.do(partial(self._start, process, wish))
+        if process.alive and process.driver is None:
+            process.kill()
+
+    def _start(self, process: Process, wish: Wish) -> None:
+        world = process.world
+        reconcile(world)
+        planned = ev.RunPlanned(
+            plan_to_json(wish.plan), wish.plan.cap or ZERO, wish.project, wish.detached
+        )
+        who, at = process.who, world.wall()
+        epoch = world.ledger.open_run(wish.run_id, planned, wish.plan.reservation, who, at)
+        process.drive(RunDriver(world, wish.run_id, epoch))
+        if wish.detached:
+            process.stop_when = lambda run: run.state is State.RUNNING
+
+    def _user(self, act: Callable[[Process], object]) -> object:
+        """One command, from start to end."""
+        process = Process(self.world, self.world.laptop, "user")
+        if not process.up:
+            process.kill()
+            return None
+        got = process.do(lambda: act(process))
+        if process.driver is None:
+            process.kill()
+        return got
+
+    def _stop(self, wish: Wish) -> None:
+        run = self.world.ledger.read().runs.get(wish.run_id)
+        if run is not None and run.live:
+            self._user(lambda p: use_case.request_stop(p.world, wish.run_id, "asked to"))
+            self.world.poke()
+
+    def _look(self) -> None:
+        """The user types a command: whatever nobody drives is brought up to date."""
+        if self.done() and all(w.run_id in self.runs() for w in self.scenario.wishes):
+            return
+        self._user(lambda p: reconcile(p.world))
+        for wish in self.scenario.wishes:
+            run = self.runs().get(wish.run_id)
+            if run is None or run.live or wish.run_id in self._resumed or not wish.resume_after_s:
+                continue
+            if run.outcome in (Outcome.FINISHED, Outcome.GATE_FAILED):
+                continue
+            self._resumed.add(wish.run_id)
+            self.world.queue.after(wish.resume_after_s, partial(self._resume, wish))
+        self.world.queue.after(self.scenario.looks_every_s, self._look)
+
+    def _resume(self, wish: Wish) -> None:
+        process = Process(self.world, self.world.laptop, "launch", wish.project)
+
+        def resume() -> None:
+            process.drive(use_case.resume(process.world, wish.run_id, cap=None))
+
+        process.do(resume)
+        if process.alive and process.driver is None:
+            process.kill()
+
+    def _fetch(self, wish: Wish) -> None:
+        self._user(lambda p: self._fetch_best(p, wish))
+        if wish.run_id in self.runs() and self.world.rng.random() < 0.3:
+            self._user(lambda p: self._prune(p, wish))
+
+    def _fetch_best(self, process: Process, wish: Wish) -> None:
+        world, sim = process.world, self.world
+        run = world.ledger.read().runs.get(wish.run_id)
+        if run is None:
+            return
+        reconcile(world)
+        try:
+            manifest = choose(world, run)
+        except NotFoundError:
+            return
+        kept = sim.files.checkpoints[wish.run_id]
+        found = next(c for c in kept if c.manifest.label == manifest.label)
+        rivals = [c for c in kept if c.readable and c.manifest.phase == manifest.phase]
+        scores = [c.manifest.val_bpb for c in rivals if c.manifest.val_bpb is not None]
+        if scores and manifest.val_bpb != min(scores):
+            sim.check.fail("I3", f"{manifest.label} is not the best of {wish.run_id}")
+        process.cross("fetch.mid")
+        if sim.knobs.fetch_fails:
+            fault, sim.knobs.fetch_fails = sim.knobs.fetch_fails, ""
+            sim.felt(fault)
+            return
+        world.files.fetch(manifest, ("weights.safetensors",), "/sim/into", lambda a, b: None)
+        if not found.whole:
+            sim.check.fail("I3", f"{manifest.label} was fetched and is not whole")
+        note = ev.Fetched(manifest.phase, manifest.step, manifest.sha256, "/sim/into")
+        world.ledger.request(wish.run_id, note, world.wall())
+
+    def _prune(self, process: Process, wish: Wish) -> None:
+        files, run = self.world.files, process.world.ledger.read().runs[wish.run_id]
+        before = {p: _best(files.manifests(wish.run_id), p) for p in ("fast", "extreme")}
+        prune(process.world, plan_pruning(process.world, run, 1))
+        for phase, best in before.items():
+            if best is not None and _best(files.manifests(wish.run_id), phase) != best:
+                self.world.check.fail("I3", f"the best of {phase} was pruned")
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def runs(self) -> dict[str, RunState]:
+        return dict(self.world.ledger.read().runs)
+
+    def done(self) -> bool:
+        world = self.world
+        if any(run.live for run in world.ledger.read().runs.values()):
+            return False
+        return all(rented.pod_id in world.check.foreign for rented in world.living())
+
+    def heal(self) -> None:
+        """Every fault ends, and somebody comes back to the machine."""
+        world = self.world
+        world.say("everything is well again")
+        knobs = world.knobs
+        healed = type(knobs)()
+        healed.bill_lag_s, healed.pod_skew_s = knobs.bill_lag_s, 0.0
+        world.knobs = healed
+        world.armed.clear()
+        for machine in (world.laptop, world.server):
+            machine.awake = machine.online = True
+            machine.offset_s = 0.0
+        world.check.look()
+        rescue = Process(world, world.server, "reap")
+        rescue.every_s = _RESCUE_EVERY_S
+        world.queue.after(1.0, partial(self._rescue, rescue))
+
+    def _rescue(self, rescue: Process) -> None:
+        rescue.do(lambda: reconcile(rescue.world))
+        if not self.done():
+            settling = all(
+                not run.live or run.state is State.SETTLING for run in self.runs().values()
+            )
+            wait_s = 1800.0 if settling else 20.0
+            self.world.queue.after(wait_s, partial(self._rescue, rescue))
+
+    def judge(self) -> None:
+        """Where nothing went wrong, the money must have been used well."""
+        world, check = self.world, self.world.check
+        if world.fired or check.violation is not None:
+            return
+        for wish in self.scenario.wishes:
+            run = self.runs().get(wish.run_id)
+            if run is None or run.outcome is None or wish.stop_after_s:
+                continue
+            self._judge_healthy(wish, run)
+
+    def _judge_healthy(self, wish: Wish, run: RunState) -> None:
+        check = self.world.check
+        fine = (
+            Outcome.FINISHED, Outcome.LANDED, Outcome.GATE_FAILED, Outcome.NEXT_PHASE_REFUSED,
+        )  # fmt: skip
+        if run.outcome not in fine:
+            check.fail("wasteful", f"{run.run_id} was healthy and {run.outcome.value}")  # type: ignore[union-attr]
+        shapes = wish.shapes
+        gate_fails = not shapes["fast"].gate_passes and len(shapes) == 2
+        if (run.outcome is Outcome.GATE_FAILED) != (gate_fails and "fast" in run.gates):
+            check.fail("wasteful", f"the gate of {run.run_id} judged wrongly")
+        if run.outcome is Outcome.FINISHED:
+            name, shape = list(shapes.items())[-1]
+            if run.phases[name].step != shape.steps:
+                check.fail("wasteful", f"{name} of {run.run_id} ended early")
+        if run.outcome is Outcome.LANDED and not wish.resume_after_s:
+            generation = run.generations[-1]
+            lived = (generation.ended_at or 0.0) - generation.intended_at
+            promised = generation.soft_stop_at - generation.intended_at
+            if lived < promised - 60.0:
+                check.fail("wasteful", f"{run.run_id} landed {promised - lived:.0f} s early")
+
+
+def _best(manifests: object, phase: str) -> float | None:
+    scores = [m.val_bpb for m in manifests if m.phase == phase]  # type: ignore[attr-defined]
+    return min((s for s in scores if s is not None), default=None)
+
+
+def _played(world: SimWorld, scenario: Scenario, violation: Violated | None) -> Played:
+    runs, saved, ended = [], [], []
+    now = world.queue.now
+    for run in world.ledger.read().runs.values():
+        pods = [
+            r for a in world.accounts.values() for r in a.pods.values() if r.run_id == run.run_id
+        ]
+        bill = sum(r.micros(now) + r.storage_micros for r in pods)
+        ended += [r.ended_by for r in pods]
+        outcome = run.outcome.value if run.outcome else run.state.value
+        runs.append((run.run_id, outcome, bill, run.cap.micros))
+        whole = [c.manifest.step for c in world.files.checkpoints.get(run.run_id, ()) if c.whole]
+        saved.append(max(whole, default=0))
+    digest = hashlib.sha256()
+    for told in world.told:
+        digest.update(f"{told.at:.6f} {told.text}\n".encode())
+    for record in world.ledger.records():
+        digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
+    digest.update(repr((runs, saved)).encode())
+    worst = world.check.worst
+    return Played(
+        seed=scenario.seed,
+        digest=digest.hexdigest(),
+        violation=violation.name if violation is not None else "",
+        detail=str(violation) if violation is not None else "",
+        hours=(now - START_AT) / HOUR_S,
+        events=world.queue.count,
+        fired=frozenset(world.fired),
+        felt=frozenset(world.felt_faults),
+        over_usd=worst.over_micros / 1e6,
+        over_exposed_usd=worst.over_exposed_micros / 1e6,
+        exposed_s=worst.exposed_s,
+        runs=tuple(runs),
+        ended_by=tuple(ended),
+        saved=tuple(saved),
+        told=tuple(world.told),
+    )
+
+
+__all__ = ["Played", "TrmcloudError", "play"]

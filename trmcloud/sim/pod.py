@@ -1,0 +1,383 @@
+"""A simulated pod: guardian, agent and trainer on a machine of their own.
+
+Guardian and agent think with ``pod.mind``, the very code that runs on a real pod; here it gets a
+body whose files are crash-consistent records and whose processes are arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.clock import Instant
+from trmcloud.pod.mind import AgentMind, AnchorNote, GuardMind, Trainer
+from trmcloud.sim.machines import Machine
+from trmcloud.sim.queue import Entry
+from trmcloud.sim.trainer import SimTrainer
+
+if TYPE_CHECKING:
+    from trmcloud.sim.account import Rented
+    from trmcloud.sim.world import SimWorld
+
+_TICK_S = 0.5
+_COARSE_S = 1800.0
+_HUNG_LOOK_S = 60.0
+
+
+class AgentKilled(BaseException):
+    """The agent's process ends here, in the middle of whatever it was doing."""
+
+
+class SimPod:
+    """What runs inside a rented machine. ``rented`` is the provider's side of it."""
+
+    def __init__(self, world: SimWorld, rented: Rented, lease: contract.Lease) -> None:
+        self.world, self.rented = world, rented
+        self.name = rented.name
+        self.machine = Machine(world.queue, rented.pod_id, world.knobs.pod_skew_s)
+        self.lease = lease
+        self.orders: contract.Orders | None = None
+        self.report: contract.AgentReport | None = None
+        self.durable_report: contract.AgentReport | None = None
+        self.anchor: AnchorNote | None = None
+        self.trainer_note: Trainer | None = None
+        self.trainer: SimTrainer | None = None
+        self.trainers_alive: list[SimTrainer] = []
+        self.guard: GuardMind | None = None
+        self.agent: AgentMind | None = None
+        self.agent_body: SimBody | None = None
+        self.stopped_until = 0.0
+        self.running = False
+        self.ending = False
+        self.cross: Callable[[str], None] = lambda point: None
+        self._pids = 100
+        self._agent_event = self._guard_event = Entry(0.0, None)
+
+    # -- the container ------------------------------------------------------------------------
+
+    def boot(self) -> None:
+        if self.rented.ended or self.rented.deleting:
+            return
+        self.running = True
+        self.world.say(f"{self.rented.pod_id} boots")
+        self.guard = GuardMind()
+        self.look_guard()
+
+    def stop(self) -> None:
+        """Everything on it ends: deleted, preempted, or its host lost."""
+        now = self.world.queue.now
+        self.running = False
+        self.guard = self.agent = None
+        self._agent_event.cancel()
+        self._guard_event.cancel()
+        for trainer in self.trainers_alive:
+            trainer.kill(now)
+        self._note_saves()
+        self.trainers_alive.clear()
+
+    def restart_container(self, *, wiped: bool) -> None:
+        """The entry command has ended, so the provider starts it again; billing goes on."""
+        self.stop()
+        self.report = self.durable_report
+        if wiped:
+            self.report = self.durable_report = None
+            self.anchor = None
+            self.orders = None
+        self.trainer_note = None
+        self.trainer = None
+        self.ending = False
+        self.machine.boot_id += "'"
+        self.world.queue.after(5.0, self.boot)
+
+    def guards(self) -> bool:
+        """Whether its guardian could act now: alive and not stopped."""
+        now = self.world.queue.now
+        return self.running and self.guard is not None and now >= self.stopped_until
+
+    def poke(self) -> None:
+        """Something on it changed: guardian and agent look soon."""
+        if not self.running:
+            return
+        if self.agent is not None:
+            self._tick_after(_TICK_S)
+        self._guard_after(_TICK_S / 2)
+
+    # -- the guardian -------------------------------------------------------------------------
+
+    def _guard_after(self, seconds: float) -> None:
+        self._guard_event.cancel()
+        self._guard_event = self.world.queue.after(seconds, self.look_guard)
+
+    def look_guard(self) -> None:
+        guard, now = self.guard, self.machine.now()
+        if guard is None or not self.running:
+            return
+        if self._stopped():
+            self._guard_after(self.stopped_until - self.world.queue.now)
+            return
+        if self.ending:
+            self._end_again()
+            return
+        runs = self.agent is not None
+        report = self.report
+        result = report.result if report is not None and not runs else None
+        act = guard.look(now, self.lease, agent_runs=runs, told=False, result=result)
+        if act == GuardMind.END:
+            self.world.say(f"{self.rented.pod_id} guardian ends it: {guard.why}")
+            self.rented.ended_by = "agent" if guard.why.startswith("its work") else "guardian"
+            self._kill_all()
+            self.ending = True
+            self._end_again()
+            return
+        if act == GuardMind.START:
+            self._start_agent()
+        left = guard.seconds_left(self.machine.now())
+        if self.agent is None:
+            self._guard_after(1.0)
+        else:
+            soon = _COARSE_S if left is None else max(_TICK_S / 2, min(left + 0.25, _COARSE_S))
+            self._guard_after(soon)
+
+    def _end_again(self) -> None:
+        """By every means the provider leaves, again and again until one works."""
+        self.rented.account.end_from_inside(self.rented)
+        if self.running and self.guard is not None:
+            self._guard_after(20.0)
+
+    def _kill_all(self) -> None:
+        self.agent = None
+        self._agent_event.cancel()
+        for trainer in self.trainers_alive:
+            trainer.kill(self.world.queue.now)
+        self._note_saves()
+        self.trainers_alive.clear()
+
+    # -- the agent ----------------------------------------------------------------------------
+
+    def _start_agent(self) -> None:
+        body = SimBody(self)
+        try:
+            self.agent = AgentMind(body, self.name)
+            self.agent.write_report(force=True)
+        except (ValueError, AgentKilled):
+            self.agent = None
+            return
+        self.agent_body = body
+        self._tick_after(_TICK_S)
+
+    def kill_agent(self) -> None:
+        """SIGKILL to the agent alone; its trainer goes on."""
+        if self.agent is not None:
+            self.agent = None
+            self._agent_event.cancel()
+            self._guard_after(0.25)
+
+    def kill_guardian(self) -> None:
+        """SIGKILL to the first process: the container ends with it."""
+        if not self.running:
+            return
+        habits = self.rented.account.habits
+        if habits.restarts:
+            self.restart_container(wiped=self.world.knobs.restart_wipes)
+        elif habits.self_ends == "exit":
+            # Its children live on without it; only the agent still knows the time.
+            self.guard = None
+            self._guard_event.cancel()
+        else:
+            self.guard = None
+            self._guard_event.cancel()
+
+    def trap(self, point: str) -> None:
+        """Kill the agent the next time it passes ``point``."""
+
+        def cross(passed: str) -> None:
+            if passed == point:
+                self.cross = lambda point: None
+                raise AgentKilled
+
+        self.cross = cross
+
+    def _stopped(self) -> bool:
+        return self.world.queue.now < self.stopped_until
+
+    def _tick_after(self, seconds: float) -> None:
+        self._agent_event.cancel()
+        self._agent_event = self.world.queue.after(seconds, self.tick)
+
+    def tick(self) -> None:
+        agent = self.agent
+        if agent is None or not self.running:
+            return
+        if self._stopped():
+            self._tick_after(self.stopped_until - self.world.queue.now)
+            return
+        before = agent.report
+        try:
+            agent.tick()
+            if agent.report.result is not None:
+                agent.write_report(force=True)
+                self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
+                self.agent = None
+                self.world.poke()
+                self._guard_after(0.25)
+                if self.guard is None:
+                    # Nobody is left to end the pod by its processes but the provider's habit.
+                    self.rented.account.end_from_inside(self.rented, bare=True)
+                return
+        except AgentKilled:
+            self.world.say(f"{self.rented.pod_id} agent is killed")
+            self.agent = None
+            self._guard_after(0.25)
+            return
+        changed = before.phases is not agent.report.phases and before.phases != agent.report.phases
+        if changed:
+            self.world.poke()
+        self._tick_after(_TICK_S if changed else self._next_tick_s())
+
+    def _next_tick_s(self) -> float:
+        """Until something that the agent looks at will have changed."""
+        now, trainer = self.world.queue.now, self.trainer
+        wait = _COARSE_S
+        if self.agent is not None:
+            lease, wall = self.agent.lease, self.machine.now().wall
+            for due in (
+                lease.soft_stop_at + 0.25 * lease.landing_s,
+                lease.soft_stop_at + 0.25 * lease.landing_s + 20.0,
+                lease.hard_stop_at,
+            ):
+                if due > wall - 0.1:
+                    wait = min(wait, due - wall + 0.1)
+        if trainer is not None:
+            if trainer.ends_at is not None and trainer.killed_at is None:
+                if trainer.ends_at >= now:
+                    wait = min(wait, trainer.ends_at - now)
+            elif trainer.runs(now):
+                wait = min(wait, _HUNG_LOOK_S)
+            else:
+                wait = 0.0
+        return wait + _TICK_S
+
+    # -- the trainer --------------------------------------------------------------------------
+
+    def spawn(self, phase: str, attempt: int, deadline_at: float) -> int:
+        now = self.world.queue.now
+        run_id = self.lease.run_id
+        self.trainers_alive = [t for t in self.trainers_alive if t.runs(now)]
+        if self.trainers_alive:
+            self.world.check.fail("two trainers", f"{self.rented.pod_id} runs two trainers")
+        self._pids += 1
+        files = self.world.files
+        whole = files.whole(run_id, phase)
+        from_step = max((c.manifest.step for c in whole), default=0)
+        for made in files.checkpoints.get(run_id, ()):
+            if made.manifest.phase == phase and not made.whole:
+                self.world.felt_any("damage")
+        self.trainer = SimTrainer(
+            self.world.shape_of(run_id, phase, self.rented),
+            run_id=run_id,
+            attempt=attempt,
+            pid=self._pids,
+            at=now,
+            deadline_s=deadline_at - self.machine.now().wall,
+            from_step=from_step,
+            ill=self.world.next_illness(self.rented, phase),
+        )
+        self.trainers_alive.append(self.trainer)
+        self.world.say(f"{self.rented.pod_id} {phase} attempt {attempt} from step {from_step}")
+        return self._pids
+
+    def save_now(self) -> None:
+        """Bring the run's checkpoints up to this instant."""
+        self._note_saves()
+
+    def _note_saves(self) -> None:
+        now, trainer = self.world.queue.now, self.trainer
+        if trainer is None:
+            return
+        step = trainer.saved_step(now)
+        if step is not None:
+            self.world.save_checkpoint(self.rented, trainer, step)
+
+
+class SimBody:
+    """``pod.mind.Body`` over a simulated pod's memory."""
+
+    def __init__(self, pod: SimPod) -> None:
+        self._pod = pod
+
+    def now(self) -> Instant:
+        return self._pod.machine.now()
+
+    def pid(self) -> int:
+        return 1
+
+    def read_lease(self) -> contract.Lease | None:
+        return self._pod.lease
+
+    def read_orders(self) -> contract.Orders | None:
+        return self._pod.orders
+
+    def read_report(self) -> contract.AgentReport | None:
+        return self._pod.report
+
+    def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
+        pod = self._pod
+        pod.cross("report")
+        if pod.world.knobs.pod_disk_full:
+            pod.world.felt("47")
+            return
+        pod.report = report
+        if durable:
+            pod.durable_report = report
+
+    def read_anchor(self) -> AnchorNote | None:
+        return self._pod.anchor
+
+    def write_anchor(self, note: AnchorNote) -> None:
+        self._pod.anchor = note
+
+    def read_trainer(self) -> Trainer | None:
+        return self._pod.trainer_note
+
+    def write_trainer(self, trainer: Trainer | None) -> None:
+        self._pod.cross("trainer")
+        self._pod.trainer_note = trainer
+
+    def read_heartbeat(self, phase: str) -> contract.Heartbeat | None:
+        trainer = self._pod.trainer
+        if trainer is None or trainer.shape.phase != phase:
+            return None
+        return trainer.heartbeat(self._pod.world.queue.now)
+
+    def read_metrics(self, phase: str) -> Iterable[Mapping[str, Any]]:
+        trainer = self._pod.trainer
+        if trainer is None or trainer.shape.phase != phase:
+            return []
+        return trainer.metrics(self._pod.world.queue.now)
+
+    def start_trainer(self, phase: str, attempt: int, deadline_at: float) -> tuple[int, str]:
+        self._pod.cross("start")
+        pid = self._pod.spawn(phase, attempt, deadline_at)
+        self._pod.cross("started")
+        return pid, "1"
+
+    def trainer_runs(self, trainer: Trainer) -> bool:
+        now = self._pod.world.queue.now
+        return any(t.pid == trainer.pid and t.runs(now) for t in self._pod.trainers_alive)
+
+    def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
+        now = self._pod.world.queue.now
+        for running in self._pod.trainers_alive:
+            if running.pid == trainer.pid:
+                running.tell(now)
+
+    def kill_trainer(self) -> None:
+        pod = self._pod
+        for trainer in pod.trainers_alive:
+            trainer.kill(pod.world.queue.now)
+        pod.save_now()
+        pod.trainers_alive.clear()
+
+    def log(self, text: str) -> None:
+        self._pod.world.say(f"{self._pod.rented.pod_id} agent: {text}")

@@ -1,0 +1,201 @@
+"""From a seed to a world: what is rented, what is wanted, what the user does, what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.plan import Candidate, Interval, PhasePlan, Plan
+from trmcloud.core.providers import traits_of
+from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec import RunSpec
+from trmcloud.sim.trainer import Shape
+
+PROVIDERS = ("runpod", "runpod", "runpod", "skypilot", "aws", "local")
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One run: when it is launched, its plan, how its training really goes, and what follows.
+
+    ``resume_after_s``: how long after its end the user resumes it, once (0: never).
+    """
+
+    run_id: str
+    at_s: float
+    plan: Plan
+    shapes: dict[str, Shape]
+    project: str
+    detached: bool
+    stop_after_s: float
+    resume_after_s: float
+    fetch_after_s: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All that a seed means. ``faults`` strike by number, in this order of arming."""
+
+    seed: int
+    providers: tuple[str, ...]
+    wishes: tuple[Wish, ...]
+    account_cap: Usd | None
+    reaper: str
+    """none, laptop (cron), or server (another machine)."""
+    foreign: bool
+    looks_every_s: float
+    """How often the user types a command."""
+    faults: tuple[str, ...]
+    fault_seeds: tuple[int, ...]
+
+
+def draw(seed: int, fault_names: tuple[str, ...], *, most_faults: int = 7) -> Scenario:
+    """The scenario of ``seed``. A tenth of all seeds are healthy."""
+    rng = random.Random(seed * 2 + 1)
+    provider = rng.choice(PROVIDERS)
+    wishes = [_wish(rng, 0, provider, at_s=rng.uniform(0, 60))]
+    if rng.random() < 0.3:
+        wishes.append(_wish(rng, 1, provider, at_s=rng.uniform(60, 4 * HOUR_S)))
+    cap = None
+    if rng.random() < 0.5:
+        whole = sum(wish.plan.reservation.micros for wish in wishes)
+        cap = Usd.from_micros(int(whole * rng.uniform(0.7, 1.5)) + 1)
+    count = 0 if rng.random() < 0.1 else rng.randint(1, most_faults)
+    faults = tuple(rng.sample(fault_names, min(count, len(fault_names))))
+    return Scenario(
+        seed=seed,
+        providers=(provider,),
+        wishes=tuple(wishes),
+        account_cap=cap,
+        reaper=rng.choice(("none", "laptop", "server", "server")),
+        foreign=rng.random() < 0.2,
+        looks_every_s=rng.choice((600.0, 3600.0, 8 * HOUR_S)),
+        faults=faults,
+        fault_seeds=tuple(rng.getrandbits(32) for _ in faults),
+    )
+
+
+def without(scenario: Scenario, index: int) -> Scenario:
+    """The same world with one fault fewer."""
+    keep = [i for i in range(len(scenario.faults)) if i != index]
+    return replace(
+        scenario,
+        faults=tuple(scenario.faults[i] for i in keep),
+        fault_seeds=tuple(scenario.fault_seeds[i] for i in keep),
+    )
+
+
+def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wish:
+    hours = 0.1 * 400 ** rng.random()
+    rate = Usd.from_micros(int(500_000 * 100 ** rng.random()))
+    names = rng.choice((("fast",), ("fast", "extreme"), ("fast", "extreme")))
+    expected, shapes, phases = hours * HOUR_S, {}, []
+    speed = rng.uniform(0.85, 1.2)
+    shares = [1.0] if len(names) == 1 else [0.35, 0.65]
+    for name, share in zip(names, shares, strict=True):
+        seconds = expected * share
+        step_s = min(0.2 * 50 ** rng.random(), seconds / 60)
+        start_s, compile_s = rng.uniform(5, 30), rng.uniform(20, 200)
+        eval_s, save_s = rng.uniform(2, 20), rng.uniform(1, 30)
+        steps = max(20, int(seconds / step_s))
+        every = max(5, steps // rng.randint(4, 40))
+        shape = Shape(
+            name, steps, step_s * speed, every, eval_s, every, save_s, start_s, compile_s,
+            gate_passes=rng.random() < 0.93,
+        )  # fmt: skip
+        shapes[name] = shape
+        whole = (shape.seconds_to(steps) / speed) + start_s + compile_s
+        spread = Interval(whole * 0.9, whole, whole * 1.25)
+        settings = PhaseRecipe(
+            recipe="trm", family="trm", phase=name, steps=steps, eval_every=every, save_every=every
+        )
+        phases.append(
+            PhasePlan(
+                name=name,
+                settings=settings,
+                tokens=steps * 1000,
+                flops=1e15 * share,
+                step_s=Interval(step_s * 0.9, step_s, step_s * 1.2),
+                seconds=spread,
+                parts_s={"compile": compile_s, "training": steps * step_s},
+            )
+        )
+    plan = make_plan(rng, provider, rate, tuple(phases), binds=rng.random() < 0.5)
+    return Wish(
+        run_id=f"r-{number}{rng.getrandbits(20):05x}",
+        at_s=at_s,
+        plan=plan,
+        shapes=shapes,
+        project=rng.choice(("default", "other")),
+        detached=rng.random() < 0.4,
+        stop_after_s=expected * rng.random() if rng.random() < 0.15 else 0.0,
+        resume_after_s=rng.uniform(10, 4 * HOUR_S) if rng.random() < 0.4 else 0.0,
+        fetch_after_s=expected * rng.uniform(0.3, 1.5) if rng.random() < 0.6 else 0.0,
+    )
+
+
+def make_plan(
+    rng: random.Random, provider: str, rate: Usd, phases: tuple[PhasePlan, ...], *, binds: bool
+) -> Plan:
+    """A plan as ``planning`` makes them: stops, landing reserve, storage and worst case."""
+    traits = traits_of(provider)
+    startup = Interval(20.0, 120.0, 400.0) if provider != "local" else Interval(0.5, 1.0, 3.0)
+    p50 = sum(p.seconds.p50 for p in phases) + startup.p50
+    p90 = sum(p.seconds.p90 for p in phases) + startup.p90
+    landing_s = rng.uniform(90, 240)
+    storage = Usd.from_micros(rng.randint(0, 200_000))
+    hard_s = p90 + landing_s
+    if binds:
+        hard_s = max(startup.p90 + 600.0, hard_s * rng.uniform(0.3, 0.9)) + landing_s
+    worst = cost(rate, hard_s + traits.kill_latency_s) + storage
+    cap = worst if binds else Usd.from_micros(int(worst.micros * rng.uniform(1.0, 1.6)) + 1)
+    assert affordable_seconds(worst, rate) >= hard_s
+    made = [
+        Candidate(
+            id=f"c{index}",
+            hardware="8xSIM",
+            sku="sim",
+            gpus=8,
+            provider=provider,
+            region="",
+            rate=rate,
+            spot=False,
+            priced_at=0.0,
+            source="sim",
+            startup_s=startup,
+            phases=phases,
+            hours=Interval(p50 * 0.9 / HOUR_S, p50 / HOUR_S, p90 / HOUR_S),
+            cost_p10=cost(rate, p50 * 0.9),
+            cost_p50=cost(rate, p50),
+            cost_p90=cost(rate, p90),
+            memory_need_gb=1.0,
+            memory_gb=80.0,
+            fits_memory=True,
+            within_budget=not binds,
+            soft_stop_s=hard_s - landing_s,
+            hard_stop_s=hard_s,
+            landing_s=landing_s,
+            worst_case=worst,
+            reasons=(),
+            planned_rate=rate,
+            storage=storage,
+        )
+        for index in range(2)
+    ]
+    spec = RunSpec(recipe="trm", phases=tuple(p.name for p in phases), hardware="8xSIM")
+    return Plan(
+        id="p-51a0",
+        created_at=0.0,
+        expires_at=4e9,
+        spec=spec,
+        cap=cap,
+        candidates=tuple(made),
+        launchable=tuple(c.id for c in made),
+        recommended_id="c0",
+        reservation=worst,
+        survives="a network volume",
+        limits={},
+        offers_total=2,
+    )

@@ -1,0 +1,133 @@
+"""What outlives a pod: checkpoints as manifests and the bits they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.manifest import CheckpointFile, CheckpointManifest, pick_best
+from trmcloud.core.pod_contract import Heartbeat
+
+
+@dataclass
+class Checkpoint:
+    """A manifest, and which bits are really there: ``bits`` is their hash, '' where torn."""
+
+    manifest: CheckpointManifest
+    bits: str
+    true_bpb: float
+    readable: bool = True
+    """Whether the manifest itself can be read."""
+
+    @property
+    def whole(self) -> bool:
+        return self.readable and self.bits == self.manifest.sha256
+
+
+def hash_of(run_id: str, phase: str, step: int, lineage: int) -> str:
+    """Sixty-four hex digits that stand for a checkpoint's bits."""
+    seed = f"{run_id}/{phase}/{step}/{lineage}".encode().hex()
+    return (seed * (64 // len(seed) + 1))[:64]
+
+
+def make_manifest(
+    run_id: str, phase: str, step: int, at: float, bpb: float | None, lineage: int
+) -> CheckpointManifest:
+    sha256 = hash_of(run_id, phase, step, lineage)
+    return CheckpointManifest(
+        run_id=run_id,
+        phase=phase,
+        step=step,
+        tokens=step * 1000,
+        created_at=at,
+        recipe="sim",
+        settings={},
+        world_size=1,
+        val_bpb=bpb,
+        step_losses=(),
+        cooled=False,
+        data_sha256="",
+        tokenizer_sha256="",
+        files=(CheckpointFile("weights.safetensors", "weights", 1_000_000, sha256),),
+    )
+
+
+class SimFiles:
+    """``RunFiles`` over checkpoints that are kept in memory; every read verifies."""
+
+    def __init__(self) -> None:
+        self.checkpoints: dict[str, list[Checkpoint]] = {}
+        self.refresh: Callable[[str], None] = lambda run_id: None
+        """Called before a look, so that a trainer's latest saves are there."""
+
+    def add(self, run_id: str, made: Checkpoint) -> None:
+        kept = self.checkpoints.setdefault(run_id, [])
+        same = [c for c in kept if c.manifest.label == made.manifest.label]
+        for old in same:
+            kept.remove(old)
+        kept.append(made)
+
+    def whole(self, run_id: str, phase: str) -> list[Checkpoint]:
+        kept = self.checkpoints.get(run_id, ())
+        return [c for c in kept if c.manifest.phase == phase and c.whole]
+
+    def best_true(self, run_id: str) -> float | None:
+        """The best metric of any whole checkpoint, by the truth."""
+        scores = [c.true_bpb for c in self.checkpoints.get(run_id, ()) if c.whole]
+        return min((s for s in scores if s == s), default=None)
+
+    # -- the port -----------------------------------------------------------------------------
+
+    def phases(self, run_id: str) -> Sequence[str]:
+        return sorted({m.phase for m in self.manifests(run_id)}, reverse=True)
+
+    def heartbeat(self, run_id: str, phase: str) -> Heartbeat | None:
+        return None
+
+    def metrics(self, run_id: str, phase: str) -> Sequence[Mapping[str, object]]:
+        return []
+
+    def manifests(self, run_id: str) -> Sequence[CheckpointManifest]:
+        self.refresh(run_id)
+        return [c.manifest for c in self.checkpoints.get(run_id, ()) if c.readable]
+
+    def damaged(self, run_id: str) -> Sequence[tuple[str, str]]:
+        kept = self.checkpoints.get(run_id, ())
+        return [(c.manifest.label, "not JSON") for c in kept if not c.readable]
+
+    def fetch(
+        self,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        kept = self.checkpoints.get(manifest.run_id, ())
+        found = next((c for c in kept if c.manifest.label == manifest.label), None)
+        if found is None:
+            raise CheckpointError(f"{manifest.label} is missing")
+        if found.bits != manifest.sha256:
+            raise CheckpointError(f"{manifest.label} is damaged")
+
+    def delete(self, manifest: CheckpointManifest) -> None:
+        kept = self.checkpoints.get(manifest.run_id, [])
+        kept[:] = [c for c in kept if c.manifest.label != manifest.label]
+
+    def folder_of(self, manifest: CheckpointManifest) -> str:
+        return f"/sim/{manifest.run_id}/{manifest.label}"
+
+    def folder(self, run_id: str) -> str:
+        return f"/sim/{run_id}"
+
+    def logs(self, run_id: str, phase: str) -> str:
+        return f"/sim/{run_id}/{phase}/train.log"
+
+
+def best_known(manifests: Sequence[CheckpointManifest]) -> CheckpointManifest | None:
+    return pick_best(manifests)
+
+
+def nan_scored(manifest: CheckpointManifest) -> CheckpointManifest:
+    """As a trainer would write it whose evaluation came to nothing."""
+    return replace(manifest, val_bpb=float("nan"))

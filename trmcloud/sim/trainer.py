@@ -1,0 +1,216 @@
+"""A trainer as arithmetic: where it stands at any instant, without an event for every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trmcloud.core.pod_contract import Heartbeat
+
+_ROUNDING_S = 1e-3
+"""Instants are floats of about 10⁹ s."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One phase as this machine really trains it; seconds of one step, evaluation, save."""
+
+    phase: str
+    steps: int
+    step_s: float
+    eval_every: int
+    eval_s: float
+    save_every: int
+    save_s: float
+    start_s: float
+    compile_s: float
+    gate_passes: bool = True
+
+    def seconds_to(self, step: int) -> float:
+        """Training time from step 0 until the end of ``step``, its evaluation and save included."""
+        evals, saves = step // self.eval_every, step // self.save_every
+        return step * self.step_s + evals * self.eval_s + saves * self.save_s
+
+    def step_at(self, seconds: float) -> int:
+        """The last step whose end lies within ``seconds``."""
+        low, high = 0, self.steps
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.seconds_to(middle - 1) + self.step_s <= seconds + _ROUNDING_S:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def bpb_at(self, step: int) -> float:
+        return 1.0 + 2.0 / (1.0 + step / 50.0)
+
+
+@dataclass(frozen=True)
+class Ill:
+    """What will go wrong with an attempt once ``after_s`` seconds of it have passed.
+
+    ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress) or
+    ``deaf`` (goes on, but does not land when told).
+    """
+
+    kind: str
+    after_s: float
+    fault: str
+
+
+class SimTrainer:
+    """One attempt at one phase: everything it does follows from when it began and was told."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        run_id: str,
+        attempt: int,
+        pid: int,
+        at: float,
+        deadline_s: float,
+        from_step: int,
+        ill: Ill | None,
+    ) -> None:
+        self.shape, self.run_id, self.attempt, self.pid = shape, run_id, attempt, pid
+        self.started_at, self.from_step, self.ill = at, from_step, ill
+        self.trains_at = at + shape.start_s + shape.compile_s
+        self.deadline_at = at + max(0.0, deadline_s)
+        self.killed_at: float | None = None
+        self.told_at: float | None = None
+        self._plan()
+
+    def _plan(self) -> None:
+        """When training turns into landing, and when the process ends by itself."""
+        shape, ill = self.shape, self.ill
+        base = self.trains_at - shape.seconds_to(self.from_step)
+        finish = base + shape.seconds_to(shape.steps - 1) + shape.step_s
+        lands = [(finish, "finished"), (self.deadline_at, "landed_deadline")]
+        deaf = ill is not None and ill.kind == "deaf"
+        if deaf:
+            lands = lands[:1]
+        elif self.told_at is not None:
+            lands.append((self.told_at, "landed_signal"))
+        turn, outcome = min(lands)
+        turn = max(turn, self.started_at)
+        self.base, self.turns_at, self.outcome, self.message = base, turn, outcome, ""
+        # A step that is under way is brought to its end first.
+        wait = shape.step_s if outcome != "finished" and turn > self.trains_at else 0.0
+        self.ends_at: float | None = turn + wait + shape.eval_s + shape.save_s
+        self.saves_last = turn >= self.trains_at
+        if turn < self.trains_at:
+            self.ends_at = turn + 1.0
+        self.frozen_at: float | None = None
+        if ill is None or deaf:
+            return
+        strikes = self.started_at + ill.after_s
+        if strikes >= self.ends_at:
+            return
+        if ill.kind == "hang":
+            self.frozen_at, self.ends_at, self.saves_last = strikes, None, False
+        else:
+            self.ends_at, self.outcome, self.saves_last = strikes, ill.kind, False
+            self.message = f"{ill.kind} struck"
+
+    @property
+    def struck(self) -> bool:
+        """Whether the illness, if any, shaped this attempt."""
+        ill = self.ill
+        if ill is None:
+            return False
+        if ill.kind == "deaf":
+            return self.told_at is not None or self.killed_at is not None
+        return self.frozen_at is not None or self.outcome == ill.kind
+
+    def tell(self, at: float) -> None:
+        """SIGTERM: land now. A trainer that hangs or is ending does not heed it."""
+        if self.told_at is None and self.runs(at):
+            self.told_at = at
+            if self.frozen_at is None or at < self.frozen_at:
+                self._plan()
+
+    def kill(self, at: float) -> None:
+        if self.killed_at is None and self.runs(at):
+            self.killed_at = at
+
+    def runs(self, at: float) -> bool:
+        if self.killed_at is not None and at >= self.killed_at:
+            return False
+        return self.ends_at is None or at < self.ends_at
+
+    def _seen_until(self, at: float) -> float:
+        for limit in (self.killed_at, self.frozen_at, self.ends_at):
+            if limit is not None:
+                at = min(at, limit)
+        return at
+
+    def step(self, at: float) -> int:
+        at = min(self._seen_until(at), self.turns_at)
+        if at <= self.trains_at:
+            return self.from_step
+        return max(self.from_step, min(self.shape.step_at(at - self.base), self.shape.steps))
+
+    def saved_step(self, at: float) -> int | None:
+        """The newest step whose checkpoint is whole; None where this attempt saved none."""
+        at = self._seen_until(at)
+        ended = self.ends_at is not None and at >= self.ends_at
+        if ended and self.saves_last and self.killed_at is None:
+            return self.step(at)
+        step = self.step(at)
+        whole = step // self.shape.save_every * self.shape.save_every
+        if whole and self.base + self.shape.seconds_to(whole) > at + _ROUNDING_S:
+            whole -= self.shape.save_every
+        return whole if whole > self.from_step else None
+
+    def heartbeat(self, at: float) -> Heartbeat | None:
+        """What ``heartbeat.json`` holds at ``at``; None before the first."""
+        seen = self._seen_until(at)
+        if seen < self.started_at + self.shape.start_s and self.runs(at):
+            return None
+        step = self.step(seen)
+        done = self.ends_at is not None and at >= self.ends_at and self.killed_at is None
+        outcome = self.outcome if done and self.outcome != "lost" else None
+        if outcome is not None:
+            state = "ended"
+        elif seen < self.trains_at:
+            state = "compiling"
+        elif seen >= self.turns_at:
+            state = "landing"
+        else:
+            state = "training"
+        trained = max(0.0, min(seen, self.turns_at) - self.trains_at)
+        return Heartbeat(
+            run_id=self.run_id,
+            phase=self.shape.phase,
+            attempt=self.attempt,
+            pid=self.pid,
+            pid_started="1",
+            at=seen,
+            state=state,
+            step=step,
+            steps=self.shape.steps,
+            outcome=outcome,
+            message=self.message if outcome is not None else "",
+            step_seconds=self.shape.step_s,
+            landing_seconds=self.shape.eval_s + self.shape.save_s,
+            val_bpb=self.shape.bpb_at(step) if step else None,
+            saved_step=self.saved_step(seen),
+            finite=outcome != "non_finite",
+            seconds={"training": trained},
+        )
+
+    def metrics(self, at: float) -> list[Mapping[str, Any]]:
+        """Enough lines for the gate: two evaluations and a training step."""
+        step = self.step(at)
+        first, last = self.shape.bpb_at(0), self.shape.bpb_at(max(1, step))
+        losses = [last, last * 0.8, last * 0.7]
+        if not self.shape.gate_passes:
+            losses.reverse()
+        return [
+            {"kind": "eval", "step": 0, "val_bpb": first, "val_step_losses": losses},
+            {"kind": "train", "step": step, "grad_norm": 1.0},
+            {"kind": "eval", "step": step, "val_bpb": last, "val_step_losses": losses},
+        ]
