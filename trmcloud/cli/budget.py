@@ -98,7 +98,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
 
 @app.command("history")
-def history() -> None:
+def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show every change of a cap: when, what, by whom.
 
     Example: trmcloud budget history
@@ -106,15 +106,28 @@ def history() -> None:
     from trmcloud.core.events import CapSet
     from trmcloud.wiring import build_world
 
-    changes = build_world().ledger.read().cap_history
+    records = build_world().ledger.read().cap_history
+    changes = [(record.at, record.event) for record in records if isinstance(record.event, CapSet)]
+    if as_json:
+        rows = [
+            {
+                "at": at,
+                "level": event.level,
+                "key": event.key,
+                "cap_usd": float(event.cap) if event.cap is not None else None,
+                "by": event.by,
+            }
+            for at, event in changes
+        ]
+        print(json.dumps(rows, indent=1))
+        return
     if not changes:
         print("no cap was ever set · trmcloud budget set month 500")
-    for record in changes:
-        event = record.event
-        if isinstance(event, CapSet):
-            at = dt.datetime.fromtimestamp(record.at, dt.timezone.utc)
-            name = f"{event.level} {event.key}".strip()
-            print(f"{at:%Y-%m-%d %H:%M:%S} UTC  {name}  {event.cap or 'no cap'}  {event.by}")
+    for at, event in changes:
+        when = dt.datetime.fromtimestamp(at, dt.timezone.utc)
+        name = f"{event.level} {event.key}".strip()
+        cap = event.cap if event.cap is not None else "no cap"
+        print(f"{when:%Y-%m-%d %H:%M:%S} UTC  {name}  {cap}  {event.by}")
 
 
 def _line(level: str, key: str) -> Line:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from trmcloud.app.world import World
-from trmcloud.cli.text import bpb, duration, losses
+from trmcloud.cli.text import bpb, columns, duration, losses
 from trmcloud.core.pod_contract import Heartbeat
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
@@ -15,6 +15,7 @@ from trmcloud.core.run_state import Outcome, RunState, State
 BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 
 _PLAIN_EVERY_S = 10.0
+_BAR_WIDTH = 20
 _STAGES = {
     State.RESERVED: "Reserved",
     State.RENTING: "Renting",
@@ -94,13 +95,17 @@ class RunBar(AbstractContextManager["RunBar"]):
         share = share_done(run, beat, now)
         line = Table.grid(padding=(0, 1))
         first, *rest = training_words(beat)
-        bar = ProgressBar(total=1.0, completed=share, width=20)
+        below = [" · ".join(money_words(run, beat, now))]
+        beside = columns() - len(first) - _BAR_WIDTH - 8
+        if len(" · ".join(rest)) > beside:  # the long list of losses gets a line of its own
+            below = [word for word in rest if word.startswith("ℓ")] + below
+            rest = [word for word in rest if not word.startswith("ℓ")]
+        bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
         line.add_row(Text(first), bar, Text(f"{100 * share:3.0f} %"), Text(" · ".join(rest)))
-        below = Text("  " + " · ".join(money_words(run, beat, now)), no_wrap=True)
         if self._live is None:
             self._live = Live(refresh_per_second=4)
             self._live.start()
-        self._live.update(Group(line, below))
+        self._live.update(Group(line, *(Text("  " + text) for text in below)))
 
     def _print(self, text: str) -> None:
         if self._live is not None:

@@ -1,0 +1,340 @@
+"""On a terminal: questions, Ctrl-C, a closed window, the bar, completion, help, and fast starts."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import SMALL, User, until
+from trmcloud.cli.main import COMMANDS
+from trmcloud.core.money import ZERO
+from trmcloud.core.run_state import Outcome
+
+LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "--budget", "1")
+
+
+class Terminal:
+    """A window in which ``trmcloud`` runs: what it shows, what is typed, and its being closed."""
+
+    def __init__(self, user: User, *arguments: str, columns: int = 100) -> None:
+        self.shown = ""
+        self.code: int | None = None
+        self._pid, self._master = pty.fork()
+        if self._pid == 0:  # the child: its session leader, with the window as its terminal
+            size = struct.pack("HHHH", 40, columns, 0, 0)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, size)
+            os.chdir(user.folder)
+            command = [sys.executable, "-m", "trmcloud", *arguments]
+            os.execve(sys.executable, command, user.env() | {"TERM": "xterm-256color"})
+
+    def sees(self, text: str, *, within_s: float = 60.0) -> None:
+        """Wait until ``text`` is shown."""
+        deadline = time.monotonic() + within_s
+        while text not in self.shown:
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.shown}"
+            assert self._read(), f"ended without {text!r}:\n{self.shown}"
+
+    def types(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def ends(self, *, within_s: float = 60.0) -> int:
+        """The exit code, once the command has ended by itself."""
+        deadline = time.monotonic() + within_s
+        while self._read():
+            assert time.monotonic() < deadline, f"still there:\n{self.shown}"
+        _, status = os.waitpid(self._pid, 0)
+        self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def close(self) -> None:
+        """Close the window: the kernel sends SIGHUP to what runs in it."""
+        os.close(self._master)
+        os.waitpid(self._pid, 0)
+        self.code = -signal.SIGHUP
+
+    def abandon(self) -> None:
+        if self.code is None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+    def _read(self) -> bool:
+        """Take in what is shown; False once the command has left the window."""
+        if select.select([self._master], [], [], 0.1)[0]:
+            try:
+                data = os.read(self._master, 1 << 16)
+            except OSError:  # how Linux says that nobody holds the other end
+                return False
+            self.shown += data.decode("utf-8", "replace").replace("\r\n", "\n")
+            return bool(data)
+        return True
+
+
+class Desk:
+    """Opens windows, and leaves none behind."""
+
+    def __init__(self) -> None:
+        self._opened: list[Terminal] = []
+
+    def __call__(self, user: User, *arguments: str, columns: int = 100) -> Terminal:
+        self._opened.append(Terminal(user, *arguments, columns=columns))
+        return self._opened[-1]
+
+    def clear(self) -> None:
+        for terminal in self._opened:
+            terminal.abandon()
+
+
+@pytest.fixture
+def terminal() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.clear()
+
+
+def checkpoints(user: User) -> list[Path]:
+    return list(user.home.glob("runs/*/fast/checkpoints/step-*"))
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n"])
+def test_no_to_proceed_leaves_nothing_behind(user: User, terminal: Desk, answer: str) -> None:
+    window = terminal(user, *LAUNCH, "--steps", "40")
+    window.sees("Proceed? [y/N]")
+    assert "reserves $1.00" in window.shown
+    window.types(answer)
+    assert window.ends() == 0
+    assert "nothing was started, nothing was spent" in window.shown
+    assert user.ledger().runs == {}
+    assert user.pods() == ()
+    assert not (user.home / "runs").exists()
+
+
+def test_ctrl_c_at_the_question(user: User, terminal: Desk) -> None:
+    window = terminal(user, *LAUNCH, "--steps", "40")
+    window.sees("Proceed? [y/N]")
+    window.types("\x03")
+    assert window.ends() == 130
+    assert "Traceback" not in window.shown
+    assert user.ledger().runs == {}
+
+
+def test_yes_shows_stages_a_bar_and_the_end(user: User, terminal: Desk) -> None:
+    window = terminal(user, *LAUNCH, "--steps", "60")
+    window.sees("Proceed? [y/N]")
+    window.types("y\n")
+    assert window.ends() == 0
+    for text in (
+        "✔ Renting",
+        "━",
+        "step ",
+        "best ",
+        "lands in",
+        "finished: every step was trained",
+    ):
+        assert text in window.shown
+    assert user.only_run().outcome is Outcome.FINISHED
+
+
+def test_no_bar_elsewhere(user: User) -> None:
+    out = user.run(*LAUNCH, "--steps", "60", "-y")
+    assert "\x1b" not in out
+    assert "━" not in out
+    assert "fast step" in out or "fast starting" in out or "fast ended" in out
+    assert "finished: every step was trained" in out
+
+
+def test_ctrl_c_and_stop(user: User, terminal: Desk) -> None:
+    window = terminal(user, *LAUNCH, "--steps", "5000", "-y")
+    until(lambda: bool(checkpoints(user)))
+    window.types("\x03")
+    window.sees("stop the run, or leave it running? [s/L]")
+    assert user.only_run().live
+    window.types("s\n")
+    assert window.ends() == 21
+    assert "stopped on request, evaluated and saved" in window.shown
+    run = user.only_run()
+    assert run.outcome is Outcome.STOPPED
+    assert run.reserved == ZERO
+    assert user.live_pods() == []
+
+
+@pytest.mark.parametrize("answer", ["\n", "\x03"], ids=["Enter", "Ctrl-C again"])
+def test_ctrl_c_and_leave_it_running(user: User, terminal: Desk, answer: str) -> None:
+    window = terminal(user, *LAUNCH, "--steps", "200", "-y")
+    until(lambda: bool(checkpoints(user)))
+    window.types("\x03")
+    window.sees("leave it running?")
+    window.types(answer)
+    assert window.ends() == 0
+    run = user.only_run().run_id
+    assert f"{run} goes on by itself" in window.shown
+    until(lambda: not user.live_pods(), what="the pod ends by itself")
+    user.run("status")
+    assert user.only_run().outcome is Outcome.FINISHED
+    assert user.only_run().reserved == ZERO
+
+
+def test_a_closed_window_leaves_the_run_to_its_agent(user: User, terminal: Desk) -> None:
+    window = terminal(user, *LAUNCH, "--steps", "100", "-y")
+    until(lambda: bool(checkpoints(user)))
+    window.close()
+    assert user.live_pods()
+    until(lambda: not user.live_pods(), what="the pod ends by itself")
+    assert "finished" in user.run("status")
+    assert user.only_run().outcome is Outcome.FINISHED
+
+
+def test_logs_follow_and_end_with_the_run(user: User) -> None:
+    user.run(*LAUNCH, "--steps", "5000", "-y", "-d")
+    until(lambda: bool(checkpoints(user)))
+    log = next(user.home.glob("runs/*/fast/train.log"))
+    with open(log, "a") as file:
+        file.write("first line\nsecond \x1b[31mline\n")
+    following = user.start("logs", "-f")
+    assert following.stdout is not None
+    for line in following.stdout:
+        if "second" in line:
+            break
+    assert "\x1b" not in line
+    with open(log, "a") as file:
+        file.write("a later line\n")
+    assert any("a later line" in line for line in iter(following.stdout.readline, ""))
+    user.run("stop")
+    following.communicate(timeout=30)
+    assert following.returncode == 0
+    assert user.run("logs", "-n", "1").strip() == "a later line"
+
+
+def test_a_narrow_window(user: User, terminal: Desk) -> None:
+    window = terminal(user, *LAUNCH, "--steps", "30", "-y", columns=40)
+    assert window.ends() == 0
+    window = terminal(user, "status", columns=40)
+    assert window.ends() == 0
+    assert all(len(line) <= 40 for line in window.shown.splitlines()), window.shown
+    user.environment["NO_COLOR"] = "1"
+    window = terminal(user, "--help")
+    assert window.ends() == 0
+    assert "\x1b[3" not in window.shown
+
+
+# -- completion, help, JSON, start --------------------------------------------------------------
+
+
+def completed(user: User, words: str) -> list[str]:
+    user.environment |= {
+        "_TRMCLOUD_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    return user.run().split()
+
+
+def test_completion(user: User) -> None:
+    assert set(completed(user, "trmcloud ")) == set(COMMANDS)
+    assert completed(user, "trmcloud st") == ["status", "stop"]
+    assert completed(user, "trmcloud launch local --ph") == ["--phase"]
+    assert completed(user, "trmcloud budget r") == ["raise"]
+
+
+def test_every_help_shows_an_example(user: User) -> None:
+    # One process for all: what is looked at is the text, not the start.
+    program = (
+        "import sys\n"
+        "from trmcloud.cli.main import COMMANDS, load_command, main\n"
+        "names = [[name] for name in COMMANDS]\n"
+        "for name in COMMANDS:\n"
+        "    names += [[name, sub] for sub in getattr(load_command(name), 'commands', {})]\n"
+        "for words in names:\n"
+        "    try:\n"
+        "        main([*words, '--help'])\n"
+        "    except SystemExit as left:\n"
+        "        print('\\n--', ' '.join(words), left.code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=user.env(), cwd=user.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    helps = done.stdout.split("\n--")[:-1]
+    ends = [line for line in done.stdout.splitlines() if line.startswith("--")]
+    assert len(helps) == len(ends) >= len(COMMANDS)
+    assert all(end.endswith(" 0") for end in ends), ends
+    assert [text for text in helps if "Example: trmcloud " not in text] == []
+    assert not user.home.exists()
+
+
+HEAVY = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "boto3",
+    "sky",
+    "runpod",
+    "asyncio",
+    "httpx",
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "without"),
+    [
+        (("--version",), (*HEAVY, "rich", "sqlite3", "pydantic")),
+        (("--help",), (*HEAVY, "sqlite3", "pydantic")),
+        (("status",), (*HEAVY, "rich")),
+        (("report",), (*HEAVY, "rich")),
+        (("plan", "--budget", "1000"), (*HEAVY, "rich", "sqlite3")),
+        (("launch", "local", "--help"), HEAVY),
+    ],
+)
+def test_what_a_command_does_not_import(
+    user: User, arguments: tuple[str, ...], without: tuple[str, ...]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "trmcloud", *arguments],
+        env=user.env(), cwd=user.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()
+    }
+    assert "typer" in imported
+    assert imported & set(without) == set()
+
+
+def test_json_is_all_that_stands_on_stdout(user: User) -> None:
+    user.run(*LAUNCH, "--steps", "30", "-y")
+    run = user.only_run().run_id
+    user.run("budget", "set", "month", "0")
+    for arguments in (
+        ("plan", "--budget", "1000"),
+        ("launch", "local", *SMALL, "--budget", "1", "--dry-run"),
+        ("launch", "8xA100", "--dry-run"),
+        ("status",),
+        ("status", run),
+        ("gate", run),
+        ("fetch-best", run, "--into", "best"),
+        ("prune", run, "-y"),
+        ("report",),
+        ("doctor",),
+        ("budget", "show"),
+        ("budget", "history"),
+    ):
+        assert user.json(*arguments, "--json"), arguments
+    rows = list(csv.DictReader(io.StringIO(user.run("report", "--csv"))))
+    assert [row["run"] for row in rows] == [run]
+    report = json.loads(user.run("report", "--json"))[0]
+    for name in ("planned_usd", "accrued_usd", "billed_usd", "budget_usd", "useful_fraction"):
+        assert name in report
