@@ -55,6 +55,9 @@ def command(
     region: Annotated[list[str] | None, typer.Option(help="Only there, repeatable.")] = None,
     gpus: Annotated[int, typer.Option(help="GPUs of the machine, 1 to 64 (0: any).")] = 0,
     spot: Annotated[bool, typer.Option("--spot", help="Interruptible offers, too.")] = False,
+    community: Annotated[
+        bool, typer.Option("--community", help="Private sellers' hosts, too.")
+    ] = False,
     fill: Annotated[
         bool, typer.Option("--fill", help="As many tokens as budget or deadline buy.")
     ] = False,
@@ -82,7 +85,8 @@ def command(
         budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
         steps=steps, hours=hours, tokens=tokens, settings=setting or [], processes=processes,
         objective=objective, hour_value=hour_value, deadline=deadline, providers=provider or [],
-        regions=region or [], gpus=gpus, spot=spot, fill=fill, equal_work=equal_work,
+        regions=region or [], gpus=gpus, spot=spot, community=community, fill=fill,
+        equal_work=equal_work,
     )  # fmt: skip
     if probe:
         from trmcloud.cli.plan_probe import run_probe
@@ -125,6 +129,7 @@ def make_spec(
     regions: list[str] | None = None,
     gpus: int = 0,
     spot: bool = False,
+    community: bool = False,
     fill: bool = False,
     equal_work: bool = False,
 ) -> RunSpec:
@@ -179,6 +184,7 @@ def make_spec(
         regions=tuple(regions or ()),
         gpus=gpus,
         spot=spot,
+        community=community,
         fill=fill,
         equal_work=equal_work,
     )

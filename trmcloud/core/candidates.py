@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.offers import DAY_S, STALE_MARGIN_PERCENT, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, lands_at
 from trmcloud.core.plan import Candidate, Interval
+from trmcloud.core.providers import TRAITS
 from trmcloud.core.spec import RunSpec
 
-KILL_LATENCY_S = {LOCAL: 3.0}
-REMOTE_KILL_LATENCY_S = 15.0
+_LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
+"""What is reserved where a provider's own habits are not known."""
 FREE_HARD_STOP_S = 24 * HOUR_S
 """Where nothing costs anything, time alone ends a run: this, or four times its P90."""
 STOP_SLACK = 1.1
@@ -51,8 +51,10 @@ class Ranked(NamedTuple):
     """It buys at least start-up, one step and a checkpoint."""
 
 
-def kill_latency_s(offer: Offer) -> float:
-    return KILL_LATENCY_S.get(offer.provider, REMOTE_KILL_LATENCY_S)
+def kill_latency_s(provider: str) -> float:
+    """Seconds between the decision to kill and the end of the bill, as control counts them."""
+    traits = TRAITS.get(provider)
+    return traits.kill_latency_s if traits is not None else _LONGEST_KILL_LATENCY_S
 
 
 def storage_micros_per_hour(outlook: Outlook) -> int:
@@ -79,7 +81,7 @@ def seconds_of_budget(budget: Usd, rate: Usd, outlook: Outlook) -> float:
 
 def seconds_allowed(rate: Usd, offer: Offer, outlook: Outlook, spec: RunSpec, now: float) -> float:
     """Seconds from the pod's start to its hard stop that budget and deadline allow; may be ∞."""
-    latency_s = kill_latency_s(offer)
+    latency_s = kill_latency_s(offer.provider)
     allowed = float("inf")
     if spec.budget is not None:
         allowed = seconds_of_budget(spec.budget, rate, outlook) - latency_s
@@ -93,7 +95,7 @@ def make_candidate(
 ) -> Candidate:
     """The Candidate of ``row`` under the id ``name``."""
     offer, outlook, rate = row.offer, row.outlook, row.rate
-    latency_s = kill_latency_s(offer)
+    latency_s = kill_latency_s(offer.provider)
     soft_s, hard_s = _stops(row, spec, now)
     seconds = outlook.seconds
     if spec.fills:

@@ -36,7 +36,8 @@ def exposure_of(
 
     ``verified`` is (provider, layer) → when it was last seen to work, in epoch seconds.
     """
-    fresh, stale = [], []
+    fresh: list[str] = []
+    stale: list[str] = []
     for layer in traits.independent_layers:
         at = verified.get((traits.name, layer))
         counts = at is not None and now - at <= VERIFIED_FOR_S

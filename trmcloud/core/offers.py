@@ -49,6 +49,11 @@ class Offer(NamedTuple):
     ram_gb: float = 0.0
     note: str = ""
 
+    @property
+    def is_community(self) -> bool:
+        """Someone's own host, rented out through a market: cheaper, and vouched for by no one."""
+        return self.note.startswith("community")
+
     def age_days(self, now: float) -> int:
         return max(0, int((now - self.priced_at) // DAY_S))
 

@@ -129,6 +129,7 @@ def _matching(
         offer
         for offer in offers
         if (spec.spot or not offer.spot)
+        and (spec.community or not offer.is_community)
         and (request is None or request.accepts(offer.sku, offer.gpus))
         and (not spec.gpus or offer.gpus == spec.gpus)
         and (not spec.providers or offer.provider in spec.providers)
@@ -226,7 +227,7 @@ def _refuse_budget(
 ) -> NoReturn:
     row = min(ranked, key=lambda r: r.rate.micros * r.outlook.useful_s)
     overhead = cost(row.rate, row.outlook.overhead_p90_s)
-    least_s = row.outlook.useful_s + kill_latency_s(row.offer)
+    least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
     least = cost(row.rate, least_s) + storage_cost(row.outlook, least_s)
     assert spec.budget is not None
     what = (
@@ -269,6 +270,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "providers": ", ".join(spec.providers) or "any",
         "regions": ", ".join(spec.regions) or "any",
         "spot": "on" if spec.spot else "off",
+        "community hosts": "on" if spec.community else "off",
         "marginal-value stop": "off",
         "strict gate": "on" if spec.strict_gate else "off",
         "old prices": f"{STALE_MARGIN_PERCENT} % dearer after {STALE_AFTER_DAYS} days",

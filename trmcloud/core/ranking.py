@@ -124,7 +124,7 @@ def _group(outlook: Outlook, offer: Offer, spec: RunSpec, now: float) -> _Group:
     after = float(storage * _WEEK_H)
     room = math.inf if spec.budget is None else spec.budget.micros - after
     until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
-    latency_s = kill_latency_s(offer)
+    latency_s = kill_latency_s(offer.provider)
     p50_s, p90_s = outlook.seconds.p50, outlook.seconds.p90 + outlook.landing_s
     useful_most = room * HOUR_S / (outlook.useful_s + latency_s)
     within_most = room * HOUR_S / p90_s

@@ -48,6 +48,8 @@ class RunSpec:
     gpus: int = 0
     """GPUs of the machine; 0: any number."""
     spot: bool = False
+    community: bool = False
+    """Hosts of private sellers, too."""
     """Interruptible offers, too."""
     fill: bool = False
     """Train on as many tokens as budget or deadline buy, landing at the end of them."""
@@ -81,6 +83,7 @@ class RunSpec:
             "regions": list(self.regions),
             "gpus": self.gpus,
             "spot": self.spot,
+            "community": self.community,
             "fill": self.fill,
             "equal_work": self.equal_work,
         }
@@ -109,6 +112,7 @@ class RunSpec:
             regions=tuple(data.get("regions", ())),
             gpus=data.get("gpus", 0),
             spot=data.get("spot", False),
+            community=data.get("community", False),
             fill=data.get("fill", False),
             equal_work=data.get("equal_work", False),
         )

@@ -20,6 +20,8 @@ from trmcloud.core.pod_contract import (
 from trmcloud.core.run_state import Outcome
 
 _LAND_REPEAT_S = 15.0
+REPRICED_P90 = 1.1
+"""P90 ÷ P50 of a phase that was repriced by a measured one: what steps of one machine scatter."""
 _TEARDOWN_S = 30.0
 """How long a trainer that has said its last word may take to leave."""
 
@@ -210,7 +212,7 @@ def _why_not_enter(
         return ""
     if not lease.fits_budget:
         return ""
-    needed = repriced_s(lease, phases, phase.name)
+    needed = repriced_s(lease, phases, phase.name) * REPRICED_P90
     if needed > trainer.soft_left_s:
         return f"{phase.name} needs about {needed:.0f} s and {trainer.soft_left_s:.0f} s are left"
     return ""

@@ -171,6 +171,9 @@ class Account:
         if world.knobs.storage_tail_micros:
             rented.storage_micros += world.knobs.storage_tail_micros
             world.felt("32")
+            if rented.unowned_at is not None:
+                # A pod nobody asked for has a disk nobody reserved for.
+                rented.exposed_micros += world.knobs.storage_tail_micros
         world.say(f"{rented.pod_id} is gone ({by})")
         world.check.pod_ended(rented)
         world.poke()
@@ -217,7 +220,8 @@ class SimCompute:
         if knobs.no_capacity_until > world.queue.now:
             world.felt("28")
             raise NoCapacity("there are no longer any instances available")
-        mood, knobs.next_create = knobs.next_create, ""
+        mood = knobs.next_create if account.habits.self_ends != "exit" else ""
+        knobs.next_create = ""
         if mood == "fails but made":
             account.make(request)
             world.felt("15")

@@ -266,7 +266,7 @@ class _Story:
             return
         for wish in self.scenario.wishes:
             run = self.runs().get(wish.run_id)
-            if run is None or run.outcome is None or wish.stop_after_s:
+            if run is None or run.outcome is None or wish.stop_after_s or len(run.generations) > 1:
                 continue
             self._judge_healthy(wish, run)
 

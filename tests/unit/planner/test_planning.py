@@ -9,6 +9,7 @@ import pytest
 
 from trmcloud.adapters.recipe_files import load_recipe
 from trmcloud.app import plans
+from trmcloud.core.candidates import kill_latency_s
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.guide import CLAIMS
 from trmcloud.core.hardware import LocalMachine
@@ -72,7 +73,7 @@ def test_stops_and_worst_case_keep_within_the_budget(trm: Recipe, offers: list[O
     plan = plan_for(trm, offers, hardware="8xH100", budget=Usd(100))
     for candidate in plan.candidates:
         assert candidate.worst_case <= Usd(100)
-        rent = cost(candidate.rate, candidate.hard_stop_s + 15)
+        rent = cost(candidate.rate, candidate.hard_stop_s + kill_latency_s(candidate.provider))
         assert rent < candidate.worst_case < rent + Usd(1), "storage for a week stands beside"
         assert candidate.soft_stop_s == pytest.approx(
             candidate.hard_stop_s - candidate.landing_s, abs=0.01
