@@ -137,7 +137,7 @@ class RunDriver:
         if found is not None:
             report = Seen(found, found.at)
         bill: Maybe[Bill] = Unknown(now)
-        if run.state is State.SETTLING:
+        if run.state is State.SETTLING or generation.missed_at is not None:
             billed = self._bill(generation.provider, generation.pod_id or generation.pod_name)
             bill = Seen(billed, now) if billed is not None else bill
         return Observation(pods=pods, report=report, bill=bill, absent_lists=self._absent_lists)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,17 +23,22 @@ class Instant:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The first moment a deadline was seen here, so that no later clock change extends it."""
+    """The first moment a deadline was seen here, so that no later clock change extends it.
+
+    ``most_s`` is how far away it was by the clock of whoever set it: a clock here that is behind,
+    or one there that was ahead, wins no more than the time from its setting to its being seen.
+    """
 
     deadline_at: float
     seen: Instant
+    most_s: float = math.inf
 
     def seconds_left(self, now: Instant) -> float:
         """Seconds until the deadline by the clock that says it comes sooner."""
-        by_wall = self.deadline_at - now.wall
+        by_wall = min(self.deadline_at - now.wall, self.most_s)
         if now.boot_id != self.seen.boot_id:
             return by_wall
-        allowed = max(0.0, self.deadline_at - self.seen.wall)
+        allowed = max(0.0, min(self.deadline_at - self.seen.wall, self.most_s))
         return min(by_wall, allowed - (now.boot - self.seen.boot))
 
 

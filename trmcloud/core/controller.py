@@ -195,6 +195,12 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
     asked_at = create.ended_at or create.started_at
     waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
     if create_id not in seen.in_flight and waited and _absent(seen, generation, traits):
+        if isinstance(seen.bill, Seen) and seen.bill.value.amount:
+            # It lived and died while nobody looked. What it cost is not nothing.
+            bill = seen.bill.value
+            return Decision(
+                events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),)
+            )
         return Decision(
             events=(ev.PodNotMade(generation.number, create.error or "it never appeared"),)
         )

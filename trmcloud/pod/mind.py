@@ -136,7 +136,11 @@ class AgentMind:
             note = AnchorNote(self.lease.epoch, now)
             self._body.write_anchor(note)
         lease = self.lease
-        return Anchor(lease.soft_stop_at, note.seen), Anchor(lease.hard_stop_at, note.seen)
+        granted_at = lease.granted_at
+        return (
+            Anchor(lease.soft_stop_at, note.seen, lease.soft_stop_at - granted_at),
+            Anchor(lease.hard_stop_at, note.seen, lease.hard_stop_at - granted_at),
+        )
 
     def _first_report(self, now: Instant) -> contract.AgentReport:
         """A new report, or the one a killed agent left, taken over."""
@@ -212,6 +216,8 @@ class AgentMind:
         left_s = soft.seconds_left(now)
         if share.allowed_s:
             left_s = min(left_s, share.allowed_s)
+        # One that a killed agent started, and could not write down, is still about.
+        self._body.kill_trainer()
         pid, started = self._body.start_trainer(phase, attempt, now.wall + left_s)
         self._trainer = Trainer(
             pid=pid,
@@ -308,10 +314,11 @@ class GuardMind:
     ) -> str:
         """The one next thing to do. ``result`` is that of the agent's report, where it has one."""
         if lease is not None:
+            most_s = lease.hard_stop_at - lease.granted_at
             if self._anchor is None:
-                self._anchor = Anchor(lease.hard_stop_at, now)
+                self._anchor = Anchor(lease.hard_stop_at, now, most_s)
             elif self._anchor.deadline_at != lease.hard_stop_at:
-                self._anchor = Anchor(lease.hard_stop_at, self._anchor.seen)
+                self._anchor = Anchor(lease.hard_stop_at, self._anchor.seen, most_s)
         if told:
             return self._end("terminated")
         if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:

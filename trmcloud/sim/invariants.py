@@ -29,6 +29,7 @@ GUARD_REACTION_S = 25.0
 ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
 CLOCK_OFF_S = 5.0
+ANY_RUN = ""
 CANARY = "rpa_CANARY"
 
 
@@ -63,7 +64,8 @@ class Invariants:
         self.forgotten = False
         self.cuts: list[float] = []
         self._last_at = world.queue.now
-        self._able_since: float | None = None
+        self._able: dict[str, float] = {}
+        self._stuck: set[str] = set()
         self._reap_since: float | None = None
 
     def fail(self, name: str, detail: str) -> None:
@@ -108,22 +110,26 @@ class Invariants:
             knobs.ledger_too_new_until,
             knobs.disk_full_until,
         )
-        drives = reaps = False
+        drives: set[str] = set()
+        stuck: set[str] = set()
+        reaps = False
         if heard:
             for process in self.world.processes:
-                machine = process.machine
-                if not (process.alive and machine.awake and machine.online and not process.busy):
-                    continue
-                if abs(machine.offset_s) > CLOCK_OFF_S:
-                    continue
-                if process.kind == "reap":
+                machine, driver = process.machine, process.driver
+                able = machine.awake and machine.online and not process.busy
+                if not able or abs(machine.offset_s) > CLOCK_OFF_S:
+                    if driver is not None:
+                        stuck.add(driver.run_id)
+                elif process.kind == "reap":
                     reaps = True
-                elif process.driver is not None:
-                    drives = True
-        if not drives:
-            self._able_since = None
-        elif self._able_since is None:
-            self._able_since = now
+                elif driver is not None:
+                    drives.update((driver.run_id, ANY_RUN))
+        for run_id in list(self._able):
+            if run_id not in drives:
+                del self._able[run_id]
+        for run_id in drives:
+            self._able.setdefault(run_id, now)
+        self._stuck = stuck
         if not reaps:
             self._reap_since = None
         elif self._reap_since is None:
@@ -155,9 +161,12 @@ class Invariants:
             return 0.0
         if not world.queue.now < rented.undeletable_until:
             seen_at = max(rented.visible_at, rented.undeletable_until)
-            if self._able_since is not None:
-                able_at = min(able_at, max(self._able_since, seen_at) + REACTION_S)
-            if self._reap_since is not None:
+            owned = rented.unowned_at is None
+            able_since = self._able.get(rented.run_id if owned else ANY_RUN)
+            if able_since is not None:
+                able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
+            # One that is alive and stuck still counts as the run's driver: nobody takes over.
+            if self._reap_since is not None and not (owned and rented.run_id in self._stuck):
                 due = rented.due_at
                 if rented.unowned_at is not None:
                     due = min(due, rented.unowned_at)
@@ -198,7 +207,7 @@ class Invariants:
                     self.fail(
                         "I2", f"{rented.pod_id} lived {rented.overdue_s:.0f} s after it was due"
                     )
-        elif self._able_since is None or now - self._able_since < REACTION_S:
+        elif now - self._able.get(rented.run_id, now) < REACTION_S:
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += (now - since) * more / 3600
         self._money(rented.run_id, now)

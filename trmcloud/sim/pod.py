@@ -29,13 +29,20 @@ class AgentKilled(BaseException):
     """The agent's process ends here, in the middle of whatever it was doing."""
 
 
+def _skew_s(world: SimWorld, rented: Rented) -> float:
+    """A pod on the user's own machine has that machine's clock."""
+    if rented.account.habits.self_ends == "exit":
+        return world.laptop.offset_s
+    return world.knobs.pod_skew_s
+
+
 class SimPod:
     """What runs inside a rented machine. ``rented`` is the provider's side of it."""
 
     def __init__(self, world: SimWorld, rented: Rented, lease: contract.Lease) -> None:
         self.world, self.rented = world, rented
         self.name = rented.name
-        self.machine = Machine(world.queue, rented.pod_id, world.knobs.pod_skew_s)
+        self.machine = Machine(world.queue, rented.pod_id, _skew_s(world, rented))
         self.lease = lease
         self.orders: contract.Orders | None = None
         self.report: contract.AgentReport | None = None

@@ -169,7 +169,7 @@ class Process:
         if run is not self._last:
             self._last, self.wait_s = run, _QUICK_S
         else:
-            self.wait_s = min(self.wait_s * 2, self._slowest_s(run))
+            self.wait_s = min(self.wait_s * 3, self._slowest_s(run))
         self.soon(self._until_due(run, self.wait_s))
 
     def _slowest_s(self, run: RunState) -> float:
