@@ -70,7 +70,7 @@ def command(
     from trmcloud.app.plans import is_plan_id
     from trmcloud.app.world import World
     from trmcloud.cli import launch_steps, run_view
-    from trmcloud.cli.plan import make_spec, parse_money
+    from trmcloud.cli.plan_making import make_spec, parse_money
     from trmcloud.core.plan import Plan
     from trmcloud.wiring import build_world
 

@@ -24,7 +24,7 @@ def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
     The plan is made once before the data is touched, so that a wish that cannot be met is
     refused at once, and once after, when the number of tokens is known.
     """
-    from trmcloud.cli.plan import prepare as make
+    from trmcloud.cli.plan_making import plan_for as make
 
     first = make(spec, save=False, home=world.home)
     if not dry_run:

@@ -28,7 +28,7 @@ def run_probe(spec: RunSpec, where: str) -> None:
     from trmcloud.app.data import prepare as prepare_data
     from trmcloud.app.home import home_dir
     from trmcloud.app.probe_local import probe_local
-    from trmcloud.cli.plan import prepare
+    from trmcloud.cli.plan_making import plan_for
     from trmcloud.wiring import python_path
 
     recipe = load_recipe(spec.recipe)
@@ -39,7 +39,7 @@ def run_probe(spec: RunSpec, where: str) -> None:
         spec, hardware=LOCAL, budget=None, deadline_at=None, fill=False, objective="value",
         providers=(), regions=(), gpus=0,
     )  # fmt: skip
-    candidate = prepare(here, save=False).candidates[0]
+    candidate = plan_for(here, save=False).candidates[0]
     settings = candidate.phases[0].settings
     source = spec.data or settings.data
     if not source:

@@ -24,7 +24,7 @@ def command(
     """
     from trmcloud.app.data import need_training_extra
     from trmcloud.app.launch import resume
-    from trmcloud.cli.plan import parse_money
+    from trmcloud.cli.plan_making import parse_money
     from trmcloud.cli.run_view import carry
     from trmcloud.wiring import build_world
 

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from trmcloud.cli import plan as plan_command
-from trmcloud.cli import plan_view
+from trmcloud.cli import plan_making, plan_view
 from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
 
 app = typer.Typer()
@@ -72,8 +72,8 @@ def test_an_unknown_recipe_offers_the_nearest() -> None:
 
 
 def test_wide_terminals_get_a_table() -> None:
-    spec = plan_command.make_spec(budget="1000", settings=[])
-    plan = plan_command.prepare(spec)
+    spec = plan_making.make_spec(budget="1000", settings=[])
+    plan = plan_making.plan_for(spec)
     wide = plan_view.render(plan, columns=130)
     assert any("hours p50 (p10–p90)" in line for line in wide)
     assert any(line.startswith(" ▸ ") for line in wide)
@@ -162,7 +162,7 @@ def test_every_printed_price_carries_its_age() -> None:
     text = run("--budget", "1000").stdout
     priced = [line for line in text.splitlines() if "/h (" in line or "$0.00/h" in line]
     assert len(priced) == 10
-    plan = plan_command.prepare(plan_command.make_spec(budget="1000", settings=[]), save=False)
+    plan = plan_making.plan_for(plan_making.make_spec(budget="1000", settings=[]), save=False)
     wide = "\n".join(plan_view.render(plan, columns=130))
     assert "age" in wide
     assert "days ago" in run("--budget", "1000", "--explain", "8xA100").stdout

@@ -1,0 +1,157 @@
+"""From what was typed to a Plan: the part that ``plan``, ``launch`` and ``rehearse`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.hardware import LocalMachine
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.plan import Plan
+from trmcloud.core.recipe import PHASES, SINGLE_PHASE, Recipe, parse_setting
+from trmcloud.core.spec import GUIDE_HOUR_VALUE, RunSpec
+
+BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
+"""English text per token: about 4.2 bytes at a vocabulary of 65,536."""
+PHASE_CHOICES = (*PHASES, "both", SINGLE_PHASE)
+
+
+def make_spec(
+    *,
+    budget: str | None = None,
+    recipe: str = "trm",
+    phase: str = "both",
+    hardware: str = "",
+    rate: str | None = None,
+    data: str = "",
+    steps: int | None = None,
+    hours: float | None = None,
+    tokens: int | None = None,
+    settings: list[str],
+    processes: int = 0,
+    objective: str = "value",
+    hour_value: str | None = None,
+    initial_from: str = "",
+    strict_gate: bool = False,
+    deadline: str | None = None,
+    providers: list[str] | None = None,
+    regions: list[str] | None = None,
+    gpus: int = 0,
+    spot: bool = False,
+    community: bool = False,
+    fill: bool = False,
+    equal_work: bool = False,
+) -> RunSpec:
+    """A checked RunSpec from what was typed; ``launch`` reads its options with this, too.
+
+    Raises:
+        UsageError: naming the option at fault.
+    """
+    if phase not in PHASE_CHOICES:
+        raise UsageError(f"--phase is one of {', '.join(PHASE_CHOICES)}, not {phase!r}")
+    if sum(limit is not None for limit in (steps, hours, tokens)) > 1:
+        raise UsageError("--steps, --hours and --tokens exclude one another")
+    for name, limit in (("--steps", steps), ("--hours", hours), ("--tokens", tokens)):
+        if limit is not None and not 0 < limit < 1e15:
+            raise UsageError(f"{name} must be above zero, not {limit}")
+    if processes < 0:
+        raise UsageError(f"--processes must be above zero, not {processes}")
+    if not 0 <= gpus <= 64:
+        raise UsageError(f"--gpus lies between 1 and 64, not {gpus}")
+    deadline_at = None
+    if deadline is not None:
+        import time
+
+        from trmcloud.core.deadline import parse_deadline
+
+        deadline_at = parse_deadline(deadline, time.time(), None)
+    canonical = ""
+    if hardware:
+        from trmcloud.core.hardware import parse_hardware
+
+        canonical = parse_hardware(hardware).text
+    if rate is not None and canonical not in ("", "local"):
+        raise UsageError("--rate is the price of this machine; rented hardware has its own")
+    return RunSpec(
+        recipe=recipe,
+        phases=PHASES if phase == "both" else (phase,),
+        hardware=canonical,
+        processes=processes,
+        budget=parse_money("--budget", budget),
+        rate=parse_money("--rate", rate),
+        data=data,
+        overrides=tuple(parse_setting(text) for text in settings),
+        steps=steps,
+        hours=hours,
+        tokens=tokens,
+        initial_from=initial_from,
+        strict_gate=strict_gate,
+        objective=objective,
+        hour_value=parse_money("--hour-value", hour_value) or GUIDE_HOUR_VALUE,
+        deadline_at=deadline_at,
+        providers=tuple(providers or ()),
+        regions=tuple(regions or ()),
+        gpus=gpus,
+        spot=spot,
+        community=community,
+        fill=fill,
+        equal_work=equal_work,
+    )
+
+
+def plan_for(
+    spec: RunSpec,
+    *,
+    local: LocalMachine | None = None,
+    tokens_available: int | None = None,
+    now: float | None = None,
+    home: Path | None = None,
+    save: bool = True,
+) -> Plan:
+    """Loads recipe and offers, makes the plan, and saves it under the user's home."""
+    import os
+    import time
+
+    from trmcloud.adapters.local_machine import this_machine
+    from trmcloud.adapters.prices import load_offers
+    from trmcloud.adapters.recipe_files import load_recipe
+    from trmcloud.app import plans, probes
+    from trmcloud.app.home import home_dir
+    from trmcloud.core.planning import make_plan
+
+    at = time.time() if now is None else now
+    where = home_dir(os.environ) if home is None else home
+    recipe = load_recipe(spec.recipe)
+    offers = [] if spec.hardware == "local" else load_offers(at, where)
+    plan = make_plan(
+        spec,
+        recipe,
+        offers,
+        at,
+        plans.new_id(where, spec, at),
+        local=local or this_machine(),
+        tokens_available=tokens_available or _tokens_in(spec.data, recipe),
+        measured=probes.load(where),
+    )
+    if save:
+        plans.save(where, plan)
+    return plan
+
+
+def _tokens_in(data: str, recipe: Recipe) -> int | None:
+    """About how many tokens a file or folder holds; None where it is no path."""
+    path = Path(data).expanduser()
+    if not data or not path.exists():
+        return None
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    size = sum(each.stat().st_size for each in files)
+    return int(size / BYTES_PER_TOKEN.get(str(recipe.shared.get("tokenizer", "bpe")), 1.0))
+
+
+def parse_money(option: str, text: str | None) -> Usd | None:
+    if text is None:
+        return None
+    try:
+        return parse_budget(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", next_step=f"{option} 1000") from None
