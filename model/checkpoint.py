@@ -68,11 +68,14 @@ class CheckpointFolder:
         self.root = root
 
     def clean(self) -> None:
-        """Removes what an interrupted save left behind."""
+        """Removes what an interrupted save, or an interrupted pruning, left behind."""
         self.root.mkdir(parents=True, exist_ok=True)
         for entry in self.root.iterdir():
             if entry.name.startswith(_MAKING):
                 shutil.rmtree(entry)
+        for folder in self._step_folders():
+            if not os.path.lexists(folder / MANIFEST_NAME):
+                shutil.rmtree(folder)
 
     def complete(self) -> list[Found]:
         """Checkpoints with a readable manifest, latest step first; contents not verified."""

@@ -193,6 +193,14 @@ def test_a_full_disk_leaves_earlier_checkpoints_as_they_were(
     verify(before.folder, read_manifest(before.folder))
 
 
+def test_what_a_pruning_that_was_killed_left_is_swept(folder: CheckpointFolder) -> None:
+    """The manifest goes first; killed right after, the files without it are nobody's."""
+    save(folder, 10)
+    (save(folder, 20).folder / "manifest.json").unlink()
+    folder.clean()
+    assert [entry.name for entry in folder.root.iterdir()] == ["step-00000010"]
+
+
 def test_pruning_keeps_the_best_and_the_latest(folder: CheckpointFolder) -> None:
     for step, bpb in ((10, 1.5), (20, 1.9), (30, 1.2), (40, None), (50, 1.8)):
         save(folder, step, bpb)
