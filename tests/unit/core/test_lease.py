@@ -1,0 +1,193 @@
+"""The lease: what a generation's agent may do, and until when."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from trmcloud.core import events as ev
+from trmcloud.core.lease import make_lease, phases_to_run
+from trmcloud.core.money import Usd
+from trmcloud.core.plan import Candidate, Interval, PhasePlan
+from trmcloud.core.pod_contract import Lease, PhaseLease
+from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.run_state import Generation, RunState
+
+AT = 1_790_000_000.0
+SOFT, HARD = AT + 2900.0, AT + 3000.0
+
+
+def always(seconds: float) -> Interval:
+    return Interval(seconds, seconds, seconds)
+
+
+def phase(
+    name: str, p50: float, p90: float, *, step_s: float = 1.0, compile_s: float | None = None
+) -> PhasePlan:
+    parts = {"training": p50} if compile_s is None else {"compile": compile_s}
+    return PhasePlan(
+        name=name,
+        settings=cast(PhaseRecipe, None),
+        tokens=1,
+        flops=7e15 if name == "fast" else 9e15,
+        step_s=Interval(step_s / 2, step_s, step_s * 2),
+        seconds=Interval(p50 / 2, p50, p90),
+        parts_s=parts,
+    )
+
+
+FAST, EXTREME = phase("fast", 800.0, 900.0), phase("extreme", 1000.0, 1200.0)
+
+
+def candidate(*phases: PhasePlan, **changes: Any) -> Candidate:
+    fields: dict[str, Any] = {
+        "id": "first", "hardware": "x", "sku": "X", "gpus": 1, "provider": "runpod",
+        "region": "any", "rate": Usd(1), "spot": False, "priced_at": AT, "source": "test",
+        "startup_s": Interval(50.0, 100.0, 300.0), "phases": phases, "hours": always(1.0),
+        "cost_p10": Usd(1), "cost_p50": Usd(1), "cost_p90": Usd(1), "memory_need_gb": 1.0,
+        "memory_gb": 2.0, "fits_memory": True, "within_budget": True, "soft_stop_s": 1.0,
+        "hard_stop_s": 2.0, "landing_s": 3.0, "worst_case": Usd(1), "reasons": (),
+    }  # fmt: skip
+    return Candidate(**(fields | changes))
+
+
+GENERATION = Generation(
+    number=1,
+    pod_name="trmc-abcd1234-r1-g1-1790003000",
+    provider="runpod",
+    candidate_id="first",
+    rate=Usd(1),
+    soft_stop_at=SOFT,
+    hard_stop_at=HARD,
+    intended_at=AT - 7,
+)
+
+
+def lease(*phases: PhasePlan, run: RunState | None = None, **changes: Any) -> Lease:
+    made = candidate(*(phases or (FAST, EXTREME)), **changes)
+    return make_lease(
+        run or RunState("r1"), made, GENERATION, epoch=4, granted_at=AT, strict_gate=False
+    )
+
+
+def allowed_s(made: Lease) -> list[float]:
+    return [part.allowed_s for part in made.phases]
+
+
+def test_it_carries_the_stops_that_were_intended_and_nothing_of_the_plans_own() -> None:
+    made = lease()
+    assert (made.run_id, made.pod_name, made.epoch) == ("r1", GENERATION.pod_name, 4)
+    assert (made.granted_at, made.soft_stop_at, made.hard_stop_at) == (AT, SOFT, HARD)
+    assert made.landing_s == 100.0
+    assert made.strict_gate is False
+
+
+def test_a_strict_gate_is_passed_on() -> None:
+    made = make_lease(
+        RunState("r1"), candidate(FAST), GENERATION, epoch=1, granted_at=AT, strict_gate=True
+    )
+    assert made.strict_gate is True
+
+
+def test_each_phase_brings_what_it_was_planned_to_take() -> None:
+    assert lease().phases == (
+        PhaseLease("fast", 1600.0, 800.0, 7e15),
+        PhaseLease("extreme", 0.0, 1000.0, 9e15),
+    )
+
+
+# -- who gets how much of the time: 2800 s are left after startup ------------------------------
+
+
+def test_the_last_phase_has_all_that_is_left() -> None:
+    assert allowed_s(lease(FAST)) == [0.0]
+    assert allowed_s(lease()) == [1600.0, 0.0]
+    assert allowed_s(lease(FAST, EXTREME, phase("third", 1.0, 1.0))) == [1599.0, 2799.0, 0.0]
+
+
+def test_the_first_may_take_what_the_second_leaves_where_that_is_more() -> None:
+    """2800 s, less 1200 s for the second: 1600 s, beside 1.5 × 900 s."""
+    assert allowed_s(lease())[0] == 1600.0
+
+
+def test_the_first_has_half_as_much_again_where_little_is_left() -> None:
+    long = phase("fast", 1400.0, 1500.0)
+    assert allowed_s(lease(long, EXTREME))[0] == 2250.0
+
+
+@pytest.mark.parametrize(
+    ("p90_s", "fits", "allowed"),
+    [
+        (1600.0, True, 2400.0),
+        (1600.5, False, 2800 * 800 / 1800),
+        (9999.0, False, 2800 * 800 / 1800),
+    ],
+)
+def test_where_not_both_fit_each_gets_its_share(p90_s: float, fits: bool, allowed: float) -> None:
+    made = lease(phase("fast", 800.0, p90_s), EXTREME)
+    assert made.fits_budget is fits
+    assert allowed_s(made) == [pytest.approx(allowed), 0.0]
+
+
+def test_a_plan_beyond_its_budget_shares_the_time_too() -> None:
+    made = lease(within_budget=False)
+    assert made.fits_budget is False
+    assert allowed_s(made) == [pytest.approx(2800 * 800 / 1800), 0.0]
+
+
+# -- what is left to do ------------------------------------------------------------------------
+
+
+def ended(name: str, outcome: str) -> ev.PhaseEnded:
+    return ev.PhaseEnded(1, name, outcome, 5, 1.0, {})
+
+
+def test_a_phase_that_finished_is_not_run_again_and_one_that_landed_is() -> None:
+    both = candidate(FAST, EXTREME)
+    for outcome, left in (("finished", [EXTREME]), ("landed_deadline", [FAST, EXTREME])):
+        run = RunState("r1", phases={"fast": ended("fast", outcome)})
+        assert list(phases_to_run(run, both)) == left
+        assert [part.name for part in lease(run=run).phases] == [p.name for p in left]
+
+
+def test_the_rest_of_a_run_has_all_the_time() -> None:
+    run = RunState("r1", phases={"fast": ended("fast", "finished")})
+    assert allowed_s(lease(run=run)) == [0.0]
+
+
+def test_nothing_left_to_do_is_a_lease_without_phases() -> None:
+    run = RunState("r1", phases={name: ended(name, "finished") for name in ("fast", "extreme")})
+    made = lease(run=run)
+    assert (made.phases, made.min_useful_s, made.fits_budget) == ((), 0.0, True)
+
+
+# -- when it is worth starting, and when a trainer hangs ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step_s", "compile_s", "useful_s"),
+    [
+        (1.0, None, 5.0),  # three steps would be less than is worth anything
+        (1.0, 40.0, 45.0),
+        (2.0, 40.0, 46.0),
+        (10.0, 0.0, 30.0),
+    ],
+)
+def test_three_steps_after_compiling_are_the_least_that_is_of_use(
+    step_s: float, compile_s: float | None, useful_s: float
+) -> None:
+    made = lease(phase("fast", 800.0, 900.0, step_s=step_s, compile_s=compile_s))
+    assert made.min_useful_s == useful_s
+
+
+def test_the_dearest_phase_to_start_says_what_is_of_use() -> None:
+    slow = phase("extreme", 1000.0, 1200.0, step_s=20.0)
+    assert lease(FAST, slow).min_useful_s == 60.0
+
+
+@pytest.mark.parametrize(("provider", "hang_s"), [("local", 120.0), ("runpod", 300.0)])
+def test_a_trainer_far_away_is_given_longer_before_it_counts_as_hung(
+    provider: str, hang_s: float
+) -> None:
+    assert lease(provider=provider).hang_after_s == hang_s
