@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "budget": ("Caps for account, month and project: set, show, raise, history.", "Before"),
     "doctor": ("Check this machine and say what to mend.", "Before"),
     "guard": ("Let this machine end forgotten pods by itself: install, status, remove.", "Before"),
+    "rehearse": ("Play a planned run in a simulated world, with faults.", "Before"),
     "launch": ("Reserve the worst case, train, stop in time.", "Running"),
     "status": ("Runs, their money, and what guards them.", "Running"),
     "logs": ("A run's training log; -f follows it.", "Running"),

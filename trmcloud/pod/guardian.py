@@ -45,6 +45,7 @@ def watch(root: Path, pod_name: str) -> None:
             _now(),
             _lease(pod_dir),
             agent_runs=runs,
+            agent_done=agent is not None and agent.poll() == 0,
             told=bool(told),
             result=None if runs else _result(pod_dir),
         )

@@ -309,10 +309,15 @@ class GuardMind:
         lease: contract.Lease | None,
         *,
         agent_runs: bool,
+        agent_done: bool,
         told: bool,
         result: str | None,
     ) -> str:
-        """The one next thing to do. ``result`` is that of the agent's report, where it has one."""
+        """The one next thing to do.
+
+        ``agent_done``: it left of its own will, its work done; on a full disk its report may lack
+        the ``result``.
+        """
         if lease is not None:
             most_s = lease.hard_stop_at - lease.granted_at
             if self._anchor is None:
@@ -326,7 +331,7 @@ class GuardMind:
         if self._agent_known and not agent_runs:
             self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S
         if not self._agent_known:
-            if result is not None:
+            if result is not None or agent_done:
                 return self._end("its work is done")
             if now.boot >= self._restart_boot:
                 self._agent_known = True

@@ -51,6 +51,9 @@ class Rented:
         self.overdue_s = 0.0
         self.dear_micros = 0.0
         self.boots_after_s = 0.0
+        self.surplus = False
+        """Whether another pod bore this name before it."""
+        self.granted_ahead_s = request.lease.granted_at - at
         self.pod = SimPod(account.world, self, request.lease)
 
     @property
@@ -78,6 +81,11 @@ class Account:
         self.pods: dict[str, Rented] = {}
         self.living: list[Rented] = []
 
+    @property
+    def lags(self) -> bool:
+        """Whether its lists are copies of the truth; this machine's own processes are the truth."""
+        return self.habits.self_ends != "exit"
+
     # -- making -------------------------------------------------------------------------------
 
     def make(self, request: PodRequest) -> Rented:
@@ -93,7 +101,7 @@ class Account:
             rented.gpus = max(1, gpus // 2)
             world.felt("29")
         rented.visible_at = now + rng.uniform(*self.habits.lists_new_after_s)
-        if world.knobs.list_omits_s:
+        if world.knobs.list_omits_s and self.lags:
             rented.visible_at = now + world.knobs.list_omits_s
         self.pods[pod_id] = rented
         self.living.append(rented)
@@ -184,9 +192,9 @@ class Account:
         if how == "exit":
             if not rented.pod.trainers_alive:
                 self.end(rented, rented.ended_by or "agent")
-        elif how == "shutdown" and not bare:
-            self.delete(rented, rented.ended_by or "guardian")
-        elif how == "api" and not bare and world.knobs.pod_api_works(world.queue.now):
+        elif not bare and (
+            how == "shutdown" or (how == "api" and world.knobs.pod_api_works(world.queue.now))
+        ):
             self.delete(rented, rented.ended_by or "guardian")
         elif self.habits.idle_stop_s:
             world.queue.after(
@@ -197,7 +205,6 @@ class Account:
     def host_lost(self, rented: Rented, by: str) -> None:
         """Preempted or burnt down: no notice, and nothing more is billed."""
         if not rented.ended:
-            world = self.world
             rented.pod.stop()
             rented.ended_by = by
             self.end(rented, by)
@@ -220,7 +227,7 @@ class SimCompute:
         if knobs.no_capacity_until > world.queue.now:
             world.felt("28")
             raise NoCapacity("there are no longer any instances available")
-        mood = knobs.next_create if account.habits.self_ends != "exit" else ""
+        mood = knobs.next_create if account.lags else ""
         knobs.next_create = ""
         if mood == "fails but made":
             account.make(request)
@@ -252,13 +259,18 @@ class SimCompute:
                 if not rented.ended and knobs.list_omits_s:
                     world.felt("18")
                 continue
-            if knobs.list_flickers and not rented.ended and now < rented.created_at + _STALE_LIST_S:
+            if (
+                account.lags
+                and knobs.list_flickers
+                and not rented.ended
+                and now < rented.created_at + _STALE_LIST_S
+            ):
                 knobs.flicker = not knobs.flicker or world.rng.random() < 0.6
                 if knobs.flicker:
                     world.felt("18")
                     continue
             if rented.ended_at is not None:
-                stale = now < rented.ended_at + knobs.lists_dead_s
+                stale = account.lags and now < rented.ended_at + knobs.lists_dead_s
                 if stale:
                     world.felt("19")
                 elif not account.habits.lists_gone:

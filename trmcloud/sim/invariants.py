@@ -139,11 +139,12 @@ class Invariants:
         """Whether the ledger still has an open generation for this pod."""
         run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None
+        mine = (None, rented.pod_id) if not rented.surplus else (rented.pod_id,)
         owned = (
             generation is not None
             and generation.open
             and generation.pod_name == rented.name
-            and generation.pod_id in (None, rented.pod_id)
+            and generation.pod_id in mine
         )
         if owned or rented.pod_id in self.foreign:
             rented.unowned_at = None
@@ -173,22 +174,36 @@ class Invariants:
                 wait = self.reap_every_s + REACTION_S
                 able_at = min(able_at, max(self._reap_since, seen_at, due) + wait)
             if self._guard_could(rented):
-                late = max(0.0, min(-rented.pod.machine.offset_s, rented.boots_after_s + 5.0))
-                late = late if late > CLOCK_OFF_S else CLOCK_OFF_S
+                # A clock that was wrong when the lease was granted, or is wrong on the pod, may
+                # cost the time between the two, and no more.
+                wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
+                late = max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
                 able_at = min(
-                    able_at, max(rented.due_at + late, rented.undeletable_until) + GUARD_REACTION_S
+                    able_at,
+                    max(
+                        rented.due_at + late,
+                        rented.undeletable_until,
+                        rented.pod.stopped_until,
+                        self._pod_heard_from(rented),
+                    )
+                    + GUARD_REACTION_S,
                 )
         return max(0.0, min(until, able_at) - since)
 
     reap_every_s = 300.0
 
     def _guard_could(self, rented: Rented) -> bool:
+        """Whether its guardian lives and has a means, now or once it is heard."""
         how = rented.account.habits.self_ends
-        if not rented.pod.guards():
+        if not rented.pod.running or rented.pod.guard is None:
             return False
-        if how == "api":
-            return self.world.knobs.pod_api_works(self.world.queue.now)
-        return how in ("exit", "shutdown")
+        return how in ("exit", "shutdown") or not self.world.knobs.pod_key_useless
+
+    def _pod_heard_from(self, rented: Rented) -> float:
+        """Since when a pod's own call to the provider would get through."""
+        if rented.account.habits.self_ends != "api":
+            return 0.0
+        return max(self.world.knobs.pod_api_down_until, self.world.knobs.outage_until)
 
     def _accrue(self, rented: Rented, since: float, now: float) -> None:
         if rented.pod_id in self.foreign:
@@ -207,7 +222,10 @@ class Invariants:
                     self.fail(
                         "I2", f"{rented.pod_id} lived {rented.overdue_s:.0f} s after it was due"
                     )
-        elif now - self._able.get(rented.run_id, now) < REACTION_S:
+        elif (
+            now - self._able.get(rented.run_id, now) < REACTION_S
+            or now < rented.undeletable_until + REACTION_S
+        ):
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += (now - since) * more / 3600
         self._money(rented.run_id, now)
@@ -243,6 +261,7 @@ class Invariants:
     def pod_made(self, rented: Rented) -> None:
         name, run_id = rented.name, rented.run_id
         self.names[name] = self.names.get(name, 0) + 1
+        rented.surplus = self.names[name] > 1
         if self.names[name] > 1 and "17" not in self.world.felt_faults:
             twice = self.names[name] == 2 and "17" in self.world.fired
             if not twice:

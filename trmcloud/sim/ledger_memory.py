@@ -82,8 +82,8 @@ class MemoryLedger:
 
     def restore(self, copy: object) -> None:
         """Put an old copy back in the file's place."""
-        state, records, drivers = copy  # type: ignore[misc]
-        self._state, self._records, self._drivers = state, list(records), dict(drivers)
+        assert isinstance(copy, tuple)
+        self._state, self._records, self._drivers = copy[0], list(copy[1]), dict(copy[2])
 
     def _add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         self._state, records = bookkeeping.add_events(

@@ -10,7 +10,7 @@ from functools import partial
 
 from trmcloud.app import launch as use_case
 from trmcloud.app.checkpoints import choose, plan_pruning, prune
-from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.app.drive import RunDriver, is_driven, reconcile
 from trmcloud.core import events as ev
 from trmcloud.core.errors import NotFoundError, TrmcloudError
 from trmcloud.core.money import ZERO
@@ -153,9 +153,19 @@ class _Story:
 
     def _stop(self, wish: Wish) -> None:
         run = self.world.ledger.read().runs.get(wish.run_id)
-        if run is not None and run.live:
-            self._user(lambda p: use_case.request_stop(p.world, wish.run_id, "asked to"))
-            self.world.poke()
+        if run is None or not run.live:
+            return
+
+        def stop(process: Process) -> None:
+            """As the command does: ask, then drive the run to its end where nobody does."""
+            world = process.world
+            use_case.request_stop(world, wish.run_id, "asked to")
+            if not is_driven(world, world.ledger.driver(wish.run_id)):
+                epoch = world.ledger.take_over(wish.run_id, world.who, world.wall())
+                process.drive(RunDriver(world, wish.run_id, epoch))
+
+        self._user(stop)
+        self.world.poke()
 
     def _look(self) -> None:
         """The user types a command: whatever nobody drives is brought up to date."""

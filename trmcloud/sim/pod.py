@@ -57,6 +57,7 @@ class SimPod:
         self.stopped_until = 0.0
         self.running = False
         self.ending = False
+        self.agent_done = False
         self.cross: Callable[[str], None] = lambda point: None
         self._pids = 100
         self._agent_event = self._guard_event = Entry(0.0, None)
@@ -97,11 +98,6 @@ class SimPod:
         self.machine.boot_id += "'"
         self.world.queue.after(5.0, self.boot)
 
-    def guards(self) -> bool:
-        """Whether its guardian could act now: alive and not stopped."""
-        now = self.world.queue.now
-        return self.running and self.guard is not None and now >= self.stopped_until
-
     def poke(self) -> None:
         """Something on it changed: guardian and agent look soon."""
         if not self.running:
@@ -129,7 +125,14 @@ class SimPod:
         runs = self.agent is not None
         report = self.report
         result = report.result if report is not None and not runs else None
-        act = guard.look(now, self.lease, agent_runs=runs, told=False, result=result)
+        act = guard.look(
+            now,
+            self.lease,
+            agent_runs=runs,
+            agent_done=self.agent_done,
+            told=False,
+            result=result,
+        )
         if act == GuardMind.END:
             self.world.say(f"{self.rented.pod_id} guardian ends it: {guard.why}")
             self.rented.ended_by = "agent" if guard.why.startswith("its work") else "guardian"
@@ -163,6 +166,7 @@ class SimPod:
     # -- the agent ----------------------------------------------------------------------------
 
     def _start_agent(self) -> None:
+        self.agent_done = False
         body = SimBody(self)
         try:
             self.agent = AgentMind(body, self.name)
@@ -225,6 +229,7 @@ class SimPod:
             if agent.report.result is not None:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
+                self.agent_done = True
                 self.agent = None
                 self.world.poke()
                 self._guard_after(0.25)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trmcloud.sim.account import Rented
-from trmcloud.sim.play import START_AT
 from trmcloud.sim.scenario import Scenario
-from trmcloud.sim.world import SimWorld, Trap
+from trmcloud.sim.world import START_AT, SimWorld, Trap
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,7 @@ class Arms:
         skip: int = 0,
         then: Callable[[], None] | None = None,
     ) -> None:
-        self.world.armed.append(
-            Trap(self.number, point, kind, sleep_s, stops_machine, skip, then)
-        )
+        self.world.armed.append(Trap(self.number, point, kind, sleep_s, stops_machine, skip, then))
 
     def for_a_while(self, knob: str, at: float, seconds: float, text: str) -> None:
         """Until ``at + seconds`` the named knob holds that instant."""

@@ -149,8 +149,11 @@ def _stopped(arms: Arms) -> None:
 def _zombie(arms: Arms) -> None:
     """61: a controller stops in mid-call, another takes over, and the first one goes on."""
 
+    def seize() -> None:
+        _take_over(arms, arms.world.server)
+
     def other() -> None:
-        arms.world.queue.after(5.0, lambda: _take_over(arms, arms.world.server))
+        arms.world.queue.after(5.0, seize)
 
     arms.trap(
         arms.rng.choice(("*", "ActionStarted.after", "orders", "terminate.before")), "stop",

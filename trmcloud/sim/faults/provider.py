@@ -187,7 +187,10 @@ def _cap_raised(arms: Arms) -> None:
 
 FAULTS: dict[str, tuple[str, Fault]] = {
     "15": ("create fails but made", _next("next_create", "fails but made", "a create will fail")),
-    "16": ("create times out, the pod comes late", _next("next_create", "late", "a create is slow")),
+    "16": (
+        "create times out, the pod comes late",
+        _next("next_create", "late", "a create is slow"),
+    ),
     "17": ("create makes two", _next("next_create", "twice", "a create will make two")),
     "18": ("lists omit the new", _omits),
     "19": ("lists show the dead", _shows_dead),

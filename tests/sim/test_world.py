@@ -1,0 +1,179 @@
+"""The simulator itself: replayable, shrinkable, and able to see that faults strike."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from trmcloud.core.clock import Anchor
+from trmcloud.sim.faults.table import NAMES, PAIRS, arm_all
+from trmcloud.sim.play import play
+from trmcloud.sim.queue import EventQueue
+from trmcloud.sim.scenario import draw
+from trmcloud.sim.shrink import shrink, timeline
+from trmcloud.sim.soak import Tally, code_hash, page, run_seeds
+from trmcloud.sim.trainer import Ill, Shape, SimTrainer
+
+SHAPE = Shape("fast", 100, 1.0, 10, 2.0, 20, 3.0, 5.0, 15.0)
+
+
+def trainer(**changes: object) -> SimTrainer:
+    values: dict[str, object] = {
+        "run_id": "r-1", "attempt": 1, "pid": 7, "at": 1000.0, "deadline_s": 1e6, "from_step": 0,
+        "ill": None,
+    }  # fmt: skip
+    return SimTrainer(SHAPE, **{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_seed_replays_to_the_same_hash(seed: int) -> None:
+    scenario = draw(seed, NAMES)
+    assert play(scenario, arm_all).digest == play(draw(seed, NAMES), arm_all).digest
+
+
+def test_a_seed_replays_in_another_process() -> None:
+    """Nothing depends on the hash seed of the interpreter."""
+    code = (
+        "from trmcloud.sim.faults.table import NAMES, arm_all\n"
+        "from trmcloud.sim.play import play\n"
+        "from trmcloud.sim.scenario import draw\n"
+        "print(*(play(draw(s, NAMES), arm_all).digest for s in range(25)))"
+    )
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(made) == 1
+
+
+def test_every_fault_is_felt_somewhere() -> None:
+    felt: Counter[str] = Counter()
+    for seed in range(3000, 3900):
+        felt.update(play(draw(seed, NAMES), arm_all).felt)
+    assert [name for name in NAMES if not felt[name]] == []
+
+
+def test_the_faults_are_those_of_the_list() -> None:
+    assert tuple(str(number) for number in range(1, 65)) == NAMES
+    assert len(PAIRS) == 2016
+
+
+def test_exposure_is_neither_always_nor_never() -> None:
+    """The predicate bites: some worlds have exposed time, most have none."""
+    seconds = [play(draw(seed, NAMES), arm_all).exposed_s for seed in range(400)]
+    assert 0.0 < sum(s > 0 for s in seconds) / len(seconds) < 0.5
+
+
+def test_a_broken_world_is_shrunk_to_a_short_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With deadlines bound to the wall clock alone, a pod's clock that jumps is enough."""
+
+    def by_wall(self: Anchor, now: object) -> float:
+        return self.deadline_at - now.wall  # type: ignore[attr-defined, no-any-return]
+
+    monkeypatch.setattr(Anchor, "seconds_left", by_wall)
+    for seed in range(4000):
+        scenario = draw(seed, NAMES)
+        if play(scenario, arm_all).violation:
+            break
+    else:
+        pytest.fail("a clock that can be set back went unnoticed")
+    smaller, played = shrink(scenario)
+    assert len(smaller.faults) <= 2
+    story = timeline(played.told)
+    assert "VIOLATION" in story
+    assert len(story.splitlines()) <= 61
+
+
+def test_a_fault_taken_away_leaves_the_others_dice_alone() -> None:
+    scenario = draw(5, NAMES)
+    scenario = replace(scenario, faults=("34", "31"), fault_seeds=(1, 2))
+    both = play(scenario, arm_all)
+    one = play(replace(scenario, faults=("31",), fault_seeds=(2,)), arm_all)
+    assert "31" in both.fired
+    assert "31" in one.fired
+
+
+def test_events_happen_in_order_and_may_nest() -> None:
+    queue, seen = EventQueue(0.0), []
+    queue.at(2.0, lambda: seen.append("two"))
+    queue.at(1.0, lambda: (seen.append("one"), queue.run_until(3.0, idle, idle)))  # type: ignore[arg-type, return-value]
+    queue.at(4.0, lambda: seen.append("four"))
+    queue.at(1.5, lambda: seen.append("never")).cancel()
+    queue.run_until(10.0, idle, idle)
+    assert seen == ["one", "two", "four"]
+    assert queue.now == 10.0
+
+
+def test_a_trainer_finishes_all_its_steps() -> None:
+    made = trainer()
+    assert made.ends_at is not None
+    beat = made.heartbeat(made.ends_at + 1)
+    assert beat is not None
+    assert (beat.state, beat.outcome, beat.step, beat.saved_step) == ("ended", "finished", 100, 100)
+    assert not made.runs(made.ends_at)
+
+
+def test_a_trainer_lands_at_its_deadline_or_when_told() -> None:
+    by_deadline = trainer(deadline_s=50.0)
+    assert by_deadline.ends_at == pytest.approx(1000 + 50 + 1 + 2 + 3)
+    told = trainer()
+    told.tell(1060.0)
+    assert told.ends_at is not None
+    beat = told.heartbeat(told.ends_at)
+    assert beat is not None
+    assert beat.outcome == "landed_signal"
+    assert 0 < beat.step < 100
+
+
+def test_a_killed_trainer_keeps_only_what_it_had_saved() -> None:
+    made = trainer()
+    made.kill(1000 + 20 + SHAPE.seconds_to(20) + 0.5)
+    assert made.saved_step(2000.0) == 20
+    early = trainer()
+    early.kill(1000 + 20 + SHAPE.seconds_to(20) - 0.5)
+    assert early.saved_step(2000.0) is None
+
+
+@pytest.mark.parametrize("kind", ["hang", "lost", "out_of_memory", "deaf"])
+def test_illnesses_strike(kind: str) -> None:
+    made = trainer(ill=Ill(kind, 40.0, "55"))
+    if kind == "hang":
+        assert made.runs(1e9)
+        assert made.step(1e9) == made.step(1040.0)
+    elif kind == "deaf":
+        made.tell(1050.0)
+        assert made.outcome == "finished"
+    else:
+        assert not made.runs(1041.0)
+        beat = made.heartbeat(1041.0)
+        assert beat is not None
+        assert beat.outcome == (None if kind == "lost" else kind)
+
+
+def test_the_soak_counts_and_publishes() -> None:
+    tally = run_seeds(0, 30, Tally(code_hash()))
+    assert tally.done == 30
+    assert Tally.from_json(tally.to_json()).felt == tally.felt
+    text = page(tally, date="2026-11-21", command="x")
+    assert "| worlds played | 30 |" in text
+    assert "| violations | 0 |" in text
+    twice = Tally(tally.code)
+    twice.merge(tally)
+    twice.merge(tally)
+    assert twice.done == 60
+    assert all("+" in pair for pair in itertools.islice(tally.pairs, 3))
+
+
+def idle() -> None:
+    """Nothing to be done between events."""

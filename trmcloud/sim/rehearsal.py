@@ -1,0 +1,183 @@
+"""A planned run, played in simulated worlds before it is paid for."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trmcloud.core.errors import DoesNotFit, UsageError
+from trmcloud.core.money import Usd
+from trmcloud.core.plan import Interval, PhasePlan, Plan
+from trmcloud.sim.faults.table import ALL, NAMES, arm_all
+from trmcloud.sim.habits import HABITS
+from trmcloud.sim.play import Played, play
+from trmcloud.sim.scenario import Scenario, Wish
+from trmcloud.sim.trainer import Shape
+
+_THROUGH = "skypilot"
+"""Whose habits a provider has that is reached through SkyPilot."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """N plays of one plan. ``shown`` is the one whose timeline is told."""
+
+    plan: Plan
+    plays: tuple[Played, ...]
+    shown: Played
+
+    @property
+    def spent(self) -> list[Usd]:
+        """What each play was billed, ascending."""
+        return sorted(
+            Usd.from_micros(sum(billed for _, _, billed, _ in p.runs)) for p in self.plays
+        )
+
+    @property
+    def violations(self) -> list[Played]:
+        return [p for p in self.plays if p.violation]
+
+    def outcomes(self) -> Counter[str]:
+        return Counter(outcome for p in self.plays for _, outcome, _, _ in p.runs)
+
+    def ended_by(self) -> Counter[str]:
+        return Counter(by or "nobody" for p in self.plays for by in p.ended_by)
+
+    def steps_saved(self) -> list[int]:
+        return sorted(step for p in self.plays for step in p.saved)
+
+    def to_json(self) -> dict[str, Any]:
+        spent, saved = self.spent, self.steps_saved()
+        return {
+            "plan": self.plan.id,
+            "runs": len(self.plays),
+            "budget_usd": None if self.plan.cap is None else float(self.plan.cap),
+            "spent_usd": {name: float(value) for name, value in spread(spent).items()},
+            "outcomes": dict(self.outcomes()),
+            "ended_by": dict(self.ended_by()),
+            "steps_saved": dict(spread(saved)) if saved else {},
+            "over_budget_exposed_usd": max(p.over_exposed_usd for p in self.plays),
+            "exposed_seconds": max(p.exposed_s for p in self.plays),
+            "faults_felt": dict(Counter(name for p in self.plays for name in p.felt)),
+            "violations": [
+                {"seed": p.seed, "what": p.violation, "detail": p.detail} for p in self.violations
+            ],
+            "timeline": [{"at_s": line.at, "what": line.text} for line in self.shown.told],
+        }
+
+
+def fault_names(text: str) -> tuple[str, ...]:
+    """``all``, ``none``, or numbers and words of faults, comma-separated.
+
+    Raises:
+        UsageError: naming what is no fault.
+    """
+    if text in ("", "none"):
+        return ()
+    if text == "all":
+        return NAMES
+    names = []
+    for word in (part.strip() for part in text.split(",")):
+        found = [n for n, (what, _) in ALL.items() if n == word or (word and word in what)]
+        if not found or not word:
+            raise UsageError(
+                f"--faults: {word!r} is no fault",
+                next_step="all, none, a number from 1 to 64, or a word such as preempted",
+            )
+        names += [found[0]] if word in ALL else found
+    return tuple(dict.fromkeys(names))
+
+
+def rehearse(plan: Plan, *, runs: int, faults: tuple[str, ...], seed: int) -> Rehearsal:
+    """Play ``plan`` ``runs`` times, each with up to three of ``faults`` striking.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+    """
+    if plan.recommended is None:
+        raise DoesNotFit(
+            "nothing in this plan can be launched",
+            next_step="trmcloud plan, with more budget or other hardware",
+        )
+    known = _with_known_habits(plan)
+    plays = []
+    for index in range(runs):
+        scenario = _scenario(known, faults, seed + index)
+        plays.append(play(scenario, arm_all))
+    shown = next((p for p in plays if p.violation), plays[0])
+    return Rehearsal(plan, tuple(plays), shown)
+
+
+def spread(values: Sequence[Any]) -> Mapping[str, Any]:
+    """Least, median, nine in ten, most, of ascending values."""
+    last = len(values) - 1
+    return {
+        "min": values[0],
+        "p50": values[last // 2],
+        "p90": values[round(last * 0.9)],
+        "max": values[-1],
+    }
+
+
+def _with_known_habits(plan: Plan) -> Plan:
+    candidates = tuple(
+        c if c.provider in HABITS else replace(c, provider=_THROUGH) for c in plan.candidates
+    )
+    launchable = plan.launchable or ((plan.recommended_id,) if plan.recommended_id else ())
+    return replace(plan, candidates=candidates, launchable=launchable)
+
+
+def _scenario(plan: Plan, faults: tuple[str, ...], seed: int) -> Scenario:
+    rng = random.Random(seed)
+    tried = [plan.candidate(name) for name in plan.launchable]
+    shapes = {phase.name: _shape(rng, phase) for phase in tried[0].phases}
+    expected = tried[0].soft_stop_s
+    chosen = tuple(rng.sample(faults, min(len(faults), rng.randint(1, 3)))) if faults else ()
+    wish = Wish(
+        run_id="r-000001",
+        at_s=1.0,
+        plan=plan,
+        shapes=shapes,
+        project="default",
+        detached=rng.random() < 0.5,
+        stop_after_s=0.0,
+        resume_after_s=0.0,
+        fetch_after_s=expected * 0.9,
+    )
+    return Scenario(
+        seed=seed,
+        providers=tuple(dict.fromkeys(candidate.provider for candidate in tried)),
+        wishes=(wish,),
+        account_cap=None,
+        reaper="laptop",
+        foreign=False,
+        looks_every_s=3600.0,
+        faults=chosen,
+        fault_seeds=tuple(rng.getrandbits(32) for _ in chosen),
+    )
+
+
+def _shape(rng: random.Random, phase: PhasePlan) -> Shape:
+    """The phase as this play's machine trains it: a draw from the plan's own interval."""
+    settings, parts = phase.settings, phase.parts_s
+    steps = settings.steps
+    evals, saves = max(1, steps // settings.eval_every), max(1, steps // settings.save_every)
+    return Shape(
+        phase=phase.name,
+        steps=steps,
+        step_s=_drawn(rng, phase.step_s),
+        eval_every=settings.eval_every,
+        eval_s=parts.get("evaluation", 0.0) / evals,
+        save_every=settings.save_every,
+        save_s=parts.get("saving", 0.0) / saves,
+        start_s=parts.get("startup", 5.0),
+        compile_s=parts.get("compile", 0.0),
+    )
+
+
+def _drawn(rng: random.Random, interval: Interval) -> float:
+    low, high = interval.p10, interval.p90
+    return rng.triangular(low, high, min(max(interval.p50, low), high)) if high > low else low

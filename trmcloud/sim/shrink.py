@@ -1,0 +1,71 @@
+"""From a failing seed to a story that a person can read: fewer faults, then the timeline's core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trmcloud.sim.faults.table import arm_all
+from trmcloud.sim.play import Played, play
+from trmcloud.sim.scenario import Scenario, without
+from trmcloud.sim.world import START_AT, Told
+
+_SHOWN = 60
+
+
+def shrink(scenario: Scenario) -> tuple[Scenario, Played]:
+    """The smallest world found in which the same invariant still fails.
+
+    Raises:
+        ValueError: nothing fails in ``scenario``.
+    """
+    played = play(scenario, arm_all)
+    name = played.violation
+    if not name:
+        raise ValueError(f"seed {scenario.seed} fails nothing")
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in _smaller(scenario):
+            tried = play(candidate, arm_all)
+            if tried.violation == name:
+                scenario, played, smaller = candidate, tried, True
+                break
+    return scenario, played
+
+
+def _smaller(scenario: Scenario) -> list[Scenario]:
+    """One thing fewer each: a fault, a run, the foreign pods, a wish of the user's."""
+    made = [without(scenario, index) for index in range(len(scenario.faults))]
+    if len(scenario.wishes) > 1:
+        made += [replace(scenario, wishes=(wish,)) for wish in scenario.wishes]
+    if scenario.foreign:
+        made.append(replace(scenario, foreign=False))
+    if scenario.account_cap is not None:
+        made.append(replace(scenario, account_cap=None))
+    for index, wish in enumerate(scenario.wishes):
+        for calmer in (
+            replace(wish, stop_after_s=0.0),
+            replace(wish, resume_after_s=0.0),
+            replace(wish, fetch_after_s=0.0),
+        ):
+            if calmer != wish:
+                wishes = list(scenario.wishes)
+                wishes[index] = calmer
+                made.append(replace(scenario, wishes=tuple(wishes)))
+    return made
+
+
+def timeline(told: tuple[Told, ...], *, most: int = _SHOWN) -> str:
+    """``0 h 12 min 03.4 s  what happened``, one line each; the middle left out where it is long."""
+    lines = [f"{_clock(line.at - START_AT)}  {line.text}" for line in told]
+    if len(lines) > most:
+        half = most // 2
+        left_out = len(lines) - 2 * half
+        lines = [*lines[:half], f"  … {left_out} lines …", *lines[-half:]]
+    return "\n".join(lines)
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(max(0.0, seconds), 3600)
+    minutes, rest_s = divmod(rest, 60)
+    return f"{int(hours):3d} h {int(minutes):02d} min {rest_s:04.1f} s"
