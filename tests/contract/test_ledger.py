@@ -16,6 +16,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.providers import TRAITS
 from trmcloud.core.run_state import IllegalTransition, State
 from trmcloud.ports import ControllerId, Driver, Ledger
 from trmcloud.sim.ledger_memory import MemoryLedger
@@ -108,6 +109,16 @@ def test_a_run_reserves_no_more_than_its_own_cap(ledger: Ledger) -> None:
     assert "--budget 3" in caught.value.next_step
 
 
+def test_a_refusal_says_what_to_raise_and_to_how_much(ledger: Ledger) -> None:
+    ledger.set_cap(ev.CapSet("project", "thesis", Usd(5)), AT)
+    epoch = ledger.open_run("r1", planned(), Usd(2), LAPTOP, AT)
+    through_to_settled(ledger, "r1", epoch, "1")
+    ledger.open_run("r2", planned(), Usd(3), LAPTOP, AT)
+    with pytest.raises(BudgetRefused, match="the project thesis budget of ") as caught:
+        ledger.open_run("r3", planned(), Usd(7), LAPTOP, AT)
+    assert caught.value.next_step == "trmcloud budget raise project thesis 11"
+
+
 def test_another_months_money_is_not_this_months(ledger: Ledger) -> None:
     ledger.set_cap(ev.CapSet("month", "", Usd(5)), AT)
     ledger.open_run("r1", planned(), Usd(5), LAPTOP, AT)
@@ -137,6 +148,21 @@ def test_a_cap_that_means_nothing_is_refused(ledger: Ledger, cap: ev.CapSet) -> 
     with pytest.raises(UsageError):
         ledger.set_cap(cap, AT)
     assert ledger.records() == ()
+
+
+def test_a_kill_layer_that_was_seen_to_work_is_remembered(ledger: Ledger) -> None:
+    ledger.set_cap(ev.CapSet("account", "", Usd(5)), AT)
+    provider, layer = next(
+        (name, layers[0])
+        for name, traits in sorted(TRAITS.items())
+        if (layers := sorted(traits.independent_layers))
+    )
+    ledger.verify_layer(ev.LayerVerified(provider, layer, "a smoke run"), AT + 1)
+    assert ledger.read().verified == {(provider, layer): AT + 1}
+    assert [record.seq for record in ledger.records()] == [1, 2]
+    with pytest.raises(UsageError, match="wishful"):
+        ledger.verify_layer(ev.LayerVerified(provider, "wishful thinking", "hope"), AT + 2)
+    assert len(ledger.records()) == 2
 
 
 def test_a_stale_controller_cannot_write(ledger: Ledger) -> None:

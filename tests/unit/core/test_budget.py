@@ -107,6 +107,8 @@ def test_what_is_left_fits_and_a_micro_dollar_more_does_not(level: str) -> None:
     refusal = admit(book, asking, Usd("5.000001"), SEPTEMBER)
     assert refusal is not None
     assert refusal.line.level == level.partition("_")[0]
+    if level == "account":
+        assert "the account budget of " in str(refusal)
     for figure in ("$10.00", "$3.00 spent", "$2.00 reserved", "$5.00 left"):
         assert figure in str(refusal)
 

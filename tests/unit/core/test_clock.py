@@ -37,6 +37,7 @@ def test_a_clock_that_is_set_never_extends_a_deadline(
 
 def test_after_a_reboot_only_the_wall_clock_is_left() -> None:
     assert DEADLINE.seconds_left(Instant(1030.0, 2.0, "b")) == 70.0
+    assert DEADLINE.seconds_left(Instant(1030.0, 900.0, "b")) == 70.0
 
 
 def test_a_deadline_that_had_passed_when_first_seen_stays_passed() -> None:

@@ -193,7 +193,14 @@ def test_a_run_ends_in_words_that_are_known(way: tuple[type[Any], ...], event: e
 def test_the_first_wish_to_stop_counts() -> None:
     run = run_of(*RUNNING, ev.StopRequested)
     again = apply_event(run, ev.Record(9, "r1", 1, AT + 99, ev.StopRequested("budget", "cut")))
+    assert (run.stop, run.stop_at) == (ev.StopRequested("user", "enough"), AT + 5)
     assert (again.stop, again.stop_at) == (run.stop, run.stop_at)
+
+
+def test_a_reservation_remembers_which_generation_it_begins_with() -> None:
+    assert RunState("r1").first_generation == run_of(*RENTING).first_generation == 1
+    assert run_of(*RENTING, ev.PodNotMade, ev.PodIntended).first_generation == 1
+    assert run_of(*SETTLED, ev.Reserved).first_generation == 2
 
 
 def test_a_refused_generation_costs_nothing_and_keeps_the_reservation() -> None:
