@@ -22,6 +22,7 @@ say trmcloud launch local --recipe trm-tiny --phase fast --processes 2 \
 say trmcloud gate || [ $? -eq 22 ]
 run=$(trmcloud status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[-1]["run"])')
 say trmcloud fetch-best "$run" --into ".demo/best-$run"
+say trmcloud eval ".demo/best-$run"
 say trmcloud sample ".demo/best-$run" --prompt "def " --max-tokens 60
 say trmcloud report "$run"
 say trmcloud status "$run"
