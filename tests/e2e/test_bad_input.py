@@ -245,6 +245,20 @@ def test_more_characters_than_the_vocabulary(reader: User) -> None:
     assert "--set vocab_size=969" in err
 
 
+def test_two_commands_that_prepare_the_same_text(reader: User) -> None:
+    (reader.folder / "text.txt").write_text("def f(x):\n    return x\n" * 3000)
+    small = [part.replace("python-stdlib", "text.txt") for part in SMALL]
+    small = [part.replace("vocab_size=256", "vocab_size=512") for part in small]
+    racing = [reader.start("launch", "local", *small, "--budget", "1") for _ in range(3)]
+    for process in racing:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 2
+        assert "there is nobody to ask" in err
+    folders = [path for path in (reader.home / "data").iterdir() if path.is_dir()]
+    assert len(folders) == 1
+    assert (folders[0] / "meta.json").exists()
+
+
 # -- this machine --------------------------------------------------------------------------------
 
 

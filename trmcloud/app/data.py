@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -89,13 +91,39 @@ def prepare(
             where=str(folder.parent),
             next_step="set TRMCLOUD_HOME to a folder of yours",
         ) from None
+    # Made aside, so that data which a run reads already is never replaced under its feet.
+    making = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        _run_prepare(
+            [
+                *("--source", source, "--settings", str(settings_path), "--out", str(making)),
+                *(("--tokenizer", str(tokenizer)) if tokenizer is not None else ()),
+            ],
+            source,
+            python_path,
+            progress,
+        )
+        with contextlib.suppress(OSError):  # somebody else was quicker with the very same
+            making.rename(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    meta = _meta(folder)
+    if meta is None:
+        raise DataError("preparing the data left nothing behind", where=str(folder))
+    return folder, meta
+
+
+def _run_prepare(
+    arguments: Sequence[str], source: str, python_path: Sequence[str], progress: Progress
+) -> None:
+    """The trainer's own ``prepare``, its progress told on.
+
+    Raises:
+        DataError: what it says about ``source``.
+    """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
     process = subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "model.prepare", "--source", source),
-            *("--settings", str(settings_path), "--out", str(folder)),
-            *(("--tokenizer", str(tokenizer)) if tokenizer is not None else ()),
-        ],
+        [sys.executable, "-P", "-m", "model.prepare", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -112,10 +140,6 @@ def prepare(
     errors = process.stderr.read()
     if process.wait() != 0:
         raise error_of(errors, process.returncode, source)
-    meta = _meta(folder)
-    if meta is None:
-        raise DataError("preparing the data left nothing behind", where=str(folder))
-    return folder, meta
 
 
 def prepared_from(folder: Path) -> str:
