@@ -1,0 +1,73 @@
+"""A user whose commands are killed, stopped, and short of room."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.e2e.user import SMALL, User, until
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.run_state import RunState
+from trmcloud.pod import processes
+
+BUDGET = Usd("1")
+#: Twenty steps, and then it has finished.
+SHORT = (
+    *("launch", "local", *SMALL, "--phase", "fast"),
+    *("--steps", "20", "--budget", BUDGET.plain(), "-y"),
+)
+
+
+def scratch() -> Path | None:
+    """Where files live in memory, for what is killed and never loses power; None: anywhere."""
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else None
+
+
+class CrashUser(User):
+    """Besides commands, ``tests.crash.command`` with its own options before them."""
+
+    def start_with(self, options: tuple[str, ...], *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.command", *options, *arguments],
+            cwd=self.folder,
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def settled(self) -> RunState:
+        """The only run, once whatever lives of it has ended by itself and a command has looked."""
+        until(lambda: not self.live_pods(), what="the pod ends by itself")
+        time.sleep(1.1)  # how long a pod may take to appear after it was asked for
+        self.run("status")
+        run = self.only_run()
+        self.check_money_and_pods(run)
+        assert not run.live
+        assert run.reserved == ZERO
+        return run
+
+    def check_money_and_pods(self, run: RunState) -> None:
+        """Never over the budget, at most one pod for each generation, and none that nobody owns."""
+        assert run.settled + run.reserved <= run.cap
+        names = [pod.name for pod in self.pods()]
+        assert len(names) == len(set(names))
+        assert set(names) <= {generation.pod_name for generation in run.generations}
+        if not run.live:
+            for name in names:
+                assert processes.of_pod(name) == [], "something of it still runs"
+            billed = [g.billed for g in run.generations if g.not_made is None]
+            assert None not in billed, "a pod whose bill nobody asked for"
+
+
+def stop_process(process: subprocess.Popen[str]) -> None:
+    """SIGSTOP, and wait until it has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    stat = Path(f"/proc/{process.pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="it stops")
