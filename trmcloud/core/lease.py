@@ -32,6 +32,8 @@ def make_lease(
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
     the time as the Plan's P50 divide it.
     """
+    # A clock set back since the intent must not grant more time than was reserved.
+    granted_at = max(granted_at, generation.intended_at)
     phases = phases_to_run(run, candidate)
     available_s = generation.soft_stop_at - granted_at - candidate.startup_s.p50
     expected_s = sum(phase.seconds.p50 for phase in phases)

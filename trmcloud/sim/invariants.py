@@ -164,10 +164,14 @@ class Invariants:
             seen_at = max(rented.visible_at, rented.undeletable_until)
             owned = rented.unowned_at is None
             able_since = self._able.get(rented.run_id if owned else ANY_RUN)
+            # Where a wrong clock granted the lease, controllers believe in a later hard stop.
+            if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:
+                able_since = None
             if able_since is not None:
                 able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
             # One that is alive and stuck still counts as the run's driver: nobody takes over.
-            if self._reap_since is not None and not (owned and rented.run_id in self._stuck):
+            stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
+            if self._reap_since is not None and not (owned and stuck):
                 due = rented.due_at
                 if rented.unowned_at is not None:
                     due = min(due, rented.unowned_at)

@@ -81,7 +81,8 @@ class Tally:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Tally:
         counters = ("felt", "pairs", "outcomes", "ended_by", "violations")
-        return cls(**{k: Counter(v) if k in counters else v for k, v in data.items()})
+        values: dict[str, Any] = {k: Counter(v) if k in counters else v for k, v in data.items()}
+        return cls(**values)
 
 
 def code_hash() -> str:

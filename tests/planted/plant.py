@@ -1,0 +1,133 @@
+"""Plant a bug in a copy of the package and let the simulator look for it.
+
+python -m tests.planted.plant [--seeds N] [--only NAME] [--page docs/soak/planted.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.planted.bugs import BUGS, Bug
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "trmcloud"
+SEEDS = 10_000
+
+_LOOK = """
+import json, sys
+from trmcloud.sim.faults.table import NAMES, arm_all
+from trmcloud.sim.play import play
+from trmcloud.sim.scenario import draw
+first, beyond = int(sys.argv[1]), int(sys.argv[2])
+for seed in range(first, beyond):
+    try:
+        played = play(draw(seed, NAMES), arm_all)
+    except Exception as error:
+        print(json.dumps([seed, "crash: " + type(error).__name__]))
+        break
+    if played.violation:
+        print(json.dumps([seed, played.violation]))
+        break
+else:
+    print("null")
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a bug was caught: at which seed and by what; ``seed`` is None where it was not."""
+
+    bug: Bug
+    seed: int | None
+    by: str
+
+
+class DoesNotApply(Exception):
+    """A bug's old text does not stand in its file exactly once."""
+
+
+def planted(bug: Bug, text: str) -> str:
+    """The file's text with the bug in it."""
+    if text.count(bug.old) != 1:
+        raise DoesNotApply(f"{bug.name}: its text stands {text.count(bug.old)} times in {bug.path}")
+    return text.replace(bug.old, bug.new)
+
+
+def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
+    """Play seeds on a copy of the package that has the bug, until it is caught."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        copy = Path(folder) / "trmcloud"
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "bundle"))
+        path = copy / bug.path
+        path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", _LOOK, "0", str(seeds)],
+            cwd=folder,
+            env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = done.stdout.split("\n")
+        if done.returncode != 0 or not lines[0]:
+            return Verdict(bug, 0, "cannot be imported: " + done.stderr.strip()[-80:])
+        found = json.loads(lines[0])
+        return Verdict(bug, None, "") if found is None else Verdict(bug, found[0], found[1])
+
+
+def page(verdicts: list[Verdict], seeds: int) -> str:
+    caught = [v for v in verdicts if v.seed is not None]
+    timing = [v for v in verdicts if v.bug.timing]
+    timing_caught = [v for v in timing if v.seed is not None]
+    lines = [
+        "# Planted bugs",
+        "",
+        f"{len(verdicts)} small mistakes, each planted alone in a copy of the package; the",
+        f"simulator plays up to {seeds:,} seeds and stops at the first invariant that breaks.",
+        "",
+        f"**Caught: {len(caught)} of {len(verdicts)}**; of those about order or crashes:"
+        f" {len(timing_caught)} of {len(timing)}.",
+        "",
+        "Made by `python -m tests.planted.plant`.",
+        "",
+        "| bug | where | order/crash | caught at seed | by |",
+        "|---|---|---|---|---|",
+    ]
+    for v in verdicts:
+        seed = "**not caught**" if v.seed is None else f"{v.seed:,}"
+        by = v.by.replace("|", "\\|")
+        lines.append(
+            f"| {v.bug.name} | {v.bug.path} | {'yes' if v.bug.timing else ''} | {seed} | {by} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--page", type=Path)
+    given = parser.parse_args()
+    verdicts = []
+    for bug in BUGS:
+        if given.only and given.only not in bug.name:
+            continue
+        verdict = hunt(bug, given.seeds)
+        verdicts.append(verdict)
+        print(f"{verdict.seed!s:>6}  {verdict.by:24} {bug.path}: {bug.name}", flush=True)
+        if given.page is not None:
+            given.page.write_text(page(verdicts, given.seeds), encoding="utf-8")
+    caught = sum(v.seed is not None for v in verdicts)
+    print(f"{caught} of {len(verdicts)} caught")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Every planted bug applies, and a few are caught within seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planted.bugs import BUGS, Bug
+from tests.planted.plant import PACKAGE, hunt, planted
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_it_applies_once_and_changes_what_is_compiled(bug: Bug) -> None:
+    text = (PACKAGE / bug.path).read_text(encoding="utf-8")
+    changed = planted(bug, text)
+    assert changed != text
+    compile(changed, bug.path, "exec")
+
+
+def test_there_are_enough_of_each_kind() -> None:
+    assert len(BUGS) >= 100
+    assert sum(bug.timing for bug in BUGS) >= 30
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hard stop is never enforced",
+        "an ambiguous create counts as refused",
+        "deadlines by the wall clock alone",
+        "settling forgets earlier generations",
+    ],
+)
+def test_the_simulator_catches_it(name: str) -> None:
+    bug = next(bug for bug in BUGS if bug.name == name)
+    assert hunt(bug, 3000).seed is not None
