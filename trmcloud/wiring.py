@@ -35,7 +35,10 @@ def build_world() -> World:
     def is_alive(controller: ControllerId) -> bool | None:
         if controller.host != here:
             return None
-        return processes.alive(controller.pid, controller.pid_started)
+        if processes.alive(controller.pid, controller.pid_started):
+            # One that is stopped may wake any moment, or never: its last beat has to tell.
+            return None if processes.stopped(controller.pid) else True
+        return False
 
     return World(
         home=home,

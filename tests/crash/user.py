@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.user import SMALL, User, until
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.run_state import RunState
 from trmcloud.pod import processes
@@ -42,6 +44,15 @@ class CrashUser(User):
             text=True,
         )
 
+    def runs_on_disk(self) -> bool:
+        """Whether the ledger is there, and has a run: looking must not make one."""
+        return (self.home / "ledger.db").exists() and bool(self.ledger().runs)
+
+    def driver_pid(self) -> int:
+        """The process that drives the only run; 0 for none."""
+        driver = SqliteLedger(self.home / "ledger.db").driver(self.only_run().run_id)
+        return driver.controller.pid if driver is not None and driver.controller else 0
+
     def settled(self) -> RunState:
         """The only run, once whatever lives of it has ended by itself and a command has looked."""
         until(lambda: not self.live_pods(), what="the pod ends by itself")
@@ -66,7 +77,7 @@ class CrashUser(User):
             assert None not in billed, "a pod whose bill nobody asked for"
 
 
-def stop_process(process: subprocess.Popen[str]) -> None:
+def stop_process(process: subprocess.Popen[Any]) -> None:
     """SIGSTOP, and wait until it has stopped."""
     process.send_signal(signal.SIGSTOP)
     stat = Path(f"/proc/{process.pid}/stat")

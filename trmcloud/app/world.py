@@ -26,7 +26,7 @@ class World:
     files: RunFiles
     who: ControllerId
     is_alive: Callable[[ControllerId], bool | None]
-    """None where it cannot be told: the process is on another machine."""
+    """None where it cannot be told: the process is on another machine, or is stopped."""
     project: str
     read_note: Callable[[str], Mapping[str, Any]] | None = None
     """A run's launch note by its id, where it is not kept below ``home``."""

@@ -93,6 +93,9 @@ def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
             bar.pause()
             run = _interrupted(world, driver, bar)
         except StaleEpoch:
+            bar.pause()
+            print(f"{driver.run_id}: another command has taken it over; looking on", flush=True)
+            bar.resume()
             run = follow_or_drive(world, driver.run_id, done, bar.watch)
     if run.live:
         world.ledger.release(run.run_id, driver.epoch)

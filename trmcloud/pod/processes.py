@@ -45,6 +45,15 @@ def started(pid: int) -> str | None:
     return after_name[19]
 
 
+def stopped(pid: int) -> bool:
+    """Whether the process is held by SIGSTOP, Ctrl-Z or a debugger: it lives, and does nothing."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+
 def alive(pid: int, started_ticks: str) -> bool:
     """Whether the process that had this pid and start time still runs."""
     return pid > 0 and started_ticks != "" and started(pid) == started_ticks
