@@ -149,6 +149,15 @@ def test_yes_shows_stages_a_bar_and_the_end(user: User, terminal: Desk) -> None:
     assert user.only_run().outcome is Outcome.FINISHED
 
 
+def test_status_says_what_it_leaves_out(user: User) -> None:
+    for _ in range(2):
+        user.run(*LAUNCH, "--steps", "3", "-y")
+    lines = user.run("status").splitlines()
+    assert len(lines) == 3
+    assert lines[-1] == "1 more has ended · trmcloud status --all"
+    assert len(user.run("status", "--all").splitlines()) == 3
+
+
 def test_no_bar_elsewhere(user: User) -> None:
     out = user.run(*LAUNCH, "--steps", "60", "-y")
     assert "\x1b" not in out
@@ -165,8 +174,13 @@ def test_ctrl_c_and_stop(user: User, terminal: Desk) -> None:
     assert user.only_run().live
     window.types("s\n")
     assert window.ends() == 21
-    assert "stopped on request, evaluated and saved" in window.shown
     run = user.only_run()
+    for text in (
+        "stopped on request, evaluated and saved",
+        "why: Ctrl-C",
+        f"trmcloud fetch-best {run.run_id} · resume {run.run_id}",
+    ):
+        assert text in window.shown
     assert run.outcome is Outcome.STOPPED
     assert run.reserved == ZERO
     assert user.live_pods() == []

@@ -54,7 +54,10 @@ def find_run(world: World, name: str | None) -> RunState:
     if name is None:
         newest = max(runs.values(), key=lambda run: run.created_at, default=None)
         if newest is None:
-            raise NotFoundError("there are no runs yet", next_step="trmcloud launch local")
+            raise NotFoundError(
+                "there are no runs yet",
+                next_step="trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60",
+            )
         return newest
     if name in runs:
         return runs[name]

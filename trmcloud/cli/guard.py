@@ -11,6 +11,7 @@ import typer
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
+    add_completion=False,
     help="Let this machine end forgotten pods by itself, every few minutes.\n\n"
     "Example: trmcloud guard install --every 5",
 )

@@ -18,6 +18,7 @@ from trmcloud.core.money import ZERO
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.run_state import Outcome, RunState, State
 
+_RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST)
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Limits that the row "stops" tells already."""
 
@@ -110,14 +111,15 @@ def show_end(world: World, run: RunState) -> int:
     outcome = run.outcome or Outcome.LOST
     print(f"{run.run_id} {outcome.value}: {outcome.meaning}")
     if run.message:
-        print(f"  {run.message}")
+        print(f"  why: {run.message}")
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
     manifests = world.files.manifests(run.run_id)
     spent = f"  spent {run.settled} of {run.cap}"
     print(spent + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
     if manifests:
-        print(f"  trmcloud fetch-best {run.run_id}")
+        again = f" · resume {run.run_id}" if outcome in _RESUMABLE else ""
+        print(f"  trmcloud fetch-best {run.run_id}{again}")
     if outcome in BAD_ENDS:
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code

@@ -40,3 +40,7 @@ def command(
         status_view.show_one(world, runs[0])
     else:
         status_view.show_table(world, runs)
+        others = len(known) - len(runs)
+        if others:
+            ended = "1 more has ended" if others == 1 else f"{others} more have ended"
+            print(f"{ended} · trmcloud status --all")
