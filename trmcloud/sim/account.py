@@ -51,6 +51,9 @@ class Rented:
         self.overdue_s = 0.0
         self.dear_micros = 0.0
         self.boots_after_s = 0.0
+        self.land_by = math.inf
+        """When it must have landed, where its budget was cut."""
+        self.landing_s = request.lease.landing_s
         self.surplus = False
         """Whether another pod bore this name before it."""
         self.granted_ahead_s = request.lease.granted_at - at

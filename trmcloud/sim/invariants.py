@@ -15,6 +15,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from trmcloud.core.budget import fold_ledger, month_of
+from trmcloud.core.money import Usd
+from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import State
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Invariants:
         self.violation: Violated | None = None
         self.foreign: set[str] = set()
         self.forgotten = False
-        self.cuts: list[float] = []
+        self.account_cap: Usd | None = None
         self._last_at = world.queue.now
         self._able: dict[str, float] = {}
         self._stuck: set[str] = set()
@@ -83,6 +85,8 @@ class Invariants:
             return
         for account in self.world.accounts.values():
             for rented in account.living:
+                if now > rented.land_by:
+                    self._landing(rented, since, now)
                 if (
                     now > rented.due_at
                     or rented.unowned_at is not None
@@ -234,6 +238,15 @@ class Invariants:
             rented.dear_micros += (now - since) * more / 3600
         self._money(rented.run_id, now)
 
+    def _landing(self, rented: Rented, since: float, now: float) -> None:
+        """A run whose budget was cut: overdue while a controller could have landed it."""
+        able_since = self._able.get(rented.run_id)
+        if able_since is None or rented.deleting or now < rented.undeletable_until:
+            rented.land_by = max(rented.land_by, now)
+            return
+        if now - max(rented.land_by, able_since + rented.landing_s + 240.0) > ORPHAN_S:
+            self.fail("I1", f"{rented.pod_id} goes on though its budget was cut")
+
     # -- money --------------------------------------------------------------------------------
 
     def _pods_of(self, run_id: str) -> list[Rented]:
@@ -310,9 +323,18 @@ class Invariants:
         if healthy:
             self.fail("needless kill", f"{rented.pod_id} was at work and within its money")
 
-    def cut(self, at: float) -> None:
-        """41: from now on nothing new may be reserved beyond the cap."""
-        self.cuts.append(at)
+    def cap_set(self, cap: Usd) -> None:
+        """The account's cap is set, raised, or cut (41): from now on nothing new may be reserved
+        beyond it, and where it is below what is held, runs land as soon as a controller can see
+        to it."""
+        self.account_cap = cap
+        ledger, now = self.world.ledger.read(), self.world.queue.now
+        held = sum(r.settled.micros + r.reserved.micros for r in ledger.runs.values())
+        if held <= cap.micros:
+            return
+        for rented in self.world.living():
+            landing_s = rented.landing_s + traits_of(rented.account.habits.provider).end_grace_s
+            rented.land_by = min(rented.land_by, now + landing_s + rented.boots_after_s)
 
     # -- the ledger's writes ------------------------------------------------------------------
 
@@ -325,7 +347,7 @@ class Invariants:
                 self.epochs[run_id] = epoch
             elif epoch < newest:
                 self.fail("I6", f"epoch {epoch} wrote {what} to {run_id} after {newest}")
-        if what in ("open", "reopen"):
+        if what in ("open", "reopen") and not self.forgotten:
             self._caps(run_id)
         self.world.poke()
 
@@ -345,9 +367,7 @@ class Invariants:
         if run.settled + run.reserved > run.cap:
             self.fail("I1", f"{run_id} holds more than its budget")
         for (level, key), held in sums.items():
-            cap = ledger.caps.get((level, key)) or (
-                ledger.caps.get((level, "")) if level == "month" else None
-            )
+            cap = self.account_cap if level == "account" else ledger.caps.get((level, key))
             if cap is not None and held > cap.micros:
                 self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
 

@@ -91,6 +91,7 @@ class _Story:
         world, scenario = self.world, self.scenario
         if scenario.account_cap is not None:
             world.ledger.set_cap(ev.CapSet("account", "", scenario.account_cap), world.queue.now)
+            world.check.cap_set(scenario.account_cap)
         if scenario.foreign:
             self._foreign_pods()
         for wish in scenario.wishes:

@@ -125,7 +125,9 @@ class Process:
             return
         rng = self.sim.rng
         if self.kind == "reap":
-            self.soon(rng.uniform(0.5, self.every_s))
+            wait_s = rng.uniform(0.5, self.every_s)
+            if self._event is None or self._event.at > self.sim.queue.now + wait_s:
+                self.soon(wait_s)
         elif self.driver is not None:
             self.wait_s = _QUICK_S
             self.soon(rng.uniform(0.2, 5.0))
