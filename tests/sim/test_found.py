@@ -1,0 +1,87 @@
+"""What the simulator found in control, each as a small world or a single decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trmcloud.core.clock import Anchor, Instant
+from trmcloud.core.run_state import Outcome
+from trmcloud.pod.mind import GuardMind
+from trmcloud.sim.faults.table import arm_all
+from trmcloud.sim.play import Played, play
+from trmcloud.sim.scenario import Scenario, draw
+
+
+def world(*faults: str, seed: int = 40, provider: str = "runpod", **changes: object) -> Scenario:
+    """A seed's world with just these faults, one run that nobody stops, on ``provider``."""
+    found = next(
+        made
+        for made in (draw(n, ()) for n in range(seed, seed + 1000))
+        if made.providers == (provider,)
+        and len(made.wishes) == 1
+        and not made.wishes[0].stop_after_s
+    )
+    wish = replace(found.wishes[0], resume_after_s=0.0, detached=False)
+    made = replace(
+        found,
+        wishes=(wish,),
+        account_cap=None,
+        faults=faults,
+        fault_seeds=tuple(range(len(faults))),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def held(scenario: Scenario) -> Played:
+    played = play(scenario, arm_all)
+    assert played.violation == "", played.detail
+    return played
+
+
+def pods_made(played: Played) -> int:
+    return sum(" is made as " in line.text for line in played.told)
+
+
+def test_commands_that_look_once_each_settle_a_run() -> None:
+    """A killed launch on a provider whose lists lag: reconciling alone must come to an end."""
+    played = held(world("6", looks_every_s=600.0, reaper="none"))
+    assert played.runs[0][1] != "running"
+
+
+def test_an_ambiguous_create_is_not_answered_by_a_second_pod() -> None:
+    for fault in ("15", "16"):
+        played = held(world(fault))
+        assert fault in played.felt
+        assert pods_made(played) == 1
+
+
+def test_a_duplicate_is_ended_by_the_controller_that_is_up() -> None:
+    played = held(world("17", reaper="none"))
+    assert "17" in played.felt
+    assert pods_made(played) == 2
+
+
+def test_a_price_that_rises_after_boot_ends_the_pod() -> None:
+    for seed in range(40, 60):
+        played = held(world("30", seed=seed))
+        if "30" in played.felt:
+            assert played.runs[0][1] == Outcome.LOST.value or played.runs[0][2] <= played.runs[0][3]
+
+
+def test_a_deadline_is_bound_by_what_was_granted() -> None:
+    """A pod whose clock is an hour behind wins nothing by it."""
+    seen = Instant(wall=1000.0 - 3600.0, boot=50.0, boot_id="a")
+    anchor = Anchor(deadline_at=1500.0, seen=seen, most_s=500.0)
+    assert anchor.seconds_left(seen) == 500.0
+    later = Instant(wall=1200.0 - 3600.0, boot=250.0, boot_id="a")
+    assert anchor.seconds_left(later) == 300.0
+
+
+def test_an_agent_that_is_done_is_not_started_again_on_a_full_disk() -> None:
+    guard = GuardMind()
+    now = Instant(1000.0, 50.0, "a")
+    look = {"told": False, "result": None}
+    started = guard.look(now, None, agent_runs=False, agent_done=False, **look)  # type: ignore[arg-type]
+    assert started == GuardMind.START
+    ended = guard.look(now, None, agent_runs=False, agent_done=True, **look)  # type: ignore[arg-type]
+    assert ended == GuardMind.END
