@@ -360,7 +360,7 @@ def _check(recipe: PhaseRecipe) -> None:
         raise UsageError(
             f"width {recipe.width} is not a multiple of head_dim {recipe.head_dim}",
             where=where,
-            next_step=f"--set head_dim={math.gcd(recipe.width, recipe.head_dim)}",
+            next_step=_fitting_width(recipe),
         )
     if recipe.family == "trm":
         if recipe.head_dim % 2:  # rotary positions turn pairs
@@ -372,6 +372,14 @@ def _check(recipe: PhaseRecipe) -> None:
         raise UsageError("cooldown_fraction lies between 0 and 1", where=where)
     if not 0 < recipe.validation_fraction < 1:
         raise UsageError("validation_fraction lies between 0 and 1", where=where)
+
+
+def _fitting_width(recipe: PhaseRecipe) -> str:
+    """The head that divides the width where that is one of use, else the nearest width."""
+    head = math.gcd(recipe.width, recipe.head_dim)
+    if head >= 8 and head % 2 == 0:
+        return f"--set head_dim={head}"
+    return f"--set width={max(1, round(recipe.width / recipe.head_dim)) * recipe.head_dim}"
 
 
 def _check_choice(name: str, value: Any, where: str) -> None:
