@@ -145,9 +145,8 @@ class Account:
         if not self.honors_delete(rented):
             world.felt_any("delete")
             return
-        mood, world.knobs.next_delete = world.knobs.next_delete, ""
-        if mood:
-            self._moody_delete(rented, mood)
+        if world.knobs.next_deletes:
+            self._moody_delete(rented, world.knobs.next_deletes.pop(0))
             return
         rented.deleting = True
         rented.ended_by = rented.ended_by or by
@@ -230,8 +229,10 @@ class SimCompute:
         if knobs.no_capacity_until > world.queue.now:
             world.felt("28")
             raise NoCapacity("there are no longer any instances available")
-        mood = knobs.next_create if account.lags else ""
-        knobs.next_create = ""
+        mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
+        if mood == "sold out":
+            world.felt("28")
+            raise NoCapacity("there are no longer any instances available")
         if mood == "fails but made":
             account.make(request)
             world.felt("15")

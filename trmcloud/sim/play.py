@@ -27,6 +27,7 @@ HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
 _LONGEST_S = 3 * 24 * HOUR_S
 _RESCUE_EVERY_S = 240.0
+_MOST_FETCHES = 6
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class _Story:
     def __init__(self, world: SimWorld, scenario: Scenario) -> None:
         self.world, self.scenario = world, scenario
         self._resumed: set[str] = set()
+        self._fetches = 0
 
     def length_s(self) -> float:
         return max(w.at_s + w.plan.candidates[0].hard_stop_s for w in self.scenario.wishes)
@@ -195,6 +197,11 @@ class _Story:
 
     def _fetch(self, wish: Wish) -> None:
         self._user(lambda p: self._fetch_best(p, wish))
+        run = self.runs().get(wish.run_id)
+        self._fetches += 1
+        if run is not None and not run.fetched and self._fetches < _MOST_FETCHES:
+            # It failed, was killed, or there was nothing yet: the user tries again.
+            self.world.queue.after(HOUR_S, partial(self._fetch, wish))
         if wish.run_id in self.runs() and self.world.rng.random() < 0.3:
             self._user(lambda p: self._prune(p, wish))
 
@@ -216,8 +223,7 @@ class _Story:
             sim.check.fail("I3", f"{manifest.label} is not the best of {wish.run_id}")
         process.cross("fetch.mid")
         if sim.knobs.fetch_fails:
-            fault, sim.knobs.fetch_fails = sim.knobs.fetch_fails, ""
-            sim.felt(fault)
+            sim.felt(sim.knobs.fetch_fails.pop(0))
             return
         world.files.fetch(manifest, ("weights.safetensors",), "/sim/into", lambda a, b: None)
         if not found.whole:
@@ -299,7 +305,7 @@ class _Story:
         if run.outcome is Outcome.LANDED and not wish.resume_after_s:
             generation = run.generations[-1]
             lived = (generation.ended_at or 0.0) - generation.intended_at
-            promised = generation.soft_stop_at - generation.intended_at
+            promised = wish.plan.candidate(generation.candidate_id).soft_stop_s
             if lived < promised - 60.0:
                 check.fail("wasteful", f"{run.run_id} landed {promised - lived:.0f} s early")
 

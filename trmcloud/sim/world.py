@@ -35,7 +35,7 @@ class Knobs:
     """What faults turn. Instants are true epoch seconds; empty, zero and False are healthy."""
 
     latest_create_s: float = 600.0
-    next_create: str = ""
+    next_creates: list[str] = field(default_factory=list)
     price_at_boot: float = 1.0
     wrong_gpus: bool = False
     never_boots: str = ""
@@ -46,7 +46,7 @@ class Knobs:
     statuses_unknown: bool = False
     no_capacity_until: float = 0.0
     deletes_ignored_until: float = 0.0
-    next_delete: str = ""
+    next_deletes: list[str] = field(default_factory=list)
     outage_until: float = 0.0
     throttled_until: float = 0.0
     garbage_until: float = 0.0
@@ -68,8 +68,8 @@ class Knobs:
     timer_ignored: bool = False
     slow_factor: float = 1.0
     nan_scores: bool = False
-    fetch_fails: str = ""
-    next_damage: str = ""
+    fetch_fails: list[str] = field(default_factory=list)
+    next_damages: list[str] = field(default_factory=list)
     outage_fault: str = "24"
 
     def pod_api_works(self, now: float) -> bool:
@@ -271,7 +271,7 @@ class SimWorld:
             self.felt("53")
         manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, len(kept))
         made = Checkpoint(manifest, manifest.sha256, true_bpb)
-        damage, self.knobs.next_damage = self.knobs.next_damage, ""
+        damage = self.knobs.next_damages.pop(0) if self.knobs.next_damages else ""
         if damage:
             self.felt(damage)
             if damage in ("46", "49"):

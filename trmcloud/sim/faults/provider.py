@@ -12,9 +12,13 @@ HOUR_S = 3600.0
 
 def _next(knob: str, value: str, text: str) -> Fault:
     def arm(arms: Arms) -> None:
-        arms.set_knob(knob, value, text)
+        arms.strike(arms.soon(), text, lambda: getattr(arms.world.knobs, knob).append(value))
 
     return arm
+
+
+def _half_the_gpus(arms: Arms) -> None:
+    arms.set_knob("wrong_gpus", True, "pods have half the GPUs")
 
 
 def _omits(arms: Arms) -> None:
@@ -59,6 +63,9 @@ def _garbage(arms: Arms) -> None:
 
 
 def _no_capacity(arms: Arms) -> None:
+    if arms.rng.random() < 0.5:
+        _next("next_creates", "sold out", "the first offer is sold out")(arms)
+        return
     arms.for_a_while("no_capacity_until", arms.soon(), 30 * 240 ** arms.rng.random(), "sold out")
 
 
@@ -187,24 +194,24 @@ def _cap_raised(arms: Arms) -> None:
 
 
 FAULTS: dict[str, tuple[str, Fault]] = {
-    "15": ("create fails but made", _next("next_create", "fails but made", "a create will fail")),
+    "15": ("create fails but made", _next("next_creates", "fails but made", "a create will fail")),
     "16": (
         "create times out, the pod comes late",
-        _next("next_create", "late", "a create is slow"),
+        _next("next_creates", "late", "a create is slow"),
     ),
-    "17": ("create makes two", _next("next_create", "twice", "a create will make two")),
+    "17": ("create makes two", _next("next_creates", "twice", "a create will make two")),
     "18": ("lists omit the new", _omits),
     "19": ("lists show the dead", _shows_dead),
-    "20": ("delete does nothing", _next("next_delete", "ignored", "a delete will do nothing")),
-    "21": ("delete says 404", _next("next_delete", "404", "a delete will say 404")),
-    "22": ("stuck while terminating", _next("next_delete", "stuck", "a delete will be stuck")),
+    "20": ("delete does nothing", _next("next_deletes", "ignored", "a delete will do nothing")),
+    "21": ("delete says 404", _next("next_deletes", "404", "a delete will say 404")),
+    "22": ("stuck while terminating", _next("next_deletes", "stuck", "a delete will be stuck")),
     "23": ("429 storm", _window("throttled_until", 30, 1800, "too many requests")),
     "24": ("5xx for half an hour", _window("outage_until", 300, 3600, "the provider is down")),
     "25": ("no name, no TLS", _offline),
     "26": ("answers are garbage", _garbage),
     "27": ("key revoked", _window("key_revoked_until", 300, 14400, "the key is revoked")),
     "28": ("no capacity", _no_capacity),
-    "29": ("fewer GPUs than asked for", _next("wrong_gpus", "yes", "pods have half the GPUs")),
+    "29": ("fewer GPUs than asked for", _half_the_gpus),
     "30": ("dearer than quoted", _dearer),
     "31": ("bills lag", _bill_lags),
     "32": ("storage billed after the delete", _storage_tail),

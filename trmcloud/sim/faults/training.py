@@ -12,7 +12,8 @@ from trmcloud.sim.trainer import Ill
 
 def _damage(number: str) -> Fault:
     def arm(arms: Arms) -> None:
-        arms.set_knob("next_damage", number, "a checkpoint will be damaged", arms.some_time(0, 0.8))
+        at, knobs = arms.some_time(0, 0.8), arms.world.knobs
+        arms.strike(at, "a checkpoint will be damaged", lambda: knobs.next_damages.append(number))
 
     return arm
 
@@ -23,7 +24,7 @@ def _pod_disk_full(arms: Arms) -> None:
 
 def _fetch_fails(text: str) -> Fault:
     def arm(arms: Arms) -> None:
-        arms.set_knob("fetch_fails", arms.number, text)
+        arms.strike(arms.soon(), text, lambda: arms.world.knobs.fetch_fails.append(arms.number))
 
     return arm
 
@@ -59,10 +60,6 @@ def _partitioned(arms: Arms) -> None:
 
 def _nan_wins(arms: Arms) -> None:
     arms.set_knob("nan_scores", True, "evaluations come to nothing", arms.some_time(0.1, 0.8))
-
-
-def _local_disk_full(arms: Arms) -> None:
-    arms.set_knob("fetch_fails", arms.number, "this disk is full")
 
 
 def _ill(kind: str) -> Fault:
@@ -167,7 +164,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "51": ("SSH drops", _link_down(10, 900, "SSH drops")),
     "52": ("link too slow to evacuate", _link_down(3600, 90000, "the link is too slow")),
     "53": ("NaN metric", _nan_wins),
-    "54": ("local disk full", _local_disk_full),
+    "54": ("local disk full", _fetch_fails("this disk is full")),
     "55": ("collective hangs", _ill_again("hang", "deaf")),
     "56": ("out of memory", _ill("out_of_memory")),
     "57": ("loss is NaN", _ill("non_finite")),
