@@ -106,7 +106,8 @@ class _FilesAndProcesses:
         seen = note.seen
         record = {"epoch": note.epoch, "wall": seen.wall, "boot": seen.boot}
         text = json.dumps({**record, "boot_id": seen.boot_id})
-        write_atomic(self._pod_dir / _ANCHOR_NAME, text)
+        with contextlib.suppress(OSError):
+            write_atomic(self._pod_dir / _ANCHOR_NAME, text)
 
     def read_trainer(self) -> Trainer | None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -129,7 +130,9 @@ class _FilesAndProcesses:
             return
         record = {"pid": trainer.pid, "started": trainer.started, "phase": trainer.phase}
         record |= {"attempt": trainer.attempt, "started_at": trainer.started_at}
-        write_atomic(path, json.dumps(record))
+        # Nor must a full disk end the agent; should it die, the next one ends this trainer.
+        with contextlib.suppress(OSError):
+            write_atomic(path, json.dumps(record))
 
     def read_heartbeat(self, phase: str) -> contract.Heartbeat | None:
         try:

@@ -106,6 +106,8 @@ class AgentMind:
         self._trainer = body.read_trainer()
         if self._trainer is not None:
             self._trainer.last_progress_boot = now.boot
+        else:
+            body.kill_trainer()  # one that a killed agent started and could not note down
         self._written_boot = -1e9
 
     def tick(self) -> None:

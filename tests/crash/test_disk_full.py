@@ -1,0 +1,204 @@
+"""A disk that is full in the middle of a run: a real, small file system, and the real command."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.crash.user import CrashUser
+from tests.e2e.test_crashes import pids
+from tests.e2e.user import SMALL, until
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.core import manifest as mf
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.run_state import State
+from trmcloud.pod import processes
+
+BUDGET = Usd("0.015")
+LAUNCH = (*("launch", "local", *SMALL, "--phase", "fast", "--set", "steps=100000", "-y"),)
+
+
+class SmallDisk:
+    """A file system in memory whose size can be changed while it is in use."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._mount("-t", "tmpfs", "-o", "size=100m,mode=700", "tmpfs", str(folder))
+
+    def fill(self) -> None:
+        """Leave no room at all: a page is kept for what grows between looking and shrinking."""
+        used = shutil.disk_usage(self._folder).used
+        self._mount("-o", f"remount,size={used + 4096}", str(self._folder))
+        self._fill_up()
+
+    def _fill_up(self) -> None:
+        with open(self._folder / "filler", "ab", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+
+    @contextmanager
+    def kept_full(self) -> Iterator[None]:
+        """Whatever is given back meanwhile is filled again at once."""
+        done = threading.Event()
+
+        def fill() -> None:
+            while not done.wait(0.002):
+                self._fill_up()
+
+        self.fill()
+        filling = threading.Thread(target=fill)
+        filling.start()
+        try:
+            yield
+        finally:
+            done.set()
+            filling.join()
+
+    def free(self) -> None:
+        self._mount("-o", "remount,size=100m", str(self._folder))
+
+    def give_back(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self._folder)], check=True)
+
+    @staticmethod
+    def _mount(*arguments: str) -> None:
+        try:
+            done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
+        except FileNotFoundError:
+            pytest.skip("there is no mount command")
+        if done.returncode != 0:
+            pytest.skip(f"no file system may be mounted here: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def disk(user: CrashUser) -> Iterator[SmallDisk]:
+    made = SmallDisk(user.home)
+    yield made
+    made.free()
+    user.end_everything()
+    made.give_back()
+
+
+def checkpoints(user: CrashUser) -> dict[str, mf.CheckpointManifest]:
+    """Every complete checkpoint, all its files verified."""
+    found = {}
+    for path in user.home.glob("runs/*/*/checkpoints/step-*/manifest.json"):
+        manifest = mf.from_json(path.read_bytes(), str(path))
+        for file in manifest.files:
+            data = (path.parent / file.name).read_bytes()
+            assert hashlib.sha256(data).hexdigest() == file.sha256
+        found[manifest.label] = manifest
+    return found
+
+
+def train_until_a_checkpoint(user: CrashUser, budget: Usd = BUDGET) -> subprocess.Popen[str]:
+    process = user.start(*LAUNCH, "--budget", budget.plain())
+    until(lambda: bool(checkpoints(user)) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def one_error(err: str) -> str:
+    assert "Traceback" not in err, err
+    lines = [line for line in err.splitlines() if not line.startswith(("data: ", "  try: "))]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: "), err
+    return lines[0]
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
+    user: CrashUser, disk: SmallDisk
+) -> None:
+    began = time.monotonic()
+    process = train_until_a_checkpoint(user)
+    disk.fill()
+    kept = checkpoints(user)
+    assert kept
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 7, out + err
+    assert "the disk is full" in one_error(err)
+    # With the disk full and the command gone, the pod ends all the same, and in time.
+    until(lambda: not user.live_pods(), within_s=30, what="the pod ends by itself")
+    assert time.monotonic() - began < 15 + 15, "BUDGET buys 15 s"
+    run = user.only_run()
+    assert run.state is State.RUNNING
+    assert run.settled + run.reserved <= run.cap == BUDGET
+    assert "the disk is full" in one_error(user.fails("status", code=7))
+    assert checkpoints(user) == kept
+    disk.free()
+    user.run("status")
+    run = user.only_run()
+    assert not run.live
+    assert ZERO < run.settled <= BUDGET
+    assert run.reserved == ZERO
+    user.check_money_and_pods(run)
+    assert checkpoints(user).items() >= kept.items()
+    best = user.json("fetch-best", "--into", str(user.folder / "best"), "--json")
+    assert best["checkpoint"] in checkpoints(user)
+
+
+def trainers(user: CrashUser) -> int:
+    """How many trainers run: each is a session of its own, which what it forks is not."""
+    found = 0
+    for pid in pids(user, "torch.distributed.run"):
+        with suppress(ProcessLookupError):
+            found += os.getsid(pid) == pid
+    return found
+
+
+@pytest.mark.slow
+def test_with_no_room_for_its_notes_the_agent_starts_no_second_trainer(
+    user: CrashUser, disk: SmallDisk
+) -> None:
+    """Nor does it try again and again until its money is gone."""
+    budget = Usd("0.1")
+    process = train_until_a_checkpoint(user, budget)
+    began = time.monotonic()
+    most = 0
+    with disk.kept_full():
+        while user.live_pods():
+            most = max(most, trainers(user))
+            assert time.monotonic() - began < 30, "four attempts take some seconds"
+            time.sleep(0.02)
+    assert most == 1
+    assert process.wait(timeout=30) == 7
+    disk.free()
+    user.run("status")
+    run = user.only_run()
+    assert not run.live
+    assert run.settled.micros < budget.micros / 2
+    user.check_money_and_pods(run)
+    assert checkpoints(user)
+
+
+def refused(user: CrashUser) -> str:
+    process = user.start(*LAUNCH, "--budget", BUDGET.plain())
+    _, err = process.communicate(timeout=60)
+    assert 0 < process.returncode < 20, err
+    return err
+
+
+@pytest.mark.slow
+def test_a_launch_on_a_full_disk_starts_nothing(user: CrashUser, disk: SmallDisk) -> None:
+    user.run("budget", "set", "month", "1")
+    before = SqliteLedger(user.home / "ledger.db").records()
+    disk.fill()
+    error = one_error(refused(user))
+    assert "full" in error or "No space left" in error or "free" in error, error
+    assert SqliteLedger(user.home / "ledger.db").records() == before
+    assert list(user.pods()) == []
+    disk.free()
+    user.run(*LAUNCH, "--budget", BUDGET.plain(), code=20)
+    assert user.only_run().settled <= BUDGET
+    assert all(processes.of_pod(pod.name) == [] for pod in user.pods())
