@@ -89,7 +89,7 @@ def test_a_broken_world_is_shrunk_to_a_short_story(monkeypatch: pytest.MonkeyPat
     else:
         pytest.fail("a clock that can be set back went unnoticed")
     smaller, played = shrink(scenario)
-    assert len(smaller.faults) <= 2
+    assert len(smaller.faults) <= 3
     story = timeline(played.told)
     assert "VIOLATION" in story
     assert len(story.splitlines()) <= 61

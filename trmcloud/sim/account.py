@@ -14,6 +14,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.core.observation import Bill, PodSeen
+from trmcloud.core.providers import traits_of
 from trmcloud.ports import PodRequest
 from trmcloud.sim.habits import Habits
 from trmcloud.sim.pod import SimPod
@@ -115,6 +116,11 @@ class Account:
             world.queue.after(rented.boots_after_s, rented.pod.boot)
         else:
             world.felt(world.knobs.never_boots)
+            world.knobs.never_boots = ""
+            # Counted from when it is first listed.
+            listed_s = rented.visible_at - now + _STALE_LIST_S
+            boot_s = traits_of(self.habits.provider).boot_deadline_s
+            rented.land_by = now + listed_s + boot_s
         world.queue.at(rented.due_at, world.poke)
         world.poke()
         return rented

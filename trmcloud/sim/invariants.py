@@ -32,6 +32,8 @@ ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
 CLOCK_OFF_S = 5.0
 ANY_RUN = ""
+_STOPPED = frozenset({"7", "9", "14", "61"})
+"""With these a controller may wake up in the middle of a create and go on with it."""
 CANARY = "rpa_CANARY"
 
 
@@ -239,13 +241,18 @@ class Invariants:
         self._money(rented.run_id, now)
 
     def _landing(self, rented: Rented, since: float, now: float) -> None:
-        """A run whose budget was cut: overdue while a controller could have landed it."""
+        """A pod that must be ended early, since its budget was cut, its agent is done or never
+        came: overdue while a controller could have seen to it."""
         able_since = self._able.get(rented.run_id)
-        if able_since is None or rented.deleting or now < rented.undeletable_until:
+        knobs = self.world.knobs
+        # A fenced controller looks able until it next tries to write.
+        fenced = bool(_STOPPED & self.world.fired.keys())
+        deaf = now < knobs.link_down_until or knobs.garbled_reports or self.forgotten or fenced
+        if able_since is None or deaf or rented.deleting or now < rented.undeletable_until:
             rented.land_by = max(rented.land_by, now)
             return
         if now - max(rented.land_by, able_since + rented.landing_s + 240.0) > ORPHAN_S:
-            self.fail("I1", f"{rented.pod_id} goes on though its budget was cut")
+            self.fail("I2", f"{rented.pod_id} goes on though it should have landed")
 
     # -- money --------------------------------------------------------------------------------
 
@@ -286,6 +293,10 @@ class Invariants:
         run = self.world.ledger.read().runs.get(run_id)
         if self.forgotten:
             return
+        twins = [r for r in rented.account.living if r.run_id == run_id and r is not rented]
+        excused = rented.surplus or any(twin.surplus for twin in twins)
+        if twins and not excused and not _STOPPED & self.world.fired.keys():
+            self.fail("I5", f"{rented.pod_id} is made while {twins[0].pod_id} lives")
         if run is None or all(g.pod_name != name for g in run.generations):
             self.fail("I5", f"{rented.pod_id} is made without an intent")
             return
@@ -322,6 +333,15 @@ class Invariants:
         )
         if healthy:
             self.fail("needless kill", f"{rented.pod_id} was at work and within its money")
+        if run.stop is not None and run.stop_at is not None and run.state is State.RUNNING:
+            hasty = (
+                run.stop_at <= now < run.stop_at + rented.landing_s / 2
+                and now < generation.hard_stop_at - CLOCK_OFF_S
+                and rented.rate_micros <= rented.agreed_micros
+                and rented.pod_id == generation.pod_id
+            )
+            if hasty:
+                self.fail("needless kill", f"{rented.pod_id} was landing")
 
     def cap_set(self, cap: Usd) -> None:
         """The account's cap is set, raised, or cut (41): from now on nothing new may be reserved

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
+from trmcloud.core.providers import traits_of
 from trmcloud.pod.mind import AgentMind, AnchorNote, GuardMind, Trainer
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry
@@ -230,6 +231,8 @@ class SimPod:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
                 self.agent_done = True
+                grace_s = traits_of(self.rented.account.habits.provider).end_grace_s
+                self.rented.land_by = min(self.rented.land_by, self.world.queue.now + grace_s)
                 self.agent = None
                 self.world.poke()
                 self._guard_after(0.25)

@@ -18,7 +18,10 @@ def _next(knob: str, value: str, text: str) -> Fault:
 
 
 def _half_the_gpus(arms: Arms) -> None:
-    arms.set_knob("wrong_gpus", True, "pods have half the GPUs")
+    if arms.rng.random() < 0.4:
+        arms.set_knob("never_boots", arms.number, "a pod will never start")
+    else:
+        arms.set_knob("wrong_gpus", True, "pods have half the GPUs")
 
 
 def _omits(arms: Arms) -> None:

@@ -56,6 +56,8 @@ def _partitioned(arms: Arms) -> None:
     at = arms.some_time(0.02, 1.05)
     arms.for_a_while("link_down_until", at, seconds, "the pod is cut off")
     arms.for_a_while("pod_api_down_until", at, seconds, "the pod reaches no API")
+    if arms.rng.random() < 0.3:
+        arms.set_knob("pod_key_useless", True, "the pod's own key ends nothing", at)
 
 
 def _nan_wins(arms: Arms) -> None:
