@@ -32,7 +32,7 @@ from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Plan, plan_from_json
 from trmcloud.core.pod_contract import AgentReport, Orders
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import RunState, State
+from trmcloud.core.run_state import IllegalTransition, RunState, State
 from trmcloud.ports import Driver
 
 _BEAT_EVERY_S = 2.0
@@ -169,7 +169,9 @@ class RunDriver:
         except TrmcloudError as error:
             if isinstance(error, StaleEpoch):
                 raise
-            kind = "refused" if action.verb == CREATE else "error"
+            # A provider whose answer could not be understood may have made the pod all the same.
+            unclear = "ambiguous" if isinstance(error, ProviderError) else "refused"
+            kind = unclear if action.verb == CREATE else "error"
             self._append(ev.ActionFailed(action.id, action.verb, kind, str(error)))
         else:
             self._append(ev.ActionFinished(action.id, action.verb, detail))
@@ -206,7 +208,16 @@ def land_overdrawn(world: World) -> None:
     ledger = world.ledger.read()
     now = world.wall()
     for run_id, reason in govern(ledger, Unknown(now), now).land:
-        world.ledger.request(run_id, ev.StopRequested(by="budget", reason=reason), now)
+        wish_to_stop(world, run_id, by="budget", reason=reason)
+
+
+def wish_to_stop(world: World, run_id: str, *, by: str, reason: str) -> bool:
+    """Put a wish to stop on record; False where the run has ended in the meantime."""
+    try:
+        world.ledger.request(run_id, ev.StopRequested(by, reason), world.wall())
+    except IllegalTransition:
+        return False
+    return True
 
 
 def is_driven(world: World, driver: Driver | None) -> bool:
@@ -225,7 +236,7 @@ def _call_off_unrented(world: World, run: RunState) -> None:
     asked = any(f"/g{number}/{CREATE}/" in action_id for action_id in run.actions)
     if run.state in (State.PLANNED, State.RESERVED) or (run.state is State.RENTING and not asked):
         reason = "its launch was killed before anything was rented"
-        world.ledger.request(run.run_id, ev.StopRequested("reconcile", reason), world.wall())
+        wish_to_stop(world, run.run_id, by="reconcile", reason=reason)
 
 
 def reconcile(world: World) -> list[str]:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from trmcloud.app.drive import RunDriver, is_driven, reconcile
+from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import write_launch_note
 from trmcloud.app.world import World, find_run
 from trmcloud.core import events as ev
@@ -195,10 +195,12 @@ def request_stop(world: World, run_id: str | None, reason: str) -> RunState:
         ConflictError: it has ended already.
     """
     run = find_run(world, run_id)
-    if not run.live:
+    if not run.live or not wish_to_stop(world, run.run_id, by="user", reason=reason):
+        run = find_run(world, run.run_id)
         ended = run.outcome.value if run.outcome else run.state.value
-        raise ConflictError(f"{run.run_id} has ended already: {ended}")
-    world.ledger.request(run.run_id, ev.StopRequested(by="user", reason=reason), world.wall())
+        raise ConflictError(
+            f"{run.run_id} has ended already: {ended}", next_step="trmcloud status --all"
+        )
     return find_run(world, run.run_id)
 
 

@@ -16,6 +16,7 @@ from trmcloud.core.gate import verdict_from_json
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
+from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.run_state import Outcome, RunState, State
 
 _RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST)
@@ -111,7 +112,7 @@ def show_end(world: World, run: RunState) -> int:
     outcome = run.outcome or Outcome.LOST
     print(f"{run.run_id} {outcome.value}: {outcome.meaning}")
     if run.message:
-        print(f"  why: {run.message}")
+        print(f"  why: {strip_control(run.message)}")
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
     manifests = world.files.manifests(run.run_id)

@@ -198,9 +198,7 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
         if isinstance(seen.bill, Seen) and seen.bill.value.amount:
             # It lived and died while nobody looked. What it cost is not nothing.
             bill = seen.bill.value
-            return Decision(
-                events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),)
-            )
+            return Decision(events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),))
         return Decision(
             events=(ev.PodNotMade(generation.number, create.error or "it never appeared"),)
         )
@@ -220,14 +218,14 @@ def _watch(
         if run.state is State.BOOTING:
             return Decision(events=(ev.AgentUp(generation.number),))
         final = report.result is not None
-        accounts = _phases_ended(run, generation, report, final=final)
+        accounts = _phases_ended(run, plan, generation, report, final=final)
         if accounts:
             return Decision(events=tuple(accounts))
         if report.result is not None and run.state is not State.ENDING:
             return Decision(events=(_result(report.result, report.message),))
     gone = _gone(seen, generation, traits)
     if gone is not None and report is not None:
-        accounts = _phases_ended(run, generation, report, final=True)
+        accounts = _phases_ended(run, plan, generation, report, final=True)
         if accounts:
             return Decision(events=tuple(accounts))
     if gone is not None:
@@ -248,13 +246,19 @@ def _watch(
 
 
 def _phases_ended(
-    run: RunState, generation: Generation, report: AgentReport, *, final: bool
+    run: RunState, plan: Plan, generation: Generation, report: AgentReport, *, final: bool
 ) -> list[ev.RunEvent]:
-    """Accounts of phases that are over; one that crashed is not, while its agent may try again."""
+    """Accounts of phases that are over; one that crashed is not, while its agent may try again.
+
+    Phases that the plan does not know are passed over: a report may come from a hostile machine.
+    """
+    planned = {phase.name for phase in plan.candidate(generation.candidate_id).phases}
     events: list[ev.RunEvent] = []
     number = generation.number
     accounted = {a.phase for a in run.phase_accounts if a.generation == number}
     for phase in report.phases:
+        if phase.name not in planned:
+            continue
         over = phase.state == "ended" and (final or phase.outcome in CLEAN)
         if over and phase.name not in accounted:
             events.append(

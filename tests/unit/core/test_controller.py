@@ -42,6 +42,11 @@ TRAITS = ProviderTraits(
 
 
 @dataclass(frozen=True)
+class StubPhase:
+    name: str
+
+
+@dataclass(frozen=True)
 class StubCandidate:
     """What ``decide`` looks at of a candidate."""
 
@@ -52,6 +57,7 @@ class StubCandidate:
     hard_stop_s: float = 3000.0
     landing_s: float = 100.0
     storage: Usd = ZERO
+    phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))
 
 
 @dataclass(frozen=True)
@@ -782,3 +788,11 @@ def scene(run: RunState, what: dict[str, str]) -> dict[str, Any]:
     if "bill" in what:
         seen["bill"] = Bill("id-1", Usd("0.5"), final=True)
     return seen
+
+
+def test_phases_that_the_plan_does_not_know_are_passed_over() -> None:
+    """A hostile agent's report cannot fill the ledger with phases of its own making."""
+    run = running()
+    made_up = replace(ENDED, name="x" * 60, gate={"passed": True, "checks": []})
+    report = a_report(run, phases=(made_up,))
+    assert ask(run, AT + 90, pods=[the_pod(run)], report=report) == Decision()
