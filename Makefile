@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench calibrate clean
+.PHONY: help install demo test check format bench calibrate soak-crashes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -12,6 +12,7 @@ help:
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench    speed, as ratios within one run"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
+	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
 	@echo "make install  the environment alone (.venv)"
 
 $(READY): pyproject.toml constraints.txt
@@ -46,6 +47,10 @@ bench: $(READY)
 
 calibrate: $(READY)
 	@$(BIN)/python -m bench calibrate
+
+soak-crashes: $(READY)
+	@mkdir -p build
+	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
