@@ -20,6 +20,8 @@ from tests.planted.bugs import BUGS, Bug
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "trmcloud"
 SEEDS = 10_000
+_SEED_S = 0.2
+"""The most a seed takes on a busy machine: one that takes longer on average is stuck."""
 
 _LOOK = """
 import json, sys
@@ -68,14 +70,18 @@ def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "bundle"))
         path = copy / bug.path
         path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", _LOOK, "0", str(seeds)],
-            cwd=folder,
-            env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-B", "-c", _LOOK, "0", str(seeds)],
+                cwd=folder,
+                env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60.0 + seeds * _SEED_S,
+            )
+        except subprocess.TimeoutExpired:
+            return Verdict(bug, 0, "hangs")
         lines = done.stdout.split("\n")
         if done.returncode != 0 or not lines[0]:
             return Verdict(bug, 0, "cannot be imported: " + done.stderr.strip()[-80:])

@@ -83,7 +83,7 @@ def test_a_broken_world_is_shrunk_to_a_short_story(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Anchor, "seconds_left", by_wall)
     for seed in range(4000):
-        scenario = draw(seed, NAMES)
+        scenario = draw(seed, NAMES, most_faults=4)
         if play(scenario, arm_all).violation:
             break
     else:

@@ -162,8 +162,11 @@ def _rent(
 
 
 def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits) -> float:
-    """Seconds until the hard stop: what the reservation buys beside storage, and not beyond the
-    plan's own stop unless the run was reopened, when the rest of its budget is all that bounds it."""
+    """Seconds until the hard stop: what the reservation buys beside storage.
+
+    Not beyond the plan's own stop, unless the run was reopened: then the rest of its budget is all
+    that bounds it.
+    """
     for_rent = run.reserved - candidate.storage
     bought = affordable_seconds(for_rent, candidate.rate) - traits.kill_latency_s
     if run.settled and bought != inf:

@@ -16,14 +16,12 @@ from trmcloud.core.money import Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.providers import traits_of
 from trmcloud.ports import PodRequest
-from trmcloud.sim.habits import Habits
+from trmcloud.sim.habits import STALE_LIST_S, Habits
 from trmcloud.sim.pod import SimPod
 
 if TYPE_CHECKING:
     from trmcloud.sim.process import Process
     from trmcloud.sim.world import SimWorld
-
-_STALE_LIST_S = 240.0
 
 
 class Rented:
@@ -118,7 +116,7 @@ class Account:
             world.felt(world.knobs.never_boots)
             world.knobs.never_boots = ""
             # Counted from when it is first listed.
-            listed_s = rented.visible_at - now + _STALE_LIST_S
+            listed_s = rented.visible_at - now + STALE_LIST_S
             boot_s = traits_of(self.habits.provider).boot_deadline_s
             rented.land_by = now + listed_s + boot_s
         world.queue.at(rented.due_at, world.poke)
@@ -170,6 +168,7 @@ class Account:
             rented.visible_at = rented.undeletable_until
         else:
             rented.undeletable_until = now + 30 * 120 ** world.rng.random()
+        world.queue.at(rented.undeletable_until + 0.1, world.poke)
         if mood == "stuck":
             rented.pod.stop()
             rented.deleting = True
@@ -273,7 +272,7 @@ class SimCompute:
                 account.lags
                 and knobs.list_flickers
                 and not rented.ended
-                and now < rented.created_at + _STALE_LIST_S
+                and now < rented.created_at + STALE_LIST_S
             ):
                 knobs.flicker = not knobs.flicker or world.rng.random() < 0.6
                 if knobs.flicker:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+STALE_LIST_S = 240.0
+"""How long after its creation a flickering list may still omit a pod."""
+
 
 @dataclass(frozen=True)
 class Habits:

@@ -18,6 +18,7 @@ from trmcloud.core.budget import fold_ledger, month_of
 from trmcloud.core.money import Usd
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import State
+from trmcloud.sim.habits import STALE_LIST_S
 
 if TYPE_CHECKING:
     from trmcloud.sim.account import Rented
@@ -168,6 +169,8 @@ class Invariants:
             return 0.0
         if not world.queue.now < rented.undeletable_until:
             seen_at = max(rented.visible_at, rented.undeletable_until)
+            if world.knobs.list_flickers:
+                seen_at = max(seen_at, rented.created_at + STALE_LIST_S)
             owned = rented.unowned_at is None
             able_since = self._able.get(rented.run_id if owned else ANY_RUN)
             # Where a wrong clock granted the lease, controllers believe in a later hard stop.
@@ -247,7 +250,8 @@ class Invariants:
         knobs = self.world.knobs
         # A fenced controller looks able until it next tries to write.
         fenced = bool(_STOPPED & self.world.fired.keys())
-        deaf = now < knobs.link_down_until or knobs.garbled_reports or self.forgotten or fenced
+        deaf = now < knobs.link_down_until or knobs.garbled_reports or knobs.pod_disk_full
+        deaf = deaf or self.forgotten or fenced
         if able_since is None or deaf or rented.deleting or now < rented.undeletable_until:
             rented.land_by = max(rented.land_by, now)
             return

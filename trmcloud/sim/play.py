@@ -28,6 +28,7 @@ _HEAL_AFTER_S = 4 * HOUR_S
 _LONGEST_S = 3 * 24 * HOUR_S
 _RESCUE_EVERY_S = 240.0
 _MOST_FETCHES = 6
+_MOST_EVENTS = 30_000
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,13 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     calm_at = START_AT + story.length_s() + _HEAL_AFTER_S
 
     def over() -> bool:
-        return check.violation is not None or (world.queue.now >= calm_at and story.done())
+        return broken() or (world.queue.now >= calm_at and story.done())
 
-    broken = lambda: check.violation is not None  # noqa: E731
+    def broken() -> bool:
+        if world.queue.count > _MOST_EVENTS:
+            check.fail("I7", f"{_MOST_EVENTS:,} events, and no end")
+        return check.violation is not None
+
     world.queue.run_until(calm_at, check.accrue, check.look, broken)
     if check.violation is None:
         story.heal()

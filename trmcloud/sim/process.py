@@ -178,6 +178,8 @@ class Process:
         """Looks in between would find nothing: whatever changes in the world pokes."""
         if run.state in (State.RENTING, State.BOOTING, State.ENDING) or run.stop is not None:
             return _SLOW_S
+        if self.sim.unsettled():
+            return _SLOW_S
         generation = run.generation
         wall = self.machine.now().wall
         if generation is not None and generation.open and wall >= generation.hard_stop_at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from trmcloud.sim.faults.table import arm_all
@@ -34,8 +35,19 @@ def shrink(scenario: Scenario) -> tuple[Scenario, Played]:
 
 
 def _smaller(scenario: Scenario) -> list[Scenario]:
-    """One thing fewer each: a fault, a run, the foreign pods, a wish of the user's."""
-    made = [without(scenario, index) for index in range(len(scenario.faults))]
+    """Two faults alone, then one thing fewer each: a fault, a run, a wish of the user's.
+
+    Leaving one fault out moves the world's other dice, so that a few at once may well still fail
+    where none can be left out alone.
+    """
+    count = len(scenario.faults)
+    made = []
+    for pair in itertools.combinations(range(count), 2) if count > 2 else ():
+        smaller = scenario
+        for index in sorted(set(range(count)) - set(pair), reverse=True):
+            smaller = without(smaller, index)
+        made.append(smaller)
+    made += [without(scenario, index) for index in range(count)]
     if len(scenario.wishes) > 1:
         made += [replace(scenario, wishes=(wish,)) for wish in scenario.wishes]
     if scenario.foreign:

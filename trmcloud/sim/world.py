@@ -189,6 +189,7 @@ class SimWorld:
             machine.awake = False
         until = self.queue.now + trap.sleep_s
         self.queue.run_until(until, self.check.accrue, self.check.look)
+        self.check.accrue()
         if trap.stops_machine:
             machine.awake = True
         self.say(f"{process.kind} {process.who.pid} goes on")
