@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench calibrate soak-crashes clean
+.PHONY: help install demo test check format bench calibrate soak soak-crashes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -12,6 +12,7 @@ help:
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench    speed, as ratios within one run"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
+	@echo "make soak     simulated runs with faults, FROM=0 TO=1000000; resumable"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
 	@echo "make install  the environment alone (.venv)"
 
@@ -47,6 +48,14 @@ bench: $(READY)
 
 calibrate: $(READY)
 	@$(BIN)/python -m bench calibrate
+
+# On by seed range, resumable, on one hash of core, app, pod and sim; the page is docs/soak/README.md.
+FROM ?= 0
+TO ?= 1000000
+soak: $(READY)
+	@mkdir -p build
+	$(BIN)/python -m trmcloud.sim.soak --from $(FROM) --to $(TO) --state build/soak-$(FROM).json \
+		--page docs/soak/README.md
 
 soak-crashes: $(READY)
 	@mkdir -p build
