@@ -99,6 +99,15 @@ def test_more_than_a_second_between_the_stops_is_a_limit(
     assert intent.soft_stop_at - AT == soft_stop_s
 
 
+def test_a_run_that_was_reopened_and_reserved_nothing_closes_again() -> None:
+    """Whatever became of its last generation: this one was never made."""
+    run, _ = follow(failed("refused"), AT + 1, plan=ALONE)
+    run = apply(run, ev.Reopened(Usd(10)), at=AT + 700)
+    assert run.state is State.SETTLED
+    run, actions = follow(run, AT + 700)
+    assert (run.state, actions) == (State.CLOSED, ())
+
+
 # -- waiting for a pod -------------------------------------------------------------------------
 
 
