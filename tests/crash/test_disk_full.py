@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import threading
@@ -149,12 +148,13 @@ def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
 
 
 def trainers(user: CrashUser) -> int:
-    """How many trainers run: each is a session of its own, which what it forks is not."""
-    found = 0
+    """How many trainers run; what one forks bears its name until it becomes a rank."""
+    parents = {}
     for pid in pids(user, "torch.distributed.run"):
-        with suppress(ProcessLookupError):
-            found += os.getsid(pid) == pid
-    return found
+        with suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            parents[pid] = int(stat.rpartition(")")[2].split()[1])
+    return sum(parent not in parents for parent in parents.values())
 
 
 @pytest.mark.slow
