@@ -50,6 +50,8 @@ def _unspent() -> float:
         if wish.stop_after_s or wish.resume_after_s:
             continue
         played = play(scenario)
+        if not played.runs:
+            continue  # refused: the account's cap was too small
         _, outcome, billed, cap = played.runs[0]
         reserved = wish.plan.reservation.micros
         if outcome == "landed" and cap == reserved:
