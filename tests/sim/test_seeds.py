@@ -1,8 +1,8 @@
 """Twelve thousand worlds with every fault enabled, and not one invariant broken.
 
-The goal is twenty thousand. Seed 17164 still breaks I2: an agent whose guardian was killed, and which
-no controller can hear, reports its end and waits for somebody else to end the pod. No budget is
-exceeded (the hard stop holds), but minutes are paid for nothing.
+The goal is twenty thousand. Seed 17164 still breaks I2: an agent whose guardian was killed, and
+which no controller can hear, reports its end and waits for somebody else to end the pod. No budget
+is exceeded (the hard stop holds), but minutes are paid for nothing.
 """
 
 from __future__ import annotations
