@@ -110,7 +110,8 @@ def page(scores: Sequence[Score], command: str, date: str) -> str:
         "",
         f"- date: {date}",
         f"- command: `{command}`",
-        f"- score of {', '.join(s.module for s in chief)} together: **{_percent(chief)}**",
+        f"- score of {', '.join(s.module for s in chief)} together: **{_percent(chief)}**; "
+        f"{_percent(chief, of_all=True)} were none equivalent",
         "",
         "| module | mutants | killed | equivalent | survived | score | s | source and tests |",
         "|---|---:|---:|---:|---:|---:|---:|---|",
@@ -129,8 +130,8 @@ def page(scores: Sequence[Score], command: str, date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _percent(scores: Sequence[Score]) -> str:
-    counted = sum(len(s.counted) for s in scores)
+def _percent(scores: Sequence[Score], *, of_all: bool = False) -> str:
+    counted = sum(len(s.verdicts if of_all else s.counted) for s in scores)
     killed = sum(s.killed for s in scores)
     return f"{100 * killed / counted:.1f} %" if counted else "–"
 
