@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from trmcloud.core import events as ev
@@ -96,7 +96,13 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True)
 class PodRequest:
-    """All a provider needs to make one pod, and all the pod's agent needs to start."""
+    """All a provider needs to make one pod, and all the pod's agent needs to start.
+
+    ``region`` is the seller's data centre ("": any). ``disk_gb`` is the pod's own disk.
+    ``volume`` is the id of a network volume that outlives the pod ("": none). ``community`` allows
+    hosts that nobody vouches for. ``min_cuda`` is the oldest CUDA version the host's driver may
+    support. ``check`` is what the agent must find before it trains, as JSON.
+    """
 
     name: str
     sku: str
@@ -104,6 +110,25 @@ class PodRequest:
     rate: Usd
     lease: Lease
     jobs: tuple[PhaseJob, ...]
+    region: str = ""
+    disk_gb: int = 50
+    volume: str = ""
+    community: bool = False
+    min_cuda: str = "12.8"
+    check: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PodKeys:
+    """SSH keys of one pod: its own host key, and the one key that may log in.
+
+    ``host_private`` is an OpenSSH private key; the public ones are single lines. The host's private
+    key is the pod's own and opens nothing else.
+    """
+
+    host_private: str = field(repr=False)
+    host_public: str
+    user_public: str
 
 
 class Compute(Protocol):

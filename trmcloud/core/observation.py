@@ -14,13 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PodSeen:
-    """A pod in a provider's list. ``status``: creating, running, gone, or unknown (= spending)."""
+    """A pod in a provider's list. ``status``: creating, running, gone, or unknown (= spending).
+
+    ``host`` and ``port`` are SSH's direct address; empty until the provider has given one.
+    ``made_at`` and ``ended_at`` are epoch seconds by the provider's clock.
+    """
 
     pod_id: str
     name: str
     status: str
     rate: Usd
     ended_at: float | None = None
+    host: str = ""
+    port: int = 0
+    made_at: float | None = None
 
 
 @dataclass(frozen=True)

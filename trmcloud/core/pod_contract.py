@@ -37,6 +37,27 @@ ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"
 ENV_POD = "TRMCLOUD_POD"
 """The pod's name, in the environment of every process that belongs to it."""
 
+# -- environment of a rented pod's first process ---------------------------------------------
+ENV_BOOT_PREFIX = "TRMCLOUD_BOOT_"
+"""TRMCLOUD_BOOT_0, _1, …: base64 of a tar.xz of the sources that the agent needs, in pieces."""
+ENV_LEASE = "TRMCLOUD_LEASE"
+"""Base64 of ``lease.json``."""
+ENV_JOBS = "TRMCLOUD_JOBS"
+"""Base64 of a JSON list of ``job.json`` records, in the order of the lease's phases."""
+ENV_CHECK = "TRMCLOUD_CHECK"
+"""Base64 of a JSON object: what the agent must find before it trains."""
+ENV_ROOT = "TRMCLOUD_ROOT"
+"""The folder that stands for the user's trmcloud home."""
+ENV_HOST_KEY = "TRMCLOUD_HOST_KEY"
+"""Base64 of the pod's own private SSH host key, in OpenSSH's format."""
+ENV_AUTHORIZED_KEY = "TRMCLOUD_AUTHORIZED_KEY"
+"""The one public key, as a line of ``authorized_keys``, that may log in."""
+ENV_SSH_PORT = "TRMCLOUD_SSH_PORT"
+"""Where the pod's SSH server listens; 22 where it is not set."""
+
+POD_ROOT = "/workspace/trmcloud"
+POD_SSH_PORT = 22
+
 # -- signals --------------------------------------------------------------------------------
 # SIGTERM to any rank = land now: end the step, evaluate, save, leave with exit code 0.
 
