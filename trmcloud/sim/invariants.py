@@ -4,7 +4,7 @@ I1 money · I2 no orphan · I3 checkpoints · I4 ledger = bill · I5 one pod per
 before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 (bit-exact resume) is
 the trainer's own test.
 
-``exposed`` is the one predicate for time in which no layer could act: the promise counts the other
+``exposure`` has the one predicate for time in which no layer could act: the promise counts the other
 time, and the bill may exceed a budget by at most rate × exposed.
 """
 
@@ -18,21 +18,15 @@ from trmcloud.core.budget import fold_ledger, month_of
 from trmcloud.core.money import Usd
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import State
-from trmcloud.sim.habits import STALE_LIST_S
+from trmcloud.sim.exposure import CLOCK_OFF_S, REACTION_S, Exposure
 
 if TYPE_CHECKING:
     from trmcloud.sim.account import Rented
     from trmcloud.sim.process import Process
     from trmcloud.sim.world import SimWorld
 
-REACTION_S = 120.0
-"""A controller that is up and heard must have acted by then."""
-GUARD_REACTION_S = 25.0
-"""So must a guardian that could end its pod."""
 ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
-CLOCK_OFF_S = 5.0
-ANY_RUN = ""
 _STOPPED = frozenset({"7", "9", "14", "61"})
 """With these a controller may wake up in the middle of a create and go on with it."""
 CANARY = "rpa_CANARY"
@@ -69,9 +63,7 @@ class Invariants:
         self.forgotten = False
         self.account_cap: Usd | None = None
         self._last_at = world.queue.now
-        self._able: dict[str, float] = {}
-        self._stuck: set[str] = set()
-        self._reap_since: float | None = None
+        self.exposure = Exposure(world)
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:
@@ -103,44 +95,7 @@ class Invariants:
         for account in self.world.accounts.values():
             for rented in account.living:
                 self._own(rented, now)
-        self._abilities(now)
-
-    def _abilities(self, now: float) -> None:
-        knobs = self.world.knobs
-        heard = now >= max(
-            knobs.outage_until,
-            knobs.throttled_until,
-            knobs.key_revoked_until,
-            knobs.garbage_until,
-            knobs.ledger_locked_until,
-            knobs.ledger_damaged_until,
-            knobs.ledger_too_new_until,
-            knobs.disk_full_until,
-        )
-        drives: set[str] = set()
-        stuck: set[str] = set()
-        reaps = False
-        if heard:
-            for process in self.world.processes:
-                machine, driver = process.machine, process.driver
-                able = machine.awake and machine.online and not process.busy
-                if not able or abs(machine.offset_s) > CLOCK_OFF_S:
-                    if driver is not None:
-                        stuck.add(driver.run_id)
-                elif process.kind == "reap":
-                    reaps = True
-                elif driver is not None:
-                    drives.update((driver.run_id, ANY_RUN))
-        for run_id in list(self._able):
-            if run_id not in drives:
-                del self._able[run_id]
-        for run_id in drives:
-            self._able.setdefault(run_id, now)
-        self._stuck = stuck
-        if not reaps:
-            self._reap_since = None
-        elif self._reap_since is None:
-            self._reap_since = now
+        self.exposure.look(now)
 
     def _own(self, rented: Rented, now: float) -> None:
         """Whether the ledger still has an open generation for this pod."""
@@ -158,66 +113,6 @@ class Invariants:
         elif rented.unowned_at is None:
             rented.unowned_at = now
 
-    def exposed(self, rented: Rented, since: float, until: float) -> float:
-        """Seconds of (since, until] in which no layer could have ended this pod's billing.
-
-        A layer counts once it has been able for as long as it takes to react.
-        """
-        world = self.world
-        able_at = float("inf")
-        if rented.deleting and not rented.undeletable_until > since:
-            return 0.0
-        if not world.queue.now < rented.undeletable_until:
-            seen_at = max(rented.visible_at, rented.undeletable_until)
-            if world.knobs.list_flickers:
-                seen_at = max(seen_at, rented.created_at + STALE_LIST_S)
-            owned = rented.unowned_at is None
-            able_since = self._able.get(rented.run_id if owned else ANY_RUN)
-            # Where a wrong clock granted the lease, controllers believe in a later hard stop.
-            if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:
-                able_since = None
-            if able_since is not None:
-                able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
-            # One that is alive and stuck still counts as the run's driver: nobody takes over.
-            stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
-            if self._reap_since is not None and not (owned and stuck):
-                due = rented.due_at
-                if rented.unowned_at is not None:
-                    due = min(due, rented.unowned_at)
-                wait = self.reap_every_s + REACTION_S
-                able_at = min(able_at, max(self._reap_since, seen_at, due) + wait)
-            if self._guard_could(rented):
-                # A clock that was wrong when the lease was granted, or is wrong on the pod, may
-                # cost the time between the two, and no more.
-                wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
-                late = max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
-                able_at = min(
-                    able_at,
-                    max(
-                        rented.due_at + late,
-                        rented.undeletable_until,
-                        rented.pod.stopped_until,
-                        self._pod_heard_from(rented),
-                    )
-                    + GUARD_REACTION_S,
-                )
-        return max(0.0, min(until, able_at) - since)
-
-    reap_every_s = 300.0
-
-    def _guard_could(self, rented: Rented) -> bool:
-        """Whether its guardian lives and has a means, now or once it is heard."""
-        how = rented.account.habits.self_ends
-        if not rented.pod.running or rented.pod.guard is None:
-            return False
-        return how in ("exit", "shutdown") or not self.world.knobs.pod_key_useless
-
-    def _pod_heard_from(self, rented: Rented) -> float:
-        """Since when a pod's own call to the provider would get through."""
-        if rented.account.habits.self_ends != "api":
-            return 0.0
-        return max(self.world.knobs.pod_api_down_until, self.world.knobs.outage_until)
-
     def _accrue(self, rented: Rented, since: float, now: float) -> None:
         if rented.pod_id in self.foreign:
             return
@@ -226,7 +121,7 @@ class Invariants:
             start = rented.due_at if rented.unowned_at is None else rented.unowned_at
             start = max(since, min(start, rented.due_at))
             if now > start:
-                exposed_s = self.exposed(rented, start, now)
+                exposed_s = self.exposure.seconds(rented, start, now)
                 rented.exposed_s += exposed_s
                 rented.exposed_micros += exposed_s * rented.rate_micros / 3600
                 if not rented.deleting:
@@ -236,7 +131,7 @@ class Invariants:
                         "I2", f"{rented.pod_id} lived {rented.overdue_s:.0f} s after it was due"
                     )
         elif (
-            now - self._able.get(rented.run_id, now) < REACTION_S
+            now - self.exposure.able.get(rented.run_id, now) < REACTION_S
             or now < rented.undeletable_until + REACTION_S
         ):
             more = rented.rate_micros - rented.agreed_micros
@@ -246,7 +141,7 @@ class Invariants:
     def _landing(self, rented: Rented, since: float, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
-        able_since = self._able.get(rented.run_id)
+        able_since = self.exposure.able.get(rented.run_id)
         knobs = self.world.knobs
         # A fenced controller looks able until it next tries to write.
         fenced = bool(_STOPPED & self.world.fired.keys())
