@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trmcloud.core import events as ev
     from trmcloud.core.budget import LedgerState
     from trmcloud.core.clock import Instant
@@ -151,12 +153,57 @@ class Compute(Protocol):
     def bill(self, pod_id: str) -> Bill | None: ...
 
 
-class PodLink(Protocol):
-    """Words to and from the agent on one pod."""
+@dataclass(frozen=True)
+class StageItem:
+    """Files that a pod needs before it trains, in a folder there that their content names.
 
-    def report(self, pod_name: str) -> AgentReport | None: ...
+    ``local`` is a file, or the folder that ``sha256``'s names (relative, with /) are in; ``remote``
+    is the folder they go to, as an absolute path below the pod's root. Only what ``sha256`` names
+    is sent. The same ``remote`` always means the same content.
+    """
+
+    local: Path
+    remote: str
+    sha256: Mapping[str, str]
+
+
+class PodLink(Protocol):
+    """Words and files to and from one pod. Bytes and seconds only: what they are worth is decided
+    elsewhere.
+
+    All but ``report`` may raise ``LinkError``.
+    """
+
+    def report(self, pod_name: str) -> AgentReport | None:
+        """What the agent last said; None where it cannot be asked now, or has said nothing."""
 
     def send_orders(self, pod_name: str, orders: Orders) -> None: ...
+
+    def stage(
+        self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
+    ) -> None:
+        """Bring every item to the pod, verified there, and say so to its agent at the end.
+
+        What an earlier call has brought is not sent again. ``progress`` is called with bytes done
+        and bytes in all.
+        """
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Bring files of a checkpoint to where this machine keeps the run's, every hash verified.
+
+        Goes on with what an interrupted call left; the manifest is written last.
+
+        Raises:
+            CheckpointError: a file is missing, a link, too large, or not what its hash says.
+            DoesNotFit: too little room here.
+        """
 
 
 class RunFiles(Protocol):

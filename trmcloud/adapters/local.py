@@ -20,11 +20,12 @@ from typing import Any
 
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import ProviderError
+from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.pod import processes
 from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.ports import PodRequest
+from trmcloud.ports import PodRequest, StageItem
 
 _POD_NAME = "pod.json"
 _TERMINATE_WAIT_S = 3.0
@@ -111,6 +112,21 @@ class LocalCompute:
 
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         write_atomic(self._folder(pod_name) / contract.ORDERS_NAME, contract.dump(orders))
+
+    def stage(
+        self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
+    ) -> None:
+        """Nothing to do: a pod on this machine reads the user's own files."""
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Nothing to do: a pod on this machine writes to where the run's files are kept."""
 
     # -- the pod's files and processes ---------------------------------------------------------
 

@@ -17,7 +17,11 @@
     ├── ProviderError (11)        whoever rents the hardware refused or could not be understood
     │   ├── NoCapacity            nothing was created; try the next candidate
     │   └── AmbiguousCreate       something may have been created; list before trying again
-    └── NotSupported (12)         a known wish that this version cannot fulfil yet
+    ├── NotSupported (12)         a known wish that this version cannot fulfil yet
+    └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
+        ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
+        ├── LoginRefused          the pod does not take the key it was made with
+        └── Dropped               the connection ended, or never came about; trying again may help
 
 How runs end has exit codes of its own: see ``trmcloud.core.run_state.Outcome``.
 """
@@ -115,3 +119,19 @@ class AmbiguousCreate(ProviderError):
 
 class NotSupported(TrmcloudError):
     exit_code = 12
+
+
+class LinkError(TrmcloudError):
+    exit_code = 13
+
+
+class HostKeyChanged(LinkError):
+    pass
+
+
+class LoginRefused(LinkError):
+    pass
+
+
+class Dropped(LinkError):
+    pass

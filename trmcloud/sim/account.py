@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
@@ -20,6 +20,8 @@ from trmcloud.sim.habits import STALE_LIST_S, Habits
 from trmcloud.sim.pod import SimPod
 
 if TYPE_CHECKING:
+    from trmcloud.core.manifest import CheckpointManifest
+    from trmcloud.ports import StageItem
     from trmcloud.sim.process import Process
     from trmcloud.sim.world import SimWorld
 
@@ -372,3 +374,18 @@ class SimLink:
         if pod.orders is None or orders.epoch >= pod.orders.epoch:
             pod.orders = orders
             pod.poke()
+
+    def stage(
+        self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
+    ) -> None:
+        """Nothing to do: simulated pods hold what they need."""
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Nothing to do: simulated checkpoints lie where every process sees them."""
