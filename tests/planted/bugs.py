@@ -240,7 +240,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the next phase is never entered", SUPERVISE, "if trainer.soft_left_s <= lease.min_useful_s:", "if any(p.state == 'ended' for p in phases):"),
     Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, \"\")\n            return", "return EndPod(Outcome.LANDED.value, \"\")\n            return"),
     Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
-    Bug("a killed agent's anchor is forgotten", MIND, "if note is None or note.epoch != self.lease.epoch:", "if True:", timing=True),
+    Bug("a killed agent's anchor is forgotten", MIND, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
     Bug("a killed agent's trainer is forgotten", MIND, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
     Bug("the trainer is not written down", MIND, "        self._body.write_trainer(self._trainer)\n", "", timing=True),
     Bug("strays are not killed before a start", MIND, "        self._body.kill_trainer()\n        pid, started", "        pid, started", timing=True),

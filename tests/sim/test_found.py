@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.run_state import Outcome
-from trmcloud.pod.mind import GuardMind
+from trmcloud.pod.mind import AnchorNote, GuardMind
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.play import Played, play
 from trmcloud.sim.scenario import Scenario, draw
@@ -77,8 +77,16 @@ def test_a_deadline_is_bound_by_what_was_granted() -> None:
     assert anchor.seconds_left(later) == 300.0
 
 
+class NoAnchors:
+    def read_anchor(self) -> AnchorNote | None:
+        return None
+
+    def write_anchor(self, note: AnchorNote) -> None:
+        raise AssertionError("there is no lease to be seen")
+
+
 def test_an_agent_that_is_done_is_not_started_again_on_a_full_disk() -> None:
-    guard = GuardMind()
+    guard = GuardMind(NoAnchors())
     now = Instant(1000.0, 50.0, "a")
     look = {"told": False, "result": None}
     started = guard.look(now, None, agent_runs=False, agent_done=False, **look)  # type: ignore[arg-type]

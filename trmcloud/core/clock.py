@@ -35,10 +35,10 @@ class Anchor:
 
     def seconds_left(self, now: Instant) -> float:
         """Seconds until the deadline by the clock that says it comes sooner."""
-        by_wall = min(self.deadline_at - now.wall, self.most_s)
+        allowed = max(0.0, min(self.deadline_at - self.seen.wall, self.most_s))
+        by_wall = min(self.deadline_at - now.wall, allowed)
         if now.boot_id != self.seen.boot_id:
             return by_wall
-        allowed = max(0.0, min(self.deadline_at - self.seen.wall, self.most_s))
         return min(by_wall, allowed - (now.boot - self.seen.boot))
 
 

@@ -262,6 +262,8 @@ class AgentReport:
     result: str | None = None
     message: str = ""
     restarts: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What else the pod's first process has to tell: of its ``ssh``, of its own ``termination``."""
     version: int = CONTRACT_VERSION
 
 

@@ -17,17 +17,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
 from trmcloud.pod import processes
+from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.pod.mind import AgentMind, AnchorNote, Trainer
+from trmcloud.pod.mind import AgentMind, Trainer
+from trmcloud.pod.notes import read_notes
 
 _TICK_S = 0.5
-_ANCHOR_NAME = "anchor.json"
 _TRAINER_NAME = "trainer.json"
 
 
@@ -35,7 +37,7 @@ class Agent:
     """One pod's agent. ``now`` reads both clocks; ``root`` holds ``pods/`` and ``runs/``."""
 
     def __init__(self, root: Path, pod_name: str, now: Callable[[], Instant] | None = None) -> None:
-        body = _FilesAndProcesses(root, pod_name, now or _read_clocks)
+        body = _FilesAndProcesses(root, pod_name, now or processes.clocks_here)
         try:
             self._mind = AgentMind(body, pod_name)
         except ValueError as error:
@@ -53,12 +55,13 @@ class Agent:
         return mind.report.result
 
 
-class _FilesAndProcesses:
+class _FilesAndProcesses(AnchorFile):
     """A pod's real body: its files below ``root`` and the processes that bear its name."""
 
     def __init__(self, root: Path, pod_name: str, now: Callable[[], Instant]) -> None:
         self._root = root
         self._pod_dir = root / contract.PODS_DIR / pod_name
+        super().__init__(self._pod_dir)
         self._pod_name = pod_name
         self._run_id = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -91,23 +94,11 @@ class _FilesAndProcesses:
         return None
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
+        report = replace(report, notes=read_notes(self._pod_dir))
         # A full disk must not stop the guard: a report that cannot be written is written later.
         with contextlib.suppress(OSError):
             path = self._pod_dir / contract.REPORT_NAME
             write_atomic(path, contract.dump(report), durable=durable)
-
-    def read_anchor(self) -> AnchorNote | None:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            data = json.loads(read_small(self._pod_dir / _ANCHOR_NAME) or "{}")
-            return AnchorNote(data["epoch"], Instant(data["wall"], data["boot"], data["boot_id"]))
-        return None
-
-    def write_anchor(self, note: AnchorNote) -> None:
-        seen = note.seen
-        record = {"epoch": note.epoch, "wall": seen.wall, "boot": seen.boot}
-        text = json.dumps({**record, "boot_id": seen.boot_id})
-        with contextlib.suppress(OSError):
-            write_atomic(self._pod_dir / _ANCHOR_NAME, text)
 
     def read_trainer(self) -> Trainer | None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -191,8 +182,7 @@ class _FilesAndProcesses:
             processes.send(trainer.pid, trainer.started, signal.SIGTERM)
 
     def kill_trainer(self) -> None:
-        keep = frozenset({os.getpid(), os.getppid()})
-        processes.kill_pod(self._pod_name, excluding=keep)
+        processes.kill_pod(self._pod_name, excluding=processes.lineage())
         if self._child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout=5)
@@ -203,10 +193,6 @@ class _FilesAndProcesses:
 
     def _phase_dir(self, phase: str) -> Path:
         return self._root / contract.RUNS_DIR / self._run_id / phase
-
-
-def _read_clocks() -> Instant:
-    return processes.read_clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def main() -> None:

@@ -2,8 +2,7 @@
 
 It starts the agent, starts it again when it dies without a result, inherits whatever loses its
 parent, and at the hard stop kills everything by itself. On this machine it *is* the pod; on a
-rented one it is the entry command, so that "the command exited, the container restarts, billing
-goes on" cannot happen.
+rented one ``boot`` does the same as the entry command, and then ends the pod from within.
 
     python -m trmcloud.pod.guardian --root /workspace/trmcloud --pod NAME
 """
@@ -18,95 +17,155 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.clock import Instant
 from trmcloud.pod import processes
+from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.mind import GuardMind
 
 _TICK_S = 0.25
+_KILL_FOR_S = 5.0
 
 
-def watch(root: Path, pod_name: str) -> None:
-    """Guard the pod until its work is done, its hard stop comes, or it is told to end."""
-    pod_dir = root / contract.PODS_DIR / pod_name
+def listen() -> list[int]:
+    """Note SIGTERMs instead of dying of them; the list returned grows with each."""
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, frame: told.append(signum))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    processes.adopt_orphans()
-    mind = GuardMind()
-    agent: subprocess.Popen[bytes] | None = None
-    while True:
-        runs = agent is not None and agent.poll() is None
-        act = mind.look(
-            _now(),
-            _lease(pod_dir),
-            agent_runs=runs,
-            agent_done=agent is not None and agent.poll() == 0,
-            told=bool(told),
-            result=None if runs else _result(pod_dir),
-        )
-        if act == GuardMind.END:
-            return _end(pod_dir, pod_name, mind.why)
-        if act == GuardMind.START:
-            agent = _start_agent(root, pod_name)
-        _reap(agent)
+    return told
+
+
+class Beside(Protocol):
+    """Another child of the pod's first process, which is to be kept running."""
+
+    child: subprocess.Popen[bytes] | None
+
+    def tend(self) -> None:
+        """Start it, or start it again, where that is due."""
+
+
+class Watch:
+    """The guardian's loop. ``told`` is what ``listen`` returned.
+
+    ``granted`` is the lease as the provider was given it, where its file cannot be read;
+    ``environment`` is the agent's, and so the trainer's (this process's own if None).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        pod_name: str,
+        told: list[int],
+        *,
+        granted: contract.Lease | None = None,
+        environment: Mapping[str, str] | None = None,
+        beside: Beside | None = None,
+    ) -> None:
+        self._root, self._pod_name = root, pod_name
+        self._pod_dir = root / contract.PODS_DIR / pod_name
+        self._told = told
+        self._granted = granted
+        self._environment = environment
+        self._beside = beside
+        self._agent: subprocess.Popen[bytes] | None = None
+        self.mind = GuardMind(AnchorFile(self._pod_dir))
+
+    def run(self) -> str:
+        """Guard the pod until its work is done, its hard stop comes, or it is told to end.
+
+        By then all its processes are killed. Returns why.
+        """
+        processes.adopt_orphans()
+        while True:
+            act = self._look()
+            if act == GuardMind.END:
+                self.end(self.mind.why)
+                return self.mind.why
+            if act == GuardMind.START:
+                self._agent = self._start_agent()
+            self.pause()
+
+    def pause(self) -> None:
+        """One tick: keep what runs beside, and collect who has ended."""
+        if self._beside is not None:
+            self._beside.tend()
+        self._reap()
         time.sleep(_TICK_S)
 
+    def end(self, reason: str) -> None:
+        """Kill all that belongs to the pod but this process, and note that it was done."""
+        keep = processes.lineage()
+        # One that hangs in a driver cannot be killed; the pod must end all the same.
+        give_up_at = time.monotonic() + _KILL_FOR_S
+        while processes.kill_pod(self._pod_name, excluding=keep):
+            self._reap()
+            if time.monotonic() > give_up_at:
+                break
+            time.sleep(0.02)
+        record = {"at": time.time(), "reason": reason}
+        # A full disk must not keep the pod alive; its end shows by its absence too.
+        with contextlib.suppress(OSError):
+            write_atomic(self._pod_dir / contract.ENDED_NAME, json.dumps(record))
 
-def _start_agent(root: Path, pod_name: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "trmcloud.pod.agent", "--root", str(root), "--pod", pod_name],
-        stdin=subprocess.DEVNULL,
-    )
+    def _look(self) -> str:
+        agent = self._agent
+        runs = agent is not None and agent.poll() is None
+        return self.mind.look(
+            processes.clocks_here(),
+            self._lease(),
+            agent_runs=runs,
+            agent_done=agent is not None and agent.poll() == 0,
+            told=bool(self._told),
+            result=None if runs else self._result(),
+        )
 
+    def _start_agent(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "trmcloud.pod.agent"),
+                *("--root", str(self._root), "--pod", self._pod_name),
+            ],
+            stdin=subprocess.DEVNULL,
+            env=self._environment,
+        )
 
-def _end(pod_dir: Path, pod_name: str, reason: str) -> None:
-    keep = frozenset({os.getpid()})
-    while processes.kill_pod(pod_name, excluding=keep):
-        _reap(None)
-        time.sleep(0.02)
-    record = {"at": time.time(), "reason": reason}
-    # A full disk must not keep the pod alive; its end shows by its absence too.
-    with contextlib.suppress(OSError):
-        write_atomic(pod_dir / contract.ENDED_NAME, json.dumps(record))
+    def _reap(self) -> None:
+        """Collect inherited children that ended; our own children's status stays with them."""
+        own = {
+            child.pid: child
+            for child in (self._agent, self._beside.child if self._beside else None)
+            if child is not None
+        }
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if info is None:
+                return
+            if info.si_pid in own:
+                own[info.si_pid].poll()
+                continue
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(info.si_pid, os.WNOHANG)
 
+    def _lease(self) -> contract.Lease | None:
+        with contextlib.suppress(ValueError):
+            text = read_small(self._pod_dir / contract.LEASE_NAME)
+            if text is not None:
+                return contract.load_lease(text)
+        return self._granted
 
-def _reap(agent: subprocess.Popen[bytes] | None) -> None:
-    """Collect inherited children that ended; the agent's own status stays with ``agent``."""
-    while True:
-        try:
-            info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if info is None:
-            return
-        if agent is not None and info.si_pid == agent.pid:
-            agent.poll()
-            continue
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(info.si_pid, os.WNOHANG)
-
-
-def _lease(pod_dir: Path) -> contract.Lease | None:
-    with contextlib.suppress(ValueError):
-        text = read_small(pod_dir / contract.LEASE_NAME)
-        return contract.load_lease(text) if text is not None else None
-    return None
-
-
-def _result(pod_dir: Path) -> str | None:
-    with contextlib.suppress(ValueError):
-        text = read_small(pod_dir / contract.REPORT_NAME)
-        return contract.load_report(text).result if text is not None else None
-    return None
-
-
-def _now() -> Instant:
-    return processes.read_clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+    def _result(self) -> str | None:
+        with contextlib.suppress(ValueError):
+            text = read_small(self._pod_dir / contract.REPORT_NAME)
+            return contract.load_report(text).result if text is not None else None
+        return None
 
 
 def main() -> None:
@@ -114,7 +173,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--pod", required=True)
     arguments = parser.parse_args()
-    watch(arguments.root, arguments.pod)
+    Watch(arguments.root, arguments.pod, listen()).run()
 
 
 if __name__ == "__main__":

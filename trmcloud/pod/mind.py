@@ -41,7 +41,25 @@ class AnchorNote:
     seen: Instant
 
 
-class Body(Protocol):
+class Anchors(Protocol):
+    """Where a pod keeps its ``AnchorNote`` across kills and restarts."""
+
+    def read_anchor(self) -> AnchorNote | None: ...
+
+    def write_anchor(self, note: AnchorNote) -> None:
+        """One that cannot be written is passed over: the wall clock still counts."""
+
+
+def first_seen(anchors: Anchors, lease: contract.Lease, now: Instant) -> Instant:
+    """When this pod first saw a lease of this epoch: noted down the first time it is asked."""
+    note = anchors.read_anchor()
+    if note is None or note.epoch != lease.epoch:
+        note = AnchorNote(lease.epoch, now)
+        anchors.write_anchor(note)
+    return note.seen
+
+
+class Body(Anchors, Protocol):
     """What the agent has of its pod: small files that are whole or absent, and processes.
 
     Whatever cannot be understood reads as None.
@@ -59,10 +77,6 @@ class Body(Protocol):
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
         """A report that cannot be written is passed over: a full disk must not stop the guard."""
-
-    def read_anchor(self) -> AnchorNote | None: ...
-
-    def write_anchor(self, note: AnchorNote) -> None: ...
 
     def read_trainer(self) -> Trainer | None: ...
 
@@ -133,15 +147,12 @@ class AgentMind:
 
     def _read_anchors(self, now: Instant) -> tuple[Anchor, Anchor]:
         """Soft and hard stop, anchored at the moment this lease was first seen on this pod."""
-        note = self._body.read_anchor()
-        if note is None or note.epoch != self.lease.epoch:
-            note = AnchorNote(self.lease.epoch, now)
-            self._body.write_anchor(note)
         lease = self.lease
         granted_at = lease.granted_at
+        seen = first_seen(self._body, lease, now)
         return (
-            Anchor(lease.soft_stop_at, note.seen, lease.soft_stop_at - granted_at),
-            Anchor(lease.hard_stop_at, note.seen, lease.hard_stop_at - granted_at),
+            Anchor(lease.soft_stop_at, seen, lease.soft_stop_at - granted_at),
+            Anchor(lease.hard_stop_at, seen, lease.hard_stop_at - granted_at),
         )
 
     def _first_report(self, now: Instant) -> contract.AgentReport:
@@ -299,7 +310,9 @@ class GuardMind:
 
     END, START, WATCH = "end", "start", "watch"
 
-    def __init__(self) -> None:
+    def __init__(self, anchors: Anchors) -> None:
+        self._anchors = anchors
+        self._epoch = 0
         self._anchor: Anchor | None = None
         self._agent_known = False
         self._restart_boot = 0.0
@@ -320,12 +333,13 @@ class GuardMind:
         ``agent_done``: it left of its own will, its work done; on a full disk its report may lack
         the ``result``.
         """
-        if lease is not None:
-            most_s = lease.hard_stop_at - lease.granted_at
-            if self._anchor is None:
-                self._anchor = Anchor(lease.hard_stop_at, now, most_s)
-            elif self._anchor.deadline_at != lease.hard_stop_at:
-                self._anchor = Anchor(lease.hard_stop_at, self._anchor.seen, most_s)
+        if lease is not None and (self._anchor is None or lease.epoch > self._epoch):
+            self._epoch = lease.epoch
+            self._anchor = Anchor(
+                lease.hard_stop_at,
+                first_seen(self._anchors, lease, now),
+                lease.hard_stop_at - lease.granted_at,
+            )
         if told:
             return self._end("terminated")
         if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:

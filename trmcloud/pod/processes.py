@@ -11,18 +11,25 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.pod_contract import ENV_POD
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def read_clocks(wall: Callable[[], float], boot: Callable[[], float]) -> Instant:
     """Both clocks of this machine in one reading."""
     return Instant(wall(), boot(), boot_id())
+
+
+def clocks_here() -> Instant:
+    """Both clocks, read now."""
+    return read_clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def boot_id() -> str:
@@ -93,6 +100,27 @@ def kill_pod(pod_name: str, *, excluding: frozenset[int] = frozenset()) -> int:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     return len(pids)
+
+
+def lineage() -> frozenset[int]:
+    """This process and all its ancestors: a wrapper that started the pod bears its name too, and
+    killing it would end the pod's first process with it."""
+    pids = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            break
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return frozenset(pids)
+
+
+def die_with_parent() -> None:
+    """For a child's ``preexec_fn``: SIGTERM to it when the process that started it dies."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def adopt_orphans() -> bool:

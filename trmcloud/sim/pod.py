@@ -70,7 +70,7 @@ class SimPod:
             return
         self.running = True
         self.world.say(f"{self.rented.pod_id} boots")
-        self.guard = GuardMind()
+        self.guard = GuardMind(SimBody(self))
         self.look_guard()
 
     def stop(self) -> None:

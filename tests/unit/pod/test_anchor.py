@@ -1,0 +1,85 @@
+"""A restarted container, a rebooted host and a clock that is set win the pod no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.pod.conftest import HARD_STOP_S, a_lease
+from trmcloud.core.clock import Anchor, Instant
+from trmcloud.pod.anchor_file import AnchorFile
+from trmcloud.pod.mind import HARD_STOP_GRACE_S, AnchorNote, GuardMind
+
+GRANTED = 1_700_000_000.0
+LEASE = a_lease(GRANTED)
+
+
+def seconds_left(folder: Path, now: Instant, lease: object = LEASE) -> float:
+    """What a guardian that starts now, in a container started anew, believes to have."""
+    guard = GuardMind(AnchorFile(folder))
+    look = {"agent_runs": False, "agent_done": False, "told": False, "result": None}
+    guard.look(now, lease, **look)  # type: ignore[arg-type]
+    left = guard.seconds_left(now)
+    assert left is not None
+    return left - HARD_STOP_GRACE_S
+
+
+def test_a_restart_goes_on_where_the_first_start_stood(tmp_path: Path) -> None:
+    assert seconds_left(tmp_path, Instant(GRANTED, 50.0, "a")) == pytest.approx(HARD_STOP_S)
+    assert seconds_left(tmp_path, Instant(GRANTED + 400, 450.0, "a")) == pytest.approx(200.0)
+
+
+def test_a_clock_set_back_across_a_restart_does_not_extend_the_deadline(tmp_path: Path) -> None:
+    seconds_left(tmp_path, Instant(GRANTED, 50.0, "a"))
+    assert seconds_left(tmp_path, Instant(GRANTED - 3600, 450.0, "a")) == pytest.approx(200.0)
+    assert seconds_left(tmp_path, Instant(GRANTED - 3600, 700.0, "a")) == pytest.approx(-50.0)
+
+
+def test_a_guardian_that_starts_after_the_deadline_ends_the_pod_at_once(tmp_path: Path) -> None:
+    seconds_left(tmp_path, Instant(GRANTED, 50.0, "a"))
+    guard = GuardMind(AnchorFile(tmp_path))
+    late = Instant(GRANTED - 7200, 50.0 + HARD_STOP_S + 2, "a")
+    act = guard.look(late, LEASE, agent_runs=False, agent_done=False, told=False, result=None)
+    assert (act, guard.why) == (GuardMind.END, "hard stop")
+
+
+def test_without_its_note_the_clock_set_back_would_have_won(tmp_path: Path) -> None:
+    """What the note is for: this is the time that a forgetful guardian would grant."""
+    seconds_left(tmp_path, Instant(GRANTED, 50.0, "a"))
+    (tmp_path / "anchor.json").unlink()
+    left = seconds_left(tmp_path, Instant(GRANTED - 3600, 450.0, "a"))
+    assert left == pytest.approx(HARD_STOP_S)
+
+
+def test_after_a_reboot_the_deadline_is_no_further_than_when_it_was_first_seen() -> None:
+    seen_late = Anchor(GRANTED + 600, Instant(GRANTED + 500, 50.0, "a"), 600.0)
+    set_back = Instant(GRANTED, 2.0, "b")
+    assert seen_late.seconds_left(set_back) == pytest.approx(100.0)
+
+
+def test_a_lease_of_a_newer_epoch_is_anchored_anew(tmp_path: Path) -> None:
+    guard = GuardMind(AnchorFile(tmp_path))
+    look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
+    guard.look(Instant(GRANTED, 50.0, "a"), LEASE, **look)  # type: ignore[arg-type]
+    newer = a_lease(GRANTED + 500, epoch=2)
+    now = Instant(GRANTED + 500, 550.0, "a")
+    guard.look(now, newer, **look)  # type: ignore[arg-type]
+    assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S + HARD_STOP_GRACE_S)
+    older = a_lease(GRANTED + 5000, epoch=1)
+    guard.look(now, older, **look)  # type: ignore[arg-type]
+    assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S + HARD_STOP_GRACE_S)
+
+
+def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
+    for text in ("", "{", '{"epoch": 1}', '{"epoch":1,"wall":"x","boot":0,"boot_id":""}', "[]"):
+        (tmp_path / "anchor.json").write_text(text)
+        assert AnchorFile(tmp_path).read_anchor() is None
+    now = Instant(GRANTED, 50.0, "a")
+    seconds_left(tmp_path, now)
+    assert AnchorFile(tmp_path).read_anchor() == AnchorNote(1, now)
+
+
+def test_a_note_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
+    now = Instant(GRANTED, 50.0, "a")
+    assert seconds_left(tmp_path / "absent", now) == pytest.approx(HARD_STOP_S)
