@@ -1,0 +1,47 @@
+"""Fixtures: import the ones you use into a conftest.
+
+``runpod`` runs what its pods contain; ``runpod_on_paper`` keeps books only, which is what a test
+of the API wants; ``runpod_and_clock`` is on paper too, with a clock that the test moves. Where
+RunPod's contract is at hand it judges every answer that any of them gave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standins.runpod import oracle
+from tests.standins.runpod.standin import GivenClock, StandIn, running
+
+
+@contextlib.contextmanager
+def judged(folder: Path, **settings: Any) -> Iterator[StandIn]:
+    """A stand-in whose answers must all have been as published."""
+    judge = oracle.given()
+    with running(folder, judge=judge, **settings) as standin:
+        yield standin
+    if judge is not None:
+        assert judge.faults == []
+
+
+@pytest.fixture
+def runpod(tmp_path: Path) -> Iterator[StandIn]:
+    with judged(tmp_path / "runpod") as standin:
+        yield standin
+
+
+@pytest.fixture
+def runpod_on_paper(tmp_path: Path) -> Iterator[StandIn]:
+    with judged(tmp_path / "runpod", real_pods=False) as standin:
+        yield standin
+
+
+@pytest.fixture
+def runpod_and_clock(tmp_path: Path) -> Iterator[tuple[StandIn, GivenClock]]:
+    clock = GivenClock()
+    with judged(tmp_path / "runpod", real_pods=False, clock=clock) as standin:
+        yield standin, clock

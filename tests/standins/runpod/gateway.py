@@ -1,0 +1,139 @@
+"""What stands before every route: keys, quotas, outages, and the log of requests."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.standins.runpod.graphql import GraphQL
+from tests.standins.runpod.http_types import Answer, Asked, problem
+from tests.standins.runpod.rest import Rest
+from tests.standins.runpod.world import World
+
+WINDOWS = (("minute", 60), ("hour", 3600), ("day", 86400))
+Judge = Callable[[Asked, Answer], None]
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One request, without its key or body. ``operation`` is GraphQL's first field."""
+
+    method: str
+    path: str
+    status: int
+    at: float
+    who: str
+    operation: str = ""
+
+
+class Gateway:
+    """``quotas``: requests a minute, an hour and a day, for each key. ``judge`` sees each v2
+    request with its answer, where the published contract is at hand."""
+
+    def __init__(
+        self,
+        world: World,
+        quotas: tuple[int, int, int] = (6000, 300_000, 5_000_000),
+        judge: Judge | None = None,
+    ) -> None:
+        self._world, self._quotas, self._judge = world, quotas, judge
+        self._rest, self._graphql = Rest(world), GraphQL(world)
+        self._used: dict[tuple[str, str, int], int] = {}
+        self.requests: list[Logged] = []
+
+    def answer(self, asked: Asked) -> Answer:
+        if self._world.knobs.latency_s:
+            time.sleep(self._world.knobs.latency_s)
+        with self._world.lock:
+            asked = replace(asked, who=self._who(asked))
+            answer = self._answer(asked)
+            answer.headers.setdefault("Date", self._date())
+            self.requests.append(
+                Logged(
+                    asked.method, asked.path, answer.status, self._world.now(), asked.who,
+                    _operation(asked),
+                )
+            )  # fmt: skip
+        return answer
+
+    def _answer(self, asked: Asked) -> Answer:
+        knobs = self._world.knobs
+        if knobs.down or self._world.now() < knobs.down_until:
+            return problem(503, "service unavailable")
+        if knobs.use("errors_502"):
+            return Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", "text/html")
+        if asked.path == "/graphql":
+            answer = self._graphql.answer(asked)
+        elif not asked.who:
+            return problem(401, "missing or invalid bearer token")
+        else:
+            answer = self._counted(asked) or self._rest.answer(asked)
+            answer.headers |= self._quota_headers(asked.who)
+            if self._judge is not None and not answer.drop:
+                self._judge(asked, answer)
+        return self._spoilt(answer)
+
+    def _who(self, asked: Asked) -> str:
+        word, _, key = asked.headers.get("authorization", "").partition(" ")
+        key = key.strip() if word.lower() == "bearer" else asked.query.get("api_key", "")
+        if not key or self._world.knobs.key_revoked:
+            return ""
+        if key == self._world.api_key:
+            return "account"
+        self._world.settle()
+        return next((pod.id for pod in self._world.pods.values() if pod.key == key), "")
+
+    def _counted(self, asked: Asked) -> Answer | None:
+        """Count it against the quotas; a 429 where one is used up."""
+        now, knobs = self._world.now(), self._world.knobs
+        if knobs.use("throttle"):
+            answer = problem(429, "rate limit exceeded for the minute window")
+            answer.headers["Retry-After"] = str(knobs.retry_after_s)
+            return answer
+        for (name, length), quota in zip(WINDOWS, self._quotas, strict=True):
+            window = (asked.who, name, int(now // length))
+            self._used[window] = self._used.get(window, 0) + 1
+            if self._used[window] > quota:
+                answer = problem(429, f"rate limit exceeded for the {name} window")
+                answer.headers["Retry-After"] = str(int(length - now % length) + 1)
+                return answer
+        return None
+
+    def _quota_headers(self, who: str) -> dict[str, str]:
+        now, left, policy = self._world.now(), [], []
+        for (name, length), quota in zip(WINDOWS, self._quotas, strict=True):
+            used = self._used.get((who, name, int(now // length)), 0)
+            left.append(f'"{name}";r={max(0, quota - used)};t={int(length - now % length)}')
+            policy.append(f'"{name}";q={quota};w={length}')
+        return {"RateLimit": ", ".join(left), "RateLimit-Policy": ", ".join(policy)}
+
+    def _spoilt(self, answer: Answer) -> Answer:
+        knobs = self._world.knobs
+        if answer.status // 100 != 2 or answer.stream is not None or not answer.body:
+            return answer
+        if knobs.use("malformed"):
+            answer.body = answer.body[: len(answer.body) // 2]
+        elif knobs.use("html"):
+            answer.body, answer.content_type = b"<html>Just a moment...</html>", "text/html"
+        return answer
+
+    def _date(self) -> str:
+        at = self._world.now() + self._world.knobs.clock_skew_s
+        return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))
+
+
+def _operation(asked: Asked) -> str:
+    if asked.path != "/graphql":
+        return ""
+    body: Any = asked.json()
+    text = str(body.get("query", "")) if isinstance(body, dict) else ""
+    words = text.partition("{")[2].replace("(", " ").replace("{", " ").split()
+    return words[0] if words else ""
+
+
+def as_json(logged: Logged) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(json.dumps(logged.__dict__))
+    return data

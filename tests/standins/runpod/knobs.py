@@ -1,0 +1,177 @@
+"""Everything about the stand-in that a test may turn while it runs.
+
+Delays and faults are fields of one dataclass, so that a misspelt name is refused and the command
+form takes the same names as the object. A field that counts is used up: ``delete_noop=1`` spoils
+the next delete and no other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What RunPod does to everybody, in seconds; pairs are (shortest, longest)."""
+
+    boot_s: tuple[float, float] = (20.0, 400.0)
+    """From the create call until the container runs."""
+    delete_s: tuple[float, float] = (1.0, 15.0)
+    """From an accepted delete until nothing is billed."""
+    lists_new_after_s: tuple[float, float] = (0.0, 10.0)
+    quantum_s: float = 1.0
+    tick_s: float = 300.0
+    """How often the balance is charged."""
+    restarts: bool = True
+    """A command that ends is started again; the pod stays RUNNING and is billed."""
+    ignores_timer: bool = True
+    """terminateAfter and stopAfter are taken and forgotten."""
+    lists_gone: bool = False
+    prepaid: bool = True
+    self_ends: str = "api"
+
+
+BEHAVIOUR = Behaviour()
+
+
+@dataclass
+class Knobs:
+    """Seconds and counts. The defaults are a provider that is well and in a hurry."""
+
+    # -- delays ----------------------------------------------------------------------------
+    provisioning_s: float = 0.05
+    starting_s: float = 0.05
+    ssh_after_s: float = 0.0
+    """From RUNNING until ``ssh.direct`` is known."""
+    delete_s: float = 0.0
+    """From an accepted delete until the pod is off the list and the bill; its processes die at
+    once."""
+    restart_after_s: float = 0.5
+    list_omits_new_s: float = 0.0
+    billing_lag_s: float = 0.0
+    latency_s: float = 0.0
+    """Added to each answer, in real seconds."""
+
+    # -- creates ---------------------------------------------------------------------------
+    create_500: int = 0
+    """Answers 500 and makes nothing."""
+    create_500_but_made: int = 0
+    create_dropped_but_made: int = 0
+    """Makes the pod and closes the connection without an answer."""
+    create_late: int = 0
+    """Answers 504; the pod appears ``create_late_s`` later."""
+    create_late_s: float = 60.0
+    no_capacity: list[str] = field(default_factory=list)
+    """GPU ids, or "id@data centre", or "*"."""
+    no_capacity_detail: str = ""
+    forbidden_gpus: list[str] = field(default_factory=list)
+    """GPU ids that answer 403."""
+    never_boots: bool = False
+    boot_error: bool = False
+    ssh_never: bool = False
+    price_factor: float = 1.0
+    """The billed rate over the list price."""
+
+    # -- lists and deletes ----------------------------------------------------------------
+    list_empty: int = 0
+    delete_noop: int = 0
+    """Answers 204 and does nothing."""
+    delete_404: int = 0
+    """Answers 404 and does nothing."""
+    delete_500: int = 0
+    delete_500_but_done: int = 0
+
+    # -- the API itself --------------------------------------------------------------------
+    down: bool = False
+    """Every answer is 503."""
+    down_until: float = 0.0
+    """The same until then, by the stand-in's clock; ``control.down(seconds)`` sets it."""
+    errors_502: int = 0
+    throttle: int = 0
+    retry_after_s: int = 1
+    malformed: int = 0
+    """200s whose body is cut short."""
+    html: int = 0
+    """200s whose body is a web page."""
+    graphql_errors: int = 0
+    key_revoked: bool = False
+    read_only: bool = False
+    """The account key may read and not write: 403."""
+    clock_skew_s: float = 0.0
+    """Of the Date header."""
+
+    # -- inside pods ------------------------------------------------------------------------
+    fewer_gpus: int = 0
+    """That many less than rented."""
+    other_gpu: str = ""
+    """nvidia-smi's name of what was put in instead."""
+    gpu_memory_used_mib: int = 0
+    gpu_util: int = 0
+    driver: str = "570.124.06"
+    cuda: str = "12.8"
+    restart_loop: bool = False
+    """Each command is killed ``restart_loop_s`` after its start."""
+    restart_loop_s: float = 1.0
+    absent_commands: list[str] = field(default_factory=list)
+    """Not installed in pods made from now on, such as rsync."""
+    workspace_mib: int = 0
+    """Size of /workspace in pods made from now on; 0: that of the folder's disk."""
+    runpodctl: str = "both"
+    """old, new, both or absent."""
+
+    # -- what the pod's own key may do --------------------------------------------------------
+    self_graphql: bool = True
+    self_action: bool = True
+    self_delete: bool = True
+    self_reads: bool = True
+
+    def set(self, values: Mapping[str, Any]) -> None:
+        """Turn knobs; a name or type that is none raises ValueError and turns nothing."""
+        kinds = get_type_hints(type(self))
+        turned = {}
+        for name, value in values.items():
+            if name not in kinds:
+                raise ValueError(f"no knob is called {name!r}")
+            turned[name] = _as(kinds[name], name, value)
+        for name, value in turned.items():
+            setattr(self, name, value)
+
+    def reset(self, *names: str) -> None:
+        """Back to the defaults; without names, all of them."""
+        fresh = Knobs()
+        for name in names or [knob.name for knob in fields(self)]:
+            setattr(self, name, getattr(fresh, name))
+
+    def use(self, name: str) -> bool:
+        """Whether a counting fault strikes now; one use of it is gone."""
+        left = int(getattr(self, name))
+        if left <= 0:
+            return False
+        setattr(self, name, left - 1)
+        return True
+
+    def lifelike(self, seed: int = 0) -> None:
+        """Delays drawn from what RunPod was seen to take."""
+        drawn = random.Random(seed)
+        boot_s = drawn.uniform(*BEHAVIOUR.boot_s)
+        self.provisioning_s, self.starting_s = boot_s * 0.8, boot_s * 0.2
+        self.delete_s = drawn.uniform(*BEHAVIOUR.delete_s)
+        self.list_omits_new_s = drawn.uniform(*BEHAVIOUR.lists_new_after_s)
+        self.restart_after_s = 1.0
+
+
+def _as(kind: Any, name: str, value: Any) -> Any:
+    if get_origin(kind) is list:
+        inner = get_args(kind)[0]
+        if isinstance(value, (list, tuple)) and all(isinstance(item, inner) for item in value):
+            return list(value)
+    elif kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif kind is int and isinstance(value, int):
+        return int(value)
+    elif isinstance(value, kind):
+        return value
+    raise ValueError(f"{name} takes {getattr(kind, '__name__', kind)}, not {value!r}")

@@ -1,0 +1,129 @@
+"""RunPod's published OpenAPI as the judge of every v2 answer, and of every request's refusal.
+
+The file is named by the environment (it is RunPod's, so it is not part of this repository).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standins.runpod.http_types import Answer, Asked
+
+ENV_OPENAPI = "TRMCLOUD_RUNPOD_OPENAPI"
+_DATE_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$")
+_BASE = "urn:runpod"
+
+
+def given() -> Oracle | None:
+    """The judge; None where the file is not named."""
+    path = os.environ.get(ENV_OPENAPI)
+    return Oracle(Path(path)) if path else None
+
+
+def required() -> Oracle:
+    oracle = given()
+    if oracle is None:
+        pytest.skip(f"{ENV_OPENAPI} names no file: RunPod's contract is not at hand")
+    return oracle
+
+
+class Oracle:
+    """``faults``: each thing that was not as published, in words."""
+
+    def __init__(self, path: Path) -> None:
+        from jsonschema import Draft202012Validator, FormatChecker
+        from referencing import Registry, Resource
+        from referencing.jsonschema import DRAFT202012
+
+        self._document = json.loads(path.read_text())
+        checker = FormatChecker(formats=[])
+        checker.checks("date-time")(
+            lambda text: not isinstance(text, str) or bool(_DATE_TIME.match(text))
+        )
+        registry = Registry().with_resource(
+            _BASE, Resource(contents=self._document, specification=DRAFT202012)
+        )
+        self._validator = lambda schema: Draft202012Validator(
+            _absolute(schema), registry=registry, format_checker=checker
+        )
+        self._paths = [
+            (re.compile("^" + re.sub(r"\{[^}]+\}", "[^/]+", name) + "$"), verbs)
+            for name, verbs in self._document["paths"].items()
+        ]
+        self.faults: list[str] = []
+
+    def __call__(self, asked: Asked, answer: Answer) -> None:
+        operation = self._operation(asked)
+        if operation is None:
+            return
+        what = f"{asked.method} {asked.path} → {answer.status}"
+        response = operation["responses"].get(str(answer.status), operation["responses"]["default"])
+        response = self._resolved(response)
+        if answer.stream is None:
+            self._judge_answer(what, response, answer)
+        for name in ("RateLimit", "RateLimit-Policy"):
+            if answer.status < 300 and name not in answer.headers:
+                self.faults.append(f"{what}: no {name} header")
+        self._judge_request(what, operation, asked, answer)
+
+    def valid(self, name: str, value: Any) -> list[str]:
+        """What is wrong with a value, as a schema of the contract sees it."""
+        schema = {"$ref": f"#/components/schemas/{name}"}
+        return [error.message for error in self._validator(schema).iter_errors(value)]
+
+    def _judge_answer(self, what: str, response: dict[str, Any], answer: Answer) -> None:
+        content = response.get("content", {})
+        if not content:
+            if answer.body:
+                self.faults.append(f"{what}: a body where none is published")
+            return
+        if answer.content_type not in content:
+            self.faults.append(f"{what}: {answer.content_type} is not published")
+            return
+        errors = self._validator(content[answer.content_type]["schema"]).iter_errors(
+            json.loads(answer.body)
+        )
+        self.faults += [f"{what}: {error.json_path}: {error.message[:200]}" for error in errors]
+
+    def _judge_request(
+        self, what: str, operation: dict[str, Any], asked: Asked, answer: Answer
+    ) -> None:
+        """A body that breaks the contract is a 422, and no other is."""
+        if "requestBody" not in operation or answer.status in (401, 403, 404, 405, 429):
+            return
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        broken = [error.message for error in self._validator(schema).iter_errors(asked.json())]
+        if bool(broken) != (answer.status == 422):
+            self.faults.append(f"{what}: the contract says of the request: {broken or 'valid'}")
+
+    def _operation(self, asked: Asked) -> dict[str, Any] | None:
+        for pattern, verbs in self._paths:
+            if pattern.match(asked.path):
+                operation: dict[str, Any] | None = verbs.get(asked.method.lower())
+                return operation
+        return None
+
+    def _resolved(self, value: dict[str, Any]) -> dict[str, Any]:
+        found: Any = value
+        while "$ref" in found:
+            place: Any = self._document
+            for part in found["$ref"].removeprefix("#/").split("/"):
+                place = place[part]
+            found = place
+        return dict(found)
+
+
+def _absolute(schema: Any) -> Any:
+    """The same schema with its references made to the published document."""
+    if isinstance(schema, dict):
+        return {
+            key: _BASE + value if key == "$ref" and value.startswith("#") else _absolute(value)
+            for key, value in schema.items()
+        }
+    return [_absolute(item) for item in schema] if isinstance(schema, list) else schema

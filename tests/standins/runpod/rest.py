@@ -1,0 +1,311 @@
+"""REST v2: paths, bodies and answers of pods, volumes and SSH keys."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.standins.runpod import bodies, rest_billing, rest_catalog
+from tests.standins.runpod.http_types import Answer, Asked, nothing, problem, reply
+from tests.standins.runpod.pods import ACTIONS, Pod, Volume
+from tests.standins.runpod.world import Refused, World
+
+LOG_POLL_S = 0.1
+Route = Callable[..., Answer]
+
+
+def stamp(at: float) -> str:
+    """RFC 3339 in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+class Rest:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        billed, listed = rest_billing.Billing(world), rest_catalog.Catalog(world)
+        self._routes: list[tuple[re.Pattern[str], dict[str, Route]]] = [
+            (re.compile(f"^{path}$"), verbs)
+            for path, verbs in (
+                ("/v2/pods", {"GET": self._list, "POST": self._create}),
+                (
+                    "/v2/pods/([^/]+)",
+                    {"GET": self._get, "PATCH": self._patch, "DELETE": self._delete},
+                ),
+                ("/v2/pods/([^/]+)/action", {"POST": self._action}),
+                ("/v2/pods/([^/]+)/logs", {"GET": self._logs}),
+                ("/v2/network-volumes", {"GET": self._volumes, "POST": self._create_volume}),
+                (
+                    "/v2/network-volumes/([^/]+)",
+                    {
+                        "GET": self._volume,
+                        "PATCH": self._patch_volume,
+                        "DELETE": self._delete_volume,
+                    },
+                ),
+                ("/v2/account/ssh-keys", {"GET": self._keys, "PUT": self._put_keys}),
+                ("/v2/catalog/gpus", {"GET": listed.gpus}),
+                ("/v2/catalog/gpus/([^/]+)", {"GET": listed.gpu}),
+                ("/v2/catalog/cpus", {"GET": listed.cpus}),
+                ("/v2/catalog/datacenters", {"GET": listed.data_centers}),
+                ("/v2/billing/pods", {"GET": billed.pods}),
+                ("/v2/billing/network-volumes", {"GET": billed.volumes}),
+            )
+        ]
+
+    def answer(self, asked: Asked) -> Answer:
+        for pattern, verbs in self._routes:
+            match = pattern.match(asked.path)
+            if match is None:
+                continue
+            route = verbs.get(asked.method)
+            if route is None:
+                return problem(405, "method not allowed")
+            refusal = self._refusal(asked, match.groups())
+            if refusal is not None:
+                return refusal
+            try:
+                return route(asked, *match.groups())
+            except Refused as refused:
+                return problem(refused.status, refused.detail)
+        return problem(404, "resource not found")
+
+    def _refusal(self, asked: Asked, parts: tuple[str, ...]) -> Answer | None:
+        """What this key may not do."""
+        knobs = self._world.knobs
+        if asked.who == "account":
+            if knobs.read_only and asked.method != "GET":
+                return problem(403, "this key may only read")
+            return None
+        mine = asked.path.startswith("/v2/pods/") and parts[:1] == (asked.who,)
+        allowed = {
+            "GET": knobs.self_reads,
+            "DELETE": knobs.self_delete,
+            "POST": knobs.self_action,
+        }.get(asked.method, False)
+        return None if mine and allowed else problem(403, "access denied")
+
+    # -- pods ------------------------------------------------------------------------------
+
+    def _list(self, asked: Asked) -> Answer:
+        if self._world.knobs.use("list_empty"):
+            return reply({"pods": []})
+        return reply({"pods": [self.shown(pod) for pod in self._world.listed()]})
+
+    def _create(self, asked: Asked) -> Answer:
+        body = asked.json()
+        wrong = bodies.create_pod(body)
+        if wrong:
+            return problem(422, "Request validation failed.", wrong)
+        knobs = self._world.knobs
+        if "templateId" in body:
+            return problem(404, "template not found")
+        if knobs.use("create_500"):
+            return problem(500, "internal server error")
+        if knobs.use("create_late"):
+            self._world.create_later(body, knobs.create_late_s)
+            return problem(504, "upstream request timeout")
+        pod = self._world.create(body)
+        if knobs.use("create_500_but_made"):
+            return problem(500, "internal server error")
+        if knobs.use("create_dropped_but_made"):
+            return Answer(0, drop=True)
+        return reply(self.shown(pod), 201)
+
+    def _get(self, asked: Asked, pod_id: str) -> Answer:
+        return reply(self.shown(self._world.find(pod_id)))
+
+    def _patch(self, asked: Asked, pod_id: str) -> Answer:
+        self._world.find(pod_id)
+        changes = asked.json()
+        wrong = bodies.update_pod(changes, "$")
+        if wrong:
+            return problem(422, "Request validation failed.", wrong)
+        return reply(self.shown(self._world.update(pod_id, changes)))
+
+    def _delete(self, asked: Asked, pod_id: str) -> Answer:
+        return self._spoilt_delete() or self._deleted(asked, pod_id)
+
+    def _deleted(self, asked: Asked, pod_id: str) -> Answer:
+        self._world.delete(pod_id, by=by_whom(asked))
+        if self._world.knobs.use("delete_500_but_done"):
+            return problem(500, "internal server error")
+        return nothing()
+
+    def _spoilt_delete(self) -> Answer | None:
+        knobs = self._world.knobs
+        if knobs.use("delete_500"):
+            return problem(500, "internal server error")
+        if knobs.use("delete_404"):
+            return problem(404, "pod not found")
+        return nothing() if knobs.use("delete_noop") else None
+
+    def _action(self, asked: Asked, pod_id: str) -> Answer:
+        body = asked.json()
+        wrong = bodies.pod_action(body, "$")
+        if wrong:
+            return problem(422, "Request validation failed.", wrong)
+        if body["action"] == "terminate":
+            self._world.find(pod_id)
+            return self._spoilt_delete() or self._deleted(asked, pod_id)
+        pod = self._world.act(pod_id, body["action"], by=by_whom(asked))
+        return reply(self.shown(pod)) if pod is not None else nothing()
+
+    def _logs(self, asked: Asked, pod_id: str) -> Answer:
+        pod = self._world.find(pod_id)
+        wanted = asked.query.get("source")
+        if wanted not in (None, "container", "system"):
+            return problem(422, "Request validation failed.", ["source: container or system"])
+        resume = asked.headers.get("last-event-id", "") or asked.query.get("since", "")
+        tail = asked.query.get("tail", "100")
+        if not tail.isdigit() or int(tail) > 5000:
+            return problem(422, "Request validation failed.", ["tail: 0 to 5000"])
+        after = self._resumed(pod, resume) if resume else None
+        return Answer(
+            200,
+            content_type="text/event-stream",
+            stream=lambda: self._lines(pod, wanted, after, int(tail)),
+        )
+
+    def _resumed(self, pod: Pod, cursor: str) -> int:
+        """The number of the last line the reader has; cursors are "<time>/<number>" or a time."""
+        moment, _, number = cursor.partition("/")
+        if number.isdigit():
+            return int(number)
+        older = [line[1] for line in pod.log if stamp(line[0]) < moment]
+        return older[-1] if older else 0
+
+    def _lines(self, pod: Pod, wanted: str | None, after: int | None, tail: int) -> Iterator[bytes]:
+        with self._world.lock:
+            old = [line for line in pod.log if wanted in (None, line[2])]
+            shown = pod.lines if after is None else after
+            first = old[len(old) - tail :] if after is None and tail else []
+        while True:
+            for at, number, source, line in first:
+                data = json.dumps({"ts": stamp(at), "source": source, "line": line})
+                yield f"id: {stamp(at)}/{number:012d}\ndata: {data}\n\n".encode()
+                shown = max(shown, number)
+            if not pod.alive:
+                return
+            time.sleep(LOG_POLL_S)
+            with self._world.lock:
+                fresh = [line for line in pod.log if line[1] > shown]
+                first = [line for line in fresh if wanted in (None, line[2])]
+            if not first:
+                yield b": keep-alive\n\n"
+
+    def shown(self, pod: Pod) -> dict[str, Any]:
+        """The pod as v2 shows it."""
+        body, at = pod.body, self._world.now()
+        up = pod.status == "RUNNING" and pod.started_at is not None and not pod.host_lost
+        since = at - (pod.started_at or at)
+        mapped = []
+        if up and since >= pod.ssh_after_s:
+            found = ((port, self._world.machines.address(pod, port)) for port in pod.tcp_ports)
+            mapped = [(port, *address) for port, address in found if address is not None]
+        ssh = next(((host, public) for private, host, public in mapped if private == 22), None)
+        if self._world.knobs.ssh_never:
+            ssh = None
+        shown: dict[str, Any] = {
+            "id": pod.id,
+            "name": pod.name,
+            "status": pod.status,
+            "actions": list(ACTIONS[pod.status]),
+            "image": body.get("image", ""),
+            "args": body.get("args", ""),
+            "disk": int(body.get("disk", 50)),
+            "env": body.get("env", {}),
+            "ports": body.get("ports", []),
+            "registry": body.get("registry"),
+            "mounts": body["mounts"],
+            "cloud": pod.cloud,
+            "dataCenterId": pod.data_center,
+            "cudaVersion": pod.cuda,
+            "ssh": {
+                "proxy": endpoint("ssh.runpod.io", 22, f"{pod.id}-{pod.host}", proxy=True),
+                "direct": endpoint(ssh[0], ssh[1], "root") if ssh is not None else None,
+            },
+            "template": None,
+            "cost": 0.0 if pod.status in ("EXITED", "TERMINATED") else pod.rate,
+            "locked": pod.locked,
+            "globalNetworking": {"enabled": False},
+            "runtime": None,
+            "createdAt": stamp(pod.created_at),
+            "startedAt": stamp(pod.started_at) if pod.started_at is not None else None,
+        }
+        if pod.gpu_id:
+            shown["gpu"] = {"id": pod.gpu_id, "count": pod.gpu_count}
+        else:
+            shown["cpu"] = pod.cpu
+        if up:
+            shown["runtime"] = {
+                "uptime": max(0, int(since)),
+                "gpus": [{"util": 0, "memoryUtil": 0}] * pod.gpu_count,
+                "cpu": {"util": 1},
+                "memory": {"util": 1},
+                "ports": [
+                    {"private": private, "public": public, "type": "tcp", "ip": host}
+                    for private, host, public in mapped
+                ],
+            }
+        return shown
+
+    # -- volumes and keys --------------------------------------------------------------------
+
+    def _volumes(self, asked: Asked) -> Answer:
+        self._world.settle()
+        volumes = [shown_volume(volume) for volume in self._world.volumes.values()]
+        return reply({"networkVolumes": volumes})
+
+    def _create_volume(self, asked: Asked) -> Answer:
+        body = asked.json()
+        wrong = bodies.create_volume(body, "$")
+        if wrong:
+            return problem(422, "Request validation failed.", wrong)
+        return reply(shown_volume(self._world.create_volume(body)), 201)
+
+    def _volume(self, asked: Asked, volume_id: str) -> Answer:
+        return reply(shown_volume(self._world.find_volume(volume_id)))
+
+    def _patch_volume(self, asked: Asked, volume_id: str) -> Answer:
+        changes = asked.json()
+        wrong = bodies.update_volume(changes)
+        if wrong:
+            return problem(422, "Request validation failed.", wrong)
+        return reply(shown_volume(self._world.update_volume(volume_id, changes)))
+
+    def _delete_volume(self, asked: Asked, volume_id: str) -> Answer:
+        self._world.delete_volume(volume_id)
+        return nothing()
+
+    def _keys(self, asked: Asked) -> Answer:
+        return reply({"keys": self._world.ssh_keys})
+
+    def _put_keys(self, asked: Asked) -> Answer:
+        body = asked.json()
+        wrong = bodies.ssh_keys(body, "$")
+        if wrong:
+            return problem(422, "Request validation failed.", wrong)
+        self._world.ssh_keys = list(body["keys"])
+        return self._keys(asked)
+
+
+def by_whom(asked: Asked) -> str:
+    return "api" if asked.who == "account" else "self"
+
+
+def endpoint(host: str, port: int, user: str, proxy: bool = False) -> dict[str, Any]:
+    command = f"ssh {user}@{host}" + ("" if proxy else f" -p {port}")
+    return {"host": host, "port": port, "username": user, "command": command}
+
+
+def shown_volume(volume: Volume) -> dict[str, Any]:
+    return {
+        "id": volume.id,
+        "name": volume.name,
+        "size": volume.size,
+        "dataCenter": volume.data_center,
+        "type": volume.kind,
+    }

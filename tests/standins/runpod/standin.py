@@ -1,0 +1,75 @@
+"""One stand-in: an account of its own behind a URL of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.standins.runpod.control import Control
+from tests.standins.runpod.gateway import Gateway, Judge, Logged
+from tests.standins.runpod.knobs import Knobs
+from tests.standins.runpod.pods import Machines, OnPaper
+from tests.standins.runpod.server import Server
+from tests.standins.runpod.world import World
+
+API_KEY = "rpa_STANDIN0ACCOUNT0KEY"
+
+
+class GivenClock:
+    """A clock that moves when it is told to; epoch s."""
+
+    def __init__(self, at: float = 1_790_000_000.0) -> None:
+        self._at = at
+
+    def __call__(self) -> float:
+        return self._at
+
+    def advance(self, seconds: float) -> None:
+        self._at += seconds
+
+
+class StandIn:
+    """``url`` is the base of v2 (without /v2) and of /graphql."""
+
+    def __init__(self, world: World, gateway: Gateway, control: Control, server: Server) -> None:
+        self.control, self.api_key, self.url = control, world.api_key, server.url
+        self._gateway = gateway
+
+    @property
+    def requests(self) -> list[Logged]:
+        """All requests so far; clear it to count anew."""
+        return self._gateway.requests
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    *,
+    clock: GivenClock | None = None,
+    real_pods: bool = True,
+    api_key: str = API_KEY,
+    balance: float = 100.0,
+    spend_limit: float = 80.0,
+    quotas: tuple[int, int, int] = (6000, 300_000, 5_000_000),
+    port: int = 0,
+    judge: Judge | None = None,
+    seed: int = 0,
+) -> Iterator[StandIn]:
+    """A stand-in, up until the block ends; then every process of its pods is dead."""
+    machines: Machines = OnPaper()
+    now: Callable[[], float] = clock if clock is not None else time.time
+    world = World(
+        knobs=Knobs(), now=now, machines=machines, api_key=api_key, balance=balance,
+        spend_limit=spend_limit, seed=seed,
+    )  # fmt: skip
+    gateway = Gateway(world, quotas, judge)
+    control = Control(world, gateway, clock.advance if clock is not None else None)
+    server = Server(gateway, control, port)
+    server.start()
+    try:
+        yield StandIn(world, gateway, control, server)
+    finally:
+        server.close()
+        machines.close()
