@@ -17,6 +17,9 @@ from trmcloud.pod import processes
 from trmcloud.ports import ControllerId
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trmcloud.adapters.prices import Source
     from trmcloud.core.hardware import LocalMachine
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
@@ -67,3 +70,14 @@ def local_machine() -> LocalMachine:
     from trmcloud.adapters.local_machine import this_machine
 
     return this_machine()
+
+
+def price_sources(environ: Mapping[str, str]) -> list[Source]:
+    """Where live prices come from, the best first."""
+    from trmcloud.adapters.price_sources import catalogues, read_skypilot
+    from trmcloud.adapters.runpod.offers import price_rows
+
+    return [
+        lambda now: price_rows(environ, now),
+        lambda now: read_skypilot(catalogues(environ)),
+    ]

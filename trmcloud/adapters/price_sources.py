@@ -1,41 +1,16 @@
-"""Live prices: RunPod's v2 catalogue, and the catalogues a SkyPilot on this machine keeps.
+"""Live prices from the catalogues that a SkyPilot on this machine keeps.
 
-Rows come back as the cells of ``prices.COLUMNS``. What cannot be read is a note, not an error.
+Rows come back by the names of ``prices.COLUMNS``. What cannot be read is a note, not an error.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any, Iterable, Mapping
+from typing import Iterable, Mapping
 
 from trmcloud.core.hardware import GPUS
-
-RUNPOD_URL = "https://api.runpod.io/v2"
-ENV_RUNPOD_URL = "TRMCLOUD_RUNPOD_URL"
-ENV_RUNPOD_KEY = "RUNPOD_API_KEY"
-TIMEOUT_S = 20.0
-MAX_BYTES = 32 << 20
-COUNTS = (1, 2, 4, 8)
-
-#: RunPod's id of each GPU. "NVIDIA H100 80GB HBM3" is the SXM part.
-RUNPOD_IDS: Mapping[str, str] = {
-    "NVIDIA B200": "B200",
-    "NVIDIA H200": "H200",
-    "NVIDIA H100 80GB HBM3": "H100-SXM",
-    "NVIDIA H100 PCIe": "H100-PCIe",
-    "NVIDIA H100 NVL": "H100-NVL",
-    "NVIDIA A100-SXM4-80GB": "A100-80GB-SXM",
-    "NVIDIA A100 80GB PCIe": "A100-80GB-PCIe",
-    "NVIDIA L40S": "L40S",
-    "NVIDIA L4": "L4",
-    "NVIDIA GeForce RTX 4090": "RTX4090",
-    "NVIDIA GeForce RTX 3090": "RTX3090",
-}
 
 #: SkyPilot's names; "H100" and "A100-80GB" mean PCIe at some clouds and SXM at the others.
 SKY_NAMES: Mapping[str, str] = {
@@ -61,42 +36,16 @@ _PCIE_AT: Mapping[str, Mapping[str, str]] = {
 _SKY_PROVIDERS = {"vast": "vast-ai", "do": "digitalocean"}
 
 
-def read_all(environ: Mapping[str, str], now: float) -> tuple[list[list[str]], list[str]]:
-    """(rows, notes): everything that can be read at ``now`` (epoch s)."""
-    rows, notes = read_runpod(environ, now)
-    more, others = read_skypilot(Path(environ.get("HOME", "/")) / ".sky" / "catalogs")
-    mine = {row[2] for row in rows}
-    rows += [row for row in more if row[2] not in mine]
-    return rows, notes + others
+def catalogues(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME", "/")) / ".sky" / "catalogs"
 
 
-def read_runpod(environ: Mapping[str, str], now: float) -> tuple[list[list[str]], list[str]]:
-    base = environ.get(ENV_RUNPOD_URL, RUNPOD_URL).rstrip("/")
-    url = f"{base}/catalog/gpus?include=AVAILABILITY&product=POD"
-    headers = {"User-Agent": "trmcloud", "Accept": "application/json"}
-    if environ.get(ENV_RUNPOD_KEY):
-        headers["Authorization"] = f"Bearer {environ[ENV_RUNPOD_KEY]}"
-    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
-        return [], [f"runpod: {base} is not https, and not this machine: not read"]
-    try:
-        request = urllib.request.Request(url, headers=headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            data = json.loads(answer.read(MAX_BYTES))
-        rows = list(_runpod_rows(data["gpus"], time.strftime("%Y-%m-%d", time.gmtime(now))))
-    except urllib.error.HTTPError as error:
-        hint = f"; set {ENV_RUNPOD_KEY}" if error.code in (401, 403) else ""
-        return [], [f"runpod: HTTP {error.code}{hint}"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [], [f"runpod: cannot be read: {error}"]
-    return rows, [f"runpod: {len(rows)} offers"]
-
-
-def read_skypilot(folder: Path) -> tuple[list[list[str]], list[str]]:
+def read_skypilot(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
     """Offers of ``vms.csv`` files under SkyPilot's catalogue folder, the newest version of each."""
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*/*/vms.csv")):
         found[path.parent.name] = path
-    rows: list[list[str]] = []
+    rows: list[dict[str, str]] = []
     notes = []
     for cloud, path in found.items():
         as_of = time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime))
@@ -111,28 +60,11 @@ def read_skypilot(folder: Path) -> tuple[list[list[str]], list[str]]:
     return rows, notes
 
 
-def _runpod_rows(gpus: Iterable[Mapping[str, Any]], as_of: str) -> Iterable[list[str]]:
-    for gpu in gpus:
-        sku = RUNPOD_IDS.get(str(gpu.get("id")))
-        if sku is None:
-            continue
-        for tier in ("secure", "community"):
-            price = (gpu.get("price") or {}).get(tier)
-            most = int((gpu.get("maxCount") or {}).get(tier) or 0)
-            if not gpu.get(tier) or not isinstance(price, int | float) or price <= 0:
-                continue
-            for count in COUNTS:
-                if count <= most:
-                    yield _cells(
-                        sku, count, "runpod", "any", f"{count}x_{sku}_{tier.upper()}",
-                        f"{price * count:.6f}", "", as_of, "runpod-v2-catalog",
-                        note=f"{tier}; stock {gpu.get('availability', 'unknown')}".lower(),
-                    )  # fmt: skip
-
-
-def _sky_rows(cloud: str, lines: Iterable[Mapping[str, str]], as_of: str) -> Iterable[list[str]]:
+def _sky_rows(
+    cloud: str, lines: Iterable[Mapping[str, str]], as_of: str
+) -> Iterable[dict[str, str]]:
     provider = _SKY_PROVIDERS.get(cloud, cloud)
-    best: dict[tuple[str, str, str, str], list[str]] = {}
+    best: dict[tuple[str, str, str, str], dict[str, str]] = {}
     for line in lines:
         name = line.get("AcceleratorName") or ""
         sku = _PCIE_AT.get(cloud, {}).get(name) or SKY_NAMES.get(name)
@@ -146,30 +78,28 @@ def _sky_rows(cloud: str, lines: Iterable[Mapping[str, str]], as_of: str) -> Ite
             spot = ""
         if not price and not spot:
             continue
-        cells = _cells(
-            sku, int(count), provider, line.get("Region") or "any", line["InstanceType"],
-            _plain(price), _plain(spot), as_of, "skypilot-catalog",
-            vcpus=_plain(line.get("vCPUs") or ""), ram=_plain(line.get("MemoryGiB") or ""),
-        )  # fmt: skip
-        key = (cells[0], cells[1], cells[3], cells[4])
-        if key not in best or _cheaper(cells, best[key]):
-            best[key] = cells
+        row = {
+            "sku": sku,
+            "gpus": str(int(count)),
+            "provider": provider,
+            "region": line.get("Region") or "any",
+            "instance": line["InstanceType"],
+            "usd_per_hour": _plain(price),
+            "spot_usd_per_hour": _plain(spot),
+            "as_of": as_of,
+            "source": "skypilot-catalog",
+            "vcpus": _plain(line.get("vCPUs") or ""),
+            "ram_gb": _plain(line.get("MemoryGiB") or ""),
+        }
+        key = (sku, row["gpus"], row["region"], row["instance"])
+        if key not in best or _price(row) < _price(best[key]):
+            best[key] = row
     return best.values()
 
 
-def _cheaper(cells: list[str], than: list[str]) -> bool:
-    return float(cells[6] or cells[5]) < float(than[6] or than[5])
+def _price(row: Mapping[str, str]) -> float:
+    return float(row["spot_usd_per_hour"] or row["usd_per_hour"])
 
 
 def _plain(number: str) -> str:
     return f"{float(number):.6f}".rstrip("0").rstrip(".") if number else ""
-
-
-def _cells(
-    sku: str, gpus: int, provider: str, region: str, instance: str, price: str, spot: str,
-    as_of: str, source: str, *, vcpus: str = "", ram: str = "", note: str = "",
-) -> list[str]:  # fmt: skip
-    cells = [
-        sku, str(gpus), provider, region, instance, price, spot, as_of, source, vcpus, ram, note
-    ]  # fmt: skip
-    return [cell.replace(",", ";").replace('"', "").replace("\n", " ") for cell in cells]

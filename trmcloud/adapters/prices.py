@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Mapping, NamedTuple
+from typing import Callable, Mapping, NamedTuple, Sequence
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
@@ -21,6 +21,10 @@ COLUMNS = (
     "sku", "gpus", "provider", "region", "instance", "usd_per_hour", "spot_usd_per_hour", "as_of",
     "source", "vcpus", "ram_gb", "note",
 )  # fmt: skip
+
+
+Source = Callable[[float], tuple[list[dict[str, str]], list[str]]]
+"""Live prices at an instant (epoch s): rows by the names of ``COLUMNS``, and notes."""
 
 
 class Refreshed(NamedTuple):
@@ -65,16 +69,24 @@ def snapshots(home: Path) -> list[Path]:
     return sorted(folder.glob("*.csv")) if folder.is_dir() else []
 
 
-def refresh(home: Path, now: float, environ: Mapping[str, str]) -> Refreshed:
-    """Reads live prices into a new snapshot; keeps the old ones where nothing can be read."""
-    from trmcloud.adapters import price_sources
+def refresh(home: Path, now: float, sources: Sequence[Source]) -> Refreshed:
+    """Reads live prices into a new snapshot; keeps the old ones where nothing can be read.
 
-    rows, notes = price_sources.read_all(environ, now)
+    Where two sources know a provider, the first one counts.
+    """
+    rows: list[Mapping[str, str]] = []
+    notes: list[str] = []
+    for source in sources:
+        found, said = source(now)
+        known = {row["provider"] for row in rows}
+        rows += [row for row in found if row["provider"] not in known]
+        notes += said
     if not rows:
         return Refreshed(None, 0, notes)
     import time
 
-    text = ",".join(COLUMNS) + "\n" + "".join(",".join(row) + "\n" for row in rows)
+    lines = [",".join(_cell(row.get(name, "")) for name in COLUMNS) for row in rows]
+    text = "\n".join((",".join(COLUMNS), *lines, ""))
     offers = parse_offers(text, "live prices", now)
     folder = home / SNAPSHOTS_DIR
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,6 +105,10 @@ def moves(before: list[Offer], after: list[Offer]) -> list[tuple[Offer, Usd | No
         for offer in after
         if old.get(_identity(offer)) != offer.rate
     ]
+
+
+def _cell(text: str) -> str:
+    return text.replace(",", ";").replace('"', "").replace("\n", " ")
 
 
 def _identity(offer: Offer) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     NoCapacity,
     ProviderError,
+    ProviderRefused,
     StaleEpoch,
     TrmcloudError,
 )
@@ -170,7 +171,8 @@ class RunDriver:
             if isinstance(error, StaleEpoch):
                 raise
             # A provider whose answer could not be understood may have made the pod all the same.
-            unclear = "ambiguous" if isinstance(error, ProviderError) else "refused"
+            certain = isinstance(error, ProviderRefused) or not isinstance(error, ProviderError)
+            unclear = "refused" if certain else "ambiguous"
             kind = unclear if action.verb == CREATE else "error"
             self._append(ev.ActionFailed(action.id, action.verb, kind, str(error)))
         else:

@@ -76,10 +76,12 @@ def refresh() -> None:
 
     Example: trmcloud prices refresh
     """
+    from trmcloud.wiring import price_sources
+
     now = time.time()
     home = _home()
     before = prices.load_offers(now, home)
-    outcome = prices.refresh(home, now, os.environ)
+    outcome = prices.refresh(home, now, price_sources(os.environ))
     for note in outcome.notes:
         print(note)
     if outcome.path is None:

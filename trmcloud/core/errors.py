@@ -16,7 +16,11 @@
     ├── CheckpointError (10)      a checkpoint is damaged, incomplete or hostile
     ├── ProviderError (11)        whoever rents the hardware refused or could not be understood
     │   ├── NoCapacity            nothing was created; try the next candidate
-    │   └── AmbiguousCreate       something may have been created; list before trying again
+    │   ├── AmbiguousCreate       something may have been created; list before trying again
+    │   └── ProviderRefused       nothing was created or changed; the same request fails again
+    │       ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
+    │       └── AuthError (15)        the key is missing, wrong or revoked
+    │           └── AccessDenied (16) the key is right and may not do this
     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
@@ -115,6 +119,22 @@ class NoCapacity(ProviderError):
 
 class AmbiguousCreate(ProviderError):
     pass
+
+
+class ProviderRefused(ProviderError):
+    pass
+
+
+class PaymentRequired(ProviderRefused):
+    exit_code = 14
+
+
+class AuthError(ProviderRefused):
+    exit_code = 15
+
+
+class AccessDenied(AuthError):
+    exit_code = 16
 
 
 class NotSupported(TrmcloudError):

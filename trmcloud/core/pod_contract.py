@@ -39,7 +39,7 @@ ENV_POD = "TRMCLOUD_POD"
 
 # -- environment of a rented pod's first process ---------------------------------------------
 ENV_BOOT_PREFIX = "TRMCLOUD_BOOT_"
-"""TRMCLOUD_BOOT_0, _1, …: base64 of a tar.xz of the sources that the agent needs, in pieces."""
+"""TRMCLOUD_BOOT_0, _1, …: base64 of a tar.gz of the sources that the agent needs, in pieces."""
 ENV_LEASE = "TRMCLOUD_LEASE"
 """Base64 of ``lease.json``."""
 ENV_JOBS = "TRMCLOUD_JOBS"

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from trmcloud import wiring
 from trmcloud.adapters import price_sources, prices
+from trmcloud.adapters.runpod import offers, settings
 from trmcloud.cli.prices import app
 from trmcloud.core.money import Usd
 
@@ -57,7 +59,7 @@ def runpod() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def environ(url: str, home: Path, **more: str) -> dict[str, str]:
-    return {price_sources.ENV_RUNPOD_URL: url, "HOME": str(home), **more}
+    return {settings.ENV_API: url, "HOME": str(home), **more}
 
 
 def test_runpods_catalogue_becomes_a_dated_snapshot(
@@ -65,7 +67,9 @@ def test_runpods_catalogue_becomes_a_dated_snapshot(
 ) -> None:
     url, state = runpod
     before = prices.load_offers(NOW, home)
-    outcome = prices.refresh(home, NOW, environ(url, home, RUNPOD_API_KEY="k"))
+    outcome = prices.refresh(
+        home, NOW, wiring.price_sources(environ(url, home, RUNPOD_API_KEY="k"))
+    )
     assert outcome.path is not None
     assert outcome.offers == 6, "secure 1, 2, 4, 8 and community 1, 2"
     assert state["headers"]["Authorization"] == "Bearer k"
@@ -87,7 +91,7 @@ def test_what_cannot_be_read_keeps_the_old_prices(
 ) -> None:
     url, state = runpod
     state.update(status=status, body=body)
-    outcome = prices.refresh(home, NOW, environ(url, home))
+    outcome = prices.refresh(home, NOW, wiring.price_sources(environ(url, home)))
     assert outcome.path is None
     assert any(note.startswith("runpod:") for note in outcome.notes)
     assert prices.snapshots(home) == []
@@ -103,7 +107,7 @@ def test_no_network_says_so_and_the_age(monkeypatch: pytest.MonkeyPatch, home: P
 
 
 def test_a_key_is_never_sent_in_the_clear(home: Path) -> None:
-    rows, notes = price_sources.read_runpod(environ("http://example.com/v2", home), NOW)
+    rows, notes = offers.price_rows(environ("http://example.com/v2", home), NOW)
     assert not rows
     assert "not https" in notes[0]
 
@@ -121,7 +125,8 @@ def test_skypilots_names_mean_other_chips_at_other_clouds(tmp_path: Path) -> Non
         folder.mkdir(parents=True)
         (folder / "vms.csv").write_text(header + lines)
     rows, notes = price_sources.read_skypilot(tmp_path)
-    found = {(row[0], row[2], row[5], row[6]) for row in rows}
+    names = ("sku", "provider", "usd_per_hour", "spot_usd_per_hour")
+    found = {tuple(row[name] for name in names) for row in rows}
     assert found == {
         ("H100-PCIe", "runpod", "23.12", ""),
         ("H100-SXM", "aws", "55.04", "9.37"),

@@ -1,0 +1,78 @@
+"""Keys and addresses, and what is not imported without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trmcloud.adapters.runpod import settings
+from trmcloud.core.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['apikey = "k1"\napiurl = "x"\n', '[default]\napi_key = "k1"\n', "apiKey = 'k1'"],
+)
+def test_the_key_is_found_where_runpods_own_tools_keep_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".runpod").mkdir()
+    (tmp_path / settings.CONFIG).write_text(text)
+    assert settings.account_key({"HOME": str(tmp_path)}) == "k1"
+    assert settings.account_key({"HOME": str(tmp_path), "RUNPOD_API_KEY": " k2\n"}) == "k2"
+
+
+@pytest.mark.parametrize("text", ["", "apikey = 7", "apikey = ''", "[default", "\xff"])
+def test_no_key_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".runpod").mkdir()
+    (tmp_path / settings.CONFIG).write_bytes(text.encode("latin-1"))
+    assert settings.account_key({"HOME": str(tmp_path)}) is None
+    assert settings.account_key({"HOME": str(tmp_path / "none")}) is None
+
+
+def test_addresses() -> None:
+    assert settings.api_base({}) == "https://api.runpod.io"
+    assert settings.graphql_url({}) == "https://api.runpod.io/graphql"
+    here = {"TRMCLOUD_RUNPOD_API": "http://127.0.0.1:5/v2/"}
+    assert settings.api_base(here) == "http://127.0.0.1:5"
+    assert settings.graphql_url(here) == "http://127.0.0.1:5/graphql"
+    own = {"RUNPOD_API_BASE_URL": "https://g.test"}
+    assert settings.graphql_url(own) == "https://g.test/graphql"
+    assert settings.pod_environment({**here, "RUNPOD_API_KEY": "k"}) == here
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com",
+        "http://127.0.0.1@evil.test",
+        "http://127.0.0.1.evil.test",
+        "ftp://x",
+        "",
+    ],
+)
+def test_a_key_never_travels_in_the_clear(url: str) -> None:
+    if not url:
+        assert settings.api_base({"TRMCLOUD_RUNPOD_API": url}) == settings.API
+        return
+    with pytest.raises(UsageError):
+        settings.api_base({"TRMCLOUD_RUNPOD_API": url})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["status"], ["prices", "list"]])
+def test_without_a_key_nothing_of_runpods_is_loaded(tmp_path: Path, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "trmcloud", *arguments],
+        capture_output=True,
+        text=True,
+        env={"HOME": str(tmp_path), "TRMCLOUD_HOME": str(tmp_path / "t"), "PATH": "/usr/bin:/bin"}
+        | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "trmcloud" in loaded, "the table of imports is there"
+    # Not pydantic itself: where it is installed, Typer loads it of its own accord.
+    heavy = {"httpx2", "httpx", "tenacity", "runpod", "trmcloud.adapters.runpod.models"}
+    assert loaded & heavy == set()

@@ -1,0 +1,285 @@
+"""RunPod as a ``Compute``: pods by REST v2, cross-checked by GraphQL, billed by its records."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trmcloud.adapters.runpod import models
+from trmcloud.adapters.runpod.api import RunPodApi
+from trmcloud.adapters.runpod.billing import Biller
+from trmcloud.adapters.runpod.bundle import boot_command, boot_environment
+from trmcloud.adapters.runpod.graphql import Account, RunPodGraphql
+from trmcloud.adapters.runpod.http import compact
+from trmcloud.adapters.runpod.offers import RUNPOD_IDS
+from trmcloud.adapters.runpod.settings import IMAGE
+from trmcloud.adapters.runpod.sightings import Sightings
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import NotSupported, ProviderError
+from trmcloud.core.money import ZERO
+from trmcloud.core.observation import Bill, PodSeen
+from trmcloud.ports import PodKeys, PodRequest
+
+LIST_FRESH_S = 2.0
+"""One list serves all who ask within this time: RunPod allows 60 requests a minute."""
+ADDRESS_FRESH_S = 60.0
+CONTAINER_DISK_GB = 20
+"""The container's own disk, wiped at each restart: caches and temporary files."""
+MIN_MOUNT_GB = 10
+WORKSPACE = "/workspace"
+MAX_ENV = 50
+"""RunPod takes no more variables than this."""
+
+#: PodStatus in our words. EXITED still rents its disk, ERROR may rent everything; a status that is
+#: not in the contract may be anything. All of them are "unknown", which counts as spending.
+_STATUS: Mapping[str, str] = {
+    "PROVISIONING": "creating",
+    "STARTING": "creating",
+    "RUNNING": "running",
+    "TERMINATED": "gone",
+}
+_SKU_IDS: Mapping[str, str] = {sku: gpu_id for gpu_id, sku in RUNPOD_IDS.items()}
+_ANYWHERE = ("", "any")
+
+
+class RunPodCompute:
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``bundle.boot_payload()``;
+    ``environment`` is added to every pod's (never a key of the account's)."""
+
+    def __init__(
+        self,
+        api: RunPodApi,
+        graphql: RunPodGraphql,
+        keys: Callable[[str], PodKeys],
+        payload: bytes,
+        *,
+        now: Callable[[], float] = time.time,
+        sightings: Sightings | None = None,
+        image: str = IMAGE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._api = api
+        self._graphql = graphql
+        self._keys = keys
+        self._payload = payload
+        self._now = now
+        self._seen = sightings if sightings is not None else Sightings(None)
+        self._biller = Biller(api, self._seen, now)
+        self._image = image
+        self._environment = dict(environment or {})
+        self._lock = threading.RLock()
+        self._listed: list[models.Pod] = []
+        self._listed_at: float | None = None
+        self._failed: ProviderError | None = None
+
+    # -- Compute ---------------------------------------------------------------------------------
+
+    def create(self, request: PodRequest) -> str:
+        """See ``Compute.create``; what RunPod's answers become stands in ``api``."""
+        body = self.body(request)
+        with self._lock:
+            existing = [pod for pod in self._list(fresh=True) if pod.name == request.name]
+            if existing:
+                return existing[0].id
+            try:
+                made = self._api.create_pod(body)
+            finally:
+                self._forget_list()
+            self._note(made, self._now())
+            return made.id
+
+    def list_pods(self) -> Sequence[PodSeen]:
+        return tuple(self._pod_seen(pod) for pod in self._list())
+
+    def terminate(self, pod_id: str) -> None:
+        """By id, or by one of our names: then every pod that bears it.
+
+        That RunPod knows no such pod is no error and no proof: only lists that stay without it
+        are.
+
+        Raises:
+            ProviderError: RunPod did not take it, or the pod is not one of ours.
+        """
+        if contract.parse_pod_name(pod_id) is not None:
+            found = [pod.id for pod in self._list(fresh=True) if pod.name == pod_id]
+            ids = found or [sighting.pod_id for sighting in self._seen.named(pod_id)]
+        else:
+            ids = [pod_id]
+        failed: ProviderError | None = None
+        for one in ids:
+            self._refuse_foreign(one)
+            try:
+                self._api.delete_pod(one)
+            except ProviderError as error:
+                failed = error
+        self._forget_list()
+        if failed is not None:
+            raise failed
+
+    def bill(self, pod_id: str) -> Bill | None:
+        """What its records say, or its rate says where that is more, until they are complete."""
+        with self._lock:
+            self._list()
+        if contract.parse_pod_name(pod_id) is None:
+            return self._biller.bill(pod_id)
+        bills = [self._biller.bill(sighting.pod_id) for sighting in self._seen.named(pod_id)]
+        found = [bill for bill in bills if bill is not None]
+        if not found:
+            return None
+        amount = sum((bill.amount for bill in found), ZERO)
+        return Bill(found[0].pod_id, amount, final=all(bill.final for bill in found))
+
+    # -- beyond Compute --------------------------------------------------------------------------
+
+    def cross_listed(self) -> Sequence[PodSeen]:
+        """Pods that GraphQL lists and v2's list does not, such as members of a cluster."""
+        known = {pod.id for pod in self._list()}
+        return tuple(pod for pod in self._graphql.pods() if pod.pod_id not in known)
+
+    def account(self) -> Account:
+        return self._graphql.account()
+
+    def address_of(self, pod_name: str) -> tuple[str, int] | None:
+        """Where the pod's own SSH server is reached; None until RunPod has said so.
+
+        An address that is known is not asked for again within a minute: it changes only when a pod
+        restarts, and ``status`` over many pods must not ask for each.
+        """
+        with self._lock:
+            known = self._address(pod_name)
+            if known is not None and self._age_s() < ADDRESS_FRESH_S:
+                return known
+            try:
+                self._list()
+            except ProviderError:
+                return known
+            return self._address(pod_name)
+
+    def body(self, request: PodRequest) -> dict[str, Any]:
+        """``CreatePodRequest`` for a pod.
+
+        Raises:
+            NotSupported: RunPod rents no such GPU, or the request does not fit a pod's variables.
+        """
+        gpu_id = _SKU_IDS.get(request.sku)
+        if gpu_id is None:
+            raise NotSupported(
+                f"RunPod has no {request.sku} that this version knows",
+                next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
+            )
+        boot = boot_environment(self._payload)
+        environment = {**self._environment, **boot, **self._words(request)}
+        if len(environment) > MAX_ENV:
+            raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")
+        if request.volume:
+            mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
+        else:
+            size = max(MIN_MOUNT_GB, request.disk_gb)
+            mounts = {"persistent": {"size": size, "path": WORKSPACE}}
+        gpu: dict[str, Any] = {"id": gpu_id, "count": request.gpus}
+        if request.min_cuda:
+            gpu["minCudaVersion"] = request.min_cuda
+        body: dict[str, Any] = {
+            "name": request.name,
+            "image": self._image,
+            "args": boot_command(len(boot)),
+            "gpu": gpu,
+            "cloud": "COMMUNITY" if request.community else "SECURE",
+            "disk": CONTAINER_DISK_GB,
+            "mounts": mounts,
+            "ports": [f"{contract.POD_SSH_PORT}/tcp"],
+            "startSsh": False,
+            "env": environment,
+        }
+        if request.region not in _ANYWHERE:
+            body["dataCenterIds"] = [request.region]
+        return body
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _words(self, request: PodRequest) -> dict[str, str]:
+        """What the pod's agent is told. The host key is the pod's own, and opens nothing else."""
+        keys = self._keys(request.name)
+        jobs = "[" + ",".join(contract.dump(job) for job in request.jobs) + "]"
+        return {
+            contract.ENV_POD: request.name,
+            contract.ENV_ROOT: contract.POD_ROOT,
+            contract.ENV_LEASE: _packed(contract.dump(request.lease)),
+            contract.ENV_JOBS: _packed(jobs),
+            contract.ENV_CHECK: _packed(compact(dict(request.check))),
+            contract.ENV_HOST_KEY: _packed(keys.host_private),
+            contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
+        }
+
+    def _list(self, *, fresh: bool = False) -> list[models.Pod]:
+        with self._lock:
+            if not fresh and self._age_s() < LIST_FRESH_S:
+                if self._failed is not None:
+                    raise self._failed
+                return self._listed
+            try:
+                listed = self._api.pods()
+            except ProviderError as error:
+                self._failed, self._listed_at = error, self._now()
+                raise
+            at = self._now()
+            self._listed, self._failed, self._listed_at = listed, None, at
+            alive = [pod for pod in listed if _STATUS.get(pod.status or "") != "gone"]
+            for pod in alive:
+                self._note(pod, at)
+            self._seen.missed((pod.id for pod in alive), at)
+            return listed
+
+    def _age_s(self) -> float:
+        if self._listed_at is None:
+            return float("inf")
+        age_s = self._now() - self._listed_at
+        # A clock that was set back must not keep an old list fresh for ever.
+        return age_s if age_s >= 0 else float("inf")
+
+    def _forget_list(self) -> None:
+        with self._lock:
+            self._listed_at = None
+
+    def _note(self, pod: models.Pod, at: float) -> None:
+        self._seen.alive(
+            pod.id, pod.name, rate=pod.rate, disk_gb=pod.disk_gb, made_at=pod.made_at, at=at
+        )
+
+    def _pod_seen(self, pod: models.Pod) -> PodSeen:
+        sighting = self._seen.get(pod.id)
+        rate = pod.rate
+        if not rate and sighting is not None:
+            rate = sighting.rate
+        direct = pod.ssh.direct if pod.ssh is not None else None
+        return PodSeen(
+            pod_id=pod.id,
+            name=pod.name,
+            status=_STATUS.get(pod.status or "", "unknown"),
+            rate=rate if rate is not None else ZERO,
+            host=direct.host if direct is not None else "",
+            port=direct.port if direct is not None else 0,
+            made_at=pod.made_at,
+        )
+
+    def _address(self, pod_name: str) -> tuple[str, int] | None:
+        for pod in self._listed:
+            direct = pod.ssh.direct if pod.ssh is not None else None
+            if pod.name == pod_name and direct is not None:
+                return direct.host, direct.port
+        return None
+
+    def _refuse_foreign(self, pod_id: str) -> None:
+        sighting = self._seen.get(pod_id)
+        if sighting is not None and contract.parse_pod_name(sighting.name) is None:
+            raise ProviderError(
+                f"{pod_id} is called {sighting.name!r}: not a pod of ours",
+                next_step="end it in RunPod's console, if it is yours",
+            )
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(text.encode("utf-8")).decode("ascii")

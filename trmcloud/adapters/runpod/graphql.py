@@ -1,0 +1,113 @@
+"""What REST v2 has no word for: the account's balance and spend limit, and a second list of pods.
+
+RunPod's own SDK asks the same questions of the same address; it is not imported, see
+``docs/decisions/0008-runpod-without-its-sdk.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from trmcloud.adapters.runpod.http import Http
+from trmcloud.adapters.runpod.models import usd, usd_exact
+from trmcloud.core.errors import AccessDenied, ProviderError
+from trmcloud.core.money import Usd
+from trmcloud.core.observation import PodSeen
+
+_ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
+_PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
+_DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
+
+
+class Account(NamedTuple):
+    """``balance`` in USD; the others in USD per hour. None: RunPod did not say."""
+
+    balance: Usd | None
+    spending: Usd | None
+    spend_limit: Usd | None
+
+
+class RunPodGraphql:
+    """``url`` is GraphQL's whole address."""
+
+    def __init__(self, http: Http, url: str) -> None:
+        self.http = http
+        self._url = url
+
+    def account(self) -> Account:
+        """
+        Raises:
+            AuthError, AccessDenied: the key is wrong, or may not ask.
+            ProviderError: no answer, or one that cannot be understood.
+        """
+        myself = self._myself(_ACCOUNT)
+        return Account(
+            balance=self._amount(myself, "clientBalance", exact=True),
+            spending=self._amount(myself, "currentSpendPerHr"),
+            spend_limit=self._amount(myself, "spendLimit"),
+        )
+
+    def pods(self) -> list[PodSeen]:
+        """All pods of the account in GraphQL's own list; what they do is not taken from it."""
+        rows = self._myself(_PODS).get("pods")
+        if not isinstance(rows, list):
+            raise self._odd("pods")
+        return [self._pod(row) for row in rows]
+
+    def _pod(self, row: Any) -> PodSeen:
+        if not isinstance(row, dict):
+            raise self._odd("pods")
+        pod_id, name, cost = row.get("id"), row.get("name"), row.get("costPerHr")
+        if not isinstance(pod_id, str) or not pod_id or not isinstance(name, str):
+            raise self._odd("pods.id")
+        # GraphQL tells what is wanted of a pod, not what it does.
+        status = "gone" if row.get("desiredStatus") == "TERMINATED" else "unknown"
+        rate = Usd(0)
+        if isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0:
+            rate = usd(float(cost))
+        return PodSeen(pod_id, name, status, rate)
+
+    def _myself(self, query: str) -> dict[str, Any]:
+        where = self.http.where("POST", self._url)
+        response = self.http.read("POST", self._url, body={"query": query})
+        data = self.http.json(response, where)
+        errors = data.get("errors")
+        if errors:
+            said = self._said(errors)
+            if any(word in said.casefold() for word in _DENIED):
+                raise AccessDenied(
+                    f"RunPod refuses this to this key: {said}",
+                    where=where,
+                    next_step="give the key access to GraphQL and billing",
+                )
+            raise ProviderError(f"RunPod: {said}", where=where, next_step="try again in a minute")
+        inner = data.get("data")
+        myself = inner.get("myself") if isinstance(inner, dict) else None
+        if not isinstance(myself, dict):
+            raise self._odd("myself")
+        return myself
+
+    def _said(self, errors: Any) -> str:
+        rows = errors if isinstance(errors, list) else [errors]
+        texts = [str(row.get("message", "")) if isinstance(row, dict) else str(row) for row in rows]
+        codes = [
+            str(row["extensions"].get("code", ""))
+            for row in rows
+            if isinstance(row, dict) and isinstance(row.get("extensions"), dict)
+        ]
+        return self.http.clean("; ".join(text for text in (*texts, *codes) if text)) or "an error"
+
+    def _amount(self, row: dict[str, Any], name: str, *, exact: bool = False) -> Usd | None:
+        number = row.get(name)
+        if number is None:
+            return None
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            raise self._odd(name)
+        return usd_exact(float(number)) if exact else usd(float(number))
+
+    def _odd(self, what: str) -> ProviderError:
+        return ProviderError(
+            f"RunPod's answer is not what it used to be: {what}",
+            where=self.http.where("POST", self._url),
+            next_step="GraphQL ends early in 2027; a newer trmcloud may be out",
+        )

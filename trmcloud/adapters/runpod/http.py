@@ -1,0 +1,280 @@
+"""One way to ask RunPod anything: bearer key, time limits, and reads that are tried again.
+
+Only what can be asked twice is asked twice. A read (GET, DELETE, a GraphQL query) is repeated after
+429, 5xx and lost connections, as long as ``bound_s`` allows. Whatever makes something is sent once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2 as httpx
+import tenacity
+
+from trmcloud.core.errors import (
+    AccessDenied,
+    AuthError,
+    PaymentRequired,
+    ProviderError,
+    ProviderRefused,
+)
+from trmcloud.core.pod_contract import strip_control
+
+USER_AGENT = "trmcloud"
+"""RunPod's front refuses some libraries' default names."""
+CONNECT_S = 5.0
+REQUEST_S = 15.0
+READ_BOUND_S = 20.0
+"""How long one read may take with all its repetitions: a controller has more to look after."""
+CREATE_S = 60.0
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 8.0
+_MAX_DETAIL = 300
+
+
+class Transient(ProviderError):
+    """A read that may be tried again; ``retry_after_s`` is the server's own wish."""
+
+    def __init__(self, what: str, *, where: str, retry_after_s: float | None = None) -> None:
+        super().__init__(what, where=where, next_step="wait a minute; https://uptime.runpod.io")
+        self.retry_after_s = retry_after_s
+
+
+class NotThere(ProviderError):
+    """404: this account has no such thing, as far as this answer goes."""
+
+
+class Http:
+    """A client of one RunPod server. ``requests`` counts what was sent; ``skew_s`` is this
+    machine's clock minus the server's, by its last answer (None before one)."""
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        transport: httpx.BaseTransport | None = None,
+        bound_s: float = READ_BOUND_S,
+    ) -> None:
+        headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
+        try:
+            headers["Authorization"] = f"Bearer {key.encode('ascii').decode('ascii')}"
+        except UnicodeEncodeError:
+            raise AuthError(
+                "the RunPod key holds characters that no key has",
+                next_step="copy it again from the console's settings into RUNPOD_API_KEY",
+            ) from None
+        self._key = key
+        self._now = now
+        self._sleep = sleep
+        self._bound_s = bound_s
+        self._client = httpx.Client(
+            headers=headers,
+            timeout=httpx.Timeout(REQUEST_S, connect=CONNECT_S),
+            transport=transport,
+            follow_redirects=False,
+        )
+        self.requests = 0
+        self.skew_s: float | None = None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        timeout_s: float = REQUEST_S,
+    ) -> httpx.Response:
+        """One request, one answer, whatever it is.
+
+        Raises:
+            httpx.HTTPError: no answer came.
+        """
+        self.requests += 1
+        response = self._client.request(
+            method,
+            url,
+            params=dict(params) if params else None,
+            json=body,
+            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+        )
+        date = response.headers.get("Date")
+        if date:
+            try:
+                self.skew_s = self._now() - parsedate_to_datetime(date).timestamp()
+            except (ValueError, TypeError):
+                self.skew_s = None
+        return response
+
+    def read(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        bound_s: float | None = None,
+    ) -> httpx.Response:
+        """An answer of 2xx, asked for again while that can help.
+
+        Raises:
+            NotThere: 404.
+            AuthError, AccessDenied, PaymentRequired, ProviderRefused: as ``refusal`` says.
+            ProviderError: no usable answer within ``bound_s``.
+        """
+        bound = self._bound_s if bound_s is None else bound_s
+        started = self._now()
+
+        def left_s() -> float:
+            return bound - (self._now() - started)
+
+        def attempt() -> httpx.Response:
+            timeout_s = max(1.0, min(REQUEST_S, left_s()))
+            where = self.where(method, url)
+            try:
+                response = self.send(method, url, params=params, body=body, timeout_s=timeout_s)
+            except httpx.TimeoutException:
+                raise Transient("RunPod did not answer in time", where=where) from None
+            except httpx.TransportError as error:
+                raise Transient(f"RunPod cannot be reached: {error}", where=where) from None
+            except httpx.HTTPError as error:
+                raise ProviderError(f"RunPod's answer: {error}", where=where) from None
+            if not response.is_success:
+                raise self.refusal(response, where)
+            return response
+
+        def out_of_time(state: tenacity.RetryCallState) -> bool:
+            return state.upcoming_sleep >= left_s()
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Transient),
+            wait=_wait,
+            stop=out_of_time,
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return retrying(attempt)
+
+    def where(self, method: str, url: str) -> str:
+        return f"RunPod, {method} {httpx.URL(url).path}"
+
+    def json(self, response: httpx.Response, where: str) -> dict[str, Any]:
+        """The JSON object of an answer.
+
+        Raises:
+            ProviderError: it is something else.
+        """
+        try:
+            data = response.json()
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict):
+            raise ProviderError(
+                f"RunPod's answer is not what its contract says: {self.clean(response.text)!r}",
+                where=where,
+                next_step="try again; if it stays, RunPod or a proxy in between has changed",
+            )
+        return data
+
+    def detail(self, response: httpx.Response) -> str:
+        """What an error says, in one line: RFC 9457's ``detail`` and the listed violations."""
+        try:
+            data = response.json()
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict):
+            return self.clean(response.text) if response.text else "(no text)"
+        said = [data.get("detail") or data.get("title") or data.get("error") or ""]
+        errors = data.get("errors")
+        if isinstance(errors, list):
+            said += errors
+        return self.clean("; ".join(str(part) for part in said if part)) or "(no text)"
+
+    def clean(self, text: str) -> str:
+        """Text of the server's, fit for one line of a terminal and free of the key."""
+        text = " ".join(strip_control(text).split())
+        if self._key:
+            text = text.replace(self._key, "***")
+        return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
+
+    def refusal(self, response: httpx.Response, where: str) -> ProviderError:
+        """The error that an answer other than 2xx stands for."""
+        code, detail = response.status_code, self.detail(response)
+        if code == 401:
+            return AuthError(
+                "RunPod does not know this key",
+                where=where,
+                next_step="make one under Settings → API Keys and set RUNPOD_API_KEY",
+            )
+        if code == 402:
+            return PaymentRequired(
+                f"the RunPod balance does not cover this: {detail}",
+                where=where,
+                next_step="add credit: RunPod wants an hour of the machine's rent in advance",
+            )
+        if code == 403:
+            return AccessDenied(
+                f"RunPod refuses this to this key: {detail}",
+                where=where,
+                next_step="give the key read and write access to pods, volumes and billing",
+            )
+        if code == 404:
+            return NotThere(f"RunPod knows no such thing: {detail}", where=where)
+        if code == 409:
+            return ProviderRefused(
+                f"RunPod: not in this state: {detail}",
+                where=where,
+                next_step="look again: trmcloud status",
+            )
+        if code == 422:
+            return ProviderRefused(
+                f"RunPod's contract was broken: {detail}",
+                where=where,
+                next_step="report it: this version and RunPod's API disagree",
+            )
+        if code == 429:
+            return Transient(
+                f"RunPod asks to be asked less often: {detail}",
+                where=where,
+                retry_after_s=_retry_after(response.headers.get("Retry-After")),
+            )
+        if code == 408 or code >= 500:
+            return Transient(f"RunPod answers {code}: {detail}", where=where)
+        if 300 <= code < 400:
+            return ProviderError(
+                f"RunPod's address answers {code}: it has moved, or a proxy stands in between",
+                where=where,
+                next_step="check TRMCLOUD_RUNPOD_API and your proxy settings",
+            )
+        return ProviderRefused(
+            f"RunPod refuses this: {detail}",
+            where=where,
+            next_step="what it says is what it wants; trmcloud doctor checks the account",
+        )
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    if isinstance(error, Transient) and error.retry_after_s is not None:
+        return error.retry_after_s
+    return float(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (state.attempt_number - 1)))
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Seconds, as RunPod sends it. A date is not, and would need a clock that agrees."""
+    if text is None or not text.strip().isdecimal():
+        return None
+    return float(min(int(text.strip()), 86_400))
+
+
+def compact(record: Any) -> str:
+    return json.dumps(record, separators=(",", ":"), sort_keys=True)

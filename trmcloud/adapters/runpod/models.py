@@ -1,0 +1,203 @@
+"""Records of REST v2, as far as they are read.
+
+Unknown fields pass; what identifies a thing must be right, since a record that cannot be told
+apart could be a pod of ours that spends; all the rest becomes None where it is not what the
+contract says.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic_core.core_schema import ValidatorFunctionWrapHandler
+
+from trmcloud.core.errors import ProviderError
+from trmcloud.core.money import Usd
+
+_T = TypeVar("_T")
+
+
+def _or_none(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:
+        return None
+
+
+Lenient = Annotated[_T | None, WrapValidator(_or_none)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Endpoint(_Record):
+    host: str = Field(min_length=1, max_length=253)
+    port: int = Field(ge=1, le=65535)
+
+
+class Ssh(_Record):
+    direct: Lenient[Endpoint] = None
+
+
+class Gpu(_Record):
+    id: str
+    count: int = 1
+
+
+class Persistent(_Record):
+    size: int = Field(ge=0, le=1 << 20)
+
+
+class Mounts(_Record):
+    persistent: Lenient[Persistent] = None
+
+
+class Pod(_Record):
+    """``disk`` is GB; ``cost`` is USD per hour, 0 for a pod that was stopped."""
+
+    id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9_-]+$")
+    name: str
+    status: Lenient[str] = None
+    cost: Lenient[float] = None
+    createdAt: Lenient[str] = None
+    dataCenterId: Lenient[str] = None
+    gpu: Lenient[Gpu] = None
+    ssh: Lenient[Ssh] = None
+    disk: Lenient[int] = None
+    mounts: Lenient[Mounts] = None
+
+    @property
+    def disk_gb(self) -> int:
+        """What its own disks hold together: they are billed beside ``cost``."""
+        persistent = self.mounts.persistent if self.mounts is not None else None
+        return max(0, self.disk or 0) + (persistent.size if persistent is not None else 0)
+
+    @property
+    def rate(self) -> Usd | None:
+        """USD per hour; None where it was not said."""
+        return usd(self.cost) if self.cost is not None and self.cost >= 0 else None
+
+    @property
+    def made_at(self) -> float | None:
+        return instant(self.createdAt)
+
+
+class Volume(_Record):
+    """``size`` is GB."""
+
+    id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9_-]+$")
+    name: str
+    size: int
+    dataCenter: str
+
+
+class BillingRecord(_Record):
+    """One pod's cost in one bucket of time [``startTime``, ``endTime``)."""
+
+    startTime: str
+    endTime: str
+    podId: str
+    totalAmount: float
+
+    @property
+    def starts_at(self) -> float | None:
+        return instant(self.startTime)
+
+    @property
+    def ends_at(self) -> float | None:
+        return instant(self.endTime)
+
+
+class _Pods(_Record):
+    pods: list[Pod]
+
+
+class _Volumes(_Record):
+    networkVolumes: list[Volume]
+
+
+class _Billing(_Record):
+    records: list[BillingRecord]
+
+
+def read_pod(data: Any, where: str) -> Pod:
+    return _read(Pod, data, where)
+
+
+def read_pods(data: Any, where: str) -> list[Pod]:
+    """All pods, or none: a list with a hole must not pass for one in which a pod is missing."""
+    return _read(_Pods, data, where).pods
+
+
+def read_volume(data: Any, where: str) -> Volume:
+    return _read(Volume, data, where)
+
+
+def read_volumes(data: Any, where: str) -> list[Volume]:
+    return _read(_Volumes, data, where).networkVolumes
+
+
+def read_billing(data: Any, where: str) -> list[BillingRecord]:
+    return _read(_Billing, data, where).records
+
+
+_R = TypeVar("_R", bound=_Record)
+
+
+def _read(kind: type[_R], data: Any, where: str) -> _R:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise ProviderError(
+            f"RunPod's answer is not what its contract says: {place}: {first['msg']}",
+            where=where,
+            next_step="try again; if it stays, RunPod's API has changed",
+        ) from None
+
+
+def usd(number: float) -> Usd:
+    """Dollars of a JSON number that the contract calls a 32-bit float.
+
+    The shortest decimal that this float can stand for: 1.7899999618530273 is 1.79, and not a
+    micro-dollar more than was planned.
+    """
+    if not math.isfinite(number) or abs(number) > 1e9:
+        raise ProviderError(f"RunPod's answer holds an amount that none can be: {number!r}")
+    packed = struct.pack("f", number)
+    for digits in range(1, 10):
+        text = f"{number:.{digits}g}"
+        if struct.pack("f", float(text)) == packed:
+            return Usd.rounded_up(Decimal(text))
+    return Usd.rounded_up(Decimal(repr(number)))
+
+
+def usd_exact(number: float) -> Usd:
+    """Dollars of a JSON number that the contract calls a double, rounded up to a micro-dollar."""
+    if not math.isfinite(number) or abs(number) > 1e9:
+        raise ProviderError(f"RunPod's answer holds an amount that none can be: {number!r}")
+    return Usd.rounded_up(Decimal(repr(number)))
+
+
+def instant(text: str | None) -> float | None:
+    """Epoch seconds of RFC 3339 text; None where it is something else."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return moment.timestamp()
+
+
+def rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

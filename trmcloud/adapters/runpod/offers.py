@@ -1,0 +1,191 @@
+"""RunPod's catalogue as offers: list prices, and what is free where. Standard library only, since
+``trmcloud prices refresh`` reads prices where nothing of RunPod's is installed."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, TypeGuard
+
+from trmcloud.adapters.runpod import settings
+from trmcloud.core.errors import ProviderError, UsageError
+from trmcloud.core.money import Usd
+from trmcloud.core.offers import Offer
+
+TIMEOUT_S = 20.0
+MAX_BYTES = 32 << 20
+COUNTS = (1, 2, 4, 8)
+SOURCE = "runpod-v2-catalog"
+ANYWHERE = "any"
+
+#: RunPod's id of each GPU. "NVIDIA H100 80GB HBM3" is the SXM part.
+RUNPOD_IDS: Mapping[str, str] = {
+    "NVIDIA B200": "B200",
+    "NVIDIA H200": "H200",
+    "NVIDIA H100 80GB HBM3": "H100-SXM",
+    "NVIDIA H100 PCIe": "H100-PCIe",
+    "NVIDIA H100 NVL": "H100-NVL",
+    "NVIDIA A100-SXM4-80GB": "A100-80GB-SXM",
+    "NVIDIA A100 80GB PCIe": "A100-80GB-PCIe",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA L4": "L4",
+    "NVIDIA GeForce RTX 4090": "RTX4090",
+    "NVIDIA GeForce RTX 3090": "RTX3090",
+}
+
+Ask = Callable[[Mapping[str, str]], Any]
+"""``GET /v2/catalog/gpus`` with these parameters: its JSON."""
+
+
+class Listed(NamedTuple):
+    """One GPU type in one cloud at one count. ``stock`` is none, low, medium, high or unknown, and
+    ``data_centres`` names where there is any, with how much."""
+
+    sku: str
+    gpus: int
+    community: bool
+    rate: Usd
+    stock: str
+    data_centres: Mapping[str, str]
+
+
+def read_catalogue(
+    ask: Ask, counts: Iterable[int] = (), *, community: bool = False
+) -> list[Listed]:
+    """What RunPod rents, at its list prices.
+
+    Without ``counts`` one question is asked: every count that a machine can have, stock as of one
+    GPU, both clouds. With them, stock is asked for each count, in one cloud.
+
+    Raises:
+        ProviderError: the answer is not what the contract says.
+    """
+    wanted = tuple(counts)
+    question = {"include": "AVAILABILITY", "product": "POD"}
+    if not wanted:
+        return [row for gpu in _gpus(ask(question)) for row in _rows(gpu, COUNTS, None)]
+    found = []
+    for count in wanted:
+        asked = {**question, "count": str(count), "cloud": "COMMUNITY" if community else "SECURE"}
+        found += [row for gpu in _gpus(ask(asked)) for row in _rows(gpu, (count,), community)]
+    return found
+
+
+def live_offers(ask: Ask, now: float, counts: Iterable[int], *, community: bool = False) -> list[
+    Offer
+]:  # fmt: skip
+    """Offers that can be had at ``now`` (epoch s), one for each data centre that has some free."""
+    return [
+        _offer(row, now, region, level)
+        for row in read_catalogue(ask, counts, community=community)
+        for region, level in row.data_centres.items()
+    ]
+
+
+def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
+    """(rows of ``prices.COLUMNS``, notes): RunPod's price list, asked for with the key if there is
+    one. What cannot be read is a note."""
+    try:
+        listed = read_catalogue(lambda params: _fetch(environ, params))
+    except UsageError as error:
+        return [], [f"runpod: {error.what}: not read"]
+    except urllib.error.HTTPError as error:
+        hint = f"; set {settings.ENV_KEY}" if error.code in (401, 403) else ""
+        return [], [f"runpod: HTTP {error.code}{hint}"]
+    except (OSError, ValueError, ProviderError) as error:
+        return [], [f"runpod: cannot be read: {error}"]
+    as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
+    rows = [_row(_offer(listing, now, ANYWHERE, listing.stock), as_of) for listing in listed]
+    return rows, [f"runpod: {len(rows)} offers"]
+
+
+def _offer(row: Listed, now: float, region: str, stock: str) -> Offer:
+    tier = "community" if row.community else "secure"
+    return Offer(
+        sku=row.sku,
+        gpus=row.gpus,
+        provider="runpod",
+        region=region,
+        instance=f"{row.gpus}x_{row.sku}_{tier.upper()}",
+        rate=row.rate,
+        spot=False,
+        priced_at=now,
+        source=SOURCE,
+        note=f"{tier}; stock {stock}",
+    )
+
+
+def _row(offer: Offer, as_of: str) -> dict[str, str]:
+    return {
+        "sku": offer.sku,
+        "gpus": str(offer.gpus),
+        "provider": offer.provider,
+        "region": offer.region,
+        "instance": offer.instance,
+        "usd_per_hour": offer.rate.plain(),
+        "as_of": as_of,
+        "source": offer.source,
+        "note": offer.note,
+    }
+
+
+def _gpus(data: Any) -> list[Mapping[str, Any]]:
+    gpus = data.get("gpus") if isinstance(data, dict) else None
+    if not isinstance(gpus, list):
+        raise ProviderError("RunPod's catalogue is not what its contract says")
+    return [gpu for gpu in gpus if isinstance(gpu, dict) and gpu.get("id") in RUNPOD_IDS]
+
+
+def _rows(
+    gpu: Mapping[str, Any], counts: tuple[int, ...], community: bool | None
+) -> Iterable[Listed]:
+    """``community`` None: both clouds."""
+    stock = gpu.get("availability")
+    level = stock.lower() if isinstance(stock, str) else "unknown"
+    places = gpu.get("dataCenters")
+    data_centres = {
+        place["id"]: place["availability"].lower()
+        for place in (places if isinstance(places, list) else ())
+        if isinstance(place, dict)
+        and isinstance(place.get("id"), str)
+        and isinstance(place.get("availability"), str)
+        and place["availability"] != "NONE"
+    }
+    for tier in ("secure", "community"):
+        if community is not None and community != (tier == "community"):
+            continue
+        price = _table(gpu, "price").get(tier)
+        most = _table(gpu, "maxCount").get(tier)
+        if not gpu.get(tier) or not _is_number(price) or not 0 < price < 1e6:
+            continue
+        for count in counts:
+            if isinstance(most, int) and count <= most:
+                # Six digits are what a 32-bit float, as the contract has it, can hold.
+                rate = Usd(f"{float(f'{price:.6g}') * count:.6f}")
+                yield Listed(
+                    RUNPOD_IDS[gpu["id"]], count, tier == "community", rate, level, data_centres
+                )
+
+
+def _table(gpu: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = gpu.get(name)
+    return table if isinstance(table, dict) else {}
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _fetch(environ: Mapping[str, str], params: Mapping[str, str]) -> Any:
+    query = "&".join(f"{name}={value}" for name, value in params.items())
+    url = f"{settings.api_base(environ)}/v2/catalog/gpus?{query}"
+    headers = {"User-Agent": "trmcloud", "Accept": "application/json"}
+    key = settings.account_key(environ)
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S
+    ) as answer:
+        return json.loads(answer.read(MAX_BYTES))
