@@ -9,6 +9,7 @@ Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud h
 
     pods/<pod name>/                  dies with the pod
         pod.json  lease.json  orders.json  agent.json  ended.json  guardian.log
+        check.json  staged.json  notes.json  termination.json  install.log  sshd.log
     runs/<run id>/<phase>/            survives where the Plan says so
         job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/
         checkpoints/step-00000120/    manifest.json and the files it names
@@ -55,6 +56,12 @@ ENV_AUTHORIZED_KEY = "TRMCLOUD_AUTHORIZED_KEY"
 ENV_SSH_PORT = "TRMCLOUD_SSH_PORT"
 """Where the pod's SSH server listens; 22 where it is not set."""
 
+ENV_PROVIDER = "TRMCLOUD_PROVIDER"
+"""How the pod may end itself: runpod, shutdown (power the machine off) or none."""
+ENV_LINGER_S = "TRMCLOUD_LINGER_S"
+"""Seconds a pod whose work is done stays, so that its last report can be read; its hard stop and
+whoever ends it cut that short."""
+
 POD_ROOT = "/workspace/trmcloud"
 POD_SSH_PORT = 22
 
@@ -73,6 +80,8 @@ LEASE_NAME = "lease.json"
 ORDERS_NAME = "orders.json"
 REPORT_NAME = "agent.json"
 ENDED_NAME = "ended.json"
+CHECK_NAME = "check.json"
+STAGED_NAME = "staged.json"
 PODS_DIR = "pods"
 RUNS_DIR = "runs"
 

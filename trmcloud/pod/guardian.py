@@ -99,6 +99,14 @@ class Watch:
 
     def end(self, reason: str) -> None:
         """Kill all that belongs to the pod but this process, and note that it was done."""
+        self.kill()
+        record = {"at": time.time(), "reason": reason}
+        # A full disk must not keep the pod alive; its end shows by its absence too.
+        with contextlib.suppress(OSError):
+            write_atomic(self._pod_dir / contract.ENDED_NAME, json.dumps(record))
+
+    def kill(self) -> None:
+        """SIGKILL to all that belongs to the pod but this process."""
         keep = processes.lineage()
         # One that hangs in a driver cannot be killed; the pod must end all the same.
         give_up_at = time.monotonic() + _KILL_FOR_S
@@ -107,10 +115,6 @@ class Watch:
             if time.monotonic() > give_up_at:
                 break
             time.sleep(0.02)
-        record = {"at": time.time(), "reason": reason}
-        # A full disk must not keep the pod alive; its end shows by its absence too.
-        with contextlib.suppress(OSError):
-            write_atomic(self._pod_dir / contract.ENDED_NAME, json.dumps(record))
 
     def _look(self) -> str:
         agent = self._agent

@@ -1,0 +1,260 @@
+"""The ways a pod has to end itself: all tried, each recorded before and after, no key told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.pod.provider import Provider
+from trmcloud.pod.environment import for_trainers, pod_environment
+from trmcloud.pod.terminate import TERMINATION_NAME, Answer, Chain, Way, ways_of
+
+KEY = "rpa_SECRETSECRETSECRET"
+POD = "7h9k2m4n6p"
+
+
+@pytest.fixture
+def environment(provider: Provider, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "bin").mkdir()
+    return {
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        "RUNPOD_POD_ID": POD,
+        "RUNPOD_API_KEY": KEY,
+        "RUNPOD_API_BASE_URL": provider.url,
+        "TRMCLOUD_RUNPOD_API": provider.url,
+    }
+
+
+def runpodctl(tmp_path: Path, script: str) -> None:
+    path = tmp_path / "bin" / "runpodctl"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+class Stop(Exception):
+    pass
+
+
+def run_once(
+    environment: Mapping[str, str], folder: Path
+) -> tuple[list[dict[str, Any]], list[float], list[str]]:
+    """One round of the chain; returns its record, its sleeps and what it told."""
+    slept: list[float] = []
+    told: list[str] = []
+    chain = Chain(
+        ways_of(environment),
+        folder / TERMINATION_NAME,
+        "hard stop",
+        now=lambda: 1000.0,
+        sleep=slept.append,
+        tell=told.append,
+    )
+    chain.once()
+    text = (folder / TERMINATION_NAME).read_text()
+    assert KEY not in text
+    assert KEY not in "".join(told)
+    record = json.loads(text)
+    assert record["why"] == "hard stop"
+    return record["attempts"], slept, told
+
+
+def test_all_ways_are_tried_in_order_with_key_and_name(
+    provider: Provider, environment: dict[str, str], tmp_path: Path
+) -> None:
+    attempts, slept, told = run_once(environment, tmp_path)
+    assert [a["way"] for a in attempts] == [
+        "runpodctl remove pod",
+        "runpodctl pod delete",
+        "graphql podTerminate",
+        "v2 action terminate",
+        "v2 delete",
+    ]
+    assert [a["code"] for a in attempts] == [None, None, 404, 404, 404]
+    assert [a["ok"] for a in attempts] == [False] * 5
+    assert slept == []
+    assert attempts[0]["text"] == "runpodctl is not installed"
+    assert [(m, p) for m, p, _, _ in provider.asked] == [
+        ("POST", "/graphql"),
+        ("POST", f"/v2/pods/{POD}/action"),
+        ("DELETE", f"/v2/pods/{POD}"),
+    ]
+    for _, path, headers, _ in provider.asked:
+        assert headers["Authorization"] == f"Bearer {KEY}"
+        assert not headers["User-Agent"].startswith("Python")
+        assert KEY not in path
+    assert provider.asked[0][3] == {
+        "query": f'mutation {{ podTerminate(input: {{podId: "{POD}"}}) }}'
+    }
+    assert provider.asked[1][3] == {"action": "terminate"}
+    assert len(told) == 5
+
+
+def test_a_way_that_says_yes_is_given_time_and_the_rest_follow(
+    provider: Provider, environment: dict[str, str], tmp_path: Path
+) -> None:
+    provider.answer("POST", "/graphql", 200, '{"data": {"podTerminate": null}}')
+    provider.answer("POST", f"/v2/pods/{POD}/action", 403, '{"title": "Forbidden"}')
+    provider.answer("DELETE", f"/v2/pods/{POD}", 204)
+    attempts, slept, _ = run_once(environment, tmp_path)
+    by_way = {a["way"]: (a["code"], a["ok"]) for a in attempts}
+    assert by_way["graphql podTerminate"] == (200, True)
+    assert by_way["v2 action terminate"] == (403, False)
+    assert by_way["v2 delete"] == (204, True)
+    assert slept == [20.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"errors": [{"message": "UNAUTHORIZED"}], "data": {"podTerminate": null}}',
+        "<html>sign in</html>",
+        "[]",
+    ],
+)
+def test_graphql_says_no_with_status_200(
+    provider: Provider, environment: dict[str, str], tmp_path: Path, body: str
+) -> None:
+    provider.answer("POST", "/graphql", 200, body)
+    attempts, _, _ = run_once(environment, tmp_path)
+    found = next(a for a in attempts if a["way"] == "graphql podTerminate")
+    assert (found["code"], found["ok"]) == (200, False)
+    assert found["text"] == body
+
+
+def test_both_generations_of_runpodctl(environment: dict[str, str], tmp_path: Path) -> None:
+    runpodctl(tmp_path, f'[ "$*" = "remove pod {POD}" ] && echo "pod removed $RUNPOD_API_KEY"')
+    attempts, slept, _ = run_once(environment, tmp_path)
+    assert [(a["code"], a["ok"]) for a in attempts[:2]] == [(0, True), (1, False)]
+    assert attempts[0]["text"] == "pod removed ***"
+    assert slept == [20.0]
+    runpodctl(tmp_path, f'[ "$*" = "pod delete {POD}" ] || {{ echo "unknown command"; exit 2; }}')
+    attempts, _, _ = run_once(environment, tmp_path)
+    assert [(a["code"], a["ok"]) for a in attempts[:2]] == [(2, False), (0, True)]
+
+
+def test_a_command_that_hangs_is_given_up(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trmcloud.pod.terminate._TIMEOUT_S", 0.3)
+    runpodctl(tmp_path, "sleep 60 & wait")
+    attempts, _, _ = run_once(environment, tmp_path)
+    assert attempts[0]["text"].startswith("no answer within")
+    assert attempts[0]["code"] is None
+
+
+def test_an_attempt_is_on_disk_before_it_is_made(tmp_path: Path) -> None:
+    """The way that works kills this process: the last line written is how that was done."""
+    seen: list[Any] = []
+
+    def look() -> Answer:
+        seen.append(json.loads((tmp_path / TERMINATION_NAME).read_text())["attempts"])
+        return Answer(None, "", False)
+
+    chain = Chain((Way("a", look), Way("b", look)), tmp_path / TERMINATION_NAME, "told to")
+    chain.once()
+    assert [[(a["way"], a["ok"]) for a in each] for each in seen] == [
+        [("a", None)],
+        [("a", False), ("b", None)],
+    ]
+
+
+def test_redirects_do_not_carry_the_key_away(
+    provider: Provider, environment: dict[str, str], tmp_path: Path
+) -> None:
+    elsewhere = Provider()
+    for path in ("/graphql", f"/v2/pods/{POD}/action"):
+        provider.answer("POST", path, 302, Location=f"{elsewhere.url}/stolen")
+    provider.answer("DELETE", f"/v2/pods/{POD}", 307, Location=f"{elsewhere.url}/stolen")
+    attempts, _, _ = run_once(environment, tmp_path)
+    elsewhere.close()
+    assert elsewhere.asked == []
+    assert [a["code"] for a in attempts[2:]] == [302, 302, 307]
+    assert not any(a["ok"] for a in attempts)
+
+
+def test_nobody_answers(environment: dict[str, str], tmp_path: Path) -> None:
+    environment["RUNPOD_API_BASE_URL"] = "http://127.0.0.1:1"
+    environment["TRMCLOUD_RUNPOD_API"] = "file:///etc"
+    attempts, _, _ = run_once(environment, tmp_path)
+    assert "refused" in attempts[2]["text"]
+    assert attempts[3]["text"] == "its address is not http"
+
+
+def test_it_goes_on_for_ever_and_keeps_its_record_short(tmp_path: Path) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 200:
+            raise Stop
+
+    def boom() -> Answer:
+        raise RuntimeError("never mind")
+
+    chain = Chain((Way("a", boom),), tmp_path / "t.json", "told to", sleep=sleep)
+    with pytest.raises(Stop):
+        chain.run()
+    assert slept[:4] == [10.0, 30.0, 60.0, 60.0]
+    attempts = json.loads((tmp_path / "t.json").read_text())["attempts"]
+    assert len(attempts) == 60
+    assert attempts[0]["text"] == "RuntimeError: never mind"
+
+
+def test_a_disk_that_is_full_does_not_stop_it(tmp_path: Path) -> None:
+    tried: list[str] = []
+
+    def try_it() -> Answer:
+        tried.append("a")
+        return Answer(200, "", True)
+
+    Chain((Way("a", try_it),), tmp_path / "absent" / "t.json", "", sleep=lambda s: None).once()
+    Chain((Way("a", try_it),), None, "", sleep=lambda s: None).once()
+    assert tried == ["a", "a"]
+
+
+def names(environment: Mapping[str, str]) -> list[str]:
+    return [way.name for way in ways_of(environment)]
+
+
+def test_the_ways_are_the_providers() -> None:
+    assert names({}) == []
+    assert names({"TRMCLOUD_PROVIDER": "none", "RUNPOD_POD_ID": POD}) == []
+    assert names({"TRMCLOUD_PROVIDER": "unheard"}) == []
+    assert names({"TRMCLOUD_PROVIDER": "shutdown"}) == [
+        "systemctl poweroff",
+        "shutdown now",
+        "poweroff",
+    ]
+    assert len(names({"RUNPOD_POD_ID": POD})) == 5
+    assert names({"TRMCLOUD_PROVIDER": "runpod", "RUNPOD_POD_ID": 'x"; rm -rf /'}) == []
+
+
+def test_what_only_the_first_process_was_told_is_found(tmp_path: Path) -> None:
+    record = tmp_path / "environ"
+    record.write_bytes(b"RUNPOD_POD_ID=abc\0PATH=/other\0TRMCLOUD_POD=p\0odd\0")
+    found = pod_environment({"PATH": "/bin", "TRMCLOUD_POD": "mine"}, record)
+    assert found == {"PATH": "/bin", "TRMCLOUD_POD": "mine", "RUNPOD_POD_ID": "abc"}
+    assert pod_environment({"A": "b"}, tmp_path / "absent") == {"A": "b"}
+
+
+def test_trainers_inherit_no_key() -> None:
+    environment = {
+        "PATH": "/bin",
+        "RUNPOD_POD_ID": POD,
+        "RUNPOD_API_KEY": KEY,
+        "TRMCLOUD_HOST_KEY": "k",
+        "TRMCLOUD_LEASE": "l",
+        "TRMCLOUD_JOBS": "j",
+        "TRMCLOUD_CHECK": "c",
+        "TRMCLOUD_BOOT_0": "0",
+        "TRMCLOUD_POD": "p",
+    }
+    assert for_trainers(environment) == {
+        "PATH": "/bin",
+        "RUNPOD_POD_ID": POD,
+        "TRMCLOUD_POD": "p",
+    }

@@ -1,0 +1,279 @@
+"""The entry command of a rented container: lays out what the agent needs, guards it, ends the pod.
+
+    python3 -m trmcloud.pod.boot
+
+All it is told stands in the environment. It never exits: a container whose command has ended is
+started again by its provider, and billed. Whatever it cannot make sense of, it ends the pod.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.pod import processes
+from trmcloud.pod.environment import for_trainers, pod_environment
+from trmcloud.pod.files import read_small, write_atomic
+from trmcloud.pod.guardian import Watch, listen
+from trmcloud.pod.hardware import load_check
+from trmcloud.pod.notes import Notes
+from trmcloud.pod.sshd import Sshd
+from trmcloud.pod.terminate import TERMINATION_NAME, Chain, ways_of
+
+_LINGER_S = 15.0
+_WRITE_TRIES = 3
+_GUARD_TRIES = 3
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the provider handed over, understood."""
+
+    root: Path
+    lease: contract.Lease
+    jobs: tuple[contract.PhaseJob, ...]
+    check: str
+    """JSON text of what is to be found here."""
+    linger_s: float
+
+    @property
+    def pod_dir(self) -> Path:
+        return self.root / contract.PODS_DIR / self.lease.pod_name
+
+
+def read_given(environment: Mapping[str, str]) -> Given:
+    """
+    Raises:
+        ValueError: something is missing, damaged, or not about this pod.
+    """
+    lease = contract.load_lease(_decoded(environment, contract.ENV_LEASE))
+    name = environment.get(contract.ENV_POD, "")
+    if contract.parse_pod_name(name) is None or lease.pod_name != name:
+        raise ValueError(f"{contract.ENV_POD} {name!r} is not the pod of this lease")
+    rows = json.loads(_decoded(environment, contract.ENV_JOBS))
+    if not isinstance(rows, list):
+        raise ValueError(f"{contract.ENV_JOBS} is no list")
+    jobs = tuple(contract.load_job(json.dumps(row)) for row in rows)
+    for job in jobs:
+        if job.run_id != lease.run_id:
+            raise ValueError(f"{contract.ENV_JOBS} has a job of another run")
+        for folder in (job.run_id, job.phase):
+            if not _FOLDER_NAME.fullmatch(folder):
+                raise ValueError(f"{folder!r} cannot be a folder's name")
+    if missing := {phase.name for phase in lease.phases} - {job.phase for job in jobs}:
+        raise ValueError(f"{contract.ENV_JOBS} lacks {', '.join(sorted(missing))}")
+    check = _decoded(environment, contract.ENV_CHECK) if contract.ENV_CHECK in environment else "{}"
+    load_check(check)
+    linger_s = float(environment.get(contract.ENV_LINGER_S, _LINGER_S))
+    root = Path(environment.get(contract.ENV_ROOT, contract.POD_ROOT))
+    if not root.is_absolute():
+        raise ValueError(f"{contract.ENV_ROOT} {str(root)!r} is no absolute path")
+    return Given(root, lease, jobs, check, max(0.0, min(linger_s, 1e6)))
+
+
+def lay_out(given: Given) -> None:
+    """Write lease, check and jobs; nothing that is newer, or the same, is written over.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    given.pod_dir.mkdir(parents=True, exist_ok=True)
+    there = _lease_there(given.pod_dir)
+    if there is None or there.epoch <= given.lease.epoch:
+        _put(given.pod_dir / contract.LEASE_NAME, contract.dump(given.lease))
+    _put(given.pod_dir / contract.CHECK_NAME, given.check)
+    for job in given.jobs:
+        phase_dir = given.root / contract.RUNS_DIR / job.run_id / job.phase
+        phase_dir.mkdir(parents=True, exist_ok=True)
+        Path(job.out_dir).mkdir(parents=True, exist_ok=True)
+        _put(phase_dir / contract.JOB_NAME, contract.dump(job))
+
+
+class Pod:
+    """A pod from its first process's side."""
+
+    def __init__(self, environment: Mapping[str, str], told: list[int]) -> None:
+        self._environment = environment
+        self._told = told
+        self._watch: Watch | None = None
+        self._notes: Notes | None = None
+        self._pod_dir: Path | None = None
+
+    def run(self) -> None:
+        """Guard the pod to its end, then end it; never returns."""
+        try:
+            why = self._guard()
+        except Exception as error:
+            why = f"its guard failed: {type(error).__name__}: {error}"
+        _say(f"the pod ends: {why}")
+        self._end(why)
+
+    def _guard(self) -> str:
+        try:
+            given = read_given(self._environment)
+        except ValueError as error:
+            self._note_below_root()
+            return f"what it was started with is damaged: {error}"
+        if failure := _laid_out(given):
+            return f"nothing can be written below {given.root}: {failure}"
+        self._pod_dir = given.pod_dir
+        self._notes = Notes(given.pod_dir)
+        self._watch = Watch(
+            given.root,
+            given.lease.pod_name,
+            self._told,
+            granted=given.lease,
+            environment=_agent_environment(self._environment, given.lease.pod_name),
+            beside=self._sshd(given.pod_dir),
+        )
+        if (given.pod_dir / contract.ENDED_NAME).exists():
+            return "it had ended before its container was started again"
+        for left in reversed(range(_GUARD_TRIES)):
+            try:
+                why = self._watch.run()
+                break
+            except Exception as error:
+                _say(f"the guard stumbled: {type(error).__name__}: {error}")
+                if not left:
+                    self._watch.end("its guard stumbled")
+                    raise
+                self._watch.kill()
+        self._linger(given.linger_s)
+        return why
+
+    def _note_below_root(self) -> None:
+        """Where only the pod's name can be trusted, leave an account of its end all the same."""
+        name = self._environment.get(contract.ENV_POD, "")
+        root = Path(self._environment.get(contract.ENV_ROOT, contract.POD_ROOT))
+        if contract.parse_pod_name(name) is not None and root.is_absolute():
+            self._pod_dir = root / contract.PODS_DIR / name
+            with contextlib.suppress(OSError):
+                self._pod_dir.mkdir(parents=True, exist_ok=True)
+            self._notes = Notes(self._pod_dir)
+
+    def _linger(self, seconds: float) -> None:
+        """Stay, idle, for the last report to be read; not past the hard stop, nor once told."""
+        assert self._watch is not None
+        until = processes.clocks_here().boot + seconds
+        while not self._told:
+            now = processes.clocks_here()
+            left_s = self._watch.mind.seconds_left(now)
+            if now.boot >= until or left_s is None or left_s <= 0:
+                return
+            self._watch.pause()
+
+    def _sshd(self, pod_dir: Path) -> Sshd | None:
+        def tell(text: str) -> None:
+            _say(text)
+            assert self._notes is not None
+            self._notes.tell("ssh", text)
+
+        try:
+            port = int(self._environment.get(contract.ENV_SSH_PORT, contract.POD_SSH_PORT))
+            host_key = _decoded(self._environment, contract.ENV_HOST_KEY)
+            user_key = self._environment.get(contract.ENV_AUTHORIZED_KEY, "")
+            return Sshd(port, host_key, user_key, pod_dir / "sshd.log", tell)
+        except ValueError as error:
+            tell(f"no SSH: {error}")
+            return None
+
+    def _end(self, why: str) -> None:
+        def tell(text: str) -> None:
+            _say(text)
+            if self._notes is not None:
+                self._notes.tell("termination", text)
+                self._notes.into_report()
+
+        if self._watch is not None:
+            self._watch.kill()
+        record = self._pod_dir / TERMINATION_NAME if self._pod_dir is not None else None
+        ways = ways_of(self._environment)
+        while True:
+            with contextlib.suppress(Exception):
+                Chain(ways, record, why, sleep=self._sleep, tell=tell).run()
+            time.sleep(1.0)
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._watch is not None:
+                self._watch.pause()
+            else:
+                time.sleep(0.25)
+
+
+def _agent_environment(environment: Mapping[str, str], pod_name: str) -> dict[str, str]:
+    here = str(Path(__file__).resolve().parents[2])
+    paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), here]
+    return {
+        **for_trainers(environment),
+        contract.ENV_POD: pod_name,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _laid_out(given: Given) -> str:
+    """Lay out, patiently: a network volume may come up a moment later. Returns why it failed."""
+    failure = ""
+    for _ in range(_WRITE_TRIES):
+        try:
+            lay_out(given)
+            return ""
+        except OSError as error:
+            failure = str(error)
+            time.sleep(1.0)
+    return failure
+
+
+def _lease_there(pod_dir: Path) -> contract.Lease | None:
+    with contextlib.suppress(ValueError):
+        text = read_small(pod_dir / contract.LEASE_NAME)
+        return contract.load_lease(text) if text is not None else None
+    return None
+
+
+def _put(path: Path, text: str) -> None:
+    with contextlib.suppress(ValueError):
+        if read_small(path) == text:
+            return
+    write_atomic(path, text)
+
+
+def _decoded(environment: Mapping[str, str], name: str) -> str:
+    try:
+        return base64.b64decode(environment[name], validate=True).decode("utf-8")
+    except KeyError:
+        raise ValueError(f"{name} is missing") from None
+    except (binascii.Error, UnicodeDecodeError):
+        raise ValueError(f"{name} is not base64 of text") from None
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"{time.time():.3f} boot: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> Any:
+    told = listen()
+    environment = pod_environment(os.environ)
+    hidden = set(os.environ) - set(for_trainers(os.environ))
+    for name in hidden:
+        del os.environ[name]
+    Pod(environment, told).run()
+
+
+if __name__ == "__main__":
+    main()
