@@ -398,7 +398,7 @@ def test_ssh_with_the_pinned_key_and_nothing_else(
     (server,) = (
         int(pid)
         for pid in os.listdir("/proc")
-        if pid.isdigit() and _is_child_sshd(int(pid), pod.process.pid)
+        if pid.isdigit() and _is_server_of(int(pid), pod.process.pid)
     )
     os.kill(server, signal.SIGKILL)
     until(lambda: "sshd ended" in pod.log.read_text(), "the end of sshd seen")
@@ -409,13 +409,13 @@ def test_ssh_with_the_pinned_key_and_nothing_else(
     assert ssh(tmp_path, port, "true").returncode == 0
 
 
-def _is_child_sshd(pid: int, parent: int) -> bool:
+def _is_server_of(pid: int, parent: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
+        title = Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return False
-    name, rest = stat.partition("(")[2].rpartition(")")[::2]
-    return name == "sshd" and rest.split()[1] == str(parent)
+    return "[listener]" in title and stat.rpartition(")")[2].split()[1] == str(parent)
 
 
 def test_no_sshd_is_told_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
