@@ -1,8 +1,8 @@
 """Fixtures: import the ones you use into a conftest.
 
-``runpod`` runs what its pods contain; ``runpod_on_paper`` keeps books only, which is what a test
-of the API wants; ``runpod_and_clock`` is on paper too, with a clock that the test moves. Where
-RunPod's contract is at hand it judges every answer that any of them gave.
+``runpod`` runs what its pods contain (see ``machines``); ``runpod_on_paper`` keeps books only,
+which is what a test of the API wants; ``runpod_and_clock`` is on paper too, with a clock that the
+test moves. Where RunPod's contract is at hand it judges every answer that any of them gave.
 """
 
 from __future__ import annotations

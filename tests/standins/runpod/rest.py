@@ -288,7 +288,7 @@ class Rest:
         wrong = bodies.ssh_keys(body, "$")
         if wrong:
             return problem(422, "Request validation failed.", wrong)
-        self._world.ssh_keys = list(body["keys"])
+        self._world.ssh_keys[:] = body["keys"]
         return self._keys(asked)
 
 

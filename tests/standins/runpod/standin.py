@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 from tests.standins.runpod.control import Control
 from tests.standins.runpod.gateway import Gateway, Judge, Logged
 from tests.standins.runpod.knobs import Knobs
-from tests.standins.runpod.pods import Machines, OnPaper
+from tests.standins.runpod.machines import RealMachines
+from tests.standins.runpod.pods import OnPaper
 from tests.standins.runpod.server import Server
 from tests.standins.runpod.world import World
 
 API_KEY = "rpa_STANDIN0ACCOUNT0KEY"
+SETTLE_S = 0.02
 
 
 class GivenClock:
@@ -49,6 +52,7 @@ def running(
     *,
     clock: GivenClock | None = None,
     real_pods: bool = True,
+    isolated: bool | None = None,
     api_key: str = API_KEY,
     balance: float = 100.0,
     spend_limit: float = 80.0,
@@ -57,19 +61,37 @@ def running(
     judge: Judge | None = None,
     seed: int = 0,
 ) -> Iterator[StandIn]:
-    """A stand-in, up until the block ends; then every process of its pods is dead."""
-    machines: Machines = OnPaper()
+    """A stand-in, up until the block ends; then every process of its pods is dead.
+
+    ``isolated``: pods have namespaces of their own; None: where this machine can make them.
+    """
     now: Callable[[], float] = clock if clock is not None else time.time
+    knobs, keys = Knobs(), list[str]()
+    machines = RealMachines(folder, knobs, now, lambda: keys, isolated) if real_pods else OnPaper()
     world = World(
-        knobs=Knobs(), now=now, machines=machines, api_key=api_key, balance=balance,
-        spend_limit=spend_limit, seed=seed,
+        knobs=knobs, now=now, machines=machines, api_key=api_key, balance=balance,
+        spend_limit=spend_limit, seed=seed, ssh_keys=keys,
     )  # fmt: skip
     gateway = Gateway(world, quotas, judge)
     control = Control(world, gateway, clock.advance if clock is not None else None)
     server = Server(gateway, control, port)
+    if isinstance(machines, RealMachines):
+        machines.api_url = server.url
+    over = threading.Event()
+    settler = threading.Thread(target=_settle, args=(world, over), daemon=True)
     server.start()
+    settler.start()
     try:
         yield StandIn(world, gateway, control, server)
     finally:
+        over.set()
+        settler.join()
         server.close()
         machines.close()
+
+
+def _settle(world: World, over: threading.Event) -> None:
+    """What is due happens though nobody asks: pods start, and the balance runs out."""
+    while not over.wait(SETTLE_S):
+        with world.lock:
+            world.settle()

@@ -48,6 +48,7 @@ class World:
         balance: float,
         spend_limit: float = 80.0,
         seed: int = 0,
+        ssh_keys: list[str] | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.knobs, self.now, self.machines = knobs, now, machines
@@ -57,7 +58,7 @@ class World:
         self.gone: dict[str, Pod] = {}
         self.volumes: dict[str, Volume] = {}
         self.gone_volumes: dict[str, Volume] = {}
-        self.ssh_keys: list[str] = []
+        self.ssh_keys = [] if ssh_keys is None else ssh_keys
         self.opened_at = now()
         self.charged = 0.0
         self._ticked_at = self.opened_at

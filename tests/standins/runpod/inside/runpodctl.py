@@ -1,0 +1,65 @@
+import json
+import os
+import re
+import sys
+import urllib.error
+import urllib.request
+
+FACTS = json.loads(globals()["FACTS"])
+OLD = {("stop", "pod"): "podStop", ("remove", "pod"): "podTerminate"}
+NEW = {("pod", "stop"): "stop", ("pod", "delete"): "delete", ("pod", "remove"): "delete"}
+
+
+def key() -> str:
+    if os.environ.get("RUNPOD_API_KEY"):
+        return os.environ["RUNPOD_API_KEY"]
+    try:
+        with open(os.path.expanduser("~/.runpod/config.toml")) as config:
+            return re.search("apikey = '([^']*)'", config.read()).group(1)
+    except (OSError, AttributeError):
+        sys.exit("Error: API key not found")
+
+
+def ask(method: str, path: str, body: object = None) -> dict:
+    request = urllib.request.Request(
+        FACTS["api"] + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {key()}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"{}")
+    except urllib.error.HTTPError as error:
+        sys.exit(f"Error: {error.code} {error.read().decode(errors='replace')}")
+    except OSError as error:
+        sys.exit(f"Error: {error}")
+
+
+def old(operation: str, pod: str) -> None:
+    asked = "" if operation == "podTerminate" else " { id desiredStatus }"
+    query = f'mutation {{ {operation}(input: {{podId: "{pod}"}}){asked} }}'
+    answer = ask("POST", "/graphql", {"query": query})
+    if "errors" in answer:
+        sys.exit(f"Error: {answer['errors'][0]['message']}")
+    print(f'pod "{pod}" ' + ("removed" if operation == "podTerminate" else "stopped"))
+
+
+def new(verb: str, pod: str) -> None:
+    if verb == "delete":
+        ask("DELETE", f"/v2/pods/{pod}")
+    else:
+        ask("POST", f"/v2/pods/{pod}/action", {"action": "stop"})
+    print(json.dumps({"id": pod, "deleted" if verb == "delete" else "stopped": True}))
+
+
+words = sys.argv[1:]
+verb, pod = tuple(words[:2]), words[2] if len(words) == 3 else ""
+if words == ["version"] or words == ["--version"]:
+    print("runpodctl 1.14.4" if FACTS["syntax"] == "old" else "runpodctl 2.3.0")
+elif pod and verb in OLD and FACTS["syntax"] in ("old", "both"):
+    old(OLD[verb], pod)
+elif pod and verb in NEW and FACTS["syntax"] in ("new", "both"):
+    new(NEW[verb], pod)
+else:
+    sys.exit(f'Error: unknown command "{" ".join(words)}" for "runpodctl"')

@@ -1,0 +1,69 @@
+"""What a pod finds on its PATH: its GPUs as nvidia-smi shows them, and a runpodctl."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.standins.runpod import catalog
+from tests.standins.runpod.knobs import Knobs
+from tests.standins.runpod.pods import Pod
+
+HERE = Path(__file__).parent
+PYTHONS = ("python", "python3", "pip", "torchrun")
+
+
+def install(folder: Path, pod: Pod, knobs: Knobs, api_url: str) -> None:
+    """Write ``bin/`` and ``home/`` of a pod below ``folder``."""
+    shutil.rmtree(folder, ignore_errors=True)
+    commands, home = folder / "bin", folder / "home"
+    commands.mkdir(parents=True)
+    (home / ".runpod").mkdir(parents=True)
+    (home / ".runpod" / "config.toml").write_text(f"apikey = '{pod.key}'\n")
+    binaries = Path(sys.executable).parent
+    for name in PYTHONS:
+        if (binaries / name).exists():
+            _write(commands / name, f'#!/bin/sh\nexec "{binaries / name}" "$@"\n')
+    gpus = shown_gpus(pod, knobs)
+    if gpus:
+        facts = {"gpus": gpus, "driver": knobs.driver, "cuda": knobs.cuda}
+        _script(commands / "nvidia-smi", "nvidia_smi.py", facts)
+    if pod.inside["runpodctl"] != "absent":
+        facts = {"api": api_url, "syntax": pod.inside["runpodctl"]}
+        _script(commands / "runpodctl", "runpodctl.py", facts)
+    _write(commands / "start.sh", (HERE / "inside" / "start.sh").read_text())
+    for name in pod.inside["absent"]:
+        (commands / name).unlink(missing_ok=True)
+
+
+def shown_gpus(pod: Pod, knobs: Knobs) -> list[dict[str, Any]]:
+    """The GPUs that are there, which need not be those that were rented."""
+    gpu = catalog.gpu(pod.gpu_id)
+    if gpu is None or gpu.manufacturer != "NVIDIA":
+        return []
+    other = pod.inside["other_gpu"]
+    swapped = catalog.gpu(other)
+    name = swapped.shown if swapped else other or gpu.shown
+    total = swapped.memory_mib if swapped else gpu.memory_mib
+    return [
+        {
+            "name": name,
+            "memory.total": total,
+            "memory.used": knobs.gpu_memory_used_mib,
+            "utilization.gpu": knobs.gpu_util,
+        }
+        for _ in range(max(0, pod.gpu_count - pod.inside["fewer_gpus"]))
+    ]
+
+
+def _script(path: Path, source: str, facts: dict[str, Any]) -> None:
+    text = (HERE / "inside" / source).read_text()
+    _write(path, f"#!{sys.executable} -IS\nFACTS = {json.dumps(facts)!r}\n{text}")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
