@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
     from trmcloud.core import events as ev
     from trmcloud.core.budget import LedgerState
     from trmcloud.core.clock import Instant
+    from trmcloud.core.errors import TrmcloudError
     from trmcloud.core.manifest import CheckpointManifest
     from trmcloud.core.money import Usd
     from trmcloud.core.observation import Bill, PodSeen
-    from trmcloud.core.pod_contract import AgentReport, Heartbeat, Lease, Orders, PhaseJob
+    from trmcloud.core.pod_contract import AgentReport, Heartbeat, Kept, Lease, Orders, PhaseJob
 
 
 class Clock(Protocol):
@@ -133,6 +135,10 @@ class PodKeys:
     user_public: str
 
 
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all) as a copy goes on; raises where the copy is not wanted."""
+
+
 class Compute(Protocol):
     """Whoever rents machines. Provider words stop here."""
 
@@ -204,6 +210,38 @@ class PodLink(Protocol):
             CheckpointError: a file is missing, a link, too large, or not what its hash says.
             DoesNotFit: too little room here.
         """
+
+    def manifest(self, pod_name: str, run_id: str, kept: Kept) -> CheckpointManifest:
+        """The manifest of a checkpoint that the pod's agent has told of.
+
+        Raises:
+            CheckpointError: it is not there any more, or is not one, or another one.
+        """
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """A piece of work that has ended: ``error`` is None where it was done."""
+
+    key: str
+    error: TrmcloudError | None
+
+
+class Workers(Protocol):
+    """Who carries what takes long, while the controller goes on looking and deciding."""
+
+    def start(self, key: str, work: Callable[[Progress], None]) -> None: ...
+
+    def running(self) -> frozenset[str]: ...
+
+    def finished(self) -> Sequence[WorkDone]:
+        """What has ended since this was last asked."""
+
+    def progress(self, key: str) -> tuple[int, int] | None:
+        """(bytes done, bytes in all) of work that is going on."""
+
+    def cancel(self) -> None:
+        """Nothing that is going on is wanted any more; it ends soon, and is not told of."""
 
 
 class RunFiles(Protocol):

@@ -10,6 +10,7 @@ from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.adapters.local import LocalCompute
 from trmcloud.adapters.run_files import LocalRunFiles
 from trmcloud.adapters.system_clock import SystemClock
+from trmcloud.adapters.workers import ThreadWorkers
 from trmcloud.app.bundle import bundle_root
 from trmcloud.app.home import home_dir
 from trmcloud.app.world import World
@@ -53,6 +54,8 @@ def build_world() -> World:
         who=who,
         is_alive=is_alive,
         project=os.environ.get(ENV_PROJECT, "default"),
+        workers=ThreadWorkers(),
+        stage_items=lambda run, plan, generation: (),
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import ProviderError
+from trmcloud.core.errors import NotFoundError, ProviderError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill, PodSeen
@@ -127,6 +127,9 @@ class LocalCompute:
         progress: Callable[[int, int], None],
     ) -> None:
         """Nothing to do: a pod on this machine writes to where the run's files are kept."""
+
+    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+        raise NotFoundError(f"{pod_name} keeps nothing of its own")
 
     # -- the pod's files and processes ---------------------------------------------------------
 

@@ -16,6 +16,8 @@ from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.controller import (
     CREATE,
     LAND,
+    LONG,
+    PULL,
     TERMINATE,
     Action,
     decide,
@@ -23,6 +25,7 @@ from trmcloud.core.controller import (
 )
 from trmcloud.core.errors import (
     AmbiguousCreate,
+    BudgetRefused,
     NoCapacity,
     ProviderError,
     ProviderRefused,
@@ -31,10 +34,11 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Plan, plan_from_json
-from trmcloud.core.pod_contract import AgentReport, Orders
+from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import IllegalTransition, RunState, State
-from trmcloud.ports import Driver
+from trmcloud.core.run_state import STAGE, IllegalTransition, RunState, State
+from trmcloud.core.safekeeping import pull_name
+from trmcloud.ports import Driver, Progress
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0
@@ -52,12 +56,16 @@ class RunDriver:
     world: World
     run_id: str
     epoch: int
+    errands: bool = True
+    """Whether this process stays long enough to send and pull files."""
     _plan: Plan | None = None
     _absent_lists: int = 0
     _beaten_at: float = 0.0
     _governed_at: float = 0.0
     _swept_at: float | None = None
     _listed_generation: int = field(default=0)
+    _kept: dict[str, Kept] = field(default_factory=dict)
+    _pulling: dict[str, Kept] = field(default_factory=dict)
 
     def run(self) -> RunState:
         """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
@@ -84,7 +92,7 @@ class RunDriver:
             # A pod that came late, or came twice, is nobody's: whoever is up ends it.
             self._swept_at = now
             reap.end(self.world, reap.look(self.world, own_only=True))
-        run = self.run()
+        run = self._collect(self.run())
         for _ in range(_MOST_EVENTS_AT_ONCE):
             if not run.live:
                 return run
@@ -99,10 +107,17 @@ class RunDriver:
             )
             if not decision.events:
                 break
-            self._append(*decision.events)
+            try:
+                self._append(*decision.events)
+            except BudgetRefused as error:
+                # A budget was cut while the run was between two machines.
+                wish_to_stop(self.world, self.run_id, by="budget", reason=str(error))
             run = self.run()
         for action in decision.actions:
-            self._act(run, action)
+            if action.verb not in LONG:
+                self._act(run, action)
+            elif self.errands:
+                self._hand_over(run, action)
         if now - self._beaten_at >= _BEAT_EVERY_S:
             self._beaten_at = now
             self.world.ledger.beat(self.run_id, self.epoch, now)
@@ -137,11 +152,18 @@ class RunDriver:
         found = self.world.links[generation.provider].report(generation.pod_name)
         if found is not None:
             report = Seen(found, found.at)
+            self._kept = {pull_name(kept): kept for kept in found.kept}
         bill: Maybe[Bill] = Unknown(now)
         if run.state is State.SETTLING or generation.missed_at is not None:
             billed = self._bill(generation.provider, generation.pod_id or generation.pod_name)
             bill = Seen(billed, now) if billed is not None else bill
-        return Observation(pods=pods, report=report, bill=bill, absent_lists=self._absent_lists)
+        return Observation(
+            pods=pods,
+            report=report,
+            bill=bill,
+            absent_lists=self._absent_lists,
+            in_flight=self.world.workers.running(),
+        )
 
     def _list(self, provider: str) -> Maybe[tuple[PodSeen, ...]]:
         at = self.world.wall()
@@ -178,6 +200,50 @@ class RunDriver:
         else:
             self._append(ev.ActionFinished(action.id, action.verb, detail))
 
+    def _hand_over(self, run: RunState, action: Action) -> None:
+        """Let a worker carry what takes long; ``_collect`` hears how it went."""
+        generation, world = run.generation, self.world
+        if generation is None or generation.number != action.generation:
+            return
+        link, pod_name = world.links[generation.provider], generation.pod_name
+        self._append(ev.ActionStarted(action.id, action.verb))
+        if action.verb == PULL:
+            kept = self._kept[action.id.split("/")[2].removeprefix(f"{PULL}-")]
+            self._pulling[action.id] = kept
+
+            def pull(progress: Progress) -> None:
+                manifest = link.manifest(pod_name, run.run_id, kept)
+                names = [file.name for file in manifest.files]
+                link.pull(pod_name, run.run_id, manifest, names, progress)
+
+            world.workers.start(action.id, pull)
+            return
+        plan = self.plan(run)
+
+        def stage(progress: Progress) -> None:
+            link.stage(pod_name, world.stage_items(run, plan, generation), progress)
+
+        world.workers.start(action.id, stage)
+
+    def _collect(self, run: RunState) -> RunState:
+        """Put on record what workers have done."""
+        for done in self.world.workers.finished():
+            kept = self._pulling.pop(done.key, None)
+            verb = PULL if kept is not None else STAGE
+            known = run.actions.get(done.key)
+            if known is None or known.ended_at is not None or run.state is State.CLOSED:
+                continue
+            if done.error is not None:
+                self._append(ev.ActionFailed(done.key, verb, "error", str(done.error)))
+                continue
+            events: list[ev.RunEvent] = [ev.ActionFinished(done.key, verb, "")]
+            if kept is not None and run.generation is not None:
+                number = run.generation.number
+                events.append(ev.Pulled(number, kept.phase, kept.step, kept.sha256))
+            self._append(*events)
+            run = self.run()
+        return run
+
     def _perform(self, run: RunState, action: Action) -> str:
         generation = run.generation
         if generation is None or generation.number != action.generation:
@@ -191,6 +257,7 @@ class RunDriver:
             orders = Orders(epoch=self.epoch, land=True, reason=action.reason)
             self.world.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
+            self.world.workers.cancel()
             compute.terminate(action.pod_id or generation.pod_name)
         return action.reason
 
@@ -255,7 +322,7 @@ def reconcile(world: World) -> list[str]:
         epoch = world.ledger.take_over(run_id, world.who, world.wall())
         try:
             _call_off_unrented(world, run)
-            after = RunDriver(world, run_id, epoch).step()
+            after = RunDriver(world, run_id, epoch, errands=False).step()
         except StaleEpoch:
             continue
         world.ledger.release(run_id, epoch)

@@ -13,6 +13,7 @@ from trmcloud.core.errors import DataError
 from trmcloud.core.lease import make_lease, phases_to_run
 from trmcloud.core.plan import Plan
 from trmcloud.core.run_state import Generation, RunState
+from trmcloud.core.safekeeping import is_pulled
 from trmcloud.pod.files import write_atomic
 from trmcloud.ports import PodRequest
 
@@ -77,6 +78,7 @@ def pod_request(
         epoch=epoch,
         granted_at=now,
         strict_gate=plan.spec.strict_gate,
+        hold=is_pulled(plan, generation) and not run.detached,
     )
     return PodRequest(
         name=generation.pod_name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.core.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from trmcloud.core.run_state import RunState
-    from trmcloud.ports import Clock, Compute, ControllerId, Ledger, PodLink, RunFiles
+    from trmcloud.core.plan import Plan
+    from trmcloud.core.run_state import Generation, RunState
+    from trmcloud.ports import (
+        Clock,
+        Compute,
+        ControllerId,
+        Ledger,
+        PodLink,
+        RunFiles,
+        StageItem,
+        Workers,
+    )
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,9 @@ class World:
     is_alive: Callable[[ControllerId], bool | None]
     """None where it cannot be told: the process is on another machine, or is stopped."""
     project: str
+    workers: Workers
+    stage_items: Callable[[RunState, Plan, Generation], Sequence[StageItem]]
+    """What a generation's pod needs of this machine before it can train."""
     read_note: Callable[[str], Mapping[str, Any]] | None = None
     """A run's launch note by its id, where it is not kept below ``home``."""
 

@@ -159,4 +159,4 @@ def _is_closed(run: RunState) -> bool:
 
 
 def _training_has_begun(run: RunState) -> bool:
-    return run.state in (State.RUNNING, State.ENDING) or not run.live
+    return run.trains or run.state is State.ENDING or not run.live

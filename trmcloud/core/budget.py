@@ -68,18 +68,22 @@ class LedgerState:
     def line(self, level: str, key: str) -> Line:
         """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
         settled = reserved = ZERO
-        for run in self.runs.values():
-            if not _counts(run, level, key):
-                continue
+        if level == "run":
+            mine = self.runs.get(key)
+            counted = [mine] if mine is not None and _counts(mine, level, key) else []
+        else:
+            counted = [run for run in self.runs.values() if _counts(run, level, key)]
+        for run in counted:
             settled += run.settled
             reserved += run.reserved
+        return Line(level, key, self.cap_of(level, key), settled, reserved)
+
+    def cap_of(self, level: str, key: str) -> Usd | None:
+        """The cap of one budget, None where it has none."""
         if level == "run":
-            run_cap = self.runs[key].cap if key in self.runs else None
-            return Line(level, key, run_cap, settled, reserved)
+            return self.runs[key].cap if key in self.runs else None
         cap = self.caps.get((level, key))
-        if cap is None and level == "month":
-            cap = self.caps.get((level, ""))
-        return Line(level, key, cap, settled, reserved)
+        return self.caps.get((level, "")) if cap is None and level == "month" else cap
 
     def lines_for(self, project: str, at: float) -> tuple[Line, ...]:
         """The account's, the month's and the project's budgets that bind a reservation now."""
@@ -152,7 +156,15 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> Line | None:
     The month is the one in which the run's money was reserved: it counts in no other.
     """
     reserved_at = run.reserved_at or at
-    for line in (*ledger.lines_for(run.project, reserved_at), ledger.line("run", run.run_id)):
+    for level, key in (
+        ("account", ""),
+        ("month", month_of(reserved_at)),
+        ("project", run.project),
+        ("run", run.run_id),
+    ):
+        if ledger.cap_of(level, key) is None:
+            continue  # asked at every look, and most levels have none
+        line = ledger.line(level, key)
         if line.remaining is not None and line.remaining < ZERO:
             return line
     return None

@@ -15,17 +15,22 @@ from typing import Sequence
 from trmcloud.core import events as ev
 from trmcloud.core.budget import LedgerState, overdrawn
 from trmcloud.core.clock import Maybe, Seen
-from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.observation import Observation, PodSeen
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import CLEAN, AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_state import ActionState, Generation, Outcome, RunState, State
+from trmcloud.core.run_state import STAGE, ActionState, Generation, Outcome, RunState, State
+from trmcloud.core.safekeeping import is_pulled, pull_name, unsaved
 
-CREATE, LAND, TERMINATE = "create", "land", "terminate"
+CREATE, LAND, TERMINATE, PULL = "create", "land", "terminate", "pull"
+LONG = frozenset({STAGE, PULL})
+"""Actions that workers carry out; a stop never waits for one."""
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
+_RESTAGE_S = 30.0
+"""How old the agent's word that it lacks files must at least be younger than their arrival."""
 _LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
 
@@ -123,7 +128,8 @@ def decide(
     if run.state is State.SETTLING:
         return _settle(run, seen)
     if run.state is State.SETTLED:
-        return Decision(events=(_closing(run),))
+        again = _try_next(run, plan, traits)
+        return Decision(events=(again if again is not None else _closing(run),))
     return Decision()
 
 
@@ -137,10 +143,7 @@ def _rent(
 ) -> Decision:
     if run.stop is not None:
         return Decision(events=(ev.Closed(Outcome.STOPPED.value, "before anything was rented"),))
-    # Since the last reservation: a run that is reopened may find again what was out of stock.
-    recent = run.generations[run.first_generation - 1 :]
-    tried = {g.candidate_id for g in recent if g.not_made is not None}
-    candidate = next((plan.candidate(name) for name in plan.launchable if name not in tried), None)
+    candidate = _untried(run, plan)
     if candidate is None:
         why = run.generations[-1].not_made if run.generations else "the plan has no candidate"
         return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why or ""),))
@@ -161,6 +164,37 @@ def _rent(
     return Decision(events=(intent,))
 
 
+def _untried(run: RunState, plan: Plan) -> Candidate | None:
+    """The next candidate that has not failed to give a machine fit to train on.
+
+    Since the run was opened, or reopened: it may find again what was out of stock then.
+    """
+    recent = run.generations[run.first_generation - 1 :]
+    tried = {g.candidate_id for g in recent if g.not_made is not None or _came_to_nothing(g)}
+    return next((plan.candidate(name) for name in plan.launchable if name not in tried), None)
+
+
+def _came_to_nothing(generation: Generation) -> bool:
+    """Whether its pod ended before it could train: silent, or not what was rented."""
+    unheard = generation.agent_at is None and generation.ended_at is not None
+    return unheard or bool(generation.unfit)
+
+
+def _try_next(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Reserved | None:
+    """What is left of the reservation, for the next candidate; None where the run is over."""
+    generation = _current(run)
+    candidate = _untried(run, plan)
+    if candidate is None or run.stop is not None or not _came_to_nothing(generation):
+        return None
+    left = run.reservation - (generation.settled or ZERO)
+    enough_s = candidate.startup_s.p50 + candidate.landing_s
+    if affordable_seconds(left - candidate.storage, candidate.rate) <= (
+        enough_s + traits.kill_latency_s
+    ):
+        return None
+    return ev.Reserved(left)
+
+
 def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits) -> float:
     """Seconds until the hard stop: what the reservation buys beside storage.
 
@@ -169,7 +203,7 @@ def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits
     """
     for_rent = run.reserved - candidate.storage
     bought = affordable_seconds(for_rent, candidate.rate) - traits.kill_latency_s
-    if run.settled and bought != inf:
+    if run.first_generation > 1 and bought != inf:
         return max(0.0, bought)
     return max(0.0, min(candidate.hard_stop_s, bought))
 
@@ -238,14 +272,66 @@ def _watch(
         return noted
     pod_id = generation.pod_id or ""
     landing_s = plan.candidate(generation.candidate_id).landing_s
-    reason = _why_terminate(run, generation, traits, seen, report, landing_s, now)
+    errand = None
+    if report is not None:
+        errand = _errand(run, plan, generation, report, seen, now)
+    held = is_pulled(plan, generation) and not run.detached
+    owed = held and (report is None or bool(unsaved(run, report)))
+    reason = _why_terminate(
+        run, generation, traits, seen, report, landing_s, now, held=held, owed=owed
+    )
     if reason:
         action = _next_attempt(run, TERMINATE, generation, pod_id, reason, now)
         return Decision(actions=(action,) if action else ())
     if run.stop is not None and run.state in (State.BOOTING, State.RUNNING):
         action = _next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
-        return Decision(actions=(action,) if action else ())
-    return Decision()
+        return Decision(actions=tuple(a for a in (action, errand) if a))
+    return Decision(actions=(errand,) if errand else ())
+
+
+def _errand(
+    run: RunState,
+    plan: Plan,
+    generation: Generation,
+    report: AgentReport,
+    seen: Observation,
+    now: float,
+) -> Action | None:
+    """What a worker should carry now: files to a pod that waits for them, checkpoints from one."""
+    if report.waiting == "files" and run.stop is None and report.result is None:
+        sent_at = generation.staged_at
+        if sent_at is None or report.at > sent_at + _RESTAGE_S:
+            return _next_long(run, STAGE, STAGE, generation, "", seen, now)
+    if is_pulled(plan, generation):
+        for kept in unsaved(run, report):
+            name = f"{PULL}-{pull_name(kept)}"
+            reason = f"{kept.phase}/{kept.step}"
+            if any(f"/{PULL}-" in action_id for action_id in seen.in_flight):
+                return None
+            return _next_long(run, name, PULL, generation, reason, seen, now)
+    return None
+
+
+def _next_long(
+    run: RunState,
+    name: str,
+    verb: str,
+    generation: Generation,
+    reason: str,
+    seen: Observation,
+    now: float,
+) -> Action | None:
+    """The next try of what a worker carries; None while one does, or shortly after it failed.
+
+    One that was started, has not ended and is in nobody's hands died with its controller.
+    """
+    attempt, last = _last_try(run, name)
+    if attempt and _action_id(run, name, attempt) in seen.in_flight:
+        return None
+    if last is not None and not last.finished and _too_soon(last, attempt, now):
+        return None
+    pod_id = generation.pod_id or ""
+    return Action(_action_id(run, name, attempt + 1), verb, generation.number, pod_id, reason)
 
 
 def _phases_ended(
@@ -290,10 +376,16 @@ def _why_terminate(
     report: AgentReport | None,
     landing_s: float,
     now: float,
+    *,
+    held: bool,
+    owed: bool,
 ) -> str:
+    """``held``: its agent leaves the end to us; ``owed``: it has what nobody has a copy of yet."""
     if now >= generation.hard_stop_at:
         return "hard stop"
-    if run.state is State.ENDING:
+    if run.state is State.ENDING and not owed:
+        if held:
+            return "its work is done, and its checkpoints are here"
         # Not since the last event: each attempt to end it is one, and would put off the next.
         since = run.result_at if run.result_at is not None else run.updated_at
         if now >= since + traits.end_grace_s:
@@ -339,6 +431,8 @@ def _closing(run: RunState) -> ev.Closed:
     if run.result is not None:
         return ev.Closed(run.result, run.message)
     generation = _current(run)
+    if generation.unfit:
+        return ev.Closed(Outcome.UNFIT.value, generation.unfit)
     if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:
         return ev.Closed(Outcome.KILLED.value, "the hard stop came before the trainer had landed")
     if run.stop is not None:
@@ -397,22 +491,24 @@ def _next_attempt(
     once: bool = False,
 ) -> Action | None:
     """The next try of an action; None while the last one is fresh, or where it is done."""
-    attempt, last = 0, None
-    while True:
-        state = run.actions.get(_action_id(run, verb, attempt + 1))
-        if state is None:
-            break
-        attempt, last = attempt + 1, state
-    if last is not None:
-        if once and last.finished:
-            return None
-        if now < _last_change(last) + min(_FIRST_RETRY_S * 2 ** min(attempt, 10), _LONGEST_RETRY_S):
-            return None
+    attempt, last = _last_try(run, verb)
+    if last is not None and ((once and last.finished) or _too_soon(last, attempt, now)):
+        return None
     return Action(_action_id(run, verb, attempt + 1), verb, generation.number, pod_id, reason)
 
 
-def _last_change(action: ActionState) -> float:
-    return action.ended_at if action.ended_at is not None else action.started_at
+def _last_try(run: RunState, name: str) -> tuple[int, ActionState | None]:
+    """How often an action of the current generation was tried, and how the last try stands."""
+    attempt, last = 0, None
+    while (state := run.actions.get(_action_id(run, name, attempt + 1))) is not None:
+        attempt, last = attempt + 1, state
+    return attempt, last
+
+
+def _too_soon(last: ActionState, attempt: int, now: float) -> bool:
+    since = last.ended_at if last.ended_at is not None else last.started_at
+    pause_s: float = min(_FIRST_RETRY_S * 2 ** min(attempt, 10), _LONGEST_RETRY_S)
+    return now < since + pause_s
 
 
 def _action_id(run: RunState, verb: str, attempt: int) -> str:

@@ -176,6 +176,16 @@ class PlanRevised:
 
 
 @dataclass(frozen=True)
+class Pulled:
+    """A checkpoint was copied from its pod to where the run's files are kept, hashes verified."""
+
+    generation: int
+    phase: str
+    step: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Fetched:
     """A checkpoint was copied here and every hash verified."""
 
@@ -225,6 +235,7 @@ RunEvent = (
     | Closed
     | Reopened
     | PlanRevised
+    | Pulled
     | Fetched
 )
 LedgerEvent = CapSet | LayerVerified
@@ -237,7 +248,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
         RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
         PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
         ResultKnown, PodGone, Settled,
-        Closed, Reopened, PlanRevised, Fetched, CapSet, LayerVerified,
+        Closed, Reopened, PlanRevised, Pulled, Fetched, CapSet, LayerVerified,
     )
 }  # fmt: skip
 _MONEY = frozenset({"cap", "amount", "rate", "billed"})

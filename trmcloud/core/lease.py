@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plan import Candidate, PhasePlan
 from trmcloud.core.pod_contract import Lease, PhaseLease
 from trmcloud.core.run_state import Generation, RunState
@@ -9,6 +10,8 @@ from trmcloud.core.run_state import Generation, RunState
 _FIRST_PHASE_SLACK = 1.5
 _HANG_AFTER_S = {"local": 120.0}
 _HANG_AFTER_REMOTE_S = 300.0
+_LEAST_READY_S = 900.0
+"""Environment, code and data get at least as long to arrive as a pod gets to boot."""
 
 
 def phases_to_run(run: RunState, candidate: Candidate) -> tuple[PhasePlan, ...]:
@@ -25,13 +28,15 @@ def make_lease(
     epoch: int,
     granted_at: float,
     strict_gate: bool,
+    hold: bool = False,
 ) -> Lease:
     """What generation's agent may do, and until when.
 
     Where two phases share the time, the first may take 1.5 × its P90, or what is left beside the
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
-    the time as the Plan's P50 divide it.
+    the time as the Plan's P50 divide it. ``hold``: see ``Lease.hold``.
     """
+    rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
     granted_at = max(granted_at, generation.intended_at)
     phases = phases_to_run(run, candidate)
@@ -63,4 +68,6 @@ def make_lease(
         min_useful_s=max(useful_s, default=0.0),
         strict_gate=strict_gate,
         hang_after_s=_HANG_AFTER_S.get(candidate.provider, _HANG_AFTER_REMOTE_S),
+        hold=hold,
+        ready_within_s=max(_LEAST_READY_S, 3 * candidate.startup_s.p90) if rented else 0.0,
     )

@@ -88,7 +88,7 @@ def make_plan(
         launchable=launchable,
         recommended_id=usable[0].id if usable else None,
         reservation=reservation,
-        survives=_survives(first),
+        survives=_survives(spec, first),
         limits=_limits(spec, first, spec.budget or reservation, now),
         offers_total=len(chosen_from),
     )
@@ -245,12 +245,14 @@ def _refuse_budget(
     )
 
 
-def _survives(candidate: Candidate | None) -> str:
+def _survives(spec: RunSpec, candidate: Candidate | None) -> str:
     if candidate is None:
         return "nothing: no candidate"
     if candidate.provider == LOCAL:
         return "this machine's disk"
-    return "a network volume, else what the controller pulls while the pod runs"
+    if spec.volume:
+        return "a network volume, until it is fetched and deleted"
+    return "this machine's disk: pulled while the pod runs, and before it ends"
 
 
 def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) -> dict[str, str]:

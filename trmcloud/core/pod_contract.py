@@ -217,6 +217,11 @@ class Lease:
     hang_after_s: float = 300.0
     max_restarts: int = 3
     """Attempts in a row without a newer checkpoint before the phase counts as failed."""
+    hold: bool = False
+    """Only what the controller pulls survives this pod: its work done, it stays for that until the
+    controller ends it, or the hard stop does."""
+    ready_within_s: float = 0.0
+    """How long after the agent's start code and data may take to arrive; 0: they are in place."""
     version: int = CONTRACT_VERSION
 
 
@@ -252,10 +257,23 @@ class PhaseReport:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A whole checkpoint on the pod: its manifest was written last."""
+
+    phase: str
+    step: int
+    sha256: str
+    size_bytes: int
+    val_bpb: float | None = None
+
+
+@dataclass(frozen=True)
 class AgentReport:
     """``agent.json``: the agent's heartbeat, and its account of the lease.
 
-    ``result`` is set once nothing more will happen: the run outcome's name.
+    ``result`` is set once nothing more will happen: the run outcome's name. ``waiting`` is what it
+    does before it can train: checking, installing, or files (for what the controller sends);
+    empty once it is ready. ``kept`` are the checkpoints that can be pulled.
     """
 
     run_id: str
@@ -273,6 +291,8 @@ class AgentReport:
     restarts: int = 0
     notes: Mapping[str, str] = field(default_factory=dict)
     """What else the pod's first process has to tell: of its ``ssh``, of its own ``termination``."""
+    waiting: str = ""
+    kept: tuple[Kept, ...] = ()
     version: int = CONTRACT_VERSION
 
 
@@ -335,7 +355,12 @@ def load_orders(text: str | bytes) -> Orders:
 
 
 def load_report(text: str | bytes) -> AgentReport:
-    return _load(AgentReport, text, phases=lambda rows: tuple(_made(PhaseReport, r) for r in rows))
+    return _load(
+        AgentReport,
+        text,
+        phases=lambda rows: tuple(_made(PhaseReport, r) for r in rows),
+        kept=lambda rows: tuple(_made(Kept, r) for r in rows),
+    )
 
 
 def _load(kind: type[_Record], text: str | bytes, **convert: Any) -> _Record:

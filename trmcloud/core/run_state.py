@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Iterable, Mapping
 
 from trmcloud.core import events as ev
+from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO, Usd, total
 
 
@@ -39,6 +40,7 @@ class Outcome(str, Enum):
     KILLED = "killed"
     LOST = "lost"
     NOT_STARTED = "not_started"
+    UNFIT = "unfit"
 
     @property
     def exit_code(self) -> int:
@@ -59,6 +61,7 @@ _EXIT_CODES = {
     Outcome.KILLED: 25,
     Outcome.LOST: 26,
     Outcome.NOT_STARTED: 27,
+    Outcome.UNFIT: 28,
 }
 _MEANINGS = {
     Outcome.FINISHED: "every step was trained",
@@ -70,6 +73,7 @@ _MEANINGS = {
     Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
     Outcome.LOST: "the machine was lost; the last checkpoint stands",
     Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
+    Outcome.UNFIT: "no machine that came was the one that was rented",
 }
 
 #: Which event leads from which state to which. An event that is not here is illegal.
@@ -103,8 +107,13 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.PhaseEnded: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.GateJudged: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.ResultKnown: frozenset({State.SETTLING}),
+    ev.Pulled: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.Fetched: frozenset(State) - {State.NEW},
 }
+
+
+STAGE = "stage"
+"""The action that sends code and data to a pod."""
 
 
 class IllegalTransition(Exception):
@@ -140,6 +149,10 @@ class Generation:
     up_at: float | None = None
     billed_rate: Usd | None = None
     agent_at: float | None = None
+    staged_at: float | None = None
+    """When code and data had arrived on it, verified."""
+    unfit: str = ""
+    """Why this machine was refused before anything was trained on it."""
     missed_at: float | None = None
     """Since when every fresh list has lacked the pod."""
     ended_at: float | None = None
@@ -162,13 +175,17 @@ class RunState:
     plan: Mapping[str, Any] = field(default_factory=dict)
     cap: Usd = ZERO
     project: str = ""
+    detached: bool = False
+    """Launched to be left alone: no controller is expected to be there."""
     created_at: float = 0.0
     updated_at: float = 0.0
     epoch: int = 0
     reserved: Usd = ZERO
     reserved_at: float = 0.0
+    reservation: Usd = ZERO
+    """What the latest reservation was when it was made."""
     first_generation: int = 1
-    """The first one under the latest reservation."""
+    """The first one since the run was opened, or reopened."""
     settled: Usd = ZERO
     generations: tuple[Generation, ...] = ()
     actions: Mapping[str, ActionState] = field(default_factory=dict)
@@ -182,6 +199,8 @@ class RunState:
     phases: Mapping[str, ev.PhaseEnded] = field(default_factory=dict)
     phase_accounts: tuple[ev.PhaseEnded, ...] = ()
     gates: Mapping[str, ev.GateJudged] = field(default_factory=dict)
+    pulled: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """(phase, step) → hash of each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
 
     @property
@@ -191,6 +210,14 @@ class RunState:
     @property
     def live(self) -> bool:
         return self.state not in (State.NEW, State.CLOSED)
+
+    @property
+    def trains(self) -> bool:
+        """Whether its pod needs nobody here any more to train: code and data are on it."""
+        generation = self.generation
+        if self.state is not State.RUNNING or generation is None:
+            return False
+        return generation.staged_at is not None or generation.provider == LOCAL
 
     @property
     def billed(self) -> Usd | None:
@@ -227,12 +254,19 @@ def fold(run_id: str, records: Iterable[ev.Record]) -> RunState:
 
 
 def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
-    return replace(run, plan=event.plan, cap=event.cap, project=event.project, created_at=at)
+    return replace(
+        run,
+        plan=event.plan,
+        cap=event.cap,
+        project=event.project,
+        created_at=at,
+        detached=event.detached,
+    )
 
 
 def _reserved(run: RunState, event: ev.Reserved, at: float) -> RunState:
-    first = len(run.generations) + 1
-    return replace(run, reserved=event.amount, reserved_at=at, first_generation=first)
+    fresh = replace(run, result=None, result_at=None, message="")
+    return replace(fresh, reserved=event.amount, reservation=event.amount, reserved_at=at)
 
 
 def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
@@ -257,7 +291,11 @@ def _action_started(run: RunState, event: ev.ActionStarted, at: float) -> RunSta
 
 def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunState:
     before = run.actions.get(event.action_id) or ActionState(event.verb, started_at=at)
-    return _with_action(run, event.action_id, replace(before, ended_at=at))
+    done = _with_action(run, event.action_id, replace(before, ended_at=at))
+    generation = done.generation
+    if event.verb == STAGE and generation is not None and generation.open:
+        return _on_generation(done, generation.number, staged_at=at)
+    return done
 
 
 def _action_failed(run: RunState, event: ev.ActionFailed, at: float) -> RunState:
@@ -324,8 +362,10 @@ def _stop_requested(run: RunState, event: ev.StopRequested, at: float) -> RunSta
 
 
 def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
-    result = _outcome(run, event.result).value
-    return replace(run, result=result, result_at=at, message=event.message)
+    result = _outcome(run, event.result)
+    if result is Outcome.UNFIT and run.generation is not None:
+        run = _on_generation(run, run.generation.number, unfit=event.message or "refused")
+    return replace(run, result=result.value, result_at=at, message=event.message)
 
 
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
@@ -345,6 +385,7 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
     return replace(
         run,
         cap=event.cap,
+        first_generation=len(run.generations) + 1,
         outcome=None,
         result=None,
         result_at=None,
@@ -356,6 +397,10 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
 
 def _plan_revised(run: RunState, event: ev.PlanRevised, at: float) -> RunState:
     return replace(run, candidate_id=event.candidate_id)
+
+
+def _pulled(run: RunState, event: ev.Pulled, at: float) -> RunState:
+    return replace(run, pulled={**run.pulled, (event.phase, event.step): event.sha256})
 
 
 def _fetched(run: RunState, event: ev.Fetched, at: float) -> RunState:
@@ -383,5 +428,6 @@ _CHANGES: Mapping[type[Any], Any] = {
     ev.Closed: _closed,
     ev.Reopened: _reopened,
     ev.PlanRevised: _plan_revised,
+    ev.Pulled: _pulled,
     ev.Fetched: _fetched,
 }

@@ -53,6 +53,8 @@ class RunSpec:
     """Interruptible offers, too."""
     fill: bool = False
     """Train on as many tokens as budget or deadline buy, landing at the end of them."""
+    volume: bool = False
+    """Keep checkpoints on a network volume, which outlives the pod with nobody there to pull."""
     equal_work: bool = False
     """The same tokens on every hardware: those of the recipe's reference row."""
 
@@ -84,6 +86,7 @@ class RunSpec:
             "gpus": self.gpus,
             "spot": self.spot,
             "community": self.community,
+            "volume": self.volume,
             "fill": self.fill,
             "equal_work": self.equal_work,
         }
@@ -113,6 +116,7 @@ class RunSpec:
             gpus=data.get("gpus", 0),
             spot=data.get("spot", False),
             community=data.get("community", False),
+            volume=data.get("volume", False),
             fill=data.get("fill", False),
             equal_work=data.get("equal_work", False),
         )

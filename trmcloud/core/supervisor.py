@@ -44,6 +44,12 @@ class TrainerView:
     land_ordered: bool = False
     """The controller, or the user through it, asks for an early landing."""
     land_reason: str = ""
+    waiting: str = ""
+    """What must still be done before a phase can start: see ``AgentReport.waiting``."""
+    refusal: str = ""
+    """Why this machine is not the one that was rented."""
+    age_s: float = 0.0
+    """Seconds since the agent was first started on this pod."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerVie
     A phase whose state is ``running`` has a process (``trainer.running``) or had one: the caller
     turns an ended process into ``ended`` with ``close_attempt`` before it asks again.
     """
+    if trainer.refusal:
+        return EndPod(Outcome.UNFIT.value, trainer.refusal)
     current = next((p for p in phases if p.state == "running"), None)
     if current is not None and trainer.running:
         return _watch(lease, current, trainer)
@@ -105,10 +113,22 @@ def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerVie
         return EndPod(Outcome.FINISHED.value, "")
     if trainer.land_ordered:
         return EndPod(Outcome.STOPPED.value, trainer.land_reason)
+    if trainer.waiting:
+        return _await_files(lease, trainer)
     refusal = _why_not_enter(lease, phases, waiting, trainer)
     if refusal:
         return EndPod(Outcome.NEXT_PHASE_REFUSED.value, refusal)
     return StartPhase(waiting.name, attempt=waiting.attempts + 1)
+
+
+def _await_files(lease: Lease, trainer: TrainerView) -> Act:
+    """Nothing can be trained yet: for how long that is worth its rent."""
+    if lease.ready_within_s and trainer.age_s > lease.ready_within_s:
+        why = f"still {trainer.waiting} after {trainer.age_s:.0f} s"
+        return EndPod(Outcome.FAILED.value, why)
+    if trainer.soft_left_s <= lease.min_useful_s:
+        return EndPod(Outcome.FAILED.value, f"no time was left to train in: {trainer.waiting}")
+    return Wait()
 
 
 def close_attempt(report: PhaseReport, heartbeat: Heartbeat | None, now_at: float) -> PhaseReport:

@@ -16,13 +16,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, from_json
 from trmcloud.pod import processes
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.files import read_small, write_atomic
@@ -30,6 +32,8 @@ from trmcloud.pod.mind import AgentMind, Trainer
 from trmcloud.pod.notes import read_notes
 
 _TICK_S = 0.5
+_LINGER_S = 2.0
+_KEPT_EVERY_S = 5.0
 _TRAINER_NAME = "trainer.json"
 
 
@@ -52,6 +56,8 @@ class Agent:
             if mind.report.result is None:
                 time.sleep(_TICK_S)
         mind.write_report(force=True)
+        while mind.linger():
+            time.sleep(_LINGER_S)
         return mind.report.result
 
 
@@ -65,6 +71,9 @@ class _FilesAndProcesses(AnchorFile):
         self._pod_name = pod_name
         self._run_id = ""
         self._child: subprocess.Popen[bytes] | None = None
+        self._guardian = os.getppid()
+        self._kept: tuple[contract.Kept, ...] = ()
+        self._kept_boot = -1e9
         self.now = now
 
     def pid(self) -> int:
@@ -186,6 +195,35 @@ class _FilesAndProcesses(AnchorFile):
         if self._child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout=5)
+
+    # -- what a rented pod has beside ------------------------------------------------------------
+
+    def prepared(self, now: Instant) -> tuple[str, str]:
+        return "", ""
+
+    def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
+        """Read anew every few seconds: manifests are small, and are written last."""
+        if now.boot - self._kept_boot >= _KEPT_EVERY_S:
+            self._kept_boot = now.boot
+            self._kept = tuple(self._read_kept())
+        return self._kept
+
+    def _read_kept(self) -> Iterator[contract.Kept]:
+        run_dir = self._root / contract.RUNS_DIR / self._run_id
+        for path in sorted(run_dir.glob(f"*/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")):
+            with contextlib.suppress(OSError, CheckpointError):
+                manifest = from_json(path.read_bytes()[: MAX_MANIFEST_BYTES + 1], str(path))
+                size = sum(file.size_bytes for file in manifest.files)
+                yield contract.Kept(
+                    manifest.phase, manifest.step, manifest.sha256, size, manifest.val_bpb
+                )
+
+    def guarded(self) -> bool:
+        return os.getppid() == self._guardian
+
+    def end_pod(self) -> bool:
+        """On the user's own machine the pod is its processes: this is the last of them."""
+        return True
 
     def log(self, text: str) -> None:
         with contextlib.suppress(OSError):

@@ -96,6 +96,22 @@ class Body(Anchors, Protocol):
 
     def kill_trainer(self) -> None: ...
 
+    def prepared(self, now: Instant) -> tuple[str, str]:
+        """(what is still to be done before a phase can start, why this machine is refused); both
+        empty where training can begin."""
+
+    def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
+        """The checkpoints of the run that are whole on this pod."""
+
+    def guarded(self) -> bool:
+        """Whether the guardian that started this agent is still there to end the pod."""
+
+    def end_pod(self) -> bool:
+        """By every means the provider leaves, without a guardian; to be called until it works.
+
+        True where this process's own end is the pod's.
+        """
+
     def log(self, text: str) -> None: ...
 
 
@@ -115,6 +131,7 @@ class AgentMind:
             raise ValueError(f"no lease for {pod_name}")
         self.lease = lease
         self._orders = contract.Orders(epoch=lease.epoch)
+        self._refusal = ""
         self._anchors = self._read_anchors(now)
         self.report = self._first_report(now)
         self._trainer = body.read_trainer()
@@ -129,11 +146,49 @@ class AgentMind:
         now = self._body.now()
         self._reread(now)
         self._close_ended(now)
+        if not self._began:
+            self._prepare(now)
         act = supervisor.supervise(self.lease, self.report.phases, self._view(now))
         self._carry_out(act, now)
         self.write_report()
 
+    def linger(self) -> bool:
+        """After the result: whether to stay and ask again.
+
+        The guardian ends the pod. Where there is none any more this agent does, as its last duty;
+        and where the pod is held for the controller to pull from, it is there until the hard stop.
+        """
+        now = self._body.now()
+        self._reread(now)
+        hard = self._anchors[1]
+        if self.lease.hold and hard.seconds_left(now) > 0:
+            self._note_kept(now)
+            self.write_report()
+            return True
+        if self._body.guarded():
+            return False
+        return not self._body.end_pod()
+
     # -- looking ------------------------------------------------------------------------------
+
+    def _prepare(self, now: Instant) -> None:
+        waiting, self._refusal = self._body.prepared(now)
+        if waiting != self.report.waiting:
+            self.report = replace(self.report, waiting=waiting)
+            self._body.log(f"waiting: {waiting}" if waiting else "ready to train")
+            self.write_report(force=True)
+
+    @property
+    def _began(self) -> bool:
+        """Whether a phase was started: by then the machine had been found fit, and ready."""
+        return any(phase.attempts for phase in self.report.phases)
+
+    def _note_kept(self, now: Instant) -> None:
+        if not self.lease.ready_within_s:
+            return  # on the user's own machine: nothing has to be pulled from it
+        kept = self._body.kept(now)
+        if kept != self.report.kept:
+            self.report = replace(self.report, kept=kept)
 
     def _reread(self, now: Instant) -> None:
         """Take a newer lease or newer orders, if any; text that is neither is passed over."""
@@ -149,7 +204,7 @@ class AgentMind:
         """Soft and hard stop, anchored at the moment this lease was first seen on this pod."""
         lease = self.lease
         granted_at = lease.granted_at
-        seen = first_seen(self._body, lease, now)
+        self._seen = seen = first_seen(self._body, lease, now)
         return (
             Anchor(lease.soft_stop_at, seen, lease.soft_stop_at - granted_at),
             Anchor(lease.hard_stop_at, seen, lease.hard_stop_at - granted_at),
@@ -205,7 +260,17 @@ class AgentMind:
             told_to_land_s=told,
             land_ordered=self._orders.land,
             land_reason=self._orders.reason,
+            waiting="" if self._began else self.report.waiting,
+            refusal=self._refusal,
+            age_s=self._age_s(now),
         )
+
+    def _age_s(self, now: Instant) -> float:
+        """Since this lease was first seen on this pod; by the clock that no one sets, if it can."""
+        seen = self._seen
+        if seen.boot_id == now.boot_id:
+            return now.boot - seen.boot
+        return max(0.0, now.wall - seen.wall)
 
     # -- acting -------------------------------------------------------------------------------
 
@@ -295,6 +360,7 @@ class AgentMind:
         if not force and now.boot - self._written_boot < REPORT_EVERY_S:
             return
         self._written_boot = now.boot
+        self._note_kept(now)
         self.report = replace(
             self.report,
             at=now.wall,
@@ -340,6 +406,7 @@ class GuardMind:
                 first_seen(self._anchors, lease, now),
                 lease.hard_stop_at - lease.granted_at,
             )
+        held = lease is not None and lease.hold
         if told:
             return self._end("terminated")
         if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:
@@ -347,8 +414,11 @@ class GuardMind:
         if self._agent_known and not agent_runs:
             self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S
         if not self._agent_known:
-            if result is not None or agent_done:
+            done = result is not None or agent_done
+            if done and not held:
                 return self._end("its work is done")
+            if done:
+                return self.WATCH  # until the hard stop: the controller has still to pull from it
             if now.boot >= self._restart_boot:
                 self._agent_known = True
                 return self.START

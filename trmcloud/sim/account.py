@@ -7,15 +7,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError
+from trmcloud.core.errors import (
+    AmbiguousCreate,
+    CheckpointError,
+    LinkError,
+    NoCapacity,
+    ProviderError,
+)
 from trmcloud.core.money import Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.providers import traits_of
-from trmcloud.ports import PodRequest
+from trmcloud.ports import PodRequest, Progress, StageItem
 from trmcloud.sim.habits import STALE_LIST_S, Habits
 from trmcloud.sim.pod import SimPod
 
@@ -33,7 +39,8 @@ class Rented:
         self, account: Account, pod_id: str, request: PodRequest, rate_micros: int, at: float
     ) -> None:
         self.account, self.pod_id, self.name = account, pod_id, request.name
-        self.run_id, self.gpus = request.lease.run_id, request.gpus
+        self.run_id = request.lease.run_id
+        self.gpus = self.gpus_wanted = request.gpus
         self.created_at = self._since = at
         self.rate_micros = self.agreed_micros = rate_micros
         self._before_micros = 0
@@ -185,6 +192,7 @@ class Account:
         rented.ended_by = rented.ended_by or by
         rented.pod.stop()
         self.living.remove(rented)
+        world.files.lose_pod(rented.run_id, pod_id=rented.pod_id)
         if world.knobs.storage_tail_micros:
             rented.storage_micros += world.knobs.storage_tail_micros
             world.felt("32")
@@ -195,15 +203,13 @@ class Account:
         world.check.pod_ended(rented)
         world.poke()
 
-    def end_from_inside(self, rented: Rented, *, bare: bool = False) -> None:
-        """What the pod's own processes can do about themselves. ``bare``: no guardian is left."""
+    def end_from_inside(self, rented: Rented) -> None:
+        """What the pod's own processes can do about themselves."""
         how, world = self.habits.self_ends, self.world
         if how == "exit":
             if not rented.pod.trainers_alive:
                 self.end(rented, rented.ended_by or "agent")
-        elif not bare and (
-            how == "shutdown" or (how == "api" and world.knobs.pod_api_works(world.queue.now))
-        ):
+        elif how == "shutdown" or (how == "api" and world.knobs.pod_api_works(world.queue.now)):
             self.delete(rented, rented.ended_by or "guardian")
         elif self.habits.idle_stop_s:
             world.queue.after(
@@ -366,6 +372,42 @@ class SimLink:
             return None
         return report
 
+    def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
+        pod = self._reached(pod_name)
+        if pod.world.knobs.pod_disk_full:
+            pod.world.felt("47")
+            raise LinkError("no room on the pod's disk")
+        pod.staged = True
+        pod.poke()
+
+    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+        pod = self._reached(pod_name)
+        for manifest in pod.world.files.on_pod(run_id, pod.rented.pod_id):
+            if (manifest.phase, manifest.step) == (kept.phase, kept.step):
+                return manifest
+        raise CheckpointError(f"{kept.phase}/{kept.step} is not there any more")
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Progress,
+    ) -> None:
+        pod = self._reached(pod_name)
+        world = pod.world
+        if world.knobs.fetch_fails:
+            world.felt(world.knobs.fetch_fails.pop(0))
+            raise LinkError("the copy was cut off")
+        world.files.bring_home(run_id, pod.rented.pod_id, manifest)
+
+    def _reached(self, pod_name: str) -> SimPod:
+        pod = self._pod(pod_name)
+        if pod is None or not pod.running:
+            raise LinkError("the pod cannot be reached")
+        return pod
+
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         self._process.cross("orders")
         pod = self._pod(pod_name)
@@ -374,18 +416,3 @@ class SimLink:
         if pod.orders is None or orders.epoch >= pod.orders.epoch:
             pod.orders = orders
             pod.poke()
-
-    def stage(
-        self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
-    ) -> None:
-        """Nothing to do: simulated pods hold what they need."""
-
-    def pull(
-        self,
-        pod_name: str,
-        run_id: str,
-        manifest: CheckpointManifest,
-        names: Sequence[str],
-        progress: Callable[[int, int], None],
-    ) -> None:
-        """Nothing to do: simulated checkpoints lie where every process sees them."""

@@ -4,8 +4,8 @@ I1 money · I2 no orphan · I3 checkpoints · I4 ledger = bill · I5 one pod per
 before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 (bit-exact resume) is
 the trainer's own test.
 
-``exposure`` has the one predicate for time in which no layer could act: the promise counts the other
-time, and the bill may exceed a budget by at most rate × exposed.
+``exposure`` has the one predicate for time in which no layer could act: the promise counts the
+other time, and the bill may exceed a budget by at most rate × exposed.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class _Story:
         epoch = world.ledger.open_run(wish.run_id, planned, wish.plan.reservation, who, at)
         process.drive(RunDriver(world, wish.run_id, epoch))
         if wish.detached:
-            process.stop_when = lambda run: run.state is State.RUNNING
+            process.stop_when = lambda run: run.trains
 
     def _user(self, act: Callable[[Process], object]) -> object:
         """One command, from start to end."""
@@ -222,7 +222,7 @@ class _Story:
             return
         kept = sim.files.checkpoints[wish.run_id]
         found = next(c for c in kept if c.manifest.label == manifest.label)
-        rivals = [c for c in kept if c.readable and c.manifest.phase == manifest.phase]
+        rivals = [c for c in kept if c.readable and c.home and c.manifest.phase == manifest.phase]
         scores = [c.manifest.val_bpb for c in rivals if c.manifest.val_bpb is not None]
         if scores and manifest.val_bpb != min(scores):
             sim.check.fail("I3", f"{manifest.label} is not the best of {wish.run_id}")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _TICK_S = 0.5
 _COARSE_S = 1800.0
 _HUNG_LOOK_S = 60.0
+_LINGER_S = 20.0
+_AWAIT_S = 300.0
+_INSTALL_S = (5.0, 60.0)
 
 
 class AgentKilled(BaseException):
@@ -59,6 +62,8 @@ class SimPod:
         self.running = False
         self.ending = False
         self.agent_done = False
+        self.staged = not lease.ready_within_s
+        self.ready_at = 0.0
         self.cross: Callable[[str], None] = lambda point: None
         self._pids = 100
         self._agent_event = self._guard_event = Entry(0.0, None)
@@ -69,6 +74,8 @@ class SimPod:
         if self.rented.ended or self.rented.deleting:
             return
         self.running = True
+        if not self.staged:
+            self.ready_at = self.world.queue.now + self.world.rng.uniform(*_INSTALL_S)
         self.world.say(f"{self.rented.pod_id} boots")
         self.guard = GuardMind(SimBody(self))
         self.look_guard()
@@ -93,6 +100,8 @@ class SimPod:
             self.report = self.durable_report = None
             self.anchor = None
             self.orders = None
+            self.world.files.lose_pod(self.rented.run_id, pod_id=self.rented.pod_id)
+            self.staged = not self.lease.ready_within_s
         self.trainer_note = None
         self.trainer = None
         self.ending = False
@@ -231,14 +240,11 @@ class SimPod:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
                 self.agent_done = True
-                grace_s = traits_of(self.rented.account.habits.provider).end_grace_s
-                self.rented.land_by = min(self.rented.land_by, self.world.queue.now + grace_s)
-                self.agent = None
+                if not agent.lease.hold:
+                    grace_s = traits_of(self.rented.account.habits.provider).end_grace_s
+                    self.rented.land_by = min(self.rented.land_by, self.world.queue.now + grace_s)
                 self.world.poke()
-                self._guard_after(0.25)
-                if self.guard is None:
-                    # Nobody is left to end the pod by its processes but the provider's habit.
-                    self.rented.account.end_from_inside(self.rented, bare=True)
+                self._linger()
                 return
         except AgentKilled:
             self.world.say(f"{self.rented.pod_id} agent is killed")
@@ -249,6 +255,29 @@ class SimPod:
         if changed:
             self.world.poke()
         self._tick_after(_TICK_S if changed else self._next_tick_s())
+
+    def _linger(self) -> None:
+        """The agent's work is done: it leaves, or stays for what only it can still do."""
+        agent = self.agent
+        if agent is None or not self.running:
+            return
+        if self._stopped():
+            self._linger_after(self.stopped_until - self.world.queue.now)
+            return
+        try:
+            stays = agent.linger()
+        except AgentKilled:
+            stays = False
+        if not stays:
+            self.agent = None
+            self._guard_after(0.25)
+        elif self.running:
+            hard = agent.lease.hard_stop_at - self.machine.now().wall
+            self._linger_after(max(_LINGER_S, min(hard + 0.1, _COARSE_S)))
+
+    def _linger_after(self, seconds: float) -> None:
+        self._agent_event.cancel()
+        self._agent_event = self.world.queue.after(seconds, self._linger)
 
     def _next_tick_s(self) -> float:
         """Until something that the agent looks at will have changed."""
@@ -263,6 +292,12 @@ class SimPod:
             ):
                 if due > wall - 0.1:
                     wait = min(wait, due - wall + 0.1)
+            if self.agent.report.waiting:
+                if not self.staged or self.ready_at > now:
+                    left_s = self.ready_at - now  # files that arrive poke it
+                    wait = min(wait, left_s if left_s > 0 else _AWAIT_S)
+                else:
+                    wait = 0.0
         if trainer is not None:
             if trainer.ends_at is not None and trainer.killed_at is None:
                 if trainer.ends_at >= now:
@@ -393,6 +428,32 @@ class SimBody:
             trainer.kill(pod.world.queue.now)
         pod.save_now()
         pod.trainers_alive.clear()
+
+    def prepared(self, now: Instant) -> tuple[str, str]:
+        pod = self._pod
+        wanted = pod.rented.gpus_wanted
+        if pod.rented.gpus != wanted:
+            pod.world.felt("29")
+            return "", f"{pod.rented.gpus} GPUs where {wanted} were rented"
+        if pod.world.queue.now < pod.ready_at:
+            return "installing", ""
+        return ("", "") if pod.staged else ("files", "")
+
+    def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
+        pod = self._pod
+        pod.save_now()
+        run_id = pod.lease.run_id
+        on_pod = pod.world.files.on_pod(run_id, pod.rented.pod_id)
+        return tuple(contract.Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb) for m in on_pod)
+
+    def guarded(self) -> bool:
+        return self._pod.guard is not None
+
+    def end_pod(self) -> bool:
+        rented = self._pod.rented
+        rented.ended_by = rented.ended_by or "agent"
+        rented.account.end_from_inside(rented)
+        return rented.account.habits.self_ends == "exit"
 
     def log(self, text: str) -> None:
         self._pod.world.say(f"{self._pod.rented.pod_id} agent: {text}")

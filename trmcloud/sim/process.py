@@ -26,12 +26,14 @@ from trmcloud.core.money import Usd
 from trmcloud.core.run_state import RunState, State
 from trmcloud.ports import ControllerId, Driver
 from trmcloud.sim.account import SimCompute, SimLink
+from trmcloud.sim.hands import SimWorkers
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry
 
 if TYPE_CHECKING:
     from trmcloud.sim.world import SimWorld
 
+_HELD_LONG_S = 600.0
 _QUICK_S, _SLOW_S, _COARSE_S = 1.0, 30.0, 1800.0
 _NOTE: Mapping[str, Any] = {"data_dir": "/sim/data", "initial_weights": ""}
 
@@ -66,6 +68,8 @@ class Process:
             who=self.who,
             is_alive=self._is_alive,
             project=project,
+            workers=SimWorkers(self),
+            stage_items=lambda run, plan, generation: (),
             read_note=lambda run_id: _NOTE,
         )
         world.processes.append(self)
@@ -176,6 +180,10 @@ class Process:
 
     def _slowest_s(self, run: RunState) -> float:
         """Looks in between would find nothing: whatever changes in the world pokes."""
+        if run.state is State.ENDING and run.result_at is not None:
+            # Held for what cannot be copied now: for hours, where the link is down for so long.
+            since = self.machine.now().wall - run.result_at
+            return _SLOW_S if since < _HELD_LONG_S else _HELD_LONG_S
         if run.state in (State.RENTING, State.BOOTING, State.ENDING) or run.stop is not None:
             return _SLOW_S
         if self.sim.unsettled():

@@ -122,7 +122,8 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
                 parts_s={"compile": compile_s, "training": steps * step_s},
             )
         )
-    plan = make_plan(rng, provider, rate, tuple(phases), binds=rng.random() < 0.5)
+    binds, volume = rng.random() < 0.5, rng.random() < 0.5
+    plan = make_plan(rng, provider, rate, tuple(phases), binds=binds, volume=volume)
     return Wish(
         run_id=f"r-{number}{rng.getrandbits(20):05x}",
         at_s=at_s,
@@ -137,7 +138,13 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
 
 
 def make_plan(
-    rng: random.Random, provider: str, rate: Usd, phases: tuple[PhasePlan, ...], *, binds: bool
+    rng: random.Random,
+    provider: str,
+    rate: Usd,
+    phases: tuple[PhasePlan, ...],
+    *,
+    binds: bool,
+    volume: bool,
 ) -> Plan:
     """A plan as ``planning`` makes them: stops, landing reserve, storage and worst case."""
     traits = traits_of(provider)
@@ -184,7 +191,8 @@ def make_plan(
         )
         for index in range(2)
     ]
-    spec = RunSpec(recipe="trm", phases=tuple(p.name for p in phases), hardware="8xSIM")
+    names = tuple(p.name for p in phases)
+    spec = RunSpec(recipe="trm", phases=names, hardware="8xSIM", volume=volume)
     return Plan(
         id="p-51a0",
         created_at=0.0,
@@ -195,7 +203,7 @@ def make_plan(
         launchable=tuple(c.id for c in made),
         recommended_id="c0",
         reservation=worst,
-        survives="a network volume",
+        survives="a network volume" if volume else "what is pulled",
         limits={},
         offers_total=2,
     )

@@ -19,6 +19,10 @@ class Checkpoint:
     true_bpb: float
     readable: bool = True
     """Whether the manifest itself can be read."""
+    pod_id: str = ""
+    """The pod on whose own disk it lies; '' where it lies on what outlives pods."""
+    home: bool = True
+    """Whether there is a copy where the run's files are kept."""
 
     @property
     def whole(self) -> bool:
@@ -68,6 +72,29 @@ class SimFiles:
             kept.remove(old)
         kept.append(made)
 
+    def on_pod(self, run_id: str, pod_id: str) -> list[CheckpointManifest]:
+        """What a pod's agent lists of its own disk."""
+        kept = self.checkpoints.get(run_id, ())
+        return [c.manifest for c in kept if c.pod_id == pod_id and c.readable]
+
+    def bring_home(self, run_id: str, pod_id: str, wanted: CheckpointManifest) -> None:
+        """The copy is verified: bits that are not what the manifest says stay where they are."""
+        for made in self.checkpoints.get(run_id, ()):
+            if made.manifest == wanted and made.pod_id == pod_id:
+                if not made.whole:
+                    raise CheckpointError(f"{wanted.label} is not what its manifest says")
+                made.home = True
+                return
+        raise CheckpointError(f"{wanted.label} is not there any more")
+
+    def lose_pod(self, run_id: str, *, pod_id: str) -> None:
+        """A pod's own disk ends with it; copies remain."""
+        kept = self.checkpoints.get(run_id, [])
+        kept[:] = [c for c in kept if c.pod_id != pod_id or c.home]
+        for made in kept:
+            if made.pod_id == pod_id:
+                made.pod_id = ""
+
     def whole(self, run_id: str, phase: str) -> list[Checkpoint]:
         kept = self.checkpoints.get(run_id, ())
         return [c for c in kept if c.manifest.phase == phase and c.whole]
@@ -90,7 +117,8 @@ class SimFiles:
 
     def manifests(self, run_id: str) -> Sequence[CheckpointManifest]:
         self.refresh(run_id)
-        return [c.manifest for c in self.checkpoints.get(run_id, ()) if c.readable]
+        kept = self.checkpoints.get(run_id, ())
+        return [c.manifest for c in kept if c.readable and c.home]
 
     def damaged(self, run_id: str) -> Sequence[tuple[str, str]]:
         kept = self.checkpoints.get(run_id, ())
@@ -105,14 +133,16 @@ class SimFiles:
     ) -> None:
         kept = self.checkpoints.get(manifest.run_id, ())
         found = next((c for c in kept if c.manifest.label == manifest.label), None)
-        if found is None:
+        if found is None or not found.home:
             raise CheckpointError(f"{manifest.label} is missing")
         if found.bits != manifest.sha256:
             raise CheckpointError(f"{manifest.label} is damaged")
 
     def delete(self, manifest: CheckpointManifest) -> None:
         kept = self.checkpoints.get(manifest.run_id, [])
-        kept[:] = [c for c in kept if c.manifest.label != manifest.label]
+        kept[:] = [c for c in kept if c.manifest.label != manifest.label or c.pod_id]
+        for made in kept:
+            made.home = made.home and made.manifest.label != manifest.label
 
     def folder_of(self, manifest: CheckpointManifest) -> str:
         return f"/sim/{manifest.run_id}/{manifest.label}"

@@ -272,6 +272,8 @@ class SimWorld:
             self.felt("53")
         manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, len(kept))
         made = Checkpoint(manifest, manifest.sha256, true_bpb)
+        if rented.pod.lease.hold or not self._on_volume(rented):
+            made.pod_id, made.home = rented.pod_id, False
         damage = self.knobs.next_damages.pop(0) if self.knobs.next_damages else ""
         if damage:
             self.felt(damage)
@@ -280,6 +282,11 @@ class SimWorld:
             else:
                 made.bits = made.bits[::-1] if damage == "45" else ""
         self.files.add(run_id, made)
+
+    def _on_volume(self, rented: Rented) -> bool:
+        """Whether checkpoints lie on what outlives the pod."""
+        local = rented.account.habits.self_ends == "exit"
+        return local or self.truths[rented.run_id].plan.spec.volume
 
     def _save_all(self, run_id: str) -> None:
         for rented in self.living():

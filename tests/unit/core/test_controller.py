@@ -22,7 +22,7 @@ from trmcloud.core.controller import (
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill, Observation, PodSeen
-from trmcloud.core.plan import Candidate, Plan
+from trmcloud.core.plan import Candidate, Interval, Plan
 from trmcloud.core.pod_contract import AgentReport, PhaseReport, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
 from trmcloud.core.run_state import Outcome, RunState, State, apply_event, fold
@@ -41,6 +41,9 @@ TRAITS = ProviderTraits(
 )
 
 
+STARTUP_S = Interval(20.0, 60.0, 120.0)
+
+
 @dataclass(frozen=True)
 class StubPhase:
     name: str
@@ -57,12 +60,21 @@ class StubCandidate:
     hard_stop_s: float = 3000.0
     landing_s: float = 100.0
     storage: Usd = ZERO
+    startup_s: Interval = STARTUP_S
     phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))
+
+
+@dataclass(frozen=True)
+class StubSpec:
+    """``volume``: checkpoints outlive the pod without anybody there to pull them."""
+
+    volume: bool = True
 
 
 @dataclass(frozen=True)
 class StubPlan:
     candidates: tuple[StubCandidate, ...]
+    spec: StubSpec = StubSpec()
 
     @property
     def launchable(self) -> tuple[str, ...]:
@@ -404,8 +416,10 @@ def test_without_an_agent_by_the_boot_deadline_the_pod_is_ended() -> None:
     (action,) = ask(run, AT + 310, pods=[the_pod(run)]).actions
     assert (action.verb, action.pod_id) == (TERMINATE, "id-1")
     assert "no agent within 300 s" in action.reason
-    run, _ = follow(run, AT + 400, pods=[the_pod(run, status="gone", ended_at=AT + 390)])
-    run, _ = follow(run, AT + 500, bill=Bill("id-1", Usd("0.39"), final=True))
+    alone = StubPlan((FIRST,))
+    gone = the_pod(run, status="gone", ended_at=AT + 390)
+    run, _ = follow(run, AT + 400, pods=[gone], plan=alone)
+    run, _ = follow(run, AT + 500, bill=Bill("id-1", Usd("0.39"), final=True), plan=alone)
     assert (run.outcome, run.settled) == (Outcome.LOST, Usd("0.39"))
 
 

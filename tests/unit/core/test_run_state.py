@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.Closed: ev.Closed("finished"),
         ev.Reopened: ev.Reopened(Usd(20)),
         ev.PlanRevised: ev.PlanRevised("c2", "the first is out of stock"),
+        ev.Pulled: ev.Pulled(generation, "fast", 9, "ab" * 32),
         ev.Fetched: ev.Fetched("fast", 9, "ab" * 32, "/home/ada/best"),
     }[kind]
 
@@ -197,10 +199,43 @@ def test_the_first_wish_to_stop_counts() -> None:
     assert (again.stop, again.stop_at) == (run.stop, run.stop_at)
 
 
-def test_a_reservation_remembers_which_generation_it_begins_with() -> None:
+def test_a_reopened_run_remembers_which_generation_it_begins_with() -> None:
     assert RunState("r1").first_generation == run_of(*RENTING).first_generation == 1
     assert run_of(*RENTING, ev.PodNotMade, ev.PodIntended).first_generation == 1
-    assert run_of(*SETTLED, ev.Reserved).first_generation == 2
+    assert run_of(*SETTLED, ev.Reserved).first_generation == 1
+    assert run_of(*CLOSED, ev.Reopened, ev.Reserved).first_generation == 2
+
+
+def test_the_next_machine_begins_without_the_last_ones_result() -> None:
+    run = run_of(*SETTLED, ev.Reserved)
+    assert (run.result, run.result_at, run.message) == (None, None, "")
+    assert (run.reserved, run.reservation) == (Usd(5), Usd(5))
+    assert run_of(*SETTLED).reservation == Usd(5)
+
+
+def test_what_was_pulled_is_known_by_its_hash() -> None:
+    assert run_of(*RUNNING, ev.Pulled).pulled == {("fast", 9): "ab" * 32}
+
+
+def test_a_pod_trains_alone_once_its_files_are_there() -> None:
+    def staged(run: RunState) -> RunState:
+        done = ev.ActionFinished("r1/g1/stage/1", "stage", "")
+        return apply_event(run, ev.Record(9, "r1", 1, AT + 30, done))
+
+    here = run_of(*RUNNING)
+    assert here.trains
+    rented = replace(here, generations=(replace(here.generations[0], provider="runpod"),))
+    assert not rented.trains
+    assert staged(rented).trains
+    assert staged(rented).generations[0].staged_at == AT + 30
+    assert not staged(run_of(*BOOTING)).trains
+
+
+def test_a_refused_machine_is_marked() -> None:
+    run = run_of(*RUNNING)
+    unfit = ev.ResultKnown("unfit", "4 GPUs where 8 were rented")
+    run = apply_event(run, ev.Record(9, "r1", 1, AT + 30, unfit))
+    assert run.generations[0].unfit == "4 GPUs where 8 were rented"
 
 
 def test_a_refused_generation_costs_nothing_and_keeps_the_reservation() -> None:

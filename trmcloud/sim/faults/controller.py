@@ -165,7 +165,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "1": ("killed before the intent", _kill_at("PodIntended.before", "open.before")),
     "2": ("killed after the intent", _kill_at("PodIntended.after", "open.after")),
     "3": ("killed after the create, before its id", _kill_at("create.after", "create.before")),
-    "4": ("killed in the middle of a fetch", _kill_at("fetch.mid")),
+    "4": ("killed in the middle of a copy", _kill_at("fetch.mid", "work.mid")),
     "5": ("killed before the delete", _kill_at("terminate.before", "ResultKnown.after")),
     "6": ("killed between delete and settlement", _kill_at("terminate.after", "PodGone.after")),
     "7": ("laptop asleep", _asleep),

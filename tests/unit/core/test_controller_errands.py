@@ -1,0 +1,231 @@
+"""``decide``: what is sent to a rented pod, what is brought home, and who is tried next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.core.test_controller import (
+    AT,
+    FIRST,
+    PLAN,
+    RESERVATION,
+    SECOND,
+    StubPlan,
+    StubSpec,
+    a_report,
+    apply,
+    ask,
+    booting,
+    follow,
+    running,
+    stopped,
+    the_pod,
+)
+from trmcloud.core import events as ev
+from trmcloud.core.controller import PULL, TERMINATE, Action
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.observation import Bill
+from trmcloud.core.pod_contract import Kept
+from trmcloud.core.run_state import STAGE, Outcome, RunState, State
+from trmcloud.core.safekeeping import MOST_PULLS
+
+PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
+EARLY = Kept("fast", 40, "aa" * 32, 1000, 2.5)
+BEST = Kept("fast", 80, "bb" * 32, 1000, 2.0)
+LATEST = Kept("fast", 120, "cc" * 32, 1000, 2.1)
+
+
+def actions(run: RunState, now: float, **seen: Any) -> list[tuple[str, str]]:
+    report = a_report(run, **seen.pop("report", {}))
+    decision = ask(run, now, pods=[the_pod(run)], report=report, plan=PULLED, **seen)
+    assert decision.events == ()
+    return [(action.verb, action.id) for action in decision.actions]
+
+
+def started(run: RunState, action_id: str, verb: str, at: float) -> RunState:
+    return apply(run, ev.ActionStarted(action_id, verb), at=at)
+
+
+# -- sending -----------------------------------------------------------------------------------
+
+
+def test_an_agent_that_waits_for_files_is_sent_them() -> None:
+    run = running()
+    assert actions(run, AT + 30, report={"waiting": "files"}) == [(STAGE, "r1/g1/stage/1")]
+    for waiting in ("", "checking", "installing"):
+        assert actions(run, AT + 30, report={"waiting": waiting}) == []
+
+
+def test_what_a_worker_carries_is_not_started_twice() -> None:
+    run = started(running(), "r1/g1/stage/1", STAGE, AT + 30)
+    carried = frozenset({"r1/g1/stage/1"})
+    assert actions(run, AT + 900, report={"waiting": "files"}, in_flight=carried) == []
+
+
+def test_what_died_with_its_controller_is_begun_again() -> None:
+    run = started(running(), "r1/g1/stage/1", STAGE, AT + 30)
+    assert actions(run, AT + 31, report={"waiting": "files"}) == []
+    assert actions(run, AT + 33, report={"waiting": "files"}) == [(STAGE, "r1/g1/stage/2")]
+
+
+def test_files_that_arrived_are_sent_again_only_to_one_that_lost_them() -> None:
+    run = started(running(), "r1/g1/stage/1", STAGE, AT + 30)
+    run = apply(run, ev.ActionFinished("r1/g1/stage/1", STAGE, ""), at=AT + 60)
+    waits = {"waiting": "files"}
+    assert actions(run, AT + 70, report={**waits, "at": AT + 59}) == []
+    assert actions(run, AT + 200, report={**waits, "at": AT + 190}) == [(STAGE, "r1/g1/stage/2")]
+
+
+def test_nothing_is_sent_to_a_run_that_shall_stop() -> None:
+    run = stopped(running(), AT + 25)
+    verbs = [verb for verb, _ in actions(run, AT + 30, report={"waiting": "files"})]
+    assert STAGE not in verbs
+
+
+# -- bringing home -----------------------------------------------------------------------------
+
+
+def test_the_best_is_pulled_before_the_latest_and_the_rest_not_at_all() -> None:
+    run = running()
+    kept = {"kept": (EARLY, BEST, LATEST)}
+    assert actions(run, AT + 30, report=kept) == [(PULL, "r1/g1/pull-fast-80-bbbbbbbb/1")]
+    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256), at=AT + 40)
+    assert actions(run, AT + 50, report=kept) == [(PULL, "r1/g1/pull-fast-120-cccccccc/1")]
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256), at=AT + 60)
+    assert actions(run, AT + 70, report=kept) == []
+
+
+def test_other_bits_of_the_same_step_are_pulled_again() -> None:
+    run = apply(running(), ev.Pulled(1, "fast", 80, "dd" * 32), at=AT + 40)
+    assert actions(run, AT + 50, report={"kept": (BEST,)}) == [
+        (PULL, "r1/g1/pull-fast-80-bbbbbbbb/1")
+    ]
+
+
+def test_one_checkpoint_is_pulled_at_a_time() -> None:
+    flying = frozenset({"r1/g1/pull-fast-80-bbbbbbbb/1"})
+    assert actions(running(), AT + 30, report={"kept": (LATEST,)}, in_flight=flying) == []
+
+
+def test_a_score_that_is_none_is_never_the_best() -> None:
+    unscored = replace(EARLY, val_bpb=None)
+    found = actions(running(), AT + 30, report={"kept": (unscored, LATEST)})
+    assert found == [(PULL, "r1/g1/pull-fast-120-cccccccc/1")]
+
+
+def test_on_a_volume_or_at_home_nothing_is_pulled() -> None:
+    run = running()
+    report = a_report(run, kept=(BEST, LATEST))
+    assert ask(run, AT + 30, pods=[the_pod(run)], report=report, plan=PLAN).actions == ()
+
+
+def ending(kept: tuple[Kept, ...]) -> RunState:
+    run = running()
+    report = a_report(run, result="finished", kept=kept)
+    run, _ = follow(run, AT + 100, pods=[the_pod(run)], report=report, plan=PULLED)
+    assert run.state is State.ENDING
+    return run
+
+
+def test_a_pod_stays_until_its_checkpoints_are_here() -> None:
+    done = {"result": "finished", "kept": (BEST, LATEST)}
+    run = ending((BEST, LATEST))
+    late = AT + 2000
+    assert [verb for verb, _ in actions(run, late, report=done)] == [PULL]
+    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256), at=AT + 110)
+    assert [verb for verb, _ in actions(run, late, report=done)] == [PULL]
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256), at=AT + 120)
+    # At once: there is nobody else to end it.
+    assert [verb for verb, _ in actions(run, AT + 121, report=done)] == [TERMINATE]
+
+
+def test_one_that_cannot_be_heard_stays_until_its_hard_stop() -> None:
+    run = ending((BEST,))
+    pods = [the_pod(run)]
+    assert ask(run, AT + 2999, pods=pods, plan=PULLED).actions == ()
+    (action,) = ask(run, AT + 3000, pods=pods, plan=PULLED).actions
+    assert (action.verb, action.reason) == (TERMINATE, "hard stop")
+
+
+def test_the_hard_stop_waits_for_no_copy() -> None:
+    run = ending((BEST,))
+    done = {"result": "finished", "kept": (BEST,)}
+    assert actions(run, AT + 3000, report=done)[0][0] == TERMINATE
+
+
+def test_a_checkpoint_that_cannot_be_copied_is_given_up() -> None:
+    run = ending((BEST,))
+    done = {"result": "finished", "kept": (BEST,)}
+    now = AT + 110.0
+    for attempt in range(1, MOST_PULLS + 1):
+        found = actions(run, now, report=done)
+        assert found == [(PULL, f"r1/g1/pull-fast-80-bbbbbbbb/{attempt}")]
+        run = started(run, found[0][1], PULL, now)
+        run = apply(run, ev.ActionFailed(found[0][1], PULL, "error", "torn"), at=now + 1)
+        now += 60
+    assert [verb for verb, _ in actions(run, now, report=done)] == [TERMINATE]
+
+
+def test_left_alone_its_agent_ends_it_and_nobody_is_waited_for() -> None:
+    run = replace(ending((BEST,)), detached=True)
+    done = {"result": "finished", "kept": (BEST,)}
+    assert [verb for verb, _ in actions(run, AT + 110, report=done)] == [PULL]
+    assert actions(run, AT + 200, report=done)[0][0] == TERMINATE
+
+
+# -- the next machine --------------------------------------------------------------------------
+
+
+def settled(run: RunState, at: float, seconds: float) -> tuple[RunState, tuple[Action, ...]]:
+    """Its pod ended ``seconds`` after it was made, and the bill has come."""
+    gone = the_pod(run, status="gone", ended_at=AT + seconds)
+    bill = Bill("id-1", cost(FIRST.rate, seconds), final=True)
+    return follow(run, at, pods=[gone], bill=bill)
+
+
+def unfit() -> RunState:
+    run = running()
+    report = a_report(run, result="unfit", message="4 GPUs where 8 were rented")
+    run, _ = follow(run, AT + 30, pods=[the_pod(run)], report=report)
+    return run
+
+
+@pytest.mark.parametrize("run", [booting(), unfit()], ids=["it never answered", "wrong GPUs"])
+def test_where_no_machine_came_the_next_candidate_is_tried_with_what_is_left(
+    run: RunState,
+) -> None:
+    run, _ = settled(run, AT + 500, 400.0)
+    assert run.state is State.RENTING
+    assert [g.candidate_id for g in run.generations] == ["first", "second"]
+    assert run.reserved == RESERVATION - cost(FIRST.rate, 400.0)
+    assert run.reserved + run.settled == RESERVATION
+    second = run.generations[-1]
+    bought_s = (RESERVATION.micros - 400_000) / 500 - 30.0
+    assert second.hard_stop_at - (AT + 500) == pytest.approx(min(3000.0, bought_s), abs=0.01)
+
+
+def test_where_the_last_candidate_is_unfit_too_the_run_says_so() -> None:
+    run = unfit()
+    run, _ = settled(run, AT + 500, 400.0)
+    run = apply(run, ev.PodUp(2, "id-2", SECOND.rate), ev.AgentUp(2), at=AT + 520)
+    run = apply(run, ev.ResultKnown("unfit", "no GPU at all"), at=AT + 530)
+    gone = the_pod(run, pod_id="id-2", status="gone", ended_at=AT + 540)
+    bill = Bill("id-2", Usd("0.01"), final=True)
+    run, _ = follow(run, AT + 600, pods=[gone], bill=bill)
+    assert (run.outcome, run.message) == (Outcome.UNFIT, "no GPU at all")
+
+
+def test_with_too_little_left_the_next_is_not_tried() -> None:
+    run = booting()
+    run, _ = settled(run, AT + 3000, 2960.0)
+    assert run.outcome is Outcome.LOST
+
+
+def test_nor_after_a_stop_nor_after_a_machine_that_trained() -> None:
+    run, _ = settled(stopped(booting(), AT + 15), AT + 500, 400.0)
+    assert run.outcome is Outcome.STOPPED
+    run, _ = settled(running(), AT + 500, 400.0)
+    assert run.outcome is Outcome.LOST

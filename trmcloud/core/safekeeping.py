@@ -1,0 +1,64 @@
+"""Which checkpoints of a pod must be brought home before it may end.
+
+Of each phase the best by its metric and the latest: the best is what the run is for, the latest is
+what it goes on from. Pure; the controller asks, workers carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from trmcloud.core.hardware import LOCAL
+from trmcloud.core.plan import Plan
+from trmcloud.core.pod_contract import AgentReport, Kept
+from trmcloud.core.run_state import Generation, RunState
+
+MOST_PULLS = 5
+"""So often a checkpoint that cannot be copied is tried before it is given up: damaged on the pod,
+it must not keep the pod alive for nothing."""
+
+
+def is_pulled(plan: Plan, generation: Generation) -> bool:
+    """Whether only what the controller copies survives the generation's pod."""
+    return generation.provider != LOCAL and not plan.spec.volume
+
+
+def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:
+    """What the pod holds of worth and this run has no copy of: best ones first.
+
+    A checkpoint whose copies failed ``MOST_PULLS`` times is passed over.
+    """
+    wanted: list[Kept] = []
+    for phase in dict.fromkeys(kept.phase for kept in report.kept):
+        mine = [kept for kept in report.kept if kept.phase == phase]
+        wanted += _best(mine)
+        latest = max(mine, key=lambda kept: kept.step)
+        if latest not in wanted:
+            wanted.append(latest)
+    return tuple(
+        kept
+        for kept in wanted
+        if run.pulled.get((kept.phase, kept.step)) != kept.sha256
+        and failed_pulls(run, kept) < MOST_PULLS
+    )
+
+
+def pull_name(kept: Kept) -> str:
+    """The part of an action's id that names the checkpoint, its very bits included."""
+    return f"{kept.phase}-{kept.step}-{kept.sha256[:8]}"
+
+
+def failed_pulls(run: RunState, kept: Kept) -> int:
+    number = run.generation.number if run.generation is not None else 0
+    start = f"{run.run_id}/g{number}/pull-{pull_name(kept)}/"
+    return sum(
+        1
+        for action_id, action in run.actions.items()
+        if action_id.startswith(start) and action.failed_kind is not None
+    )
+
+
+def _best(kept: Sequence[Kept]) -> list[Kept]:
+    scored = [k for k in kept if k.val_bpb is not None and isfinite(k.val_bpb)]
+    return [min(scored, key=lambda k: (k.val_bpb, -k.step))] if scored else []
