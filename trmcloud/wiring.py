@@ -18,10 +18,13 @@ from trmcloud.pod import processes
 from trmcloud.ports import ControllerId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from trmcloud.adapters.prices import Source
+    from trmcloud.app.doctor import Finding
     from trmcloud.core.hardware import LocalMachine
+    from trmcloud.core.money import Usd
+    from trmcloud.core.offers import Offer
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -84,3 +87,18 @@ def price_sources(environ: Mapping[str, str]) -> list[Source]:
         lambda now: price_rows(environ, now),
         lambda now: read_skypilot(catalogues(environ)),
     ]
+
+
+def account_checks(
+    environ: Mapping[str, str], rates: Mapping[str, Usd]
+) -> list[Callable[[], Sequence[Finding]]]:
+    """What ``doctor`` asks of each provider; ``rates`` are USD/h of what is meant to be rented."""
+    from trmcloud.adapters.runpod.checkup import check_account
+
+    return [lambda: check_account(environ, rates.get("runpod"))]
+
+
+def known_offers(now: float) -> list[Offer]:
+    from trmcloud.adapters.prices import load_offers
+
+    return load_offers(now, home_dir(os.environ))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,8 +15,13 @@ from typing import NamedTuple
 from trmcloud.app.world import World
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.hardware import LocalMachine
+from trmcloud.core.offers import STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer
 
 _LOW_DISK_BYTES = 5 << 30
+_WEEK_DAYS = 7
+_SAFE_RSYNC = (3, 4, 3)
+"""Older ones let a hostile other side write or read outside the folder they were given."""
+_TOOL_TIMEOUT_S = 5.0
 _EARLIEST_SANE_AT = 1_763_000_000.0
 """A clock before this program was written is wrong."""
 
@@ -32,16 +39,27 @@ def examine(
     build_world: Callable[[], World],
     machine: Callable[[], LocalMachine],
     python_path: Callable[[], Sequence[str]],
+    offers: Callable[[float], Sequence[Offer]] | None = None,
+    accounts: Sequence[Callable[[], Sequence[Finding]]] = (),
 ) -> list[Finding]:
-    """All findings; what cannot be checked is a finding, too."""
+    """All findings; what cannot be checked is a finding, too.
+
+    ``offers`` gives every known offer at an instant (epoch s); each of ``accounts`` looks at one
+    provider's.
+    """
     found = [_python(), _machine(machine()), _bundle(python_path)]
     try:
         world = build_world()
         found += [_home(world), _ledger(world), _disk(world), _clock(world)]
+        if offers is not None:
+            found.append(_prices(offers(world.wall()), world.wall()))
     except TrmcloudError as error:
         found.append(Finding("ledger", "bad", str(error), error.next_step))
     found.append(_extra("train", "torch", "training on this machine"))
     found.append(_extra("train", "tokenizers", "byte-pair tokenizers"))
+    found += [_ssh(), _rsync()]
+    for account in accounts:
+        found += account()
     return found
 
 
@@ -113,3 +131,54 @@ def _extra(extra: str, package: str, purpose: str) -> Finding:
         fix = f"pip install 'trmcloud[{extra}]'"
         return Finding(package, "warn", f"not installed: needed for {purpose}", fix)
     return Finding(package, "ok", version)
+
+
+def _prices(offers: Sequence[Offer], now: float) -> Finding:
+    rented = [offer.age_days(now) for offer in offers if offer.provider == "runpod"]
+    if not rented:
+        return Finding("prices", "warn", "none of RunPod's are known", "trmcloud prices refresh")
+    text = f"RunPod's are {min(rented)} to {max(rented)} days old"
+    if max(rented) > STALE_AFTER_DAYS:
+        text += f"; those beyond {STALE_AFTER_DAYS} are planned {STALE_MARGIN_PERCENT} % dearer"
+    if min(rented) > _WEEK_DAYS:
+        return Finding("prices", "warn", text, "trmcloud prices refresh")
+    return Finding("prices", "ok", text)
+
+
+def _ssh() -> Finding:
+    said = _said("ssh", "-V")
+    if said is None:
+        return Finding("ssh", "warn", "not found: needed to rent", "install OpenSSH's client")
+    return Finding("ssh", "ok", said.split(",")[0])
+
+
+def _rsync() -> Finding:
+    fix = f"install rsync {'.'.join(map(str, _SAFE_RSYNC))} or newer"
+    said = _said("rsync", "--version")
+    if said is None:
+        return Finding("rsync", "warn", "not found: files travel over plain SSH instead", fix)
+    found = re.search(r"version v?(\d+)\.(\d+)\.(\d+)", said)
+    if found is None:
+        return Finding("rsync", "warn", f"its version cannot be read: {said[:60]}", fix)
+    version = tuple(int(part) for part in found.groups())
+    text = ".".join(map(str, version))
+    if version < _SAFE_RSYNC:
+        return Finding("rsync", "warn", f"{text} has known holes towards a hostile pod", fix)
+    return Finding("rsync", "ok", text)
+
+
+def _said(*command: str) -> str | None:
+    """The first line that a tool says of itself; None where there is no such tool."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TOOL_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return lines[0] if lines else ""

@@ -1,15 +1,23 @@
-"""``trmcloud doctor``: check this machine and say what to mend."""
+"""``trmcloud doctor``: check this machine and the accounts it rents with."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from trmcloud.core.money import Usd
+
 
 def command(
+    plan: Annotated[
+        str, typer.Argument(help="A saved plan, to hold against balance and spend limit.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what trmcloud needs here, each with its fix.
@@ -17,9 +25,16 @@ def command(
     Example: trmcloud doctor
     """
     from trmcloud.app.doctor import examine
-    from trmcloud.wiring import build_world, local_machine, python_path
+    from trmcloud.wiring import (
+        account_checks,
+        build_world,
+        known_offers,
+        local_machine,
+        python_path,
+    )
 
-    findings = examine(build_world, local_machine, python_path)
+    checks = account_checks(os.environ, _rates(plan) if plan else {})
+    findings = examine(build_world, local_machine, python_path, known_offers, checks)
     if as_json:
         print(json.dumps([finding._asdict() for finding in findings], indent=1))
     else:
@@ -29,3 +44,16 @@ def command(
             if finding.fix:
                 print(f"    fix: {finding.fix}")
     sys.exit(1 if any(finding.state == "bad" for finding in findings) else 0)
+
+
+def _rates(plan_id: str) -> dict[str, Usd]:
+    """The dearest USD/h that the plan may rent at, by provider."""
+    from trmcloud.app.home import home_dir
+    from trmcloud.app.plans import load
+
+    plan = load(home_dir(os.environ), plan_id, time.time())
+    rates: dict[str, Usd] = {}
+    for candidate in map(plan.candidate, plan.launchable):
+        known = rates.get(candidate.provider)
+        rates[candidate.provider] = max(candidate.rate, known or candidate.rate)
+    return rates
