@@ -26,7 +26,8 @@ ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0
 """RunPod bills every five minutes and does not say when records follow: six of those."""
 NO_RECORDS_S = 6 * 3600.0
-SHORT_S = 120.0
+SHORT_S = 15.0
+"""What ended unseen within this time may lack that much rent in records that look whole."""
 _HOUR_S = 3600.0
 _LOOK_BACK_S = 30 * 86_400.0
 
@@ -73,7 +74,7 @@ class Biller:
         starts_at = min(starts_at, now - 1.0)
         records = [
             record
-            for record in self._api.billing(starts_at=starts_at, ends_at=now, pod_id=pod_id)
+            for record in self._api.billing(starts_at=starts_at, ends_at=now + 1.0, pod_id=pod_id)
             if record.podId == pod_id
         ]
         total = sum((models.usd_exact(max(0.0, r.totalAmount)) for r in records), ZERO)
@@ -106,8 +107,10 @@ def _complete(
         return now - still_since >= NO_RECORDS_S
     if now - still_since >= UNCHANGED_S:
         return True
-    if alive_at is None or sighting.made_at is None or gone_at - alive_at > SHORT_S:
+    began_at = sighting.started_at if sighting.started_at is not None else sighting.made_at
+    if alive_at is None or began_at is None or gone_at - alive_at > SHORT_S:
         return False
     covers = any((record.ends_at or 0.0) >= gone_at for record in records)
-    known_life = cost(sighting.rate, max(0.0, alive_at - sighting.made_at))
+    rate = sighting.rate + pod_disk_rate(sighting.disk_gb)
+    known_life = cost(rate, max(0.0, alive_at - began_at))
     return covers and bool(known_life) and total >= known_life

@@ -246,7 +246,13 @@ class RunPodCompute:
 
     def _note(self, pod: models.Pod, at: float) -> None:
         self._seen.alive(
-            pod.id, pod.name, rate=pod.rate, disk_gb=pod.disk_gb, made_at=pod.made_at, at=at
+            pod.id,
+            pod.name,
+            rate=pod.rate,
+            disk_gb=pod.disk_gb,
+            made_at=pod.made_at,
+            started_at=pod.started_at,
+            at=at,
         )
 
     def _pod_seen(self, pod: models.Pod) -> PodSeen:

@@ -66,6 +66,7 @@ class Pod(_Record):
     status: Lenient[str] = None
     cost: Lenient[float] = None
     createdAt: Lenient[str] = None
+    startedAt: Lenient[str] = None
     dataCenterId: Lenient[str] = None
     gpu: Lenient[Gpu] = None
     ssh: Lenient[Ssh] = None
@@ -86,6 +87,10 @@ class Pod(_Record):
     @property
     def made_at(self) -> float | None:
         return instant(self.createdAt)
+
+    @property
+    def started_at(self) -> float | None:
+        return instant(self.startedAt)
 
 
 class Volume(_Record):

@@ -26,13 +26,15 @@ _WRITE_EVERY_S = 30.0
 
 @dataclass(frozen=True)
 class Sighting:
-    """Epoch seconds by this machine's clock, ``made_at`` by RunPod's. ``micros`` are per hour."""
+    """Epoch seconds by this machine's clock, ``made_at`` and ``started_at`` by RunPod's; the rate
+    is per hour."""
 
     pod_id: str
     name: str
     rate_micros: int = 0
     disk_gb: int = 0
     made_at: float | None = None
+    started_at: float | None = None
     alive_at: float | None = None
     gone_at: float | None = None
     billed_micros: int | None = None
@@ -61,7 +63,7 @@ class Sightings:
 
     def alive(
         self, pod_id: str, name: str, *, rate: Usd | None, disk_gb: int, made_at: float | None,
-        at: float,
+        started_at: float | None, at: float,
     ) -> Sighting:  # fmt: skip
         """The pod stands in a list at ``at``, whatever was thought of it before."""
         old = self._kept.get(pod_id) or Sighting(pod_id, name)
@@ -74,6 +76,8 @@ class Sightings:
                 rate_micros=micros,
                 disk_gb=disk_gb or old.disk_gb,
                 made_at=made_at if made_at is not None else (old.made_at or at),
+                # A restart is a later start of the same rent.
+                started_at=old.started_at if old.started_at is not None else started_at,
                 alive_at=at,
                 gone_at=None,
             )
@@ -125,7 +129,13 @@ def _read(path: Path) -> Sighting | None:
     try:
         row: Any = json.loads(read_small(path) or "null")
         sighting = Sighting(**row)
-        numbers = (sighting.made_at, sighting.alive_at, sighting.gone_at, sighting.billed_since)
+        numbers = (
+            sighting.made_at,
+            sighting.started_at,
+            sighting.alive_at,
+            sighting.gone_at,
+            sighting.billed_since,
+        )
         sane = all(n is None or isinstance(n, int | float) for n in numbers)
         whole = isinstance(sighting.rate_micros, int) and isinstance(sighting.disk_gb, int)
         billed = sighting.billed_micros is None or isinstance(sighting.billed_micros, int)
