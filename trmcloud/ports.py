@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +157,14 @@ class Compute(Protocol):
         """End the pod; no error where it is gone already."""
 
     def bill(self, pod_id: str) -> Bill | None: ...
+
+
+@runtime_checkable
+class CrossListing(Protocol):
+    """A ``Compute`` whose provider can be asked for its pods in a second way."""
+
+    def cross_listed(self) -> Sequence[PodSeen]:
+        """Pods of the second list that the first one omits."""
 
 
 @dataclass(frozen=True)

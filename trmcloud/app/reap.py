@@ -11,6 +11,7 @@ from trmcloud.core.controller import Orphan, govern
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.pod.files import write_atomic
+from trmcloud.ports import CrossListing
 
 GUARD_NOTE_NAME = "guard.json"
 
@@ -33,10 +34,17 @@ def look(world: World, *, own_only: bool = False) -> Found:
     for provider, compute in world.computes.items():
         try:
             # Listed before the ledger is read: a run launched in between owns its pod.
-            pods = Seen(tuple(compute.list_pods()), world.wall())
+            listed = tuple(compute.list_pods())
         except ProviderError as error:
             unreachable.append((provider, str(error)))
             continue
+        if isinstance(compute, CrossListing) and not own_only:
+            # Not on every sweep of a driver: it is one more question, for what hardly ever is.
+            try:
+                listed += tuple(compute.cross_listed())
+            except ProviderError as error:
+                unreachable.append((provider, f"its second list: {error}"))
+        pods = Seen(listed, world.wall())
         found = govern(world.ledger.read(), pods, world.wall()).orphans
         orphans += [
             (provider, orphan) for orphan in found if not own_only or _is_own(world, orphan)
