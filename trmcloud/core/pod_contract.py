@@ -236,6 +236,19 @@ class Orders:
 
 
 @dataclass(frozen=True)
+class Staged:
+    """``staged.json``, written last by whoever sent the files: all that it names is whole.
+
+    ``code`` is the folder to import the trainer from; ``data`` are folders of prepared data and
+    of weights to start from. Absolute paths.
+    """
+
+    code: str
+    data: tuple[str, ...] = ()
+    version: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
 class PhaseReport:
     """How one phase stands, as the agent sees it."""
 
@@ -348,6 +361,14 @@ def load_heartbeat(text: str | bytes) -> Heartbeat:
 
 def load_lease(text: str | bytes) -> Lease:
     return _load(Lease, text, phases=lambda rows: tuple(_made(PhaseLease, r) for r in rows))
+
+
+def load_staged(text: str | bytes) -> Staged:
+    made = _load(Staged, text, data=lambda rows: tuple(rows) if isinstance(rows, list) else rows)
+    for path in (made.code, *made.data):
+        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise ContractError(f"Staged: {path!r} is no plain absolute path")
+    return made
 
 
 def load_orders(text: str | bytes) -> Orders:
