@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from trmcloud.core.clock import Anchor, Instant
+from trmcloud.core.pod_contract import Lease, PhaseLease, PhaseReport, PodName
 from trmcloud.core.run_state import Outcome
 from trmcloud.pod.mind import AnchorNote, GuardMind
+from trmcloud.ports import PodRequest
 from trmcloud.sim.faults.table import arm_all
+from trmcloud.sim.invariants import Invariants
 from trmcloud.sim.play import Played, play
+from trmcloud.sim.pod import SimPod
 from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.trainer import Shape
+from trmcloud.sim.world import SimWorld, Truth
+
+SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
 
 
 def world(*faults: str, seed: int = 40, provider: str = "runpod", **changes: object) -> Scenario:
@@ -93,3 +102,37 @@ def test_an_agent_that_is_done_is_not_started_again_on_a_full_disk() -> None:
     assert started == GuardMind.START
     ended = guard.look(now, None, agent_runs=False, agent_done=True, **look)  # type: ignore[arg-type]
     assert ended == GuardMind.END
+
+
+def pod_at_work() -> tuple[SimWorld, SimPod]:
+    """A pod of its own world whose trainer has been at work for ten minutes."""
+    wish = replace(world().wishes[0], run_id="r-1")
+    made = SimWorld(random.Random(1), ("runpod",))
+    made.check = Invariants(made)
+    made.check.forgotten = True  # nobody wrote down that this pod was wanted
+    made.truths["r-1"] = Truth(wish.plan, {"fast": SHAPE})
+    start, name = made.queue.now, str(PodName("51a0c0de", "r-1", 1, 1_800_000_000))
+    lease = Lease(
+        "r-1", name, 1, start, start + 80_000, start + 81_000, 1000.0,
+        (PhaseLease("fast", 0.0, 10_000.0, 1.0),), True, 60.0,
+    )  # fmt: skip
+    account = made.accounts["runpod"]
+    pod = account.make(PodRequest(name, "sim", 8, wish.plan.candidates[0].rate, lease, ())).pod
+    made.queue.run_until(start + 1200.0, lambda: None, lambda: None)
+    return made, pod
+
+
+def test_a_killed_agents_trainer_goes_on_though_its_start_was_not_reported() -> None:
+    made, pod = pod_at_work()
+    trainer, report = pod.trainer, pod.report
+    assert trainer is not None
+    assert report is not None
+    assert report.phases[0].state == "running"
+    pod.report = replace(report, phases=(PhaseReport("fast"),))
+    pod.kill_agent()
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert pod.agent is not None
+    assert pod.trainer is trainer
+    assert trainer.runs(made.queue.now)
+    assert pod.agent.report.phases[0].attempts == 1
+    assert made.check.violation is None

@@ -137,9 +137,16 @@ class AgentMind:
         self._trainer = body.read_trainer()
         if self._trainer is not None:
             self._trainer.last_progress_boot = now.boot
+            self._take_up(self._trainer)
         else:
             body.kill_trainer()  # one that a killed agent started and could not note down
         self._written_boot = -1e9
+
+    def _take_up(self, trainer: Trainer) -> None:
+        """One that a killed agent noted down and could not report is its phase's attempt now."""
+        phase = self._phase(trainer.phase)
+        if phase.state != "running" or phase.attempts != trainer.attempt:
+            self._set_running(phase, trainer.attempt, trainer.started_at)
 
     def tick(self) -> None:
         """Look, decide, act, report: once."""
@@ -148,9 +155,11 @@ class AgentMind:
         self._close_ended(now)
         if not self._began:
             self._prepare(now)
+        before = self.report.phases
         act = supervisor.supervise(self.lease, self.report.phases, self._view(now))
         self._carry_out(act, now)
-        self.write_report()
+        # What a phase has come to must not be asked again by an agent that is started anew.
+        self.write_report(force=self.report.phases is not before)
 
     def linger(self) -> bool:
         """After the result: whether to stay and ask again.
@@ -272,6 +281,10 @@ class AgentMind:
             return now.boot - seen.boot
         return max(0.0, now.wall - seen.wall)
 
+    def hard_left_s(self) -> float:
+        """Seconds until the hard stop, by the earlier of both clocks."""
+        return self._anchors[1].seconds_left(self._body.now())
+
     # -- acting -------------------------------------------------------------------------------
 
     def _carry_out(self, act: supervisor.Act, now: Instant) -> None:
@@ -307,13 +320,15 @@ class AgentMind:
         )
         self._body.write_trainer(self._trainer)
         self._body.log(f"started {phase}, attempt {attempt}, {left_s:.0f} s to its deadline")
-        before = self._phase(phase)
+        self._set_running(self._phase(phase), attempt, now.wall)
+
+    def _set_running(self, before: contract.PhaseReport, attempt: int, at: float) -> None:
         self._set_phase(
             replace(
                 before,
                 state="running",
                 attempts=attempt,
-                started_at=before.started_at or now.wall,
+                started_at=before.started_at or at,
                 ended_at=None,
                 outcome=None,
             )
