@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
@@ -47,6 +48,8 @@ class Rented:
         self.ended_at: float | None = None
         self.deleting = False
         self.undeletable_until = 0.0
+        self.refuses_until = 0.0
+        """Until when a delete is answered with an error."""
         self.ended_by = ""
         self.visible_at = at
         self.storage_micros = 0
@@ -64,6 +67,10 @@ class Rented:
         self.landing_s = request.lease.landing_s
         self.surplus = False
         """Whether another pod bore this name before it."""
+        self.shown_at = 0.0
+        """When its run's driver last found it in a list; 0: never."""
+        self.came_too_late = False
+        """Whether it was made later after its request than its provider ever should."""
         self.granted_ahead_s = request.lease.granted_at - at
         self.pod = SimPod(account.world, self, request.lease)
 
@@ -91,6 +98,8 @@ class Account:
         self.world, self.habits = world, habits
         self.pods: dict[str, Rented] = {}
         self.living: list[Rented] = []
+        self.coming: dict[str, float] = {}
+        """Names of pods that were asked for and not made yet, and when they should have been."""
 
     @property
     def lags(self) -> bool:
@@ -99,7 +108,7 @@ class Account:
 
     # -- making -------------------------------------------------------------------------------
 
-    def make(self, request: PodRequest) -> Rented:
+    def make(self, request: PodRequest, *, too_late: bool = False) -> Rented:
         world, rng, now = self.world, self.world.rng, self.world.queue.now
         pod_id = f"{self.habits.provider}-{len(self.pods) + 1}"
         gpus, rate = request.gpus, request.rate.micros
@@ -108,6 +117,7 @@ class Account:
             world.felt("30")
         rented = Rented(self, pod_id, request, rate, now)
         rented.agreed_micros = request.rate.micros
+        rented.came_too_late = too_late
         if world.knobs.wrong_gpus:
             rented.gpus = max(1, gpus // 2)
             world.felt("29")
@@ -158,7 +168,7 @@ class Account:
         if not self.honors_delete(rented):
             world.felt_any("delete")
             return
-        if world.knobs.next_deletes:
+        if world.knobs.next_deletes[:1] not in ([], ["refused"]):
             self._moody_delete(rented, world.knobs.next_deletes.pop(0))
             return
         rented.deleting = True
@@ -167,12 +177,28 @@ class Account:
         world.say(f"{rented.pod_id} is deleted by {by}")
         world.queue.after(world.rng.uniform(*self.habits.delete_s), lambda: self.end(rented, by))
 
+    def refuse(self, rented: Rented) -> None:
+        """A provider that will not delete this one pod now says so.
+
+        Raises:
+            ProviderError
+        """
+        world, now = self.world, self.world.queue.now
+        if world.knobs.next_deletes[:1] == ["refused"] and not rented.ended:
+            world.knobs.next_deletes.pop(0)
+            world.felt("22")
+            world.say(f"{rented.pod_id} is not deleted: refused")
+            rented.undeletable_until = rented.refuses_until = now + world.rng.uniform(30, 900)
+            world.queue.at(rented.refuses_until + 0.1, world.poke)
+        if now < rented.refuses_until:
+            raise ProviderError("409: the pod is being changed")
+
     def _moody_delete(self, rented: Rented, mood: str) -> None:
         """A delete that is not what its answer says."""
         world, now = self.world, self.world.queue.now
         world.felt({"ignored": "20", "404": "21", "stuck": "22"}[mood])
         world.say(f"{rented.pod_id} is not deleted: {mood}")
-        if mood == "404":
+        if mood == "404" and self.lags:
             rented.undeletable_until = now + world.rng.uniform(20, 150)
             rented.visible_at = rented.undeletable_until
         else:
@@ -237,6 +263,7 @@ class SimCompute:
 
     def create(self, request: PodRequest) -> str:
         account, knobs, world = self._account, self._account.world.knobs, self._account.world
+        world.check.truth.asked_for(self._process, request)
         self._process.cross("create.before")
         self._gate("create")
         if knobs.no_capacity_until > world.queue.now:
@@ -250,10 +277,14 @@ class SimCompute:
             account.make(request)
             world.felt("15")
             raise AmbiguousCreate("500 from the provider")
-        if mood == "late":
+        if mood in ("late", "too late"):
             world.felt("16")
             delay_s = world.rng.uniform(20.0, 0.9 * knobs.latest_create_s)
-            world.queue.after(delay_s, lambda: self._late(request))
+            if mood == "too late":
+                delay_s = 2 * knobs.latest_create_s + 5 * delay_s
+            else:
+                account.coming[request.name] = world.queue.now + delay_s
+            world.queue.after(delay_s, lambda: self._late(request, mood))
             raise AmbiguousCreate("the create timed out")
         made = account.make(request)
         if mood == "twice":
@@ -262,8 +293,9 @@ class SimCompute:
         self._process.cross("create.after")
         return made.pod_id
 
-    def _late(self, request: PodRequest) -> None:
-        self._account.make(request)
+    def _late(self, request: PodRequest, mood: str) -> None:
+        self._account.coming.pop(request.name, None)
+        self._account.make(request, too_late=mood == "too late")
 
     def list_pods(self) -> Sequence[PodSeen]:
         account, world = self._account, self._account.world
@@ -301,6 +333,11 @@ class SimCompute:
             ended_at = rented.ended_at if status == "gone" else None
             if ended_at is not None:
                 ended_at += self._process.machine.offset_s
+            driver = self._process.driver
+            ours = driver is not None and driver.run_id == rented.run_id
+            sure = not knobs.list_flickers or now >= rented.created_at + STALE_LIST_S
+            if status != "gone" and ours and sure:
+                rented.shown_at = now
             rate = Usd.from_micros(rented.rate_micros)
             seen.append(PodSeen(rented.pod_id, rented.name, status, rate, ended_at))
         return seen
@@ -319,6 +356,7 @@ class SimCompute:
             rented = None
         if rented is not None:
             account.world.check.terminated(rented, self._process)
+            account.refuse(rented)
             by = "reap" if self._process.kind == "reap" else "controller"
             account.delete(rented, by)
         self._process.cross("terminate.after")
@@ -367,6 +405,11 @@ class SimLink:
         if pod is None or pod.report is None:
             return None
         report = pod.report if pod.running else pod.durable_report
+        if report is not None and pod.world.knobs.crossed_reports:
+            # Another machine has the pod's old address.
+            pod.world.felt("64")
+            other = report.pod_name.replace(report.run_id.replace("-", ""), "r000000")
+            return replace(report, pod_name=other, run_id="r-000000", result="failed")
         if report is not None and pod.world.knobs.garbled_reports:
             pod.world.felt("64")
             return None
@@ -415,4 +458,6 @@ class SimLink:
             raise ProviderError("the pod cannot be reached")
         if pod.orders is None or orders.epoch >= pod.orders.epoch:
             pod.orders = orders
+            if orders.land:
+                pod.world.check.duties.ordered(pod)
             pod.poke()

@@ -101,14 +101,10 @@ class Exposure:
                 wait = self.reap_every_s + REACTION_S
                 able_at = min(able_at, max(self._reap_since, seen_at, due) + wait)
             if self._guard_could(rented):
-                # A clock that was wrong when the lease was granted, or is wrong on the pod, may
-                # cost the time between the two, and no more.
-                wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
-                late = max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
                 able_at = min(
                     able_at,
                     max(
-                        rented.due_at + late,
+                        rented.due_at + self.late_s(rented),
                         rented.undeletable_until,
                         rented.pod.stopped_until,
                         self._pod_heard_from(rented),
@@ -116,6 +112,12 @@ class Exposure:
                     + GUARD_REACTION_S,
                 )
         return max(0.0, min(until, able_at) - since)
+
+    def late_s(self, rented: Rented) -> float:
+        """How late a pod's own processes may be: a clock that was wrong when the lease was granted,
+        or is wrong on the pod, may cost the time between the two, and no more."""
+        wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
+        return max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
 
     def _guard_could(self, rented: Rented) -> bool:
         """Whether its guardian lives and has a means, now or once it is heard."""

@@ -5,20 +5,25 @@ before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 
 the trainer's own test.
 
 ``exposure`` has the one predicate for time in which no layer could act: the promise counts the
-other time, and the bill may exceed a budget by at most rate × exposed.
+other time, and the bill may exceed a budget by at most rate × exposed. ``truth`` judges each event
+that is written, ``duties`` what the layers on a pod owe.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from trmcloud.core import events as ev
 from trmcloud.core.budget import fold_ledger, month_of
 from trmcloud.core.money import Usd
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import State
+from trmcloud.sim.duties import Duties
 from trmcloud.sim.exposure import CLOCK_OFF_S, REACTION_S, Exposure
+from trmcloud.sim.truth import STOPPED, Witness
 
 if TYPE_CHECKING:
     from trmcloud.sim.account import Rented
@@ -27,8 +32,6 @@ if TYPE_CHECKING:
 
 ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
-_STOPPED = frozenset({"7", "9", "14", "61"})
-"""With these a controller may wake up in the middle of a create and go on with it."""
 CANARY = "rpa_CANARY"
 
 
@@ -64,6 +67,8 @@ class Invariants:
         self.account_cap: Usd | None = None
         self._last_at = world.queue.now
         self.exposure = Exposure(world)
+        self.truth = Witness(world, self.fail)
+        self.duties = Duties(world, self.fail)
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:
@@ -78,6 +83,7 @@ class Invariants:
         self._last_at = now
         if now <= since:
             return
+        spent: set[str] = set()
         for account in self.world.accounts.values():
             for rented in account.living:
                 if now > rented.land_by:
@@ -88,6 +94,10 @@ class Invariants:
                     or rented.rate_micros > rented.agreed_micros
                 ):
                     self._accrue(rented, since, now)
+                    spent.add(rented.run_id)
+        # Only once every pod's exposed time is known: a run may pay for two.
+        for run_id in sorted(spent):
+            self._money(run_id, now)
 
     def look(self) -> None:
         """Something happened: who can act now, and whose pods are whose?"""
@@ -96,6 +106,7 @@ class Invariants:
             for rented in account.living:
                 self._own(rented, now)
         self.exposure.look(now)
+        self.truth.undecidable.look()
 
     def _own(self, rented: Rented, now: float) -> None:
         """Whether the ledger still has an open generation for this pod."""
@@ -136,7 +147,6 @@ class Invariants:
         ):
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += (now - since) * more / 3600
-        self._money(rented.run_id, now)
 
     def _landing(self, rented: Rented, since: float, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
@@ -144,7 +154,7 @@ class Invariants:
         able_since = self.exposure.able.get(rented.run_id)
         knobs = self.world.knobs
         # A fenced controller looks able until it next tries to write.
-        fenced = bool(_STOPPED & self.world.fired.keys())
+        fenced = bool(STOPPED & self.world.fired.keys())
         deaf = now < knobs.link_down_until or knobs.garbled_reports or knobs.pod_disk_full
         deaf = deaf or self.forgotten or fenced
         if able_since is None or deaf or rented.deleting or now < rented.undeletable_until:
@@ -193,8 +203,12 @@ class Invariants:
         if self.forgotten:
             return
         twins = [r for r in rented.account.living if r.run_id == run_id and r is not rented]
-        excused = rented.surplus or any(twin.surplus for twin in twins)
-        if twins and not excused and not _STOPPED & self.world.fired.keys():
+        excused = (
+            rented.surplus
+            or rented.came_too_late
+            or any(self.names[twin.name] > 1 for twin in twins)
+        )
+        if twins and not excused and not STOPPED & self.world.fired.keys():
             self.fail("I5", f"{rented.pod_id} is made while {twins[0].pod_id} lives")
         if run is None or all(g.pod_name != name for g in run.generations):
             self.fail("I5", f"{rented.pod_id} is made without an intent")
@@ -221,6 +235,8 @@ class Invariants:
         generation = run.generation if run is not None else None
         if run is None or generation is None or generation.pod_name != rented.name:
             return
+        if generation.open and generation.pod_id == rented.pod_id:
+            self.truth.ends(process, rented, run)
         healthy = (
             generation.open
             and generation.pod_id in (None, rented.pod_id)
@@ -256,6 +272,10 @@ class Invariants:
             rented.land_by = min(rented.land_by, now + landing_s + rented.boots_after_s)
 
     # -- the ledger's writes ------------------------------------------------------------------
+
+    def appended(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+        if not self.forgotten:
+            self.truth.appended(process, run_id, events)
 
     def written(self, process: Process, what: str, epoch: int | None, run_id: str) -> None:
         if epoch is not None:

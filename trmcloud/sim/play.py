@@ -12,7 +12,7 @@ from trmcloud.app import launch as use_case
 from trmcloud.app.checkpoints import choose, plan_pruning, prune
 from trmcloud.app.drive import RunDriver, is_driven, reconcile
 from trmcloud.core import events as ev
-from trmcloud.core.errors import NotFoundError, TrmcloudError
+from trmcloud.core.errors import BudgetRefused, NotFoundError, TrmcloudError
 from trmcloud.core.money import ZERO
 from trmcloud.core.plan import plan_to_json
 from trmcloud.core.pod_contract import Lease, PhaseLease, PodName
@@ -28,6 +28,10 @@ _HEAL_AFTER_S = 4 * HOUR_S
 _LONGEST_S = 3 * 24 * HOUR_S
 _RESCUE_EVERY_S = 240.0
 _MOST_FETCHES = 6
+_IMPATIENT_S = 40.0
+_LEAST_LEFT = 0.02
+_STARTED = frozenset({State.BOOTING, State.RUNNING})
+_GENEROUS = 1.6
 _MOST_EVENTS = 30_000
 
 
@@ -59,6 +63,7 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     rng = random.Random(scenario.seed)
     world = SimWorld(rng, scenario.providers)
     world.check = check = Invariants(world)
+    world.off = scenario.off
     story = _Story(world, scenario)
     story.begin()
     if arm is not None:
@@ -146,7 +151,8 @@ class _Story:
         epoch = world.ledger.open_run(wish.run_id, planned, wish.plan.reservation, who, at)
         process.drive(RunDriver(world, wish.run_id, epoch))
         if wish.detached:
-            process.stop_when = lambda run: run.trains
+            gone_early = "controller" in self.scenario.off
+            process.stop_when = lambda run: run.trains or (gone_early and run.state in _STARTED)
 
     def _user(self, act: Callable[[Process], object]) -> object:
         """One command, from start to end."""
@@ -173,7 +179,14 @@ class _Story:
                 process.drive(RunDriver(world, wish.run_id, epoch))
 
         self._user(stop)
+        self.world.queue.after(_IMPATIENT_S, partial(self._stop_again, wish))
         self.world.poke()
+
+    def _stop_again(self, wish: Wish) -> None:
+        """Nothing seems to happen, so the user says it again."""
+        run = self.runs().get(wish.run_id)
+        if run is not None and run.live:
+            self._user(lambda p: use_case.request_stop(p.world, wish.run_id, "asked to"))
 
     def _look(self) -> None:
         """The user types a command: whatever nobody drives is brought up to date."""
@@ -196,9 +209,17 @@ class _Story:
         def resume() -> None:
             process.drive(use_case.resume(process.world, wish.run_id, cap=None))
 
-        process.do(resume)
+        run = self.runs()[wish.run_id]
+        left = run.cap.micros - run.settled.micros
+        said = process.do(resume)
+        enough = left > run.cap.micros * _LEAST_LEFT and self._only_its_own_budget()
+        if isinstance(said, BudgetRefused) and enough:
+            self.world.check.fail("wasteful", f"{wish.run_id} may not use what it has left")
         if process.alive and process.driver is None:
             process.kill()
+
+    def _only_its_own_budget(self) -> bool:
+        return self.scenario.account_cap is None and "41" not in self.world.fired
 
     def _fetch(self, wish: Wish) -> None:
         self._user(lambda p: self._fetch_best(p, wish))
@@ -284,11 +305,18 @@ class _Story:
     def judge(self) -> None:
         """Where nothing went wrong, the money must have been used well."""
         world, check = self.world, self.world.check
-        if world.fired or check.violation is not None:
+        if world.fired or world.off or check.violation is not None:
             return
         for wish in self.scenario.wishes:
             run = self.runs().get(wish.run_id)
-            if run is None or run.outcome is None or wish.stop_after_s or len(run.generations) > 1:
+            if run is None or run.outcome is None or len(run.generations) > 1:
+                continue
+            if wish.stop_after_s:
+                generation = run.generation
+                agent_at = generation.agent_at if generation is not None else None
+                heard = agent_at is not None and agent_at < (run.stop_at or 0.0)
+                if run.outcome is Outcome.STOPPED and heard and run.result is None:
+                    check.fail("wasteful", f"{run.run_id} was stopped and did not land")
                 continue
             self._judge_healthy(wish, run)
 
@@ -307,12 +335,24 @@ class _Story:
             name, shape = list(shapes.items())[-1]
             if run.phases[name].step != shape.steps:
                 check.fail("wasteful", f"{name} of {run.run_id} ended early")
+        if run.outcome is Outcome.NEXT_PHASE_REFUSED:
+            self._judge_refusal(wish, run)
         if run.outcome is Outcome.LANDED and not wish.resume_after_s:
             generation = run.generations[-1]
             lived = (generation.ended_at or 0.0) - generation.intended_at
             promised = wish.plan.candidate(generation.candidate_id).soft_stop_s
             if lived < promised - 60.0:
                 check.fail("wasteful", f"{run.run_id} landed {promised - lived:.0f} s early")
+
+    def _judge_refusal(self, wish: Wish, run: RunState) -> None:
+        """A next phase is refused where it would not fit, and only there."""
+        generation, last = run.generations[-1], wish.shapes["extreme"]
+        left_s = generation.soft_stop_at - (generation.ended_at or 0.0)
+        needs_s = last.start_s + last.compile_s + last.seconds_to(last.steps)
+        if needs_s * _GENEROUS < left_s:
+            self.world.check.fail(
+                "wasteful", f"{run.run_id} had {left_s:.0f} s and went no further"
+            )
 
 
 def _best(manifests: object, phase: str) -> float | None:

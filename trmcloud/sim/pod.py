@@ -13,6 +13,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
 from trmcloud.core.providers import traits_of
 from trmcloud.pod.mind import AgentMind, AnchorNote, GuardMind, Trainer
+from trmcloud.sim.duties import Said
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry
 from trmcloud.sim.trainer import SimTrainer
@@ -65,6 +66,8 @@ class SimPod:
         self.staged = not lease.ready_within_s
         self.ready_at = 0.0
         self.cross: Callable[[str], None] = lambda point: None
+        self.said, self.written = Said(), Said()
+        self.booted_at = 0.0
         self._pids = 100
         self._agent_event = self._guard_event = Entry(0.0, None)
 
@@ -77,8 +80,14 @@ class SimPod:
         if not self.staged:
             self.ready_at = self.world.queue.now + self.world.rng.uniform(*_INSTALL_S)
         self.world.say(f"{self.rented.pod_id} boots")
+        self.booted_at = self.world.queue.now
         self.guard = GuardMind(SimBody(self))
+        self.world.check.duties.booted(self)
         self.look_guard()
+        if "guardian" in self.world.off:
+            # Dead as soon as it has started the agent.
+            self.guard = None
+            self._guard_event.cancel()
 
     def stop(self) -> None:
         """Everything on it ends: deleted, preempted, or its host lost."""
@@ -96,6 +105,7 @@ class SimPod:
         """The entry command has ended, so the provider starts it again; billing goes on."""
         self.stop()
         self.report = self.durable_report
+        self.world.check.duties.restarted(self, wiped=wiped)
         if wiped:
             self.report = self.durable_report = None
             self.anchor = None
@@ -185,6 +195,7 @@ class SimPod:
             self.agent = None
             return
         self.agent_body = body
+        self.world.check.duties.agent_started(self, self.agent)
         self._tick_after(_TICK_S)
 
     def kill_agent(self) -> None:
@@ -228,7 +239,7 @@ class SimPod:
 
     def tick(self) -> None:
         agent = self.agent
-        if agent is None or not self.running:
+        if agent is None or not self.running or "agent" in self.world.off:
             return
         if self._stopped():
             self._tick_after(self.stopped_until - self.world.queue.now)
@@ -239,6 +250,7 @@ class SimPod:
             if agent.report.result is not None:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
+                self.world.check.duties.done(self, agent.report)
                 self.agent_done = True
                 if not agent.lease.hold:
                     grace_s = traits_of(self.rented.account.habits.provider).end_grace_s
@@ -251,6 +263,7 @@ class SimPod:
             self.agent = None
             self._guard_after(0.25)
             return
+        self.world.check.duties.ticked(self)
         changed = before.phases is not agent.report.phases and before.phases != agent.report.phases
         if changed:
             self.world.poke()
@@ -323,17 +336,19 @@ class SimPod:
         for made in files.checkpoints.get(run_id, ()):
             if made.manifest.phase == phase and not made.whole:
                 self.world.felt_any("damage")
+        left_s = deadline_at - self.machine.now().wall
         self.trainer = SimTrainer(
             self.world.shape_of(run_id, phase, self.rented),
             run_id=run_id,
             attempt=attempt,
             pid=self._pids,
             at=now,
-            deadline_s=deadline_at - self.machine.now().wall,
+            deadline_s=left_s,
             from_step=from_step,
             ill=self.world.next_illness(self.rented, phase),
         )
         self.trainers_alive.append(self.trainer)
+        self.world.check.duties.spawned(self, self.trainer, left_s)
         self.world.say(f"{self.rented.pod_id} {phase} attempt {attempt} from step {from_step}")
         return self._pids
 
@@ -373,11 +388,13 @@ class SimBody:
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
         pod = self._pod
+        pod.said.hear(report)
         pod.cross("report")
         if pod.world.knobs.pod_disk_full:
             pod.world.felt("47")
             return
         pod.report = report
+        pod.written.hear(report)
         if durable:
             pod.durable_report = report
 
@@ -425,6 +442,7 @@ class SimBody:
     def kill_trainer(self) -> None:
         pod = self._pod
         for trainer in pod.trainers_alive:
+            pod.world.check.duties.killed(pod, trainer)
             trainer.kill(pod.world.queue.now)
         pod.save_now()
         pod.trainers_alive.clear()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.app import reap
 from trmcloud.app.drive import RunDriver, reconcile
 from trmcloud.app.world import World
 from trmcloud.core import events as ev
@@ -20,6 +21,7 @@ from trmcloud.core.errors import (
     LedgerError,
     LedgerLocked,
     LedgerTooNew,
+    ProviderError,
     TrmcloudError,
 )
 from trmcloud.core.money import Usd
@@ -109,6 +111,8 @@ class Process:
             self.kill()
         except TrmcloudError as error:
             self.sim.say(f"{self.kind} {self.who.pid}: {type(error).__name__} {error}")
+            if isinstance(error, ProviderError):
+                self.sim.check.truth.escaped(self, error)
             return error
         finally:
             self.busy = False
@@ -143,13 +147,19 @@ class Process:
             self.soon(60.0)
             return
         if self.kind == "reap":
-            said = self.do(lambda: reconcile(self.world))
+            before = self.sim.ledger.read()
+            said = self.do(self._reap)
             if self.alive:
-                busy = bool(said)
+                busy = bool(said) or self.sim.ledger.read() is not before
                 self.soon(self.every_s if busy or self.sim.unsettled() else _COARSE_S)
             return
         if self.driver is not None:
             self._drive_on(self.driver)
+
+    def _reap(self) -> list[str]:
+        """As the guard does: whatever is ours by name and overdue, then this ledger's own."""
+        said = reap.end(self.world, reap.look(self.world))
+        return said + reconcile(self.world)
 
     def _drive_on(self, driver: RunDriver) -> None:
         got = self.do(driver.step)
@@ -264,6 +274,7 @@ class LedgerView:
         self._process.cross("open.before")
         self._may_write()
         epoch: int = self._ledger.open_run(run_id, planned, amount, who, at)
+        self._judged(run_id, (planned, ev.Reserved(amount)))
         self._written("open", epoch, run_id)
         return epoch
 
@@ -271,11 +282,13 @@ class LedgerView:
         self._process.cross("reopen.before")
         self._may_write()
         epoch: int = self._ledger.reopen_run(run_id, cap, amount, who, at)
+        self._judged(run_id, (ev.Reopened(cap), ev.Reserved(amount)))
         self._written("reopen", epoch, run_id)
         return epoch
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
         self._may_write()
+        self._process.sim.check.truth.taken_over(self._process, run_id)
         epoch: int = self._ledger.take_over(run_id, who, at)
         self._written("take_over", epoch, run_id)
         return epoch
@@ -293,12 +306,14 @@ class LedgerView:
         self._process.cross(f"{name}.before")
         self._may_write()
         self._ledger.append(run_id, epoch, events, at)
+        self._judged(run_id, events)
         self._written(name, epoch, run_id)
 
     def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
         self._process.cross("request.before")
         self._may_write()
         self._ledger.request(run_id, event, at)
+        self._judged(run_id, (event,))
         self._written(type(event).__name__, None, run_id)
 
     def set_cap(self, event: ev.CapSet, at: float) -> None:
@@ -310,6 +325,9 @@ class LedgerView:
         self._may_write()
         self._ledger.verify_layer(event, at)
         self._written("LayerVerified", None, "")
+
+    def _judged(self, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+        self._process.sim.check.appended(self._process, run_id, events)
 
     def _written(self, what: str, epoch: int | None, run_id: str) -> None:
         self._process.sim.check.written(self._process, what, epoch, run_id)

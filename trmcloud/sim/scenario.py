@@ -49,6 +49,24 @@ class Scenario:
     """How often the user types a command."""
     faults: tuple[str, ...]
     fault_seeds: tuple[int, ...]
+    off: frozenset[str] = frozenset()
+    """Layers that do nothing from beginning to end: trainer, agent, guardian, controller."""
+
+
+OFF = (
+    frozenset({"trainer"}),
+    frozenset({"agent"}),
+    frozenset({"guardian"}),
+    frozenset({"trainer", "controller"}),
+    frozenset({"trainer", "guardian"}),
+    frozenset({"agent", "controller"}),
+    frozenset({"guardian", "controller"}),
+    frozenset({"trainer", "guardian", "controller"}),
+    frozenset({"agent", "guardian"}),
+    frozenset({"agent", "guardian", "controller"}),
+)
+"""What is dead together; the last leaves the reaper alone."""
+_OFF_SHARE = 0.15
 
 
 def draw(seed: int, fault_names: tuple[str, ...], *, most_faults: int = 7) -> Scenario:
@@ -64,7 +82,7 @@ def draw(seed: int, fault_names: tuple[str, ...], *, most_faults: int = 7) -> Sc
         cap = Usd.from_micros(int(whole * rng.uniform(0.7, 1.5)) + 1)
     count = 0 if rng.random() < 0.1 else rng.randint(1, most_faults)
     faults = tuple(rng.sample(fault_names, min(count, len(fault_names))))
-    return Scenario(
+    made = Scenario(
         seed=seed,
         providers=(provider,),
         wishes=tuple(wishes),
@@ -75,6 +93,28 @@ def draw(seed: int, fault_names: tuple[str, ...], *, most_faults: int = 7) -> Sc
         faults=faults,
         fault_seeds=tuple(rng.getrandbits(32) for _ in faults),
     )
+    return _with_layers_off(made, rng) if rng.random() < _OFF_SHARE else made
+
+
+def _with_layers_off(scenario: Scenario, rng: random.Random) -> Scenario:
+    """Layers beneath must then show that they work alone; few faults strike besides.
+
+    Where no controller is ever there, the user types nothing either, until everything is well.
+    """
+    off = rng.choice(OFF)
+    count = min(len(scenario.faults), rng.choice((0, 1, 1, 2)))
+    made = replace(
+        scenario, off=off, faults=scenario.faults[:count], fault_seeds=scenario.fault_seeds[:count]
+    )
+    if "controller" not in off:
+        return made
+    alone = {"agent", "guardian"} <= off
+    wishes = tuple(
+        replace(w, detached=True, stop_after_s=0.0, resume_after_s=0.0, fetch_after_s=0.0)
+        for w in scenario.wishes
+    )
+    looks_every_s, reaper = 1000 * HOUR_S, "server" if alone else "none"
+    return replace(made, wishes=wishes, looks_every_s=looks_every_s, reaper=reaper)
 
 
 def without(scenario: Scenario, index: int) -> Scenario:

@@ -58,6 +58,7 @@ class Knobs:
     link_down_until: float = 0.0
     link_fault: str = ""
     garbled_reports: bool = False
+    crossed_reports: bool = False
     ledger_locked_until: float = 0.0
     ledger_damaged_until: float = 0.0
     ledger_too_new_until: float = 0.0
@@ -128,6 +129,8 @@ class SimWorld:
         self.felt_faults: dict[str, int] = {}
         self.errors: list[str] = []
         self.check: Invariants
+        self.off: frozenset[str] = frozenset()
+        """Layers that do nothing in this world: trainer, agent, guardian, controller."""
         self._poking = False
 
     # -- telling ------------------------------------------------------------------------------
@@ -249,6 +252,8 @@ class SimWorld:
         return Shape(**values)
 
     def next_illness(self, rented: Rented, phase: str) -> Ill | None:
+        if "trainer" in self.off:
+            return Ill("deaf", 0.0, "")
         ills = self.truths[rented.run_id].illnesses
         if not ills:
             return None

@@ -17,6 +17,18 @@ def _next(knob: str, value: str, text: str) -> Fault:
     return arm
 
 
+def _comes_late(arms: Arms) -> None:
+    """Within the provider's longest delay, or now and then beyond all that is known of it."""
+    mood = "too late" if arms.rng.random() < 0.25 else "late"
+    text = f"a create is {'far too slow' if mood == 'too late' else 'slow'}"
+    _next("next_creates", mood, text)(arms)
+
+
+def _stuck(arms: Arms) -> None:
+    mood = arms.rng.choice(("stuck", "refused"))
+    _next("next_deletes", mood, f"a delete will be {mood}")(arms)
+
+
 def _half_the_gpus(arms: Arms) -> None:
     if arms.rng.random() < 0.4:
         arms.set_knob("never_boots", arms.number, "a pod will never start")
@@ -198,16 +210,13 @@ def _cap_raised(arms: Arms) -> None:
 
 FAULTS: dict[str, tuple[str, Fault]] = {
     "15": ("create fails but made", _next("next_creates", "fails but made", "a create will fail")),
-    "16": (
-        "create times out, the pod comes late",
-        _next("next_creates", "late", "a create is slow"),
-    ),
+    "16": ("create times out, the pod comes late", _comes_late),
     "17": ("create makes two", _next("next_creates", "twice", "a create will make two")),
     "18": ("lists omit the new", _omits),
     "19": ("lists show the dead", _shows_dead),
     "20": ("delete does nothing", _next("next_deletes", "ignored", "a delete will do nothing")),
     "21": ("delete says 404", _next("next_deletes", "404", "a delete will say 404")),
-    "22": ("stuck while terminating", _next("next_deletes", "stuck", "a delete will be stuck")),
+    "22": ("stuck while terminating", _stuck),
     "23": ("429 storm", _window("throttled_until", 30, 1800, "too many requests")),
     "24": ("5xx for half an hour", _window("outage_until", 300, 3600, "the provider is down")),
     "25": ("no name, no TLS", _offline),

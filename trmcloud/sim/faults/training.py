@@ -141,6 +141,7 @@ def _injected(arms: Arms) -> None:
 
     def inject() -> None:
         arms.world.knobs.garbled_reports = True
+        arms.world.knobs.crossed_reports = arms.rng.random() < 0.5
         shown = contract.strip_control("\x1b[2J\x9b31m\u202eok\r")
         if any(ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" for c in shown):
             arms.world.check.fail("I9", "control characters reach the terminal")

@@ -1,0 +1,245 @@
+"""What each layer on a pod owes by itself, whether or not the one beneath it would have acted.
+
+The trainer gets a deadline that keeps the lease; the agent lands it when told, kills it when it
+hangs and at the hard stop, starts it again when that is worth it, and never kills one that works;
+the guardian ends the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.run_state import Outcome
+
+if TYPE_CHECKING:
+    from trmcloud.pod.mind import AgentMind
+    from trmcloud.sim.pod import SimPod
+    from trmcloud.sim.trainer import SimTrainer
+    from trmcloud.sim.world import SimWorld
+
+_LAYER_S = 15.0
+"""An agent or guardian that lives and is awake has acted by then."""
+_HEED_S = 60.0
+_COMPILES_S = 900.0
+_LOOK_S = 150.0
+_FOR_EVER_S = 1e9
+
+
+class Said:
+    """Everything that a pod's own agent has ever said, written or not."""
+
+    def __init__(self) -> None:
+        self.results: set[str] = set()
+        self.finished: set[str] = set()
+        self._phases: set[tuple[str, str, int | None]] = set()
+        self._gates: set[tuple[str, bool]] = set()
+        self._last: object = None
+
+    def hear(self, report: contract.AgentReport) -> None:
+        if report.result is not None:
+            self.results.add(report.result)
+        if report.phases is self._last:
+            return
+        self._last = report.phases
+        for phase in report.phases:
+            if phase.state == "ended":
+                self._phases.add((phase.name, phase.outcome or "lost", phase.step))
+                if phase.outcome == "finished":
+                    self.finished.add(phase.name)
+            if phase.gate is not None:
+                self._gates.add((phase.name, bool(phase.gate.get("passed"))))
+
+    def phase(self, name: str, outcome: str, step: int | None) -> bool:
+        return (name, outcome, step) in self._phases
+
+    def gate(self, name: str, passed: bool) -> bool:
+        return (name, passed) in self._gates
+
+
+class Tries:
+    """How often a phase has been started on one pod without a newer checkpoint, by the truth."""
+
+    def __init__(self) -> None:
+        self.last: SimTrainer | None = None
+        self.saved = 0
+        self.fruitless = 0
+
+    def close(self, now: float) -> None:
+        if self.last is None:
+            return
+        saved = self.last.saved_step(now) or 0
+        self.fruitless = 0 if saved > self.saved else self.fruitless + 1
+        self.saved, self.last = max(saved, self.saved), None
+
+
+class Duties:
+    """Watches the pods of one world. ``fail`` takes an invariant's name and the detail."""
+
+    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+        self.world, self.fail = world, fail
+        self._tries: dict[tuple[SimPod, str], Tries] = {}
+        self._restarted: set[SimPod] = set()
+        self._since: dict[SimPod, float] = {}
+
+    # -- what happens to a pod ----------------------------------------------------------------
+
+    def booted(self, pod: SimPod) -> None:
+        self._at_stop(pod, partial(self._stopped_hard, pod))
+
+    def restarted(self, pod: SimPod, *, wiped: bool) -> None:
+        """Its container began anew; ``wiped``: with nothing of what its agent wrote."""
+        if wiped:
+            pod.written = Said()
+        self._restarted.add(pod)
+        for key in [key for key in self._tries if key[0] is pod]:
+            del self._tries[key]
+
+    def agent_started(self, pod: SimPod, agent: AgentMind) -> None:
+        """An agent, perhaps after another one, may not believe in more time than was granted."""
+        now = self.world.queue.now
+        self._since[pod] = now
+        left_s = agent.hard_left_s()
+        if left_s > pod.rented.due_at - now + self.late_s(pod) + 1.0:
+            self.fail("I2", f"{pod.rented.pod_id}'s agent believes in {left_s:.0f} s")
+
+    def spawned(self, pod: SimPod, trainer: SimTrainer, from_deadline_s: float) -> None:
+        now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
+        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        if from_deadline_s > max(0.0, soft_at - now) + self.late_s(pod) + 1.0:
+            self.fail("I2", f"{pod.rented.pod_id}'s trainer may go on after the soft stop")
+        share = next(p for p in lease.phases if p.name == phase)
+        if share.allowed_s and from_deadline_s > share.allowed_s + 1.0:
+            self.fail("wasteful", f"{phase} may take more than its share")
+        tries = self._tries.setdefault((pod, phase), Tries())
+        if phase in pod.written.finished:
+            self.fail("wasteful", f"{phase} is trained again, and had finished")
+        tries.close(now)
+        if tries.fruitless > lease.max_restarts:
+            self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
+        tries.last = trainer
+        if trainer.frozen_at is not None:
+            patience_s = self._patience_s(pod, trainer) + _LOOK_S
+            look = partial(self._hung, pod, trainer, pod.agent, patience_s)
+            self.world.queue.at(trainer.frozen_at + patience_s, look)
+
+    def killed(self, pod: SimPod, trainer: SimTrainer) -> None:
+        """The agent kills a trainer: not one that works, unless nobody wrote down that it does."""
+        now = self.world.queue.now
+        noted = pod.trainer_note is not None and pod.trainer_note.pid == trainer.pid
+        ill = trainer.ill is not None and (
+            trainer.ill.kind == "deaf" or now >= trainer.started_at + trainer.ill.after_s
+        )
+        due = pod.machine.now().wall >= pod.lease.hard_stop_at or now >= pod.rented.due_at
+        if trainer.runs(now) and noted and not ill and not due and not self._clock_wrong(pod):
+            self.fail("needless kill", f"{pod.rented.pod_id}'s trainer was at work")
+
+    def ticked(self, pod: SimPod) -> None:
+        """The agent has looked and acted, and lives: what it started must be on its disk."""
+        trainer = pod.trainer
+        if trainer is None or not trainer.runs(self.world.queue.now):
+            return
+        if pod.trainer_note is None or pod.trainer_note.pid != trainer.pid:
+            self.fail("I2", f"{pod.rented.pod_id}'s trainer is not written down")
+
+    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """The agent has said its last word: not before it has tried what could help."""
+        last = next((p for p in reversed(report.phases) if p.state == "ended"), None)
+        if report.result != Outcome.FAILED.value or last is None or pod in self._restarted:
+            return
+        now, lease = self.world.queue.now, pod.lease
+        tries = self._tries.get((pod, last.name))
+        if tries is None or tries.last is None or tries.last.outcome not in contract.RETRYABLE:
+            return
+        tries.close(now)
+        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        left_s = soft_at - now - abs(self.late_s(pod))
+        orders = pod.orders is not None and pod.orders.land
+        if (
+            tries.fruitless <= lease.max_restarts
+            and left_s > lease.min_useful_s + 60
+            and not orders
+        ):
+            self.fail("wasteful", f"{last.name} crashed and was not tried again")
+
+    def ordered(self, pod: SimPod) -> None:
+        """Orders to land have reached the pod."""
+        agent = pod.agent
+        if agent is not None:
+            look = partial(self._unheeded, pod, agent)
+            self.world.queue.after(_HEED_S + self._asleep_s(pod), look)
+
+    # -- what must have followed --------------------------------------------------------------
+
+    def _at_stop(self, pod: SimPod, look: Callable[[], None]) -> None:
+        self.world.queue.at(pod.rented.due_at + self.late_s(pod) + _LAYER_S, look)
+
+    def _stopped_hard(self, pod: SimPod) -> None:
+        now = self.world.queue.now
+        if not pod.running or pod.rented.deleting:
+            return
+        awake = now - pod.stopped_until > _LAYER_S and not self.world.off & {"agent"}
+        old = now - self._since.get(pod, now) > _LAYER_S
+        if now < pod.rented.due_at + self.late_s(pod) + _LAYER_S - 1.0:
+            self._at_stop(pod, partial(self._stopped_hard, pod))
+            return
+        if pod.agent is not None and awake and old and any(t.runs(now) for t in pod.trainers_alive):
+            self.fail("I2", f"{pod.rented.pod_id}'s agent lets its trainer outlive the hard stop")
+        guarded = pod.guard is not None and now - pod.stopped_until > _LAYER_S
+        if guarded and not pod.ending and now - pod.booted_at > _LAYER_S:
+            self.fail("I2", f"{pod.rented.pod_id}'s guardian does nothing at the hard stop")
+
+    def _hung(
+        self, pod: SimPod, trainer: SimTrainer, agent: AgentMind | None, patience_s: float
+    ) -> None:
+        now = self.world.queue.now
+        if not pod.running or not trainer.runs(now) or trainer.frozen_at is None:
+            return
+        if pod.agent is None or self.world.off & {"agent"}:
+            return
+        since = max(trainer.frozen_at, self._since[pod], pod.stopped_until)
+        if now >= since + patience_s:
+            self.fail("wasteful", f"{pod.rented.pod_id}'s trainer hangs for {now - since:.0f} s")
+        else:
+            again = partial(self._hung, pod, trainer, agent, patience_s)
+            self.world.queue.at(since + patience_s, again)
+
+    def _unheeded(self, pod: SimPod, agent: AgentMind) -> None:
+        now, trainer = self.world.queue.now, pod.trainer
+        if not pod.running or pod.agent is not agent or "agent" in self.world.off:
+            return
+        if self._asleep_s(pod):
+            self.ordered(pod)
+            return
+        if trainer is None or not trainer.runs(now) or trainer.told_at is not None:
+            return
+        if trainer.frozen_at is None and now < trainer.turns_at:
+            self.fail("wasteful", f"{pod.rented.pod_id}'s agent does not heed its orders")
+
+    # -- how long things may take -------------------------------------------------------------
+
+    def late_s(self, pod: SimPod) -> float:
+        """How late its processes may be, where clocks were wrong; see ``Exposure``.
+
+        After a restart the boot clock starts anew, and a wall clock that is wrong is all there is.
+        """
+        if pod in self._restarted and pod.machine.offset_s:
+            return _FOR_EVER_S
+        return self.world.check.exposure.late_s(pod.rented)
+
+    def _clock_wrong(self, pod: SimPod) -> bool:
+        return self.late_s(pod) > 5.0 or bool(pod.machine.offset_s)
+
+    def _asleep_s(self, pod: SimPod) -> float:
+        return max(0.0, pod.stopped_until - self.world.queue.now)
+
+    @staticmethod
+    def _patience_s(pod: SimPod, trainer: SimTrainer) -> float:
+        frozen_at = trainer.frozen_at or 0.0
+        if frozen_at < trainer.trains_at:
+            return max(pod.lease.hang_after_s, _COMPILES_S)
+        if frozen_at >= trainer.turns_at:
+            return max(pod.lease.hang_after_s, 4 * pod.lease.landing_s)
+        return max(pod.lease.hang_after_s, 20 * trainer.shape.step_s)
