@@ -42,6 +42,11 @@ def parse_step_dir(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def allowed_name(name: str) -> bool:
+    """Whether a checkpoint's file may have this name: flat, of a known kind, not the manifest's."""
+    return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME
+
+
 @dataclass(frozen=True)
 class CheckpointFile:
     """One file of a checkpoint: flat name, size in bytes, SHA-256 in hex."""
@@ -199,7 +204,7 @@ def _read(data: Any) -> CheckpointManifest:
 
 def _read_file(entry: Mapping[str, Any]) -> CheckpointFile:
     name, kind, sha256 = entry["name"], entry["kind"], entry["sha256"]
-    if not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or name == MANIFEST_NAME:
+    if not isinstance(name, str) or not allowed_name(name):
         raise CheckpointError(f"file name {name!r:.80} is not allowed in a checkpoint")
     if kind not in KINDS:
         raise CheckpointError(f"file kind {kind!r:.80} is not known")

@@ -1,0 +1,315 @@
+"""The user's own OpenSSH, pinned to one pod, over one multiplexed connection.
+
+``~/.ssh/config`` is honoured where it says how to get there (ProxyJump, ProxyCommand, timeouts);
+what decides whom we trust, which key logs in and what is forwarded is said on the command line,
+where OpenSSH lets it win.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trmcloud.adapters.ssh.session import Session, environment, explain
+from trmcloud.core.errors import Dropped, LinkError
+
+CONNECT_TIMEOUT_S = 10
+_ALIVE_EVERY_S = 5
+_ALIVE_MISSED = 3
+_PERSIST_S = 60
+_MAX_ANSWER_BYTES = 1 << 20
+_CONTROL_TIMEOUT_S = 5.0
+#: A unix socket's path has at most 104 bytes on some systems, and ssh first makes it with a
+#: suffix of 17.
+_MAX_SOCKET_PATH = 104 - 17 - 1
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}|[0-9a-fA-F:]{2,45}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command on the pod wrote and how it ended. ``said`` is the end of its stderr."""
+
+    code: int
+    out: bytes
+    said: str
+
+
+class SshConnection:
+    """Runs commands on one pod. ``address`` is (host, port); ``alias`` is the name under which
+    ``known_hosts`` pins the host's key, so that a new address keeps the pin."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        identity: Path,
+        known_hosts: Path,
+        alias: str,
+        control_dir: Path,
+        user: str = "root",
+    ) -> None:
+        host, port = address
+        if not _HOST.fullmatch(host) or not 0 < port < 65536:
+            raise LinkError(f"{host!r:.80}:{port} is no address that can be")
+        self.where = f"{alias} at {host}:{port}"
+        self._host, self._port, self._user = host, port, user
+        self._identity, self._known_hosts, self._alias = identity, known_hosts, alias
+        named = hashlib.sha256(f"{known_hosts}\n{user}@{host}:{port}".encode()).hexdigest()
+        self._socket = control_dir / named[:12]
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        content: bytes = b"",
+        timeout_s: float = 30.0,
+        max_bytes: int = _MAX_ANSWER_BYTES,
+        again: bool = True,
+    ) -> Answer:
+        """Run a shell script (or a list of words) there, with ``content`` as its input.
+
+        A connection that drops is made anew once, where ``again`` says that running the command
+        twice does no harm.
+
+        Raises:
+            HostKeyChanged, LoginRefused: nothing was run. Dropped: it may have run, or not.
+            LinkError: it answered with more than ``max_bytes``.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            return self._run_once(command, content, deadline, max_bytes)
+        except Dropped:
+            self.close()
+            if not again or time.monotonic() >= deadline:
+                raise
+            return self._run_once(command, content, deadline, max_bytes)
+
+    def open(self, command: str, *, own: bool = False, timeout_s: float = 30.0) -> Session:
+        """A command whose bytes are read and written as they come; ``own`` gives it a connection
+        that nothing else shares, so that its bulk delays no orders."""
+        if not own:
+            self.connect(timeout_s)
+        return Session(self._argv(own, "-T", "--", self._host, in_shell(command)), self.where)
+
+    def run_detached(self, command: Sequence[str], *, cwd: str, log: str) -> int:
+        """Start a process there that outlives the connection; its pid, which is also its session.
+
+        Raises:
+            LinkError: the folder or the log cannot be used.
+        """
+        # Redirected outside the parentheses: a shell that still holds the session's pipes would
+        # keep the connection open until the process ends.
+        script = (
+            f"test -d {shlex.quote(cwd)} && : >> {shlex.quote(log)} || exit 1\n"
+            f"(cd {shlex.quote(cwd)}; exec setsid {shlex.join(command)})"
+            f" > {shlex.quote(log)} 2>&1 < /dev/null &\n"
+            "echo $!"
+        )
+        answer = self.run(script, again=False)
+        pid = answer.out.strip()
+        if answer.code != 0 or not pid.isdigit():
+            raise LinkError(
+                f"{command[0]} could not be started there: {answer.said[-200:]}", where=self.where
+            )
+        return int(pid)
+
+    def ssh_command(self) -> str:
+        """The command another program (rsync) is to connect with: the same pin, the same key."""
+        return shlex.join(self._argv(False, "-T"))
+
+    @property
+    def login(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{self._user}@{host}"
+
+    # -- the connection itself ----------------------------------------------------------------
+
+    def connect(self, timeout_s: float = 30.0) -> None:
+        """Make the shared connection where there is none.
+
+        Raises:
+            HostKeyChanged, LoginRefused, Dropped: as ssh said.
+        """
+        if self._socket.exists():
+            return
+        deadline = time.monotonic() + timeout_s
+        with self._alone(deadline):
+            if not self._socket.exists():
+                self._start_master(deadline)
+
+    def control(self, verb: str, *options: str) -> Answer:
+        """``ssh -O VERB``: a word to the shared connection's own process."""
+        try:
+            done = subprocess.run(
+                self._argv(False, "-O", verb, *options, "--", self._host, forwards=bool(options)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=environment(),
+                timeout=_CONTROL_TIMEOUT_S,
+            )
+        except (subprocess.TimeoutExpired, FileNotFoundError) as error:
+            raise Dropped(f"ssh -O {verb} did not end: {error}", where=self.where) from None
+        return Answer(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip())
+
+    def close(self) -> None:
+        """End the shared connection, for whoever uses it; the next command makes a new one."""
+        if self._socket.exists():
+            with contextlib.suppress(LinkError):
+                self.control("exit")
+            self._socket.unlink(missing_ok=True)
+
+    def _run_once(
+        self, command: str | Sequence[str], content: bytes, deadline: float, max_bytes: int
+    ) -> Answer:
+        script = command if isinstance(command, str) else shlex.join(command)
+        left = max(0.5, deadline - time.monotonic())
+        with self.open(script, timeout_s=left) as session:
+            session.feed(content)
+            out = session.read_all(max_bytes, deadline)
+            code = session.end(deadline)
+            return Answer(code, out, session.said())
+
+    def _start_master(self, deadline: float) -> None:
+        # Its errors go to a file: a pipe would stay open in the background for as long as it lives.
+        with tempfile.TemporaryFile() as said:
+            argv = self._argv(
+                False,
+                *("-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}"),
+                *("-f", "-N", "-T", "--", self._host),
+                master=True,
+            )
+            try:
+                code = subprocess.run(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    env=environment(),
+                    timeout=max(0.5, deadline - time.monotonic()),
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise Dropped("the pod did not answer in time", where=self.where) from None
+            except FileNotFoundError:
+                raise LinkError(
+                    "there is no ssh on this machine",
+                    next_step="install OpenSSH's client (Debian: apt install openssh-client)",
+                ) from None
+            if code != 0:
+                said.seek(0)
+                text = said.read(1 << 16).decode("utf-8", "replace")
+                raise explain(text.strip(), self.where)
+
+    @contextlib.contextmanager
+    def _alone(self, deadline: float) -> Iterator[None]:
+        """Only one process makes the connection: a second master would stay behind, unused."""
+        import fcntl
+
+        lock = self._socket.with_suffix(".lock")
+        with open(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise Dropped("the pod did not answer in time", where=self.where) from None
+                    time.sleep(0.05)
+            yield
+
+    def _argv(
+        self, own: bool, *rest: str, master: bool = False, forwards: bool = False
+    ) -> list[str]:
+        options = {
+            # whom we trust
+            "StrictHostKeyChecking": "yes",
+            "UserKnownHostsFile": _quoted(self._known_hosts),
+            "GlobalKnownHostsFile": "/dev/null",
+            "KnownHostsCommand": "none",
+            "HostKeyAlias": self._alias,
+            "HostKeyAlgorithms": "ssh-ed25519",
+            "CheckHostIP": "no",
+            "VerifyHostKeyDNS": "no",
+            "UpdateHostKeys": "no",
+            # who we are
+            "User": self._user,
+            "IdentitiesOnly": "yes",
+            "IdentityAgent": "none",
+            "PreferredAuthentications": "publickey",
+            "BatchMode": "yes",
+            # what the pod gets to see and reach of this machine: nothing
+            "ForwardAgent": "no",
+            "ForwardX11": "no",
+            "Tunnel": "no",
+            "PermitLocalCommand": "no",
+            "RemoteCommand": "none",
+            "RequestTTY": "no",
+            "EscapeChar": "none",
+            "ClearAllForwardings": "no" if forwards else "yes",
+            # when it counts as lost
+            "ConnectTimeout": str(CONNECT_TIMEOUT_S),
+            "ConnectionAttempts": "1",
+            "ServerAliveInterval": str(_ALIVE_EVERY_S),
+            "ServerAliveCountMax": str(_ALIVE_MISSED),
+            "LogLevel": "ERROR",
+            # weights do not compress, and this cipher is the quickest where processors have AES
+            "Compression": "no",
+            "Ciphers": "^aes128-gcm@openssh.com,aes256-gcm@openssh.com",
+            "ControlPath": "none" if own else _quoted(self._socket),
+        }
+        if not master:
+            options["ControlMaster"] = "no"
+        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        return ["ssh", *words, "-i", _escaped(self._identity), "-p", str(self._port), *rest]
+
+
+def in_shell(script: str) -> str:
+    """One word list that any login shell hands to a plain ``sh`` unchanged."""
+    return "exec sh -c " + shlex.quote(script)
+
+
+def control_dir(home: Path) -> Path:
+    """A folder of the user's own for the shared connections' sockets, short enough for them.
+
+    Raises:
+        LinkError: there is none that nobody else can write to.
+    """
+    candidates = [home / "ssh"]
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        candidates.append(Path(runtime) / "trmcloud")
+    own = f"trmc-{os.getuid()}"
+    candidates += [Path(tempfile.gettempdir()) / own, Path("/tmp") / own]
+    for folder in candidates:
+        if len(os.fsencode(folder / "0123456789ab")) > _MAX_SOCKET_PATH:
+            continue
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            about = os.lstat(folder)
+            if about.st_uid == os.getuid() and folder.is_dir() and not folder.is_symlink():
+                folder.chmod(0o700)
+                return folder
+    raise LinkError(
+        "there is no folder of your own for SSH's sockets",
+        where=", ".join(str(folder) for folder in candidates),
+        next_step="set TMPDIR to a short path that you own",
+    )
+
+
+def _escaped(path: Path) -> str:
+    """ssh expands % in file names."""
+    return str(path).replace("%", "%%")
+
+
+def _quoted(path: Path) -> str:
+    return '"' + _escaped(path) + '"'
