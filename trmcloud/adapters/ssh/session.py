@@ -49,7 +49,8 @@ class Session:
                 "there is no ssh on this machine",
                 next_step="install OpenSSH's client (Debian: apt install openssh-client)",
             ) from None
-        assert self._process.stdin and self._process.stdout and self._process.stderr
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self.stdin = self._process.stdin
         self._stdout = self._process.stdout
         self._poll = select.poll()
@@ -144,13 +145,17 @@ class Session:
         Raises:
             LinkError: the connection failed; ``Dropped`` where trying again may help.
         """
-        try:
-            code = self._process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise Dropped("the pod did not answer in time", where=self._where) from None
+        code = self.wait(deadline - time.monotonic())
         if code == SSH_FAILED or code < 0:
             raise explain(self.said(), self._where)
         return code
+
+    def wait(self, seconds: float) -> int:
+        """The process's own exit code, whatever it means."""
+        try:
+            return self._process.wait(max(0.1, seconds))
+        except subprocess.TimeoutExpired:
+            raise Dropped("the pod did not answer in time", where=self._where) from None
 
     def said(self) -> str:
         """The end of what came on stderr, fit for a terminal."""

@@ -1,0 +1,312 @@
+"""``PodLink`` for rented pods: all words and files go over SSH, to the pod whose key we made."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trmcloud.adapters.ssh.connection import SshConnection, control_dir
+from trmcloud.adapters.ssh.follow import follow
+from trmcloud.adapters.ssh.forward import forward
+from trmcloud.adapters.ssh.keys import KeyStore
+from trmcloud.adapters.ssh.mirror import MAX_ANSWER_BYTES, PHASES, Mirror
+from trmcloud.adapters.ssh.pull import pull
+from trmcloud.adapters.ssh.push import Parcel, parcel_of, push, verify
+from trmcloud.core import manifest as mf
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import CheckpointError, Dropped, LinkError
+from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.pod.files import read_small, sync_folder, write_atomic
+from trmcloud.ports import StageItem
+
+STAGED_MARK = ".staged"
+STAGED_NAME = "staged.json"
+CODE_DIR = "code"
+_ASK_EVERY_S = 2.0
+_ASK_TIMEOUT_S = 5.0
+_MAX_PAUSE_S = 30.0
+_SAFE_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){1,12}")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class _Asked:
+    """What came of asking a pod last."""
+
+    at: float
+    report: contract.AgentReport | None = None
+    failures: int = 0
+    trouble: str = ""
+
+
+class SshPodLink:
+    """``address_of`` gives a pod's (host, port), None while there is none. ``root`` is the folder
+    on the pod that stands for a trmcloud home. ``now`` is epoch seconds."""
+
+    def __init__(
+        self,
+        home: Path,
+        address_of: Callable[[str], tuple[str, int] | None],
+        *,
+        root: str = contract.POD_ROOT,
+        now: Callable[[], float],
+        user: str = "root",
+        keys: KeyStore | None = None,
+    ) -> None:
+        if not _SAFE_PATH.fullmatch(root):
+            raise LinkError(f"{root!r:.80} cannot be a pod's folder")
+        self._home, self._address_of, self._root = home, address_of, root
+        self._now, self._user = now, user
+        self._keys = keys or KeyStore(home)
+        self._connections: dict[str, tuple[tuple[str, int], SshConnection]] = {}
+        self._mirrors: dict[str, Mirror] = {}
+        self._asked: dict[str, _Asked] = {}
+        self._lock = threading.Lock()
+
+    # -- words --------------------------------------------------------------------------------
+
+    def report(self, pod_name: str) -> contract.AgentReport | None:
+        """What the agent last said; on the way, the run's files here are brought up to date.
+
+        Asks at most every two seconds, less often while the pod does not answer, and never waits
+        for more than a few seconds.
+        """
+        asked = self._asked.get(pod_name)
+        if asked is not None and self._now() < asked.at + _pause_s(asked.failures):
+            return asked.report
+        try:
+            report = self._ask(pod_name)
+        except LinkError as error:
+            failures = asked.failures + 1 if asked is not None else 1
+            self._asked[pod_name] = _Asked(self._now(), None, failures, str(error))
+            return None
+        self._asked[pod_name] = _Asked(self._now(), report)
+        return report
+
+    def trouble(self, pod_name: str) -> str:
+        """Why the pod could not be asked last time; empty where it could."""
+        asked = self._asked.get(pod_name)
+        return asked.trouble if asked is not None else ""
+
+    def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
+        path = f"{self._pod_folder(pod_name)}/{contract.ORDERS_NAME}"
+        self._write(self._connection(pod_name), path, contract.dump(orders))
+
+    def answers(self, pod_name: str) -> bool:
+        """Whether the pod's SSH server lets us in now."""
+        try:
+            return self._connection(pod_name).run("true", timeout_s=_ASK_TIMEOUT_S).code == 0
+        except LinkError as error:
+            self._asked.setdefault(pod_name, _Asked(self._now())).trouble = str(error)
+            return False
+
+    def follow_log(
+        self, pod_name: str, phase: str, offset: int = 0, *, stop: Callable[[], bool]
+    ) -> Iterator[tuple[int, bytes]]:
+        """The phase's training log as it grows: see ``follow``."""
+        path = f"{self._run_folder(pod_name, phase)}/{contract.TRAIN_LOG_NAME}"
+        return follow(lambda: self._connection(pod_name), path, offset, stop=stop)
+
+    @contextmanager
+    def forward(self, pod_name: str, remote_port: int) -> Iterator[int]:
+        """A local port that leads to the pod's meanwhile: see ``forward``."""
+        with forward(self._connection(pod_name), remote_port) as port:
+            yield port
+
+    def connection(self, pod_name: str) -> SshConnection:
+        """For words that the link has none of its own for."""
+        return self._connection(pod_name)
+
+    def close(self) -> None:
+        """End the shared connections; they end by themselves a minute after their last use."""
+        for _, connection in self._connections.values():
+            connection.close()
+
+    # -- files --------------------------------------------------------------------------------
+
+    def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
+        for item in items:
+            if not _SAFE_PATH.fullmatch(item.remote) or not self._is_ours(item.remote):
+                raise LinkError(f"{item.remote!r:.80} is not below {self._root}")
+        connection = self._connection(pod_name)
+        parcels = {item.remote: parcel_of(item.local, item.sha256) for item in items}
+        staged, rsync = self._already_staged(connection, list(parcels))
+        sizes = {remote: parcel.size_bytes() for remote, parcel in parcels.items()}
+        whole = sum(sizes.values())
+        before = 0
+        for remote, parcel in parcels.items():
+            base = before
+            if remote not in staged:
+                tell = _shifted(progress, base, whole)
+                self._bring(connection, parcel, remote, tell, rsync=rsync)
+            before += sizes[remote]
+            progress(before, whole)
+        code = [remote for remote in parcels if remote.startswith(f"{self._root}/{CODE_DIR}/")]
+        note = {
+            "version": contract.CONTRACT_VERSION,
+            "code": code[0] if code else "",
+            "data": [remote for remote in parcels if remote not in code],
+        }
+        self._write(connection, f"{self._pod_folder(pod_name)}/{STAGED_NAME}", json.dumps(note))
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Progress,
+    ) -> None:
+        manifest = mf.from_json(mf.to_json(manifest), manifest.label)
+        if manifest.run_id != run_id or run_id != self._run_of(pod_name):
+            raise CheckpointError(f"{manifest.label} is not a checkpoint of {run_id}")
+        wanted = [file for file in manifest.files if file.name in names]
+        inside = f"{manifest.phase}/{contract.CHECKPOINTS_DIR}/{mf.step_dir_name(manifest.step)}"
+        target = self._home / contract.RUNS_DIR / run_id / inside
+        remote = f"{self._root}/{contract.RUNS_DIR}/{run_id}/{inside}"
+        pull(self._connection(pod_name), remote, wanted, target, progress)
+        there = {*names, *_named_already(target, manifest)}
+        kept = tuple(file for file in manifest.files if file.name in there)
+        if any(file.kind == "weights" for file in kept):
+            write_atomic(target / mf.MANIFEST_NAME, mf.to_json(replace(manifest, files=kept)))
+            sync_folder(target.parent)
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _ask(self, pod_name: str) -> contract.AgentReport | None:
+        mirror = self._mirrors.get(pod_name)
+        if mirror is None:
+            mirror = Mirror(self._home, pod_name, self._run_of(pod_name))
+            self._mirrors[pod_name] = mirror
+        asked = mirror.offsets()
+        answer = self._connection(pod_name).run(
+            mirror.question(self._root, asked), timeout_s=_ASK_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES
+        )
+        return mirror.take(answer.out, asked)
+
+    def _connection(self, pod_name: str) -> SshConnection:
+        address = self._address_of(pod_name)
+        if address is None:
+            raise Dropped("the pod has no address yet", where=pod_name)
+        with self._lock:
+            known = self._connections.get(pod_name)
+            if known is not None and known[0] == address:
+                return known[1]
+            made = SshConnection(
+                address,
+                identity=self._keys.identity(),
+                known_hosts=self._keys.known_hosts(pod_name),
+                alias=pod_name,
+                control_dir=control_dir(self._home),
+                user=self._user,
+            )
+            self._connections[pod_name] = (address, made)
+            return made
+
+    def _run_of(self, pod_name: str) -> str:
+        """The run a pod's name tells of, by this home's own folders: a pod cannot choose it."""
+        name = contract.parse_pod_name(pod_name)
+        if name is None:
+            raise LinkError(f"{pod_name!r} is not a pod of ours")
+        runs = self._home / contract.RUNS_DIR
+        for entry in runs.iterdir() if runs.is_dir() else ():
+            if entry.name.replace("-", "") == name.run_id:
+                return entry.name
+        raise LinkError(f"no run of this home has the pod {pod_name}", where=str(runs))
+
+    def _pod_folder(self, pod_name: str) -> str:
+        if contract.parse_pod_name(pod_name) is None:
+            raise LinkError(f"{pod_name!r} is not a pod of ours")
+        return f"{self._root}/{contract.PODS_DIR}/{pod_name}"
+
+    def _run_folder(self, pod_name: str, phase: str) -> str:
+        if phase not in PHASES:
+            raise LinkError(f"there is no phase {phase!r}")
+        return f"{self._root}/{contract.RUNS_DIR}/{self._run_of(pod_name)}/{phase}"
+
+    def _is_ours(self, remote: str) -> bool:
+        return remote.startswith(self._root + "/")
+
+    def _write(self, connection: SshConnection, path: str, text: str) -> None:
+        """Replace a small file there so that its reader sees the old or the new."""
+        folder, _, name = path.rpartition("/")
+        new = f".{name}.new.$$"
+        script = (
+            f"mkdir -p {shlex.quote(folder)} && cd {shlex.quote(folder)} && umask 022\n"
+            f"cat > {new} && mv -f {new} {shlex.quote(name)} || {{ rm -f {new}; exit 1; }}"
+        )
+        answer = connection.run(script, content=text.encode())
+        if answer.code != 0:
+            raise LinkError(
+                f"{name} could not be written there: {answer.said[-200:]}", where=connection.where
+            )
+
+    def _already_staged(
+        self, connection: SshConnection, remotes: Sequence[str]
+    ) -> tuple[set[str], bool]:
+        """Which of the folders are complete there, and whether the pod has rsync."""
+        script = (
+            "command -v rsync >/dev/null && echo rsync || echo plain\n"
+            f'while read -r folder; do [ -f "$folder/{STAGED_MARK}" ] && echo "$folder"; done\n'
+            "exit 0"
+        )
+        content = "".join(f"{remote}\n" for remote in remotes).encode()
+        first, *staged = connection.run(script, content=content).out.decode().splitlines() or [""]
+        return set(staged) & set(remotes), first == "rsync"
+
+    def _bring(
+        self, connection: SshConnection, parcel: Parcel, remote: str, tell: Progress, *, rsync: bool
+    ) -> None:
+        part = remote + ".part"
+        push(connection, parcel, part, tell, rsync=rsync)
+        wrong = verify(connection, parcel, part)
+        if wrong:
+            # Sizes alone made an earlier attempt's remains look right: once more, without them.
+            connection.run(
+                f"cd {shlex.quote(part)} && rm -f -- {shlex.join(wrong)}"
+                if set(wrong) <= set(parcel.sha256)
+                else f"rm -rf {shlex.quote(part)}"
+            )
+            push(connection, parcel, part, tell, rsync=rsync)
+            wrong = verify(connection, parcel, part)
+        if wrong:
+            raise LinkError(
+                f"{wrong[0]:.80} is not what was sent, or changed here while it was sent",
+                where=connection.where,
+            )
+        quoted, quoted_part = shlex.quote(remote), shlex.quote(part)
+        answer = connection.run(
+            f"[ -f {quoted}/{STAGED_MARK} ] && exit 0\n"
+            f"rm -rf {quoted} && : > {quoted_part}/{STAGED_MARK} && mv {quoted_part} {quoted}"
+        )
+        if answer.code != 0:
+            raise LinkError(
+                f"what arrived could not be put in place: {answer.said[-200:]}",
+                where=connection.where,
+            )
+
+
+def _pause_s(failures: int) -> float:
+    return min(_MAX_PAUSE_S, _ASK_EVERY_S * float(1 << min(failures, 10)))
+
+
+def _shifted(progress: Progress, base: int, whole: int) -> Progress:
+    return lambda done, _: progress(base + done, whole)
+
+
+def _named_already(target: Path, manifest: CheckpointManifest) -> set[str]:
+    """Files that an earlier pull of the same checkpoint brought and verified."""
+    try:
+        text = read_small(target / mf.MANIFEST_NAME, mf.MAX_MANIFEST_BYTES)
+        before = mf.from_json(text or "", str(target))
+    except (ValueError, CheckpointError):
+        return set()
+    same = {(file.name, file.sha256) for file in manifest.files}
+    return {file.name for file in before.files if (file.name, file.sha256) in same}

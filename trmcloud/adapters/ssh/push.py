@@ -1,0 +1,370 @@
+"""Bringing files to a pod: by rsync where both sides have it, by a stream of our own where not.
+
+Only files that are named are sent. Either way an interrupted transfer goes on from what is there,
+and what arrived is judged by hashes that the pod computes, so a wrong byte costs time and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import shlex
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trmcloud.adapters.ssh.connection import SshConnection
+from trmcloud.adapters.ssh.session import SSH_FAILED, Session, environment, explain
+from trmcloud.core.errors import Dropped, LinkError
+
+_LANES = 4
+_BLOCK = 1 << 20
+_SMALL_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 18
+_TRIES = 6
+_MAX_PAUSE_S = 8.0
+_END_S = 60.0
+_IDLE_S = 60.0
+_VERIFY_S = 3600.0
+_MAX_LIST_BYTES = 16 << 20
+_OLDEST_RSYNC = (3, 1)
+#: rsync's codes for a connection that broke, beside ssh's own.
+_RSYNC_DROPPED = (SSH_FAILED, 10, 12, 20, 30, 35)
+
+_NAME = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){0,12}"
+)
+
+_SIZES = """
+while read -r name; do
+  if [ -f "$name" ] && [ ! -L "$name" ]; then wc -c < "$name"; else echo 0; fi
+done
+"""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Files below ``folder`` by their relative names, with the SHA-256 of each."""
+
+    folder: Path
+    sha256: Mapping[str, str]
+
+    def size_bytes(self) -> int:
+        return sum((self.folder / name).stat().st_size for name in self.sha256)
+
+
+def parcel_of(local: Path, sha256: Mapping[str, str]) -> Parcel:
+    """What a file or a folder holds of the names.
+
+    Raises:
+        LinkError: a name is not a plain relative path, or there is no such file.
+    """
+    folder = local if local.is_dir() else local.parent
+    for name in sha256:
+        if not _NAME.fullmatch(name):
+            raise LinkError(f"{name!r:.80} cannot be sent: not a plain relative name")
+        if folder != local and name != local.name:
+            raise LinkError(f"{local.name} cannot be sent under another name", where=str(local))
+        if not (folder / name).is_file():
+            raise LinkError(f"{name} is missing", where=str(folder))
+    return Parcel(folder, sha256)
+
+
+def push(
+    connection: SshConnection,
+    parcel: Parcel,
+    remote: str,
+    progress: Progress,
+    *,
+    rsync: bool,
+) -> None:
+    """Bring the files into the folder ``remote``, made where it is missing; nothing there is
+    deleted. ``rsync`` says that the pod has it.
+
+    Raises:
+        LinkError: the pod's disk is full, or it stayed out of reach.
+    """
+    by_rsync = rsync and local_rsync() is not None
+    whole = parcel.size_bytes()
+    failures = 0
+    best = 0
+
+    def tell(done: int) -> None:
+        nonlocal best, failures
+        if done > best:
+            best, failures = done, 0
+        progress(min(done, whole), whole)
+
+    while True:
+        try:
+            if by_rsync:
+                _push_by_rsync(connection, parcel, remote, tell)
+            else:
+                _push_by_stream(connection, parcel, remote, tell)
+            progress(whole, whole)
+            return
+        except Dropped:
+            failures += 1
+            if failures >= _TRIES:
+                raise
+            time.sleep(min(_MAX_PAUSE_S, 0.25 * 2**failures))
+
+
+def verify(connection: SshConnection, parcel: Parcel, remote: str) -> list[str]:
+    """Names whose content there is not what it should be; the pod computes the hashes.
+
+    Raises:
+        LinkError: the pod has no sha256sum, or is out of reach.
+    """
+    lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(parcel.sha256.items()))
+    script = (
+        f"cd {shlex.quote(remote)} || exit 3\n"
+        "command -v sha256sum >/dev/null || exit 4\n"
+        "sha256sum -c - 2>/dev/null | grep -v ': OK$'\n"
+        "exit 0"
+    )
+    answer = connection.run(
+        script, content=lines.encode(), timeout_s=_VERIFY_S, max_bytes=_MAX_LIST_BYTES
+    )
+    if answer.code != 0:
+        raise LinkError("the pod cannot hash what arrived", where=connection.where)
+    said = answer.out.decode("utf-8", "replace").splitlines()
+    return [line.rpartition(": ")[0] for line in said]
+
+
+@functools.cache
+def local_rsync() -> tuple[int, ...] | None:
+    """The version of this machine's rsync; None where it is missing, too old or another one."""
+    try:
+        done = subprocess.run(
+            ["rsync", "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment(),
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(rb"rsync\s+version\s+v?(\d+)\.(\d+)(?:\.(\d+))?", done.stdout)
+    version = tuple(int(part or 0) for part in found.groups()) if found else (0,)
+    return version if version >= _OLDEST_RSYNC else None
+
+
+# -- rsync --------------------------------------------------------------------------------------
+
+
+def _push_by_rsync(
+    connection: SshConnection, parcel: Parcel, remote: str, tell: Callable[[int], None]
+) -> None:
+    _make_folders(connection, [remote])
+    argv = [
+        *("rsync", "--files-from=-", "--copy-links", "--times", "--perms", "--chmod=D755,F644"),
+        *("--inplace", "--partial", "--no-motd", "--no-human-readable", "--info=progress2"),
+        *("--outbuf=L", "-e", connection.ssh_command()),
+        *(f"{parcel.folder}/", f"{connection.login}:{remote}/"),
+    ]
+    connection.connect()
+    with Session(argv, connection.where) as session:
+        session.feed("".join(f"{name}\n" for name in sorted(parcel.sha256)).encode())
+        buffer = memoryview(bytearray(1 << 14))
+        tail = b""
+        # rsync is silent for as long as it compares what is there already.
+        while count := session.read_into(buffer, _VERIFY_S):
+            *shown, tail = re.split(rb"[\r\n]", tail + bytes(buffer[:count]))
+            for text in shown:
+                done = re.match(rb"\s*(\d+)\s+\d+%", text)
+                if done:
+                    tell(int(done.group(1)))
+            tail = tail[-256:]
+        code = session.wait(_END_S)
+        if code in _RSYNC_DROPPED and not _is_full(session.said()):
+            raise explain(session.said(), connection.where)
+        if code != 0:
+            raise _refused(session.said() or f"rsync ended with code {code}", connection.where)
+
+
+# -- a stream of our own ------------------------------------------------------------------------
+
+
+def _push_by_stream(
+    connection: SshConnection, parcel: Parcel, remote: str, tell: Callable[[int], None]
+) -> None:
+    names = sorted(parcel.sha256)
+    folders = {str((Path(remote) / name).parent) for name in names}
+    _make_folders(connection, sorted({remote, *folders}))
+    there = _sizes(connection, names, remote)
+    here = {name: (parcel.folder / name).stat().st_size for name in names}
+    due = [name for name in names if there[name] != here[name] or here[name] == 0]
+    sent = _Sent(sum(here[n] for n in names if n not in due), tell)
+    small = [name for name in due if here[name] <= _SMALL_BYTES]
+    if small:
+        _send_small(connection, parcel.folder, small, remote, sent)
+    large = [name for name in due if here[name] > _SMALL_BYTES]
+    stopped = threading.Event()
+    with ThreadPoolExecutor(_LANES) as pool:
+        try:
+            jobs = [
+                pool.submit(
+                    _send_large,
+                    connection,
+                    parcel.folder / name,
+                    f"{remote}/{name}",
+                    there[name] if there[name] < here[name] else 0,
+                    sent,
+                    stopped,
+                )
+                for name in large
+            ]
+            while not all(job.done() for job in jobs):
+                for job in jobs:
+                    if job.done():
+                        job.result()
+                sent.tell()
+                time.sleep(0.1)
+            for job in jobs:
+                job.result()
+        finally:
+            stopped.set()
+    sent.tell()
+
+
+class _Sent:
+    """Bytes that are on their way or there, counted by many threads, told by one."""
+
+    def __init__(self, done: int, tell: Callable[[int], None]) -> None:
+        self._done, self._tell = done, tell
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+
+    def tell(self) -> None:
+        self._tell(self._done)
+
+
+def _send_small(
+    connection: SshConnection, folder: Path, names: Sequence[str], remote: str, sent: _Sent
+) -> None:
+    with connection.open(f"cd {shlex.quote(remote)} && exec tar -xf -") as session:
+        pipe: Any = _Pipe(session)
+        try:
+            with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as archive:
+                for name in names:
+                    about = archive.gettarinfo(str(folder / name), arcname=name)
+                    about.uid = about.gid = 0
+                    about.uname = about.gname = ""
+                    about.mode = 0o644
+                    about.type = tarfile.REGTYPE
+                    with open(folder / name, "rb") as file:
+                        archive.addfile(about, file)
+                    sent.add(about.size)
+                    sent.tell()
+        except OSError:
+            raise _why(session, connection.where) from None
+        session.feed(b"")
+        _expect_success(session, connection.where)
+
+
+def _send_large(
+    connection: SshConnection,
+    path: Path,
+    remote: str,
+    there: int,
+    sent: _Sent,
+    stopped: threading.Event,
+) -> None:
+    # Written at its own place and never appended: bytes of a dropped connection that arrive late
+    # are the same bytes at the same place.
+    blocks = there // _BLOCK
+    keep = f" seek={blocks} conv=notrunc" if blocks else ""
+    command = f"exec dd of={shlex.quote(remote)} bs={_BLOCK}{keep}"
+    sent.add(blocks * _BLOCK)
+    with connection.open(command, own=True) as session, open(path, "rb") as file:
+        file.seek(blocks * _BLOCK)
+        pipe = _Pipe(session)
+        try:
+            while chunk := file.read(_CHUNK_BYTES):
+                if stopped.is_set():
+                    return
+                pipe.write(chunk)
+                sent.add(len(chunk))
+        except OSError:
+            raise _why(session, connection.where) from None
+        session.feed(b"")
+        _expect_success(session, connection.where)
+
+
+class _Pipe:
+    """What tarfile wants of a stream."""
+
+    def __init__(self, session: Session) -> None:
+        self._stdin = session.stdin
+
+    def write(self, content: Any) -> int:
+        view = memoryview(content)
+        while view:
+            view = view[self._stdin.write(view) :]
+        return len(content)
+
+
+def _sizes(connection: SshConnection, names: Sequence[str], remote: str) -> dict[str, int]:
+    listing = "".join(f"{name}\n" for name in names).encode()
+    answer = connection.run(
+        f"cd {shlex.quote(remote)} || exit 1\n{_SIZES}",
+        content=listing,
+        timeout_s=_IDLE_S,
+        max_bytes=_MAX_LIST_BYTES,
+    )
+    lines = answer.out.decode("ascii", "replace").split()
+    if answer.code != 0 or len(lines) != len(names) or not all(n.isdigit() for n in lines):
+        raise LinkError("the pod does not say what it has", where=connection.where)
+    return dict(zip(names, map(int, lines), strict=True))
+
+
+def _make_folders(connection: SshConnection, folders: Sequence[str]) -> None:
+    answer = connection.run(
+        'while read -r folder; do mkdir -p "$folder" || exit 1; done',
+        content="".join(f"{folder}\n" for folder in folders).encode(),
+    )
+    if answer.code != 0:
+        raise _refused(answer.said, connection.where)
+
+
+def _expect_success(session: Session, where: str) -> None:
+    code = session.end(time.monotonic() + _END_S)
+    if code != 0:
+        raise _refused(session.said(), where)
+
+
+def _why(session: Session, where: str) -> LinkError:
+    """Why the pod takes no more."""
+    with contextlib.suppress(OSError):
+        session.stdin.close()
+    code = session.end(time.monotonic() + _END_S)
+    return _refused(session.said() or f"the pod's side ended with code {code}", where)
+
+
+def _is_full(said: str) -> bool:
+    return "No space left" in said or "Disk quota exceeded" in said
+
+
+def _refused(said: str, where: str) -> LinkError:
+    if _is_full(said):
+        return LinkError(
+            "the pod's disk is full",
+            where=where,
+            next_step="plan with a larger disk, or a network volume",
+        )
+    last = said.splitlines()[-1][:200] if said else "it did not say why"
+    return LinkError(f"the pod does not take what it is sent: {last}", where=where)
