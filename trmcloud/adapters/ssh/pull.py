@@ -120,7 +120,7 @@ class _Transfer:
         self._noted_at = 0.0
         missing = sum(part.file.size_bytes - part.present for part in parts)
         self._own = missing > _SMALL_BYTES
-        self._lanes = min(lanes, -(-missing // _PIECE)) if self._own else min(1, missing)
+        self._lanes = min(lanes, -(-missing // _PIECE)) if self._own else 1
 
     def run(self, tell: Callable[[int], None]) -> None:
         for part in self._parts:
@@ -202,6 +202,10 @@ class _Transfer:
     def _serve_lane(self) -> None:
         """One connection's life: ask ahead, read what comes, until nothing is left to ask for."""
         asked: deque[_Piece] = deque()
+        with self._change:
+            self._await_work(asked)
+            if not self._pieces:
+                return
         session = self._connection.open(self._command, own=self._own)
         with session:
             with self._change:
@@ -222,10 +226,9 @@ class _Transfer:
     def _ask(self, session: Session, asked: deque[_Piece]) -> None:
         """Keep some requests ahead, so that the way there and back costs nothing."""
         with self._change:
-            # With nothing left to ask, a lane still waits: another one may fail and give back.
-            self._change.wait_for(
-                lambda: self._stopped or asked or self._pieces or self._all_came()
-            )
+            # With nothing left to ask, a lane still waits: another one may fail and give back, and
+            # a file whose remains were wrong is brought again.
+            self._await_work(asked)
             if self._stopped:
                 asked.clear()
                 return
@@ -241,8 +244,10 @@ class _Transfer:
             except OSError:
                 raise self._why(session) from None
 
-    def _all_came(self) -> bool:
-        return all(not any(part.missing()) for part in self._parts)
+    def _await_work(self, asked: deque[_Piece]) -> None:
+        self._change.wait_for(
+            lambda: self._stopped or asked or self._pieces or self._accepted == len(self._parts)
+        )
 
     def _receive(self, session: Session, piece: _Piece) -> None:
         part, file = piece.part, piece.part.file

@@ -1,0 +1,220 @@
+"""The connection to a pod: pinned, multiplexed, made anew after a drop, and plain in its errors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.ssh_pod import OTHER_POD, POD, SshPod, needs_sshd, ssh_pod
+from trmcloud.adapters.ssh.connection import SshConnection, control_dir
+from trmcloud.adapters.ssh.forward import forward
+from trmcloud.adapters.ssh.keys import KeyStore
+from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
+
+pytestmark = needs_sshd
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[SshPod]:
+    with ssh_pod(tmp_path) as made:
+        yield made
+
+
+# -- keys --------------------------------------------------------------------------------------
+
+
+def test_keys_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "home")
+    first, other = store.for_pod(POD), store.for_pod(OTHER_POD)
+    assert KeyStore(tmp_path / "home").for_pod(POD) == first
+    assert first.user_public == other.user_public
+    assert first.host_public != other.host_public
+    assert first.host_public.startswith("ssh-ed25519 ")
+    assert "PRIVATE KEY" in first.host_private
+    assert first.host_private not in repr(first)
+    for path in (tmp_path / "home/keys").rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert not list((tmp_path / "home/keys").glob(".new-*"))
+
+
+def test_a_pods_key_can_be_forgotten_and_strangers_have_none(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "home")
+    first = store.for_pod(POD)
+    store.forget(POD)
+    assert store.for_pod(POD).host_private != first.host_private
+    with pytest.raises(LinkError, match="not a pod of ours"):
+        store.for_pod("../../etc")
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def test_a_command_brings_its_output_its_code_and_its_words(pod: SshPod) -> None:
+    connection = pod.connect()
+    answer = connection.run("cat; echo oops >&2; exit 3", content=b"\x00\xffbytes")
+    assert (answer.code, answer.out, answer.said) == (3, b"\x00\xffbytes", "oops")
+    assert connection.run(["printf", "%s", "a b'c\"$HOME"]).out == b"a b'c\"$HOME"
+
+
+def test_all_commands_share_one_connection(pod: SshPod) -> None:
+    connection = pod.connect()
+    peers = {connection.run('echo "$SSH_CONNECTION"').out for _ in range(3)}
+    assert len(peers) == 1, "each came from another port"
+    second = pod.connect()
+    assert second.run('echo "$SSH_CONNECTION"').out in peers, "other processes share it too"
+
+
+def test_nothing_secret_and_no_agent_reaches_the_pod(
+    pod: SshPod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RUNPOD_API_KEY", "rpa_secret")
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+    said = pod.connect().run("env").out.decode()
+    assert "rpa_secret" not in said
+    assert "SSH_AUTH_SOCK" not in said
+
+
+def test_more_than_was_asked_for_is_not_read(pod: SshPod) -> None:
+    with pytest.raises(LinkError, match="more than 1000 bytes"):
+        pod.connect().run("yes", max_bytes=1000)
+
+
+def test_a_pod_that_floods_stderr_fills_no_memory(pod: SshPod) -> None:
+    answer = pod.connect().run("head -c 30000000 /dev/zero | tr '\\0' x >&2; echo done")
+    assert answer.out == b"done\n"
+    assert len(answer.said) <= 1 << 13
+
+
+def test_a_silent_pod_is_given_up_in_time(pod: SshPod) -> None:
+    connection = pod.connect()
+    connection.run("true")
+    begun = time.monotonic()
+    with pytest.raises(Dropped, match="in time"):
+        connection.run("sleep 60", timeout_s=1.0)
+    assert time.monotonic() - begun < 10
+    assert connection.run("echo back").out == b"back\n"
+
+
+def test_what_is_started_apart_outlives_the_connection(pod: SshPod) -> None:
+    connection = pod.connect()
+    log = pod.root / "job.log"
+    begun = time.monotonic()
+    pid = connection.run_detached(
+        ["sh", "-c", "sleep 1; echo it went on"], cwd=str(pod.root), log=str(log)
+    )
+    assert time.monotonic() - begun < 30
+    assert os.getsid(pid) == pid, "a session of its own"
+    pod.server.cut()
+    deadline = time.monotonic() + 20
+    while "it went on" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert log.read_text() == "it went on\n"
+    with pytest.raises(LinkError, match="could not be started"):
+        connection.run_detached(["true"], cwd=str(pod.root / "nowhere"), log=str(log))
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+def test_a_dropped_connection_is_made_anew(pod: SshPod) -> None:
+    connection = pod.connect()
+    before = connection.run('echo "$SSH_CONNECTION"').out
+    assert pod.server.cut() > 0
+    assert connection.run('echo "$SSH_CONNECTION"').out != before
+
+
+def test_a_server_that_is_down_is_named_and_found_again(pod: SshPod) -> None:
+    connection = pod.connect()
+    connection.run("true")
+    pod.server.stop()
+    with pytest.raises(Dropped, match="refuses connections"):
+        connection.run("true")
+    pod.server.start()
+    assert connection.run("echo up").out == b"up\n"
+
+
+def test_another_host_key_is_never_spoken_to(pod: SshPod) -> None:
+    connection = pod.connect()
+    connection.run("true")
+    pod.server.stop()
+    pod.server.set_host_key(pod.keys.for_pod(OTHER_POD).host_private)
+    pod.server.start()
+    marker = pod.root / "was-here"
+    with pytest.raises(HostKeyChanged, match="another machine answers") as caught:
+        connection.run(["touch", str(marker)])
+    assert caught.value.next_step
+    with pytest.raises(HostKeyChanged):
+        connection.run(["touch", str(marker)])
+    assert not marker.exists()
+
+
+def test_the_pin_is_the_pods_and_not_the_addresss(pod: SshPod) -> None:
+    """Another pod's name at the same address is another machine."""
+    with pytest.raises(HostKeyChanged):
+        pod.connect(alias=OTHER_POD).run("true")
+
+
+def test_a_key_the_pod_does_not_know_is_refused(pod: SshPod, tmp_path: Path) -> None:
+    stranger = KeyStore(tmp_path / "elsewhere")
+    connection = SshConnection(
+        pod.server.address,
+        identity=stranger.identity(),
+        known_hosts=pod.keys.known_hosts(POD),
+        alias=POD,
+        control_dir=control_dir(tmp_path / "elsewhere"),
+        user=pod.server.user,
+    )
+    with pytest.raises(LoginRefused, match="does not accept"):
+        connection.run("true")
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "a b", "", "$(id)", "h;id"])
+def test_an_address_that_is_none_is_not_used(pod: SshPod, tmp_path: Path, host: str) -> None:
+    with pytest.raises(LinkError, match="no address"):
+        SshConnection(
+            (host, 22),
+            identity=tmp_path / "id",
+            known_hosts=tmp_path / "known",
+            alias=POD,
+            control_dir=tmp_path,
+        )
+
+
+def test_a_long_home_gets_short_sockets(tmp_path: Path) -> None:
+    folder = control_dir(tmp_path / ("x" * 100))
+    assert len(str(folder)) < 80
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+# -- forwards ----------------------------------------------------------------------------------
+
+
+def test_a_port_of_the_pod_is_reached_on_loopback_while_it_is_forwarded(pod: SshPod) -> None:
+    import http.server
+    import threading
+    import urllib.request
+
+    class Board(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"scalars")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Board) as board:
+        threading.Thread(target=board.serve_forever, daemon=True).start()
+        with forward(pod.connect(), board.server_port) as port:
+            assert port != board.server_port
+            url = f"http://127.0.0.1:{port}/"
+            assert urllib.request.urlopen(url, timeout=10).read() == b"scalars"
+            listening = Path("/proc/net/tcp").read_text()
+            assert f"0100007F:{port:04X} 00000000:0000 0A" in listening, "on loopback alone"
+        with pytest.raises(OSError):  # noqa: PT011
+            urllib.request.urlopen(url, timeout=10)
+        board.shutdown()

@@ -1,0 +1,357 @@
+"""Pulling from a pod that drops, lies, or is slow: verified and whole, or a plain error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.contract.ssh_pod import SshPod, needs_sshd, sha256_of, ssh_pod, tools, written
+from trmcloud.adapters.ssh.pull import pull
+from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError
+from trmcloud.core.manifest import CheckpointFile
+
+pytestmark = needs_sshd
+BIG = 40 << 20
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[SshPod]:
+    with ssh_pod(tmp_path) as made:
+        yield made
+
+
+def quiet(done: int, whole: int) -> None:
+    pass
+
+
+def bring(
+    pod: SshPod,
+    *files: CheckpointFile,
+    into: Path,
+    progress: Callable[[int, int], None] = quiet,
+    lanes: int = 4,
+) -> None:
+    pull(pod.connect(), str(pod.root), files, into, progress, lanes=lanes)
+
+
+def test_files_come_whole_and_progress_never_goes_back(pod: SshPod, tmp_path: Path) -> None:
+    files = [
+        written(pod.root / "weights.safetensors", BIG + 123),
+        written(pod.root / "state.json", 17),
+        written(pod.root / "tokenizer.json", 0),
+        written(pod.root / "optimizer-0.safetensors", 1 << 20),
+    ]
+    told: list[tuple[int, int]] = []
+    bring(pod, *files, into=tmp_path / "to", progress=lambda *now: told.append(now))
+    for file in files:
+        assert sha256_of(tmp_path / "to" / file.name) == file.sha256
+    assert sorted(os.listdir(tmp_path / "to")) == sorted(file.name for file in files)
+    whole = sum(file.size_bytes for file in files)
+    assert told == sorted(told)
+    assert told[-1] == (whole, whole)
+
+
+def test_what_is_there_is_not_brought_again(pod: SshPod, tmp_path: Path) -> None:
+    file = written(pod.root / "weights.safetensors", 3 << 20)
+    bring(pod, file, into=tmp_path / "to")
+    (pod.root / file.name).unlink()
+    bring(pod, file, into=tmp_path / "to")
+    (tmp_path / "to" / file.name).write_bytes(bytes(3 << 20))
+    with pytest.raises(CheckpointError, match="missing"):
+        bring(pod, file, into=tmp_path / "to")
+
+
+def test_a_transfer_that_is_cut_goes_on_by_itself(pod: SshPod, tmp_path: Path) -> None:
+    file = written(pod.root / "weights.safetensors", BIG)
+    cuts: list[int] = []
+
+    def cut(done: int, whole: int) -> None:
+        if 0 < done < whole and len(cuts) < 3:
+            cuts.append(pod.server.cut())
+
+    slow = replace_dd(pod, tmp_path, 0.002)
+    try:
+        bring(pod, file, into=tmp_path / "to", progress=cut)
+    finally:
+        slow()
+    assert any(cuts), "nothing was cut: the test proves nothing"
+    assert sha256_of(tmp_path / "to" / file.name) == file.sha256
+
+
+def replace_dd(pod: SshPod, tmp_path: Path, pause_s: float) -> Callable[[], None]:
+    """Make the pod serve slowly, by a ``dd`` of its own that pauses after every block."""
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    script = folder / "dd"
+    script.write_text(
+        "#!/usr/bin/env python3\n"
+        "import sys, time\n"
+        "given = dict(word.split('=', 1) for word in sys.argv[1:])\n"
+        "size = int(given['bs'])\n"
+        "with open(given['if'], 'rb') as file:\n"
+        "    file.seek(int(given['skip']) * size)\n"
+        "    left = int(given['count']) * size\n"
+        "    while left > 0 and (chunk := file.read(min(left, 65536))):\n"
+        "        sys.stdout.buffer.write(chunk); sys.stdout.flush()\n"
+        "        left -= len(chunk)\n"
+        f"        time.sleep({pause_s})\n"
+    )
+    script.chmod(0o755)
+    pod.server.stop()
+    config = pod.server.folder / "config"
+    before = config.read_text()
+    config.write_text(before + f"SetEnv PATH={folder}:{os.environ['PATH']}\n")
+    pod.server.start()
+
+    def back() -> None:
+        config.write_text(before)
+
+    return back
+
+
+def test_what_one_process_left_the_next_one_uses(pod: SshPod, tmp_path: Path) -> None:
+    file = written(pod.root / "weights.safetensors", BIG)
+    into = tmp_path / "to"
+    replace_dd(pod, tmp_path, 0.002)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(done: int, whole: int) -> None:
+        if done > BIG // 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        bring(pod, file, into=into, progress=interrupt)
+    assert sorted(os.listdir(into)) == [f".{file.name}.part", f".{file.name}.part.json"]
+    told: list[int] = []
+    bring(pod, file, into=into, progress=lambda done, _: told.append(done))
+    assert told[0] > BIG // 4, "it began anew"
+    assert sha256_of(into / file.name) == file.sha256
+    assert os.listdir(into) == [file.name]
+
+
+def test_remains_that_are_not_what_their_note_says_cost_time_and_nothing_else(
+    pod: SshPod, tmp_path: Path
+) -> None:
+    file = written(pod.root / "weights.safetensors", 5 << 20)
+    into = tmp_path / "to"
+    into.mkdir()
+    (into / f".{file.name}.part").write_bytes(bytes(4 << 20))
+    (into / f".{file.name}.part.json").write_text(
+        f'{{"size": {file.size_bytes}, "sha256": "{file.sha256}", "done": [[0, {4 << 20}]]}}'
+    )
+    bring(pod, file, into=into)
+    assert sha256_of(into / file.name) == file.sha256
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "[]",
+        "{",
+        '{"size": 5, "sha256": "x", "done": [[0, 99]]}',
+        '{"size": 5242880, "sha256": "SHA", "done": [[-5, 99]]}',
+        '{"size": 5242880, "sha256": "SHA", "done": [[0, 99999999]]}',
+        '{"size": 5242880, "sha256": "SHA", "done": [[0, 9], [3, 20]]}',
+    ],
+)
+def test_a_note_that_makes_no_sense_is_not_believed(pod: SshPod, tmp_path: Path, note: str) -> None:
+    file = written(pod.root / "weights.safetensors", 5 << 20)
+    into = tmp_path / "to"
+    into.mkdir()
+    (into / f".{file.name}.part").write_bytes(b"x" * 100)
+    (into / f".{file.name}.part.json").write_text(note.replace("SHA", file.sha256))
+    bring(pod, file, into=into)
+    assert sha256_of(into / file.name) == file.sha256
+
+
+# -- a hostile pod -----------------------------------------------------------------------------
+
+
+def left_behind(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if not name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "name", ["../weights.safetensors", "/etc/x.json", "a/b.json", "-x.json", ""]
+)
+def test_a_name_that_leads_elsewhere_is_not_asked_for(
+    pod: SshPod, tmp_path: Path, name: str
+) -> None:
+    good = written(pod.root / "weights.safetensors", 10)
+    with pytest.raises(CheckpointError, match="not allowed"):
+        bring(pod, replace(good, name=name), into=tmp_path / "a" / "to")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "truncated"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "longer than it should be"),
+        (lambda path: os.truncate(path, 1 << 40), "longer than it should be"),
+        (lambda path: path.write_bytes(bytes(len(path.read_bytes()))), "is damaged"),
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: (path.rename(f"{path}x"), path.symlink_to(f"{path}x")), "is a link"),
+        (lambda path: (path.unlink(), path.mkdir()), "is missing"),
+        (lambda path: (path.unlink(), os.mkfifo(path)), "is missing"),
+    ],
+)
+def test_a_file_that_is_not_what_its_manifest_says_never_gets_its_name(
+    pod: SshPod, tmp_path: Path, spoil: Callable[[Path], object], match: str
+) -> None:
+    file = written(pod.root / "weights.safetensors", 9 << 20)
+    spoil(pod.root / file.name)
+    with pytest.raises(CheckpointError, match=match):
+        bring(pod, file, into=tmp_path / "to")
+    assert left_behind(tmp_path / "to") == []
+    used = sum(path.stat().st_blocks * 512 for path in (tmp_path / "to").iterdir())
+    assert used <= 10 << 20
+
+
+def test_a_pod_that_answers_out_of_turn_is_left(pod: SshPod, tmp_path: Path) -> None:
+    """Its sizes are longer than any number that can be."""
+    file = written(pod.root / "weights.safetensors", 30 << 20)
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    (fake / "wc").write_text("#!/bin/sh\nhead -c 100 /dev/zero | tr '\\0' 9\n")
+    (fake / "wc").chmod(0o755)
+    pod.server.stop()
+    with open(pod.server.folder / "config", "a") as config:
+        config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
+    pod.server.start()
+    with pytest.raises(LinkError, match="out of turn"):
+        bring(pod, file, into=tmp_path / "to")
+    assert left_behind(tmp_path / "to") == []
+
+
+def test_a_link_in_place_of_the_part_is_not_written_through(pod: SshPod, tmp_path: Path) -> None:
+    file = written(pod.root / "weights.safetensors", 1000)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    into = tmp_path / "to"
+    into.mkdir()
+    (into / f".{file.name}.part").symlink_to(victim)
+    (into / file.name).symlink_to(victim)
+    bring(pod, file, into=into)
+    assert victim.read_text() == "precious"
+    assert not (into / file.name).is_symlink()
+    assert sha256_of(into / file.name) == file.sha256
+
+
+# -- a poor pod, a poor disk -------------------------------------------------------------------
+
+
+def test_a_pod_without_rsync_python_or_head_serves_all_the_same(tmp_path: Path) -> None:
+    with ssh_pod(tmp_path, path=tools(tmp_path / "bin", "sh", "dd", "wc")) as bare:
+        file = written(bare.root / "weights.safetensors", BIG)
+        bring(bare, file, into=tmp_path / "to")
+        assert sha256_of(tmp_path / "to" / file.name) == file.sha256
+
+
+def test_a_pod_that_stays_away_is_given_up_and_what_came_is_kept(
+    pod: SshPod, tmp_path: Path
+) -> None:
+    file = written(pod.root / "weights.safetensors", BIG)
+    replace_dd(pod, tmp_path, 0.005)
+    gone: list[int] = []
+
+    def kill(done: int, whole: int) -> None:
+        if done > BIG // 4 and not gone:
+            gone.append(done)
+            pod.server.stop()
+
+    with pytest.raises(Dropped, match="refuses connections"):
+        bring(pod, file, into=tmp_path / "to", progress=kill)
+    pod.server.start()
+    told: list[int] = []
+    bring(pod, file, into=tmp_path / "to", progress=lambda done, _: told.append(done))
+    assert told[0] >= gone[0] - (4 << 20)
+
+
+def test_two_pulls_at_once_bring_it_once(pod: SshPod, tmp_path: Path) -> None:
+    file = written(pod.root / "weights.safetensors", BIG)
+    into = tmp_path / "to"
+    failures: list[BaseException] = []
+
+    def one() -> None:
+        try:
+            bring(pod, file, into=into)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert sha256_of(into / file.name) == file.sha256
+    assert os.listdir(into) == [file.name]
+    assert not (tmp_path / ".to.lock").exists()
+
+
+def test_two_checkpoints_at_once_do_not_disturb_each_other(pod: SshPod, tmp_path: Path) -> None:
+    files = [written(pod.root / f"optimizer-{i}.safetensors", BIG // 2, seed=i) for i in (1, 2)]
+    threads = [
+        threading.Thread(target=bring, args=(pod, file), kwargs={"into": tmp_path / file.name})
+        for file in files
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for file in files:
+        assert sha256_of(tmp_path / file.name / file.name) == file.sha256
+
+
+def test_too_little_room_here_is_said_before_anything_comes(pod: SshPod, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine mounts no tmpfs")
+    try:
+        file = written(pod.root / "weights.safetensors", BIG)
+        with pytest.raises(DoesNotFit, match="are free"):
+            bring(pod, file, into=small / "to")
+        little = written(pod.root / "state.json", 6 << 20)
+
+        def fill(done: int, whole: int) -> None:
+            with open(small / "filler", "wb", buffering=0) as filler:
+                try:
+                    filler.write(bytes(8 << 20))
+                except OSError:
+                    return
+
+        replace_dd(pod, tmp_path, 0.01)
+        with pytest.raises(CheckpointError, match="No space left"):
+            bring(pod, little, into=small / "to", progress=fill)
+        (small / "filler").unlink()
+        bring(pod, little, into=small / "to")
+        assert sha256_of(small / "to" / little.name) == little.sha256
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_a_slow_pod_is_waited_for(pod: SshPod, tmp_path: Path) -> None:
+    file = written(pod.root / "weights.safetensors", 2 << 20)
+    replace_dd(pod, tmp_path, 0.1)
+    told: list[int] = []
+    begun = time.monotonic()
+    bring(pod, file, into=tmp_path / "to", progress=lambda done, _: told.append(done))
+    assert time.monotonic() - begun > 1
+    assert len(set(told)) >= 2, "progress is told on the way"
+    assert sha256_of(tmp_path / "to" / file.name) == file.sha256
