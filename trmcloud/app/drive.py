@@ -96,6 +96,8 @@ class RunDriver:
         for _ in range(_MOST_EVENTS_AT_ONCE):
             if not run.live:
                 return run
+            if not self.errands:
+                run = _call_off_unrented(self.world, run)
             seen = self._observe(run)
             decision = decide(
                 run,
@@ -299,13 +301,17 @@ def is_driven(world: World, driver: Driver | None) -> bool:
     return alive
 
 
-def _call_off_unrented(world: World, run: RunState) -> None:
-    """A launch that was killed before it asked for a pod is not carried on by a bystander."""
+def _call_off_unrented(world: World, run: RunState) -> RunState:
+    """A bystander rents nothing for a launch that was killed before it asked for a pod: it would
+    not stay to see to it."""
     number = run.generation.number if run.generation is not None else 0
     asked = any(f"/g{number}/{CREATE}/" in action_id for action_id in run.actions)
-    if run.state in (State.PLANNED, State.RESERVED) or (run.state is State.RENTING and not asked):
+    unrented = run.state in (State.PLANNED, State.RESERVED)
+    if run.stop is None and (unrented or (run.state is State.RENTING and not asked)):
         reason = "its launch was killed before anything was rented"
         wish_to_stop(world, run.run_id, by="reconcile", reason=reason)
+        return world.ledger.read().runs[run.run_id]
+    return run
 
 
 def reconcile(world: World) -> list[str]:
@@ -321,7 +327,6 @@ def reconcile(world: World) -> list[str]:
             continue
         epoch = world.ledger.take_over(run_id, world.who, world.wall())
         try:
-            _call_off_unrented(world, run)
             after = RunDriver(world, run_id, epoch, errands=False).step()
         except StaleEpoch:
             continue

@@ -120,6 +120,8 @@ def decide(
     ``actions``. ``now`` is epoch seconds.
     """
     if run.state is State.RESERVED:
+        if run.generations and _may_haunt(run, ledger_id, seen):
+            return Decision()
         return _rent(run, plan, ledger_id, traits, now)
     if run.state is State.RENTING:
         return _await_pod(run, traits, seen, now)
@@ -131,6 +133,16 @@ def decide(
         again = _try_next(run, plan, traits)
         return Decision(events=(again if again is not None else _closing(run),))
     return Decision()
+
+
+def _may_haunt(run: RunState, ledger_id: str, seen: Observation) -> bool:
+    """Whether a pod of an earlier generation may live: nothing is reserved for it any more, so the
+    next is not rented before the sweep has ended it."""
+    if not isinstance(seen.pods, Seen):
+        return True
+    names = (parse_pod_name(pod.name) for pod in seen.pods.value if pod.status != "gone")
+    mine = run.run_id.replace("-", "")
+    return any(n is not None and (n.ledger, n.run_id) == (ledger_id, mine) for n in names)
 
 
 def worst_case(rate: Usd, hard_stop_s: float, traits: ProviderTraits) -> Usd:

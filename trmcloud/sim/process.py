@@ -79,7 +79,11 @@ class Process:
     def _is_alive(self, controller: ControllerId) -> bool | None:
         if controller.host != self.machine.name:
             return None
-        return any(p.alive and p.who == controller for p in self.sim.processes)
+        for process in self.sim.processes:
+            if process.alive and process.who == controller:
+                # One that is stopped in mid-call may wake any moment, or never.
+                return None if process.busy else True
+        return False
 
     @property
     def up(self) -> bool:

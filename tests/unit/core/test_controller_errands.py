@@ -25,7 +25,8 @@ from tests.unit.core.test_controller import (
     the_pod,
 )
 from trmcloud.core import events as ev
-from trmcloud.core.controller import PULL, TERMINATE, Action
+from trmcloud.core.clock import Unknown
+from trmcloud.core.controller import PULL, TERMINATE, Action, Decision
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.pod_contract import Kept
@@ -229,3 +230,15 @@ def test_nor_after_a_stop_nor_after_a_machine_that_trained() -> None:
     assert run.outcome is Outcome.STOPPED
     run, _ = settled(running(), AT + 500, 400.0)
     assert run.outcome is Outcome.LOST
+
+
+def test_nothing_is_rented_while_a_pod_of_the_run_still_lives() -> None:
+    run, _ = settled(booting(), AT + 500, 400.0)
+    run = apply(run, ev.PodNotMade(2, "none left"), at=AT + 510)
+    twin = the_pod(run, pod_id="id-0")
+    assert run.state is State.RESERVED
+    assert ask(run, AT + 520, pods=[twin]) == Decision()
+    assert ask(run, AT + 520, pods=Unknown(AT + 520)) == Decision()
+    stranger = the_pod(run, name="trmc-ffffffff-r1-g1-1790009000")
+    gone = the_pod(run, status="gone")
+    assert ask(run, AT + 520, pods=[stranger, gone]).events
