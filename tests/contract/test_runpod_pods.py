@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import json
 import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -271,6 +274,66 @@ def test_ssh_into_a_pod_whose_command_starts_sshd(standin: StandIn, tmp_path: Pa
     ask("DELETE", f"/v2/pods/{pod['id']}")
     assert session.wait(20) == 255
     assert over_ssh("true").returncode == 255
+
+
+def test_a_lost_host_takes_its_processes_and_stays_on_the_list(standin: StandIn) -> None:
+    ask = Client(standin)
+    marker = f"{300000 + os.getpid()}.{time.time_ns() % 10**6}"
+    pod = ask.rent(args=f"sleep {marker}")
+    eventually(lambda: running_with(marker))
+    standin.control.lose_host("a-pod")
+    assert running_with(marker) == []
+    shown = ask.pod(pod["id"])
+    assert (shown["status"], shown["ssh"]["direct"]) == ("RUNNING", None)
+
+
+def test_a_test_may_reach_into_a_pod(standin: StandIn) -> None:
+    ask = Client(standin)
+    ask.rent(args="sleep 600", mounts=WORKSPACE)
+    eventually(lambda: standin.control.pod("a-pod").boots == 1)
+    (standin.control.workspace("a-pod") / "planted").write_text("by the test")
+    where = "/workspace/" if standin.control.isolated else ""
+    reach = functools.partial(standin.control.inside, "a-pod")
+    assert eventually(lambda: runs(standin)) is not None
+    assert reach(f"cat {where}planted") == "by the test"
+    with pytest.raises(ValueError, match="code 3"):
+        reach("exit 3")
+
+
+def runs(standin: StandIn) -> str | None:
+    try:
+        return standin.control.inside("a-pod", "echo yes")
+    except ValueError:
+        return None
+
+
+def test_a_plain_pods_paths_are_moved_within_its_variables(tmp_path: Path) -> None:
+    with judged(tmp_path / "runpod", isolated=False) as plain:
+        told = base64.b64encode(json.dumps({"out_dir": "/workspace/runs"}).encode()).decode()
+        env = {"PLAIN": "/workspace/x", "TOLD": told, "OTHER": "abcd"}
+        script = "echo got $PLAIN $(echo $TOLD | base64 -d) $OTHER; sleep 60"
+        Client(plain).rent(args=shell(script), env=env, mounts=WORKSPACE)
+        where = plain.control.workspace("a-pod")
+        told = json.dumps({"out_dir": f"{where}/runs"})
+        assert said(plain, "got") == f"got {where}/x {told} abcd"
+
+
+@needs_namespaces
+def test_a_cut_line_drops_sessions_and_takes_new_ones(isolated: StandIn) -> None:
+    ask = Client(isolated)
+    greet = "import socket as s;l=s.create_server(('127.0.0.1',22));held=[]\n"
+    greet += "while 1: c=l.accept()[0];c.send(b'hi');held.append(c)"
+    pod = ask.rent(args=f"python3 -c {shlex.quote(f'exec({greet!r})')}")
+    direct = eventually(lambda: ask.pod(pod["id"])["ssh"]["direct"])
+
+    def connect() -> socket.socket | None:
+        line = socket.create_connection((direct["host"], direct["port"]), 5)
+        return line if line.recv(2) == b"hi" else None
+
+    line = eventually(connect)
+    isolated.control.cut("a-pod")
+    assert line.recv(1) == b""
+    assert connect() is not None
 
 
 @needs_namespaces

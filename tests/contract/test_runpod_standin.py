@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.request
 from typing import Any
 
 import pytest
@@ -187,6 +188,64 @@ def test_outages_quotas_and_bad_answers(runpod_and_clock: Clocked) -> None:
         with pytest.raises(json.JSONDecodeError):
             answer.data  # noqa: B018
     assert ask("GET", "/v2/pods").data == {"pods": []}
+
+
+def test_pods_that_do_not_come_up(runpod_and_clock: Clocked) -> None:
+    standin, _ = runpod_and_clock
+    ask = Client(standin)
+    standin.control.set(never_boots=True)
+    stuck = ask.rent("stuck")
+    standin.control.reset()
+    standin.control.set(boot_error=True)
+    broken = ask.rent("broken")
+    standin.control.reset()
+    standin.control.set(ssh_never=True)
+    deaf = ask.rent("deaf")
+    standin.control.advance(600)
+    pods = [ask.pod(pod["id"]) for pod in (stuck, broken, deaf)]
+    assert [pod["status"] for pod in pods] == ["PROVISIONING", "ERROR", "RUNNING"]
+    assert [pod["actions"] for pod in pods][:2] == [["stop", "terminate"], ["start", "terminate"]]
+    assert pods[2]["ssh"]["direct"] is None
+    assert all(standin.control.billed(pod["id"]) > 0.08 for pod in pods)
+
+
+def test_an_api_that_does_not_answer(runpod_on_paper: StandIn) -> None:
+    ask = Client(runpod_on_paper)
+    pod = ask.rent()
+    inside = Client(runpod_on_paper, key=runpod_on_paper.control.pod("a-pod").key)
+    runpod_on_paper.control.set(self_down=True)
+    with pytest.raises((http.client.HTTPException, OSError)):
+        inside("GET", f"/v2/pods/{pod['id']}")
+    assert ask("GET", "/v2/pods").status == 200
+    runpod_on_paper.control.set(unreachable=True)
+    with pytest.raises((http.client.HTTPException, OSError)):
+        ask("GET", "/v2/pods")
+
+
+def test_logs_resume_where_the_reader_left(runpod_on_paper: StandIn) -> None:
+    ask = Client(runpod_on_paper)
+    pod = ask.rent()
+    eventually(lambda: ask.pod(pod["id"])["status"] == "RUNNING")
+
+    def read(headers: dict[str, str], query: str = "") -> list[str]:
+        """Ids and data of all events up to now."""
+        keyed = headers | {"Authorization": f"Bearer {runpod_on_paper.api_key}"}
+        url = f"{runpod_on_paper.url}/v2/pods/{pod['id']}/logs{query}"
+        found: list[str] = []
+        with urllib.request.urlopen(urllib.request.Request(url, headers=keyed)) as stream:
+            for line in stream:
+                if line.startswith(b":"):
+                    return found
+                found += [line.decode().strip()] if line.strip() else []
+        return found
+
+    first = read({})
+    assert [json.loads(line[6:])["source"] for line in first[1::2]] == ["system", "system"]
+    assert read({"Last-Event-ID": first[0].removeprefix("id: ")}) == first[2:]
+    assert read({}, "?tail=1") == first[2:]
+    assert read({}, "?source=container") == []
+    assert ask("GET", f"/v2/pods/{pod['id']}/logs?tail=9999").status == 422
+    assert ask("GET", f"/v2/pods/{pod['id']}/logs?source=kernel").status == 422
 
 
 def test_network_volumes(runpod_and_clock: Clocked) -> None:

@@ -1,20 +1,22 @@
 """How a test, or a reader of the guide, plays fate: as an object, and as JSON at /_control.
 
 ``POST /_control`` takes any of ``{"set": {knob: value}, "reset": [knob, …], "down": seconds,
-"advance": seconds, "balance": usd, "lose_host": pod, "end": pod}``, where a pod is an id or a
-name; ``GET /_control`` shows the truth. It answers whoever can reach the port: it is a toy's lid,
-not an API.
+"advance": seconds, "balance": usd, "lose_host": pod, "end": pod, "cut": pod}``, where a pod is an
+id or a name; ``GET /_control`` shows the truth. It answers whoever can reach the port: it is a
+toy's lid, not an API.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tests.standins.runpod.gateway import Gateway, as_json
 from tests.standins.runpod.http_types import Answer, Asked, problem, reply
 from tests.standins.runpod.knobs import Knobs
+from tests.standins.runpod.machines import RealMachines
 from tests.standins.runpod.pods import Pod
 from tests.standins.runpod.world import World
 
@@ -68,6 +70,28 @@ class Control:
         """The provider takes the pod away, unasked."""
         with self._world.lock:
             self._world.end(self.pod(pod), "provider")
+
+    def cut(self, pod: str) -> None:
+        """Drop every connection into the pod, as a bad line does."""
+        self._real().cut(self.pod(pod))
+
+    def workspace(self, pod: str) -> Path:
+        """The folder of this machine that is the pod's mount."""
+        return self._real().workspace(self.pod(pod))
+
+    def inside(self, pod: str, script: str) -> str:
+        """What a shell script prints that is run in the pod, as its root."""
+        return self._real().inside(self.pod(pod), script)
+
+    @property
+    def isolated(self) -> bool:
+        """Whether pods have namespaces of their own."""
+        return self._real().isolated
+
+    def _real(self) -> RealMachines:
+        if not isinstance(self._world.machines, RealMachines):
+            raise ValueError("this stand-in's pods are on paper")
+        return self._world.machines
 
     def pod(self, name: str) -> Pod:
         """By id or name, the newest; KeyError where there never was one."""
@@ -126,6 +150,7 @@ class Control:
             "balance": self.set_balance,
             "lose_host": self.lose_host,
             "end": self.end,
+            "cut": self.cut,
         }
         unknown = set(wish) - set(verbs)
         if unknown:

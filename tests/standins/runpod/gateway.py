@@ -61,6 +61,8 @@ class Gateway:
 
     def _answer(self, asked: Asked) -> Answer:
         knobs = self._world.knobs
+        if knobs.unreachable or (knobs.self_down and asked.who not in ("", "account")):
+            return Answer(0, drop=True)
         if knobs.down or self._world.now() < knobs.down_until:
             return problem(503, "service unavailable")
         if knobs.use("errors_502"):

@@ -89,6 +89,8 @@ class Knobs:
     """Every answer is 503."""
     down_until: float = 0.0
     """The same until then, by the stand-in's clock; ``control.down(seconds)`` sets it."""
+    unreachable: bool = False
+    """Connections are closed without an answer."""
     errors_502: int = 0
     throttle: int = 0
     retry_after_s: int = 1
@@ -127,6 +129,8 @@ class Knobs:
     self_action: bool = True
     self_delete: bool = True
     self_reads: bool = True
+    self_down: bool = False
+    """The API does not answer pods at all."""
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Turn knobs; a name or type that is none raises ValueError and turns nothing."""

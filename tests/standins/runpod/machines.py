@@ -8,8 +8,10 @@ dies, where there are namespaces.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
+import json
 import os
 import shlex
 import shutil
@@ -109,10 +111,29 @@ class RealMachines:
         if container is not None:
             container.cut()
 
-    def pid(self, pod: Pod) -> int | None:
-        """The command's process as this machine numbers it; None while it does not run."""
+    def inside(self, pod: Pod, script: str) -> str:
+        """What a shell script prints that runs in the pod.
+
+        Raises:
+            ValueError: the pod's command does not run, or the script failed.
+        """
         container = self._containers.get(pod.id)
-        return container.pid if container is not None else None
+        if container is None or container.pid is None:
+            raise ValueError(f"{pod.name} does not run")
+        enter = (
+            ("nsenter", "--target", str(container.pid), "--all", "--wd") if self.isolated else ()
+        )
+        done = subprocess.run(
+            [*enter, "bash", "-c", script],
+            cwd=None if self.isolated else self.workspace(pod),
+            env={"PATH": SYSTEM_PATH},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ValueError(f"code {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
 
     def workspace(self, pod: Pod) -> Path:
         """The folder of this machine that is the pod's mount."""
@@ -163,7 +184,8 @@ class RealMachines:
             given["RUNPOD_VOLUME_ID"] = pod.volume_id
         if pod.body.get("startSsh") and self._ssh_keys():
             given["PUBLIC_KEY"] = "\n".join(self._ssh_keys())
-        return given | pod.body.get("env", {})
+        wished: dict[str, str] = pod.body.get("env", {})
+        return given | wished
 
 
 class Container:
@@ -355,7 +377,8 @@ class Isolated(Container):
 class Plain(Container):
     """The command is a process like any other, told by its environment where its files go.
 
-    A path of the pod in its command, /workspace or /opt, is made the folder that stands for it.
+    A path of the pod in its command or environment, /workspace or /opt, is made the folder that
+    stands for it; whoever comes by SSH has to know where that is.
     """
 
     def _publish(self) -> None:
@@ -373,15 +396,15 @@ class Plain(Container):
             self._pod.mount_path or "/workspace": str(self._workspace),
             "/opt/": f"{disk / 'opt'}/",
         }
-        environment = self._machines.environment(self._pod, self.ports.get(22))
-        root = environment.get("TRMCLOUD_ROOT", "/workspace/trmcloud")
+        given = self._machines.environment(self._pod, self.ports.get(22))
+        given.setdefault("TRMCLOUD_ROOT", "/workspace/trmcloud")
+        environment = {name: _moved_within(value, here) for name, value in given.items()}
         environment |= {
             "PATH": os.pathsep.join(
                 (str(self._folder / "tools" / "bin"), str(Path(sys.executable).parent), SYSTEM_PATH)
             ),
             "HOME": str(disk / "root"),
             "TMPDIR": str(disk / "tmp"),
-            "TRMCLOUD_ROOT": _moved(root, here),
             "TRMCLOUD_SSH_PORT": str(self.ports.get(22, 0)),
         }
         process = subprocess.Popen(
@@ -419,6 +442,16 @@ def _only_child(pid: int) -> int | None:
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     return None
+
+
+def _moved_within(text: str, here: Mapping[str, str]) -> str:
+    """The same for a variable, which may be JSON in base64."""
+    try:
+        told = base64.b64decode(text, validate=True).decode()
+        json.loads(told)
+    except ValueError:
+        return _moved(text, here)
+    return base64.b64encode(_moved(told, here).encode()).decode()
 
 
 def _moved(text: str, here: Mapping[str, str]) -> str:

@@ -1,11 +1,12 @@
 import json
 import sys
+from typing import Any
 
 FACTS = json.loads(globals()["FACTS"])
 UNITS = {"memory": "MiB", "utilization": "%"}
 
 
-def value(field: str, index: int, gpu: dict) -> str:
+def value(field: str, index: int, gpu: dict[str, Any]) -> str:
     known = {
         **gpu,
         "index": index,

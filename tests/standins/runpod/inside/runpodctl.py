@@ -4,6 +4,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
+from typing import Any
 
 FACTS = json.loads(globals()["FACTS"])
 OLD = {("stop", "pod"): "podStop", ("remove", "pod"): "podTerminate"}
@@ -15,12 +16,12 @@ def key() -> str:
         return os.environ["RUNPOD_API_KEY"]
     try:
         with open(os.path.expanduser("~/.runpod/config.toml")) as config:
-            return re.search("apikey = '([^']*)'", config.read()).group(1)
-    except (OSError, AttributeError):
+            return re.findall("apikey = '([^']*)'", config.read())[0]
+    except (OSError, IndexError):
         sys.exit("Error: API key not found")
 
 
-def ask(method: str, path: str, body: object = None) -> dict:
+def ask(method: str, path: str, body: object = None) -> Any:
     request = urllib.request.Request(
         FACTS["api"] + path,
         method=method,
