@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.pod.conftest import a_lease
+from tests.unit.pod.conftest import a_lease, job_of
 from tests.unit.pod.provider import Provider
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.pod import processes
 from trmcloud.pod.boot import lay_out, read_given
 from trmcloud.pod.sshd import Sshd
@@ -36,41 +35,6 @@ Until = Callable[..., None]
 
 def packed(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
-
-def job_of(lease: contract.Lease, root: Path, steps: int = 100_000) -> contract.PhaseJob:
-    settings = PhaseRecipe(
-        recipe="t",
-        family="trm",
-        phase="fast",
-        depth=1,
-        width=32,
-        head_dim=16,
-        supervision_steps=3,
-        loops=1,
-        vocab_size=300,
-        sequence=16,
-        validation_fraction=0.1,
-        batch=2,
-        steps=steps,
-        matrix_lr=5e-3,
-        embedding_lr=5e-2,
-        warmup_steps=3,
-        dtype="float32",
-        compile=False,
-        log_every=1000,
-        eval_every=1000,
-        eval_tokens=128,
-        save_every=1000,
-    )
-    return contract.PhaseJob(
-        run_id=lease.run_id,
-        phase="fast",
-        settings=settings.to_json(),
-        data_dir=str(root / "data"),
-        out_dir=str(root / contract.RUNS_DIR / lease.run_id / "fast"),
-        processes=1,
-    )
 
 
 def given_environment(
