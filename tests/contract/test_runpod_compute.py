@@ -319,7 +319,7 @@ def test_many_pods_take_one_look(runpod_and_clock: Clocked) -> None:
     rig.standin.requests.clear()
     assert len(rig.compute.list_pods()) == 50
     for one in wanted:
-        rig.on(0.5)
+        rig.on(0.15)
         assert rig.compute.address_of(one.name) is not None
     assert len(rig.compute.list_pods()) == 50
     assert rig.asked() == ["GET /v2/pods"] * 2, "the second after two seconds, for the list's sake"

@@ -25,7 +25,7 @@ from trmcloud.ports import PodKeys, PodRequest
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""
-ADDRESS_FRESH_S = 60.0
+ADDRESS_FRESH_S = 10.0
 CONTAINER_DISK_GB = 20
 """The container's own disk, wiped at each restart: caches and temporary files."""
 MIN_MOUNT_GB = 10
@@ -145,8 +145,8 @@ class RunPodCompute:
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
         """Where the pod's own SSH server is reached; None until RunPod has said so.
 
-        An address that is known is not asked for again within a minute: it changes only when a pod
-        restarts, and ``status`` over many pods must not ask for each.
+        One that is known serves for ten seconds: it changes only when a pod restarts, and
+        ``status`` over many pods must not ask for each.
         """
         with self._lock:
             known = self._address(pod_name)
@@ -206,6 +206,7 @@ class RunPodCompute:
         jobs = "[" + ",".join(contract.dump(job) for job in request.jobs) + "]"
         return {
             contract.ENV_POD: request.name,
+            contract.ENV_PROVIDER: "runpod",
             contract.ENV_ROOT: contract.POD_ROOT,
             contract.ENV_LEASE: _packed(contract.dump(request.lease)),
             contract.ENV_JOBS: _packed(jobs),
