@@ -420,11 +420,29 @@ def test_the_bill_is_what_the_records_say(rig: Rig) -> None:
     rig.compute.terminate(pod_id)
     rig.on(3)
     assert rig.compute.list_pods() == ()
-    rig.on(25)
+    early = rig.compute.bill(pod_id)
+    assert early is not None
+    assert not early.final, "a list may omit a pod for a moment"
+    rig.on(300)
     final = rig.compute.bill(pod_id)
     assert final is not None
     assert final.final
     assert float(final.amount) == pytest.approx(truth(rig, pod_id), abs=2e-6)
+
+
+def test_a_pod_that_is_back_has_no_final_bill(rig: Rig) -> None:
+    pod_id = rig.compute.create(request(rig))
+    rig.on(600)
+    rig.compute.list_pods()
+    rig.on(5)
+    rig.standin.control.set(list_empty=1)
+    assert rig.compute.list_pods() == ()
+    for _ in range(40):
+        rig.on(60)
+        bill = rig.compute.bill(pod_id)
+        assert bill is not None
+        assert not bill.final
+        assert float(bill.amount) >= truth(rig, pod_id) - 1e-6
 
 
 def test_records_that_come_late_are_waited_for(rig: Rig, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 Until they are complete the bill is the larger of what they say and what rate × time says. They are
 complete once the pod is gone and either
 
-- they cover its end, amount to at least its known life at its rate, and the time in which it may
-  have ended unseen is short; or
+- they cover its end, amount to at least its known life at its rate, the time in which it may have
+  ended unseen is short, and a billing tick has passed since; or
 - they have stood still for ``UNCHANGED_S``.
 
 A pod without any record is charged by its rate after ``NO_RECORDS_S``: unknown is never zero.
@@ -26,6 +26,8 @@ ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0
 """RunPod bills every five minutes and does not say when records follow: six of those."""
 NO_RECORDS_S = 6 * 3600.0
+TICK_S = 300.0
+"""A list that omits a live pod for a moment must not make its bill final, either."""
 SHORT_S = 15.0
 """What ended unseen within this time may lack that much rent in records that look whole."""
 _HOUR_S = 3600.0
@@ -107,6 +109,8 @@ def _complete(
         return now - still_since >= NO_RECORDS_S
     if now - still_since >= UNCHANGED_S:
         return True
+    if now - gone_at < TICK_S:
+        return False
     began_at = sighting.started_at if sighting.started_at is not None else sighting.made_at
     if alive_at is None or began_at is None or gone_at - alive_at > SHORT_S:
         return False

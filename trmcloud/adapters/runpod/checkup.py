@@ -55,7 +55,7 @@ def check_account(
         found = [_key(api)]
         if found[0].state == "bad":
             return found
-        return [*found, _scopes(api), *_money(graphql, rate), _skew(http.skew_s)]
+        return [*found, _scopes(api, now()), *_money(graphql, rate), _skew(http.skew_s)]
     finally:
         http.close()
 
@@ -71,9 +71,8 @@ def _key(api: RunPodApi) -> Finding:
     return Finding("runpod key", "ok", f"known; {len(pods)} pods in the account")
 
 
-def _scopes(api: RunPodApi) -> Finding:
+def _scopes(api: RunPodApi, now: float) -> Finding:
     """One harmless question for each thing that a run needs."""
-    now = time.time()
     questions: Mapping[str, Callable[[], object]] = {
         "read pods": api.pods,
         "end pods": lambda: api.delete_pod(_NOBODYS_POD),

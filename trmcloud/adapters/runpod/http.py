@@ -39,8 +39,15 @@ _MAX_DETAIL = 300
 class Transient(ProviderError):
     """A read that may be tried again; ``retry_after_s`` is the server's own wish."""
 
-    def __init__(self, what: str, *, where: str, retry_after_s: float | None = None) -> None:
-        super().__init__(what, where=where, next_step="wait a minute; https://uptime.runpod.io")
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str,
+        retry_after_s: float | None = None,
+        next_step: str = "wait a minute; https://uptime.runpod.io tells of outages",
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
         self.retry_after_s = retry_after_s
 
 
@@ -145,7 +152,11 @@ class Http:
             except httpx.TimeoutException:
                 raise Transient("RunPod did not answer in time", where=where) from None
             except httpx.TransportError as error:
-                raise Transient(f"RunPod cannot be reached: {error}", where=where) from None
+                raise Transient(
+                    f"RunPod cannot be reached: {error}",
+                    where=where,
+                    next_step="check the network, and any proxy that is set",
+                ) from None
             except httpx.HTTPError as error:
                 raise ProviderError(f"RunPod's answer: {error}", where=where) from None
             if not response.is_success:
