@@ -10,7 +10,7 @@ help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
 	@echo "make test     all tests"
 	@echo "make check    format, lint, types, import contracts"
-	@echo "make bench    speed, as ratios within one run"
+	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     simulated runs with faults, FROM=0 TO=1000000; resumable"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"

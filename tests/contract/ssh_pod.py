@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class SshPod:
     root: Path
     keys: KeyStore
     server: Sshd
+    rsync: bool = True
     connections: list[SshConnection] = field(default_factory=list)
 
     def connect(self, alias: str = POD) -> SshConnection:
@@ -120,8 +122,6 @@ def sha256_of(path: Path) -> str:
 
 def tools(folder: Path, *names: str) -> str:
     """A ``PATH`` with these programs of this machine and no others."""
-    import shutil
-
     folder.mkdir()
     for name in names:
         found = shutil.which(name)

@@ -1,0 +1,395 @@
+"""The link to a rented pod: what it brings is what local readers find, however hostile the pod."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.contract.ssh_pod import OTHER_POD, POD, RUN, SshPod, needs_sshd, ssh_pod, written
+from trmcloud.adapters.run_files import LocalRunFiles
+from trmcloud.adapters.ssh.link import SshPodLink
+from trmcloud.adapters.ssh.mirror import remote_manifests
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import CheckpointError, Dropped, LinkError
+from trmcloud.core.manifest import CheckpointFile, to_json
+
+pytestmark = needs_sshd
+WEIGHTS = CheckpointFile("weights.safetensors", "weights", 1000, "ab" * 32)
+REPORT = contract.AgentReport(
+    run_id=RUN,
+    pod_name=POD,
+    epoch=1,
+    pid=7,
+    started_at=1_790_000_000.0,
+    at=1_790_000_100.0,
+    phases=(contract.PhaseReport("fast", "running", step=12),),
+    soft_stop_at=1_790_003_000.0,
+    hard_stop_at=1_790_003_600.0,
+)
+BEAT = contract.Heartbeat(
+    run_id=RUN,
+    phase="fast",
+    attempt=1,
+    pid=9,
+    pid_started="1",
+    at=1_790_000_100.0,
+    state="training",
+    step=12,
+    steps=100,
+)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1_790_000_200.0
+
+
+class Rented:
+    """A pod with an agent's files, and the link to it."""
+
+    def __init__(self, pod: SshPod) -> None:
+        self.pod, self.time = pod, Time()
+        self.address: tuple[str, int] | None = pod.server.address
+        self.asked = 0
+        self.link = SshPodLink(
+            pod.home,
+            self._address,
+            root=str(pod.root),
+            now=lambda: self.time.now,
+            user=pod.server.user,
+        )
+        self.files = LocalRunFiles(pod.home)
+        self.there = pod.root / "runs" / RUN / "fast"
+        self.here = pod.home / "runs" / RUN / "fast"
+        self.there.mkdir(parents=True)
+        (pod.root / "pods" / POD).mkdir(parents=True)
+        self.say(REPORT)
+
+    def _address(self, name: str) -> tuple[str, int] | None:
+        self.asked += 1
+        return self.address
+
+    def say(self, report: contract.AgentReport) -> None:
+        (self.pod.root / "pods" / POD / "agent.json").write_text(contract.dump(report))
+
+    def report(self) -> contract.AgentReport | None:
+        self.time.now += 60
+        return self.link.report(POD)
+
+
+@pytest.fixture
+def rented(tmp_path: Path) -> Iterator[Rented]:
+    with ssh_pod(tmp_path) as pod:
+        made = Rented(pod)
+        yield made
+        made.link.close()
+
+
+# -- reports and the mirror --------------------------------------------------------------------
+
+
+def test_a_report_brings_what_local_readers_read(rented: Rented) -> None:
+    (rented.there / "heartbeat.json").write_text(contract.dump(BEAT))
+    (rented.there / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    (rented.there / "train.log").write_text("step 1\n")
+    manifest = rented.pod.save(WEIGHTS)
+    assert rented.report() == REPORT
+    assert rented.files.heartbeat(RUN, "fast") == BEAT
+    assert [line["step"] for line in rented.files.metrics(RUN, "fast")] == [1]
+    assert Path(rented.files.logs(RUN, "fast")).read_text() == "step 1\n"
+    assert remote_manifests(rented.pod.home, RUN) == [manifest]
+    assert rented.files.manifests(RUN) == [], "what was not pulled is not here"
+    assert rented.files.phases(RUN) == ["fast"]
+
+
+def test_only_what_is_new_is_brought_and_nothing_is_lost(rented: Rented) -> None:
+    log, metrics = rented.there / "train.log", rented.there / "metrics.jsonl"
+    text = ""
+    for number in range(6):
+        text += f"line {number} " + "x" * 150 * number + "\n"
+        log.write_text(text)
+        metrics.write_text(text)
+        rented.report()
+        assert (rented.here / "train.log").read_text() == text
+        assert (rented.here / "metrics.jsonl").read_text() == text
+
+
+def test_a_long_log_comes_in_pieces(rented: Rented) -> None:
+    content = os.urandom((5 << 20) // 2).hex().encode()[: 5 << 19]
+    (rented.there / "train.log").write_bytes(content)
+    for _ in range(4):
+        rented.report()
+    assert (rented.here / "train.log").read_bytes() == content
+
+
+@pytest.mark.parametrize("after", ["", "short\n", "x" * 5000, "other" * 1000 + "\n"])
+def test_a_file_that_was_rewritten_there_is_rewritten_here(rented: Rented, after: str) -> None:
+    """A trainer that resumes drops the lines beyond its checkpoint."""
+    metrics = rented.there / "metrics.jsonl"
+    metrics.write_text("first\n" * 500)
+    rented.report()
+    metrics.write_text(after)
+    rented.report()
+    rented.report()
+    assert (rented.here / "metrics.jsonl").read_text() == after
+
+
+def test_manifests_follow_what_the_pod_has(rented: Rented) -> None:
+    first, second = rented.pod.save(WEIGHTS, step=10), rented.pod.save(WEIGHTS, step=20)
+    rented.report()
+    assert remote_manifests(rented.pod.home, RUN) == [first, second]
+    (rented.pod.folder_of(first) / "manifest.json").unlink()
+    changed = replace(second, val_bpb=1.25)
+    path = rented.pod.folder_of(second) / "manifest.json"
+    path.write_text(to_json(changed))
+    rented.report()
+    assert remote_manifests(rented.pod.home, RUN) == [changed]
+
+
+def test_more_manifests_than_one_answer_holds_come_in_the_end(rented: Rented) -> None:
+    steps = list(range(1, 41))
+    for step in steps:
+        rented.pod.save(WEIGHTS, step=step)
+    for _ in range(3):
+        rented.report()
+    assert [m.step for m in remote_manifests(rented.pod.home, RUN)] == steps
+
+
+def test_it_asks_seldom_and_still_more_seldom_where_nobody_answers(rented: Rented) -> None:
+    now = rented.time
+    assert rented.link.report(POD) == REPORT
+    count = rented.asked
+    later = replace(REPORT, at=REPORT.at + 50)
+    rented.say(later)
+    now.now += 1.9
+    assert rented.link.report(POD) == REPORT
+    assert rented.asked == count
+    now.now += 0.2
+    assert rented.link.report(POD) == later
+    rented.pod.server.stop()
+    now.now += 60
+    assert rented.link.report(POD) is None
+    assert "refuses connections" in rented.link.trouble(POD)
+    count = rented.asked
+    now.now += 3.9
+    assert rented.link.report(POD) is None
+    assert rented.asked == count
+    rented.pod.server.start()
+    now.now += 30
+    assert rented.link.report(POD) == later
+    assert rented.link.trouble(POD) == ""
+
+
+def test_a_pod_that_hangs_holds_nobody_for_long(rented: Rented) -> None:
+    agent = rented.pod.root / "pods" / POD / "agent.json"
+    agent.unlink()
+    os.mkfifo(agent)
+    assert rented.report() is None
+    (rented.there / "checkpoints").mkdir()
+    fake = rented.pod.root / "fake"
+    fake.mkdir()
+    (fake / "stat").write_text("#!/bin/sh\nsleep 60\n")
+    (fake / "stat").chmod(0o755)
+    rented.pod.save(WEIGHTS)
+    rented.pod.server.stop()
+    with open(rented.pod.server.folder / "config", "a") as config:
+        config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
+    rented.pod.server.start()
+    begun = time.monotonic()
+    assert rented.report() is None
+    assert time.monotonic() - begun < 12
+    assert "in time" in rented.link.trouble(POD)
+
+
+def test_a_pod_without_an_address_is_out_of_reach(rented: Rented) -> None:
+    rented.address = None
+    assert rented.report() is None
+    with pytest.raises(Dropped, match="no address yet"):
+        rented.link.send_orders(POD, contract.Orders(epoch=1))
+
+
+# -- a hostile pod -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{" * 100_000,
+        contract.dump(replace(REPORT, pod_name=OTHER_POD)),
+        contract.dump(replace(REPORT, run_id="r-000000")),
+        contract.dump(REPORT).replace('"epoch": 1', '"epoch": 1e999'),
+        "x" * (2 << 20),
+    ],
+)
+def test_a_report_that_is_not_one_is_none_and_replaces_none(rented: Rented, text: str) -> None:
+    assert rented.report() == REPORT
+    (rented.pod.root / "pods" / POD / "agent.json").write_text(text)
+    assert rented.report() is None
+    kept = (rented.pod.home / "pods" / POD / "agent.json").read_text()
+    assert contract.load_report(kept) == REPORT
+
+
+def test_hostile_files_reach_nothing_but_their_own_mirror(rented: Rented) -> None:
+    secret = rented.pod.root.parent / "secret"
+    secret.write_text("of the pod's host")
+    (rented.there / "train.log").symlink_to(secret)
+    (rented.there / "heartbeat.json").write_text(
+        contract.dump(replace(BEAT, run_id="../../other", phase="fast"))
+    )
+    steps = rented.there / "checkpoints"
+    for name in ("step-1", "step-00000001", "step-../../x", "step-00000002 x", "step-00000003"):
+        folder = steps / name.replace("/", "_")
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text('{"version": 1, "files": [{"name": "../x"}]}')
+    rented.pod.save(replace(WEIGHTS, name="../evil.json"), step=4)
+    moved = rented.pod.save(WEIGHTS, step=5)
+    rented.pod.folder_of(moved).rename(rented.pod.folder_of(moved).with_name("step-00000006"))
+    before = {path for path in rented.pod.home.rglob("*") if path.is_file()}
+    assert rented.report() == REPORT
+    made = {path for path in rented.pod.home.rglob("*") if path.is_file()} - before
+    assert {path.name for path in made if "keys" not in path.parts and "ssh" not in path.parts} == {
+        "agent.json"
+    }
+    assert remote_manifests(rented.pod.home, RUN) == []
+
+
+def test_a_mirror_that_was_made_a_link_is_not_written_through(rented: Rented) -> None:
+    victim = rented.pod.home / "victim"
+    victim.write_text("precious")
+    rented.here.mkdir(parents=True)
+    (rented.here / "train.log").symlink_to(victim)
+    (rented.there / "train.log").write_text("precious and more")
+    rented.report()
+    assert victim.read_text() == "precious"
+
+
+def test_a_flood_is_cut_off(rented: Rented) -> None:
+    fake = rented.pod.root / "fake"
+    fake.mkdir()
+    (fake / "base64").write_text("#!/bin/sh\nexec head -c 100000000 /dev/zero | tr '\\0' A\n")
+    (fake / "base64").chmod(0o755)
+    rented.pod.server.stop()
+    with open(rented.pod.server.folder / "config", "a") as config:
+        config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
+    rented.pod.server.start()
+    assert rented.report() is None
+    assert rented.link.trouble(POD)
+
+
+def test_a_pod_of_no_run_of_ours_is_not_asked(rented: Rented) -> None:
+    stranger = "trmc-0123abcd-rffffff-g1-1790000000"
+    assert rented.link.report(stranger) is None
+    assert "no run of this home" in rented.link.trouble(stranger)
+    with pytest.raises(LinkError, match="not a pod of ours"):
+        rented.link.send_orders("../x", contract.Orders(epoch=1))
+
+
+# -- orders, pulls, logs -----------------------------------------------------------------------
+
+
+def test_orders_arrive_whole(rented: Rented) -> None:
+    orders = contract.Orders(epoch=3, land=True, reason='the user\'s "wish" $(id)\n')
+    rented.link.send_orders(POD, orders)
+    folder = rented.pod.root / "pods" / POD
+    assert contract.load_orders((folder / "orders.json").read_text()) == orders
+    assert sorted(os.listdir(folder)) == ["agent.json", "orders.json"]
+
+
+def test_a_pulled_checkpoint_is_one_for_local_readers(rented: Rented) -> None:
+    folder = rented.pod.folder_of(rented.pod.checkpoint())
+    weights = written(folder / "weights.safetensors", 3 << 20)
+    shard = written(folder / "optimizer-0.safetensors", 1 << 20)
+    manifest = rented.pod.save(weights, replace(shard, kind="optimizer"))
+    progress: list[int] = []
+    rented.link.pull(POD, RUN, manifest, [weights.name], lambda done, _: progress.append(done))
+    assert progress[-1] == weights.size_bytes
+    (found,) = rented.files.manifests(RUN)
+    assert [file.name for file in found.files] == [weights.name]
+    rented.link.pull(POD, RUN, manifest, [shard.name], lambda done, whole: None)
+    assert rented.files.manifests(RUN) == [manifest]
+    out = rented.pod.home / "out"
+    names = [file.name for file in manifest.files]
+    rented.files.fetch(manifest, names, str(out), lambda done, whole: None)
+
+
+def test_a_pull_that_fails_leaves_no_checkpoint(rented: Rented) -> None:
+    folder = rented.pod.folder_of(rented.pod.checkpoint())
+    weights = written(folder / "weights.safetensors", 1000)
+    manifest = rented.pod.save(replace(weights, sha256="00" * 32))
+    with pytest.raises(CheckpointError, match="damaged"):
+        rented.link.pull(POD, RUN, manifest, [weights.name], lambda done, whole: None)
+    assert rented.files.manifests(RUN) == []
+    other = replace(manifest, run_id="r-000000")
+    with pytest.raises(CheckpointError, match="not a checkpoint of"):
+        rented.link.pull(POD, "r-000000", other, [weights.name], lambda done, whole: None)
+    evil = replace(manifest, phase="../../../x")
+    with pytest.raises(CheckpointError, match="not a plain name"):
+        rented.link.pull(POD, RUN, evil, [weights.name], lambda done, whole: None)
+
+
+def test_a_log_is_followed_over_restarts_and_truncations(rented: Rented) -> None:
+    log = rented.there / "train.log"
+    log.write_text("one\n")
+    deadline = time.monotonic() + 90
+    got: list[tuple[int, bytes]] = []
+
+    def joined() -> bytes:
+        return b"".join(content for _, content in got)
+
+    done = threading.Event()
+
+    def stop() -> bool:
+        return done.is_set() or time.monotonic() > deadline
+
+    stage = 0
+    for at, content in rented.link.follow_log(POD, "fast", stop=stop):
+        if content:
+            got.append((at, content))
+        if stage == 0 and joined() == b"one\n":
+            stage = 1
+            with open(log, "a") as file:
+                file.write("two\n")
+        elif stage == 1 and joined() == b"one\ntwo\n":
+            stage = 2
+            rented.pod.server.stop()
+            with open(log, "a") as file:
+                file.write("three\n")
+            rented.pod.server.start()
+        elif stage == 2 and joined() == b"one\ntwo\nthree\n":
+            stage = 3
+            log.write_text("anew\n")
+        elif stage == 3 and joined() == b"one\ntwo\nthree\nanew\n":
+            done.set()
+    assert done.is_set(), got
+    assert [at for at, _ in got][-1] == 0
+
+
+def test_a_log_that_answers_out_of_turn_is_left(rented: Rented) -> None:
+    fake = rented.pod.root / "fake"
+    fake.mkdir()
+    (fake / "head").write_text("#!/bin/sh\nhead() { :; }; cat >/dev/null; printf '%0200d' 7\n")
+    (fake / "head").chmod(0o755)
+    (rented.there / "train.log").write_text("x")
+    rented.pod.server.stop()
+    with open(rented.pod.server.folder / "config", "a") as config:
+        config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
+    rented.pod.server.start()
+    with pytest.raises(LinkError, match="out of turn"):
+        for _ in rented.link.follow_log(POD, "fast", stop=lambda: False):
+            pass
+
+
+def test_the_staged_note_is_json_of_the_contracts_version(rented: Rented) -> None:
+    rented.link.stage(POD, [], lambda done, whole: None)
+    note = json.loads((rented.pod.root / "pods" / POD / "staged.json").read_text())
+    assert note == {"version": contract.CONTRACT_VERSION, "code": "", "data": []}
