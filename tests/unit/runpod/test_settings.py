@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from trmcloud.adapters.runpod import settings
-from trmcloud.core.errors import UsageError
+from trmcloud.adapters.runpod.checkup import check_account
+from trmcloud.core.errors import MissingExtra, UsageError
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,13 @@ def test_without_a_key_nothing_of_runpods_is_loaded(tmp_path: Path, arguments: l
     # Not pydantic itself: where it is installed, Typer loads it of its own accord.
     heavy = {"httpx2", "httpx", "tenacity", "runpod", "trmcloud.adapters.runpod.models"}
     assert loaded & heavy == set()
+
+
+def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.require_client()
+    monkeypatch.setattr(settings, "_NEEDS", ("no_such_client",))
+    with pytest.raises(MissingExtra) as caught:
+        settings.require_client()
+    assert caught.value.next_step == "pip install 'trmcloud[runpod]'"
+    (finding,) = check_account({"RUNPOD_API_KEY": "k"})
+    assert (finding.state, finding.fix) == ("bad", caught.value.next_step)

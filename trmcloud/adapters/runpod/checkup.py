@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _BOUND_S = 10.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
-_NEEDS = ("httpx2", "pydantic", "tenacity")
 _KEYS_PAGE = "RunPod console → Settings → API Keys"
 _NOBODYS_POD = "trmcloud0doctor"
 """No pod has this id: asking for its end shows whether the key may write, and ends nothing."""
@@ -38,9 +36,10 @@ def check_account(
     if key is None:
         fix = f"to rent there: {_KEYS_PAGE}, then set {settings.ENV_KEY}"
         return [Finding("runpod key", "warn", "none: nothing can be rented from RunPod", fix)]
-    if any(importlib.util.find_spec(name) is None for name in _NEEDS):
-        missing = MissingExtra("renting from RunPod", "runpod")
-        return [Finding("runpod key", "bad", str(missing), missing.next_step)]
+    try:
+        settings.require_client()
+    except MissingExtra as error:
+        return [Finding("runpod key", "bad", str(error), error.next_step)]
     from trmcloud.adapters.runpod.api import RunPodApi
     from trmcloud.adapters.runpod.graphql import RunPodGraphql
     from trmcloud.adapters.runpod.http import Http

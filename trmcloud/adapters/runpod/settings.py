@@ -6,13 +6,14 @@ pays for an HTTP client.
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Mapping
 from urllib.parse import urlsplit
 
 import tomllib
 
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import MissingExtra, UsageError
 
 ENV_KEY = "RUNPOD_API_KEY"
 ENV_API = "TRMCLOUD_RUNPOD_API"
@@ -28,6 +29,7 @@ IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
 CONFIG = Path(".runpod") / "config.toml"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MAX_CONFIG_BYTES = 1 << 16
+_NEEDS = ("httpx2", "pydantic", "tenacity")
 
 
 def account_key(environ: Mapping[str, str]) -> str | None:
@@ -74,6 +76,15 @@ def graphql_url(environ: Mapping[str, str]) -> str:
 
 def image(environ: Mapping[str, str]) -> str:
     return environ.get(ENV_IMAGE, "").strip() or IMAGE
+
+
+def require_client() -> None:
+    """
+    Raises:
+        MissingExtra: what speaks to RunPod is not installed.
+    """
+    if any(importlib.util.find_spec(name) is None for name in _NEEDS):
+        raise MissingExtra("renting from RunPod", "runpod")
 
 
 def pod_environment(environ: Mapping[str, str]) -> dict[str, str]:
