@@ -237,6 +237,28 @@ def test_an_isolated_pod_is_a_machine_of_its_own(isolated: StandIn) -> None:
     assert not Path("/usr/bin/planted").exists()
 
 
+def test_an_isolated_pod_has_no_code_that_was_not_sent(tmp_path: Path) -> None:
+    if NO_NAMESPACES:
+        pytest.skip(f"pods: {NO_NAMESPACES}")
+    image = tmp_path / "image"
+    image.mkdir()
+    (image / "baked.py").write_text("said = 'baked in'")
+    with judged(
+        tmp_path / "runpod", isolated=True, keep=[image], image_env={"PYTHONPATH": str(image)}
+    ) as one:
+        tried = "python3 -c 'import {0}; print({0}.said)' 2>&1 | tail -n 1; "
+        script = "".join(tried.format(name) for name in ("trmcloud.core", "model", "baked"))
+        here = Path(__file__).parents[2]
+        script += f"ls {here}/trmcloud 2>&1; echo end; sleep 60"
+        Client(one).rent(args=shell(script))
+        said(one, "end")
+        first, second, third, fourth = lines(one)[:4]
+        assert first == "ModuleNotFoundError: No module named 'trmcloud.core'"
+        assert second == "ModuleNotFoundError: No module named 'model'"
+        assert third == "baked in"
+        assert "No such file" in fourth
+
+
 def test_an_isolated_pods_disk_can_be_full(isolated: StandIn) -> None:
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("no mkfs.ext4")

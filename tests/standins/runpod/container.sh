@@ -1,12 +1,13 @@
 # Makes the pod's own root out of this machine's, as a container's layer lies over its image, and
 # becomes the pod's command. Runs as the first process of fresh namespaces.
 #
-#   container.sh MOUNTPOINT TOOLS WORKSPACE MOUNT_PATH WORKSPACE_MIB KEEP ABSENT READY GO ARGV…
+#   container.sh MOUNTPOINT TOOLS WORKSPACE MOUNT_PATH WORKSPACE_MIB HIDE KEEP ABSENT READY GO ARGV…
 #
-# KEEP and ABSENT are words split at ":". READY and GO are fds of pipes.
+# HIDE, KEEP and ABSENT are words split at ":". READY and GO are fds of pipes.
 set -e
-mountpoint=$1 tools=$2 workspace=$3 mount_path=$4 workspace_mib=$5 keep=$6 absent=$7 ready=$8 go=$9
-shift 9
+mountpoint=$1 tools=$2 workspace=$3 mount_path=$4 workspace_mib=$5 hide=$6
+keep=$7 absent=$8 ready=$9 go=${10}
+shift 10
 
 mount --make-rprivate /
 mount -t tmpfs -o size=4g,mode=755 tmpfs "$mountpoint"
@@ -20,7 +21,16 @@ for folder in tmp root opt run var/tmp home mnt media workspace; do
 done
 chmod 1777 private/tmp private/var/tmp
 
+mkdir private/nothing
+touch private/void
 IFS=:
+for path in $hide; do
+    if [ -d "fs$path" ]; then
+        mount --bind private/nothing "fs$path"
+    elif [ -e "fs$path" ]; then
+        mount --bind private/void "fs$path"
+    fi
+done
 for folder in $keep; do
     mkdir -p "fs$folder"
     mount --bind "$folder" "fs$folder"

@@ -11,7 +11,7 @@ from typing import Any
 from tests.standins.runpod import catalog
 from tests.standins.runpod.graphql_text import Field, Malformed, parse
 from tests.standins.runpod.http_types import Answer, Asked, problem, reply
-from tests.standins.runpod.pods import Pod
+from tests.standins.runpod.pods import HTTP_IP, HTTP_PORT, Pod
 from tests.standins.runpod.rest import by_whom, stamp
 from tests.standins.runpod.world import Refused, World
 
@@ -236,14 +236,12 @@ class GraphQL:
         runtime = None
         if up:
             found = {port: self._world.machines.address(pod, port) for port in pod.tcp_ports}
-            ports = [
-                {"ip": at[0], "isIpPublic": True, "privatePort": port, "publicPort": at[1],
-                 "type": "tcp"}
-                for port, at in found.items() if at is not None
-            ]  # fmt: skip
+            ports = [(at[0], True, port, at[1], "tcp") for port, at in found.items() if at]
+            ports += [(HTTP_IP, False, port, HTTP_PORT, "http") for port in pod.http_ports]
+            names = ("ip", "isIpPublic", "privatePort", "publicPort", "type")
             runtime = {
                 "uptimeInSeconds": int(self._world.now() - (pod.started_at or 0)),
-                "ports": ports,
+                "ports": [dict(zip(names, port, strict=True)) for port in ports],
                 "gpus": [],
                 "container": {"cpuPercent": 1, "memoryPercent": 1},
             }

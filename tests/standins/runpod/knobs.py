@@ -52,6 +52,8 @@ class Knobs:
     restart_after_s: float = 0.5
     list_omits_new_s: float = 0.0
     billing_lag_s: float = 0.0
+    tick_s: float = BEHAVIOUR.tick_s
+    """How often the balance is charged, and looked at."""
     latency_s: float = 0.0
     """Added to each answer, in real seconds."""
 

@@ -16,6 +16,8 @@ ACTIONS = {
     "ERROR": ("start", "terminate"),
     "TERMINATED": (),
 }
+HTTP_IP = "100.65.0.1"
+HTTP_PORT = 60_000
 UP = ("PROVISIONING", "STARTING", "RUNNING")
 LOG_LINES = 5000
 
@@ -97,8 +99,16 @@ class Pod:
 
     @property
     def tcp_ports(self) -> list[int]:
+        return self._ports("tcp")
+
+    @property
+    def http_ports(self) -> list[int]:
+        """Reached through RunPod's proxy, never at an address."""
+        return self._ports("http")
+
+    def _ports(self, wanted: str) -> list[int]:
         ports = [str(port).partition("/") for port in self.body.get("ports", [])]
-        return [int(number) for number, _, kind in ports if kind == "tcp" and number.isdigit()]
+        return [int(number) for number, _, kind in ports if kind == wanted and number.isdigit()]
 
     def say(self, at: float, source: str, line: str) -> None:
         self.lines += 1

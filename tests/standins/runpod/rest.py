@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.standins.runpod import bodies, rest_billing, rest_catalog
 from tests.standins.runpod.http_types import Answer, Asked, nothing, problem, reply
-from tests.standins.runpod.pods import ACTIONS, Pod, Volume
+from tests.standins.runpod.pods import ACTIONS, HTTP_IP, HTTP_PORT, Pod, Volume
 from tests.standins.runpod.world import Refused, World
 
 LOG_POLL_S = 0.1
@@ -248,6 +248,10 @@ class Rest:
                 "ports": [
                     {"private": private, "public": public, "type": "tcp", "ip": host}
                     for private, host, public in mapped
+                ]
+                + [
+                    {"private": port, "public": HTTP_PORT, "type": "http", "ip": HTTP_IP}
+                    for port in pod.http_ports
                 ],
             }
         return shown

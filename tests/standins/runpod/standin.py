@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.standins.runpod.control import Control
 from tests.standins.runpod.gateway import Gateway, Judge, Logged
@@ -53,6 +54,8 @@ def running(
     clock: GivenClock | None = None,
     real_pods: bool = True,
     isolated: bool | None = None,
+    keep: Sequence[Path] = (),
+    image_env: Mapping[str, str] = MappingProxyType({}),
     api_key: str = API_KEY,
     balance: float = 100.0,
     spend_limit: float = 80.0,
@@ -64,10 +67,13 @@ def running(
     """A stand-in, up until the block ends; then every process of its pods is dead.
 
     ``isolated``: pods have namespaces of their own; None: where this machine can make them.
+    ``keep`` and ``image_env``: folders of this machine, and variables, that every image has.
     """
     now: Callable[[], float] = clock if clock is not None else time.time
     knobs, keys = Knobs(), list[str]()
-    machines = RealMachines(folder, knobs, now, lambda: keys, isolated) if real_pods else OnPaper()
+    machines: RealMachines | OnPaper = OnPaper()
+    if real_pods:
+        machines = RealMachines(folder, knobs, now, lambda: keys, isolated, keep, image_env)
     world = World(
         knobs=knobs, now=now, machines=machines, api_key=api_key, balance=balance,
         spend_limit=spend_limit, seed=seed, ssh_keys=keys,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.standins.runpod import billing, catalog
-from tests.standins.runpod.knobs import BEHAVIOUR, Knobs
+from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.pods import ACTIONS, UP, Machines, Pod, Volume
 
 NO_CAPACITY = (
@@ -253,8 +253,8 @@ class World:
     def settle(self) -> float:
         """Bring all up to the clock; answers with the time."""
         at = self.now()
-        while self._ticked_at + BEHAVIOUR.tick_s <= at:
-            self._ticked_at += BEHAVIOUR.tick_s
+        while self._ticked_at + self.knobs.tick_s <= at:
+            self._ticked_at += self.knobs.tick_s
             self._advance(self._ticked_at)
             self.charged = self.spent(self._ticked_at)
             if self.balance <= 0:
