@@ -16,7 +16,7 @@ def key() -> str:
         return os.environ["RUNPOD_API_KEY"]
     try:
         with open(os.path.expanduser("~/.runpod/config.toml")) as config:
-            return re.findall("apikey = '([^']*)'", config.read())[0]
+            return str(re.findall("apikey = '([^']*)'", config.read())[0])
     except (OSError, IndexError):
         sys.exit("Error: API key not found")
 
