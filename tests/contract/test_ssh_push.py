@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ import pytest
 from tests.contract.ssh_pod import POD, SshPod, needs_sshd, sha256_of, ssh_pod, tools, written
 from trmcloud.adapters.ssh.link import SshPodLink
 from trmcloud.adapters.ssh.push import local_rsync, parcel_of, push
+from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import LinkError
 from trmcloud.ports import StageItem
 
@@ -82,8 +82,8 @@ def test_code_and_data_arrive_and_the_agent_is_told_last(pod: SshPod, tmp_path: 
     assert (there.code == 0) == pod.rsync
     check_there(Path(code_dir), sources)
     check_there(Path(data_dir), bins)
-    note = json.loads((pod.root / "pods" / POD / "staged.json").read_text())
-    assert note == {"version": 1, "code": code_dir, "data": [data_dir]}
+    note = (pod.root / "pods" / POD / "staged.json").read_text()
+    assert contract.load_staged(note) == contract.Staged(code_dir, (data_dir,))
     whole = sum((tmp_path / "src" / name).stat().st_size for name in sources)
     whole += sum((tmp_path / "data" / name).stat().st_size for name in bins)
     assert told == sorted(told)
@@ -94,12 +94,15 @@ def test_code_and_data_arrive_and_the_agent_is_told_last(pod: SshPod, tmp_path: 
 
 def test_what_is_there_already_is_not_sent_again(pod: SshPod, tmp_path: Path) -> None:
     bins = data(tmp_path / "data")
-    item = StageItem(tmp_path / "data", f"{pod.root}/data/bb22", bins)
+    items = [
+        StageItem(tmp_path / "data", f"{pod.root}/data/bb22", bins),
+        StageItem(tmp_path / "src", f"{pod.root}/code/aa11", code(tmp_path / "src")),
+    ]
     link = link_of(pod)
-    link.stage(POD, [item], lambda done, whole: None)
+    link.stage(POD, items[:1], lambda done, whole: None)
+    assert not (pod.root / "pods").exists(), "without code there is nothing to begin with"
     before = (pod.root / "data/bb22/train.bin").stat()
-    (pod.root / "pods" / POD / "staged.json").unlink()
-    link.stage(POD, [item], lambda done, whole: None)
+    link.stage(POD, items, lambda done, whole: None)
     after = (pod.root / "data/bb22/train.bin").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert (pod.root / "pods" / POD / "staged.json").exists()

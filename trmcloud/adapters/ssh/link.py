@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import threading
@@ -26,10 +25,10 @@ from trmcloud.pod.files import read_small, sync_folder, write_atomic
 from trmcloud.ports import StageItem
 
 STAGED_MARK = ".staged"
-STAGED_NAME = "staged.json"
 CODE_DIR = "code"
 _ASK_EVERY_S = 2.0
 _ASK_TIMEOUT_S = 5.0
+_WRITE_TIMEOUT_S = 15.0
 _MAX_PAUSE_S = 30.0
 _SAFE_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){1,12}")
 
@@ -43,7 +42,6 @@ class _Asked:
     at: float
     report: contract.AgentReport | None = None
     failures: int = 0
-    trouble: str = ""
 
 
 class SshPodLink:
@@ -68,6 +66,7 @@ class SshPodLink:
         self._connections: dict[str, tuple[tuple[str, int], SshConnection]] = {}
         self._mirrors: dict[str, Mirror] = {}
         self._asked: dict[str, _Asked] = {}
+        self._troubles: dict[str, LinkError] = {}
         self._lock = threading.Lock()
 
     # -- words --------------------------------------------------------------------------------
@@ -85,15 +84,16 @@ class SshPodLink:
             report = self._ask(pod_name)
         except LinkError as error:
             failures = asked.failures + 1 if asked is not None else 1
-            self._asked[pod_name] = _Asked(self._now(), None, failures, str(error))
+            self._asked[pod_name] = _Asked(self._now(), None, failures)
+            self._troubles[pod_name] = error
             return None
         self._asked[pod_name] = _Asked(self._now(), report)
+        self._troubles.pop(pod_name, None)
         return report
 
-    def trouble(self, pod_name: str) -> str:
-        """Why the pod could not be asked last time; empty where it could."""
-        asked = self._asked.get(pod_name)
-        return asked.trouble if asked is not None else ""
+    def trouble(self, pod_name: str) -> LinkError | None:
+        """Why the pod could not be asked last time; None where it could."""
+        return self._troubles.get(pod_name)
 
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         path = f"{self._pod_folder(pod_name)}/{contract.ORDERS_NAME}"
@@ -102,10 +102,12 @@ class SshPodLink:
     def answers(self, pod_name: str) -> bool:
         """Whether the pod's SSH server lets us in now."""
         try:
-            return self._connection(pod_name).run("true", timeout_s=_ASK_TIMEOUT_S).code == 0
+            there = self._connection(pod_name).run("true", timeout_s=_ASK_TIMEOUT_S).code == 0
         except LinkError as error:
-            self._asked.setdefault(pod_name, _Asked(self._now())).trouble = str(error)
+            self._troubles[pod_name] = error
             return False
+        self._troubles.pop(pod_name, None)
+        return there
 
     def follow_log(
         self, pod_name: str, phase: str, offset: int = 0, *, stop: Callable[[], bool]
@@ -132,6 +134,7 @@ class SshPodLink:
     # -- files --------------------------------------------------------------------------------
 
     def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
+        """As the port says; the agent is told once the item below ``<root>/code`` is among them."""
         for item in items:
             if not _SAFE_PATH.fullmatch(item.remote) or not self._is_ours(item.remote):
                 raise LinkError(f"{item.remote!r:.80} is not below {self._root}")
@@ -149,12 +152,10 @@ class SshPodLink:
             before += sizes[remote]
             progress(before, whole)
         code = [remote for remote in parcels if remote.startswith(f"{self._root}/{CODE_DIR}/")]
-        note = {
-            "version": contract.CONTRACT_VERSION,
-            "code": code[0] if code else "",
-            "data": [remote for remote in parcels if remote not in code],
-        }
-        self._write(connection, f"{self._pod_folder(pod_name)}/{STAGED_NAME}", json.dumps(note))
+        if code:
+            data = tuple(remote for remote in parcels if remote not in code)
+            path = f"{self._pod_folder(pod_name)}/{contract.STAGED_NAME}"
+            self._write(connection, path, contract.dump(contract.Staged(code[0], data)))
 
     def pull(
         self,
@@ -242,7 +243,7 @@ class SshPodLink:
             f"mkdir -p {shlex.quote(folder)} && cd {shlex.quote(folder)} && umask 022\n"
             f"cat > {new} && mv -f {new} {shlex.quote(name)} || {{ rm -f {new}; exit 1; }}"
         )
-        answer = connection.run(script, content=text.encode())
+        answer = connection.run(script, content=text.encode(), timeout_s=_WRITE_TIMEOUT_S)
         if answer.code != 0:
             raise LinkError(
                 f"{name} could not be written there: {answer.said[-200:]}", where=connection.where
