@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from trmcloud.core.errors import ProviderRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,9 +106,11 @@ class PodRequest:
     """All a provider needs to make one pod, and all the pod's agent needs to start.
 
     ``region`` is the seller's data centre ("": any). ``disk_gb`` is the pod's own disk.
-    ``volume`` is the id of a network volume that outlives the pod ("": none). ``community`` allows
-    hosts that nobody vouches for. ``min_cuda`` is the oldest CUDA version the host's driver may
-    support. ``check`` is what the agent must find before it trains, as JSON.
+    ``volume`` is the id of a network volume that outlives the pod; without one, ``volume_gb`` is
+    the size of the one to be found or made there (0: none). ``community`` allows hosts that nobody
+    vouches for. ``min_cuda`` is the oldest CUDA version the host's driver may support. ``check`` is
+    what the agent must find before it trains, as JSON. ``send_by`` is the epoch second after which
+    the create must not be sent any more.
     """
 
     name: str
@@ -120,6 +125,18 @@ class PodRequest:
     community: bool = False
     min_cuda: str = "12.8"
     check: Mapping[str, Any] = field(default_factory=dict)
+    volume_gb: int = 0
+    send_by: float = math.inf
+
+    def require_timely(self, now: float) -> None:
+        """To be asked at the last instant before a create is sent.
+
+        Raises:
+            ProviderRefused: whoever asks for the pod has slept; nothing was sent.
+        """
+        if now > self.send_by:
+            late_s = now - self.send_by
+            raise ProviderRefused(f"the request for it came {late_s:.0f} s too late to be sent")
 
 
 @dataclass(frozen=True)

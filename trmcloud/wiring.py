@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.adapters.local import LocalCompute
@@ -13,14 +16,20 @@ from trmcloud.adapters.system_clock import SystemClock
 from trmcloud.adapters.workers import ThreadWorkers
 from trmcloud.app.bundle import bundle_root
 from trmcloud.app.home import home_dir
+from trmcloud.app.jobs import read_launch_note
+from trmcloud.app.staging import remote_folder, stage_items
 from trmcloud.app.world import World
 from trmcloud.pod import processes
 from trmcloud.ports import ControllerId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from trmcloud.adapters.prices import Source
+    from trmcloud.adapters.runpod.api import RunPodApi
+    from trmcloud.adapters.runpod.compute import RunPodCompute
+    from trmcloud.adapters.runpod.volumes import RunPodVolumes
+    from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.doctor import Finding
     from trmcloud.core.hardware import LocalMachine
     from trmcloud.core.money import Usd
@@ -36,6 +45,8 @@ def build_world() -> World:
     """The world as this process's environment describes it."""
     home = home_dir(os.environ)
     local = LocalCompute(home, python_path())
+    clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
+    runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id))
     here = os.uname().nodename + ":" + processes.boot_id()
     who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
 
@@ -49,17 +60,103 @@ def build_world() -> World:
 
     return World(
         home=home,
-        clock=SystemClock(),
-        ledger=SqliteLedger(home / "ledger.db"),
-        computes={"local": local},
-        links={"local": local},
-        files=LocalRunFiles(home),
+        clock=clock,
+        ledger=ledger,
+        computes=WhenAsked({"local": lambda: local, "runpod": lambda: runpod().compute}),
+        links=WhenAsked({"local": lambda: local, "runpod": lambda: runpod().link}),
+        files=files,
         who=who,
         is_alive=is_alive,
         project=os.environ.get(ENV_PROJECT, "default"),
         workers=ThreadWorkers(),
-        stage_items=lambda run, plan, generation: (),
+        stage_items=lambda run: stage_items(
+            files, read_launch_note(home, run.run_id), trainer_package(), run
+        ),
+        folder_on_pod=remote_folder,
+        was_used=lambda provider: (home / provider).is_dir(),
     )
+
+
+_Adapter = TypeVar("_Adapter")
+
+
+class WhenAsked(Mapping[str, _Adapter]):
+    """Adapters by name, each made when it is first asked for: most commands need one of them."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], _Adapter]]) -> None:
+        self._makers = makers
+        self._made: dict[str, _Adapter] = {}
+
+    def __getitem__(self, name: str) -> _Adapter:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+
+class RunPodPods(NamedTuple):
+    """RunPod's side of the ports, behind one connection."""
+
+    compute: RunPodCompute
+    link: SshPodLink
+    volumes: RunPodVolumes
+    api: RunPodApi
+
+
+def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
+    """RunPod, with the account's key.
+
+    Raises:
+        AuthError: there is no key.
+    """
+    from trmcloud.adapters.runpod import settings
+    from trmcloud.core.errors import AuthError
+
+    key = settings.account_key(os.environ)
+    if key is None:
+        raise AuthError(
+            "there is no RunPod key", next_step=f"export {settings.ENV_KEY}=…; trmcloud doctor"
+        )
+    from trmcloud.adapters.runpod.api import RunPodApi
+    from trmcloud.adapters.runpod.bundle import boot_payload
+    from trmcloud.adapters.runpod.compute import RunPodCompute
+    from trmcloud.adapters.runpod.graphql import RunPodGraphql
+    from trmcloud.adapters.runpod.http import Http
+    from trmcloud.adapters.runpod.sightings import Sightings
+    from trmcloud.adapters.runpod.volumes import RunPodVolumes
+    from trmcloud.adapters.ssh.keys import KeyStore
+    from trmcloud.adapters.ssh.link import SshPodLink
+
+    keys = KeyStore(home)
+    http = Http(key)
+    api = RunPodApi(http, settings.api_base(os.environ))
+    volumes = RunPodVolumes(api, ledger_id())
+    compute = RunPodCompute(
+        api,
+        RunPodGraphql(http, settings.graphql_url(os.environ)),
+        keys.for_pod,
+        boot_payload(),
+        sightings=Sightings(home / "runpod"),
+        image=settings.image(os.environ),
+        environment=settings.pod_environment(os.environ),
+        volumes=volumes,
+    )
+    link = SshPodLink(home, compute.address_of, now=time.time, keys=keys)
+    return RunPodPods(compute, link, volumes, api)
+
+
+def trainer_package() -> Path:
+    """The ``model`` package that trains: the user's own, or the bundled one."""
+    own = os.environ.get(ENV_TRAINER)
+    return (Path(own).absolute() if own else bundle_root()) / "model"
 
 
 def python_path() -> list[str]:

@@ -48,6 +48,7 @@ class LocalCompute:
         self._now = now
 
     def create(self, request: PodRequest) -> str:
+        request.require_timely(self._now())
         folder = self._folder(request.name)
         with contextlib.suppress(FileNotFoundError):
             if self._record(folder) is not None and self._seen(request.name) is not None:

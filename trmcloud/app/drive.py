@@ -220,10 +220,9 @@ class RunDriver:
 
             world.workers.start(action.id, pull)
             return
-        plan = self.plan(run)
 
         def stage(progress: Progress) -> None:
-            link.stage(pod_name, world.stage_items(run, plan, generation), progress)
+            link.stage(pod_name, world.stage_items(run), progress)
 
         world.workers.start(action.id, stage)
 

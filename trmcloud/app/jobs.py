@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.staging import DATA_DIR, WEIGHTS_DIR
 from trmcloud.app.world import World
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import DataError
+from trmcloud.core.hardware import LOCAL, find_gpu
 from trmcloud.core.lease import make_lease, phases_to_run
-from trmcloud.core.plan import Plan
+from trmcloud.core.memory import checkpoint_bytes
+from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.run_state import Generation, RunState
 from trmcloud.core.safekeeping import is_pulled
 from trmcloud.pod.files import write_atomic
 from trmcloud.ports import PodRequest
 
 LAUNCH_NAME = "launch.json"
+SEND_WITHIN_S = 60.0
+"""A create that was decided on longer ago is not sent: its controller slept in between, and
+another one may have found out by now that there is no pod."""
+_LEAST_DISK_GB = 30
 
 
 def write_launch_note(home: Path, run_id: str, *, data_dir: str, initial_weights: str) -> None:
@@ -59,15 +67,22 @@ def pod_request(
     else:
         note = read_launch_note(world.home, run.run_id)
     first = candidate.phases[0].name
+    rented = candidate.provider != LOCAL
+    data_dir, weights = note["data_dir"], note["initial_weights"]
+    runs_dir = world.home / contract.RUNS_DIR
+    if rented:
+        runs_dir = Path(contract.POD_ROOT) / contract.RUNS_DIR
+        data_dir = world.folder_on_pod(DATA_DIR, Path(data_dir))
+        weights = world.folder_on_pod(WEIGHTS_DIR, Path(weights)) if weights else ""
     jobs = tuple(
         contract.PhaseJob(
             run_id=run.run_id,
             phase=phase.name,
             settings=phase.settings.to_json(),
-            data_dir=note["data_dir"],
-            out_dir=str(world.home / contract.RUNS_DIR / run.run_id / phase.name),
+            data_dir=data_dir,
+            out_dir=str(runs_dir / run.run_id / phase.name),
             processes=candidate.gpus,
-            initial_weights=note["initial_weights"] if phase.name == first else "",
+            initial_weights=weights if phase.name == first else "",
         )
         for phase in phases_to_run(run, candidate)
     )
@@ -87,4 +102,25 @@ def pod_request(
         rate=candidate.rate,
         lease=lease,
         jobs=jobs,
+        region=candidate.region,
+        disk_gb=_disk_gb(candidate),
+        volume_gb=_disk_gb(candidate) if plan.spec.volume else 0,
+        community=plan.spec.community,
+        check=_check(candidate) if rented else {},
+        send_by=now + SEND_WITHIN_S,
     )
+
+
+def _disk_gb(candidate: Candidate) -> int:
+    """Room for what is kept of each phase, the latest and the one being written, twice over."""
+    kept = sum(
+        checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 2)
+        for phase in candidate.phases
+    )
+    return _LEAST_DISK_GB + ceil(2 * kept / 1e9)
+
+
+def _check(candidate: Candidate) -> dict[str, Any]:
+    """What the agent must find before it trains: see ``pod.hardware``."""
+    gpu = find_gpu(candidate.sku)
+    return {"count": candidate.gpus, "memory_gb": gpu.memory_gb, "idle": True}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from trmcloud.app.world import World
+from trmcloud.app.world import World, providers_in_use
 from trmcloud.core.clock import Seen
 from trmcloud.core.controller import Orphan, govern
-from trmcloud.core.errors import ProviderError
+from trmcloud.core.errors import AuthError, ProviderError
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.pod.files import write_atomic
 from trmcloud.ports import CrossListing
@@ -31,10 +31,15 @@ def look(world: World, *, own_only: bool = False) -> Found:
     """
     orphans: list[tuple[str, Orphan]] = []
     unreachable: list[tuple[str, str]] = []
-    for provider, compute in world.computes.items():
+    for provider in providers_in_use(world) if own_only else tuple(world.computes):
         try:
+            compute = world.computes[provider]
             # Listed before the ledger is read: a run launched in between owns its pod.
             listed = tuple(compute.list_pods())
+        except AuthError as error:
+            if provider in providers_in_use(world):
+                unreachable.append((provider, str(error)))
+            continue
         except ProviderError as error:
             unreachable.append((provider, str(error)))
             continue

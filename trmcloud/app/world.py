@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.errors import NotFoundError
+from trmcloud.core.hardware import LOCAL
 
 if TYPE_CHECKING:
-    from trmcloud.core.plan import Plan
-    from trmcloud.core.run_state import Generation, RunState
+    from trmcloud.core.run_state import RunState
     from trmcloud.ports import (
         Clock,
         Compute,
@@ -39,8 +39,12 @@ class World:
     """None where it cannot be told: the process is on another machine, or is stopped."""
     project: str
     workers: Workers
-    stage_items: Callable[[RunState, Plan, Generation], Sequence[StageItem]]
-    """What a generation's pod needs of this machine before it can train."""
+    stage_items: Callable[[RunState], Sequence[StageItem]]
+    """What a pod of the run needs of this machine before it can train."""
+    folder_on_pod: Callable[[str, Path], str]
+    """Where a folder of this machine lies on a rented pod, by what it is for (data, weights)."""
+    was_used: Callable[[str], bool] = lambda provider: True
+    """Whether this home has traces of a provider's pods, whatever its ledger says."""
     read_note: Callable[[str], Mapping[str, Any]] | None = None
     """A run's launch note by its id, where it is not kept below ``home``."""
 
@@ -48,13 +52,19 @@ class World:
         return self.clock.now().wall
 
 
+def providers_in_use(world: World) -> tuple[str, ...]:
+    """This machine, and whoever this home ever asked for a pod: only they can have one of ours."""
+    runs = world.ledger.read().runs.values()
+    used = {g.provider for run in runs for g in run.generations}
+    return tuple(n for n in world.computes if n == LOCAL or n in used or world.was_used(n))
+
+
 def is_quiet(world: World) -> bool:
     """Whether nothing is live: no run to drive, no pod to end. Reconciling would find nothing."""
     if any(run.live for run in world.ledger.read().runs.values()):
         return False
-    return all(
-        pod.status == "gone" for compute in world.computes.values() for pod in compute.list_pods()
-    )
+    pods = (p for name in providers_in_use(world) for p in world.computes[name].list_pods())
+    return all(pod.status == "gone" for pod in pods)
 
 
 def find_run(world: World, name: str | None) -> RunState:

@@ -30,9 +30,11 @@ from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.mind import AgentMind, Trainer
 from trmcloud.pod.notes import read_notes
+from trmcloud.pod.prepare import Preparation
 
 _TICK_S = 0.5
 _LINGER_S = 2.0
+_WAITING = {"checking": "checking", "installing": "installing", "waiting": "files", "ready": ""}
 _KEPT_EVERY_S = 5.0
 _TRAINER_NAME = "trainer.json"
 
@@ -74,6 +76,7 @@ class _FilesAndProcesses(AnchorFile):
         self._guardian = os.getppid()
         self._kept: tuple[contract.Kept, ...] = ()
         self._kept_boot = -1e9
+        self._preparation = Preparation(root, pod_name)
         self.now = now
 
     def pid(self) -> int:
@@ -155,15 +158,16 @@ class _FilesAndProcesses(AnchorFile):
     def start_trainer(self, phase: str, attempt: int, deadline_at: float) -> tuple[int, str]:
         folder = self._phase_dir(phase)
         job = contract.load_job(read_small(folder / contract.JOB_NAME) or "")
+        setup = self._preparation.trainer()
         environment = {
-            **os.environ,
+            **setup.over(os.environ),
             contract.ENV_JOB: str(folder / contract.JOB_NAME),
             contract.ENV_DEADLINE_AT: repr(deadline_at),
             contract.ENV_ATTEMPT: str(attempt),
             contract.ENV_POD: self._pod_name,
         }
         command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *(setup.python, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc_per_node", str(job.processes), "-m", "model.train"),
         ]
         with contextlib.suppress(FileNotFoundError):
@@ -199,7 +203,10 @@ class _FilesAndProcesses(AnchorFile):
     # -- what a rented pod has beside ------------------------------------------------------------
 
     def prepared(self, now: Instant) -> tuple[str, str]:
-        return "", ""
+        progress = self._preparation.poll(now.boot)
+        if progress.state == "refused":
+            return "", progress.message
+        return _WAITING[progress.state], ""
 
     def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
         """Read anew every few seconds: manifests are small, and are written last."""
@@ -222,7 +229,8 @@ class _FilesAndProcesses(AnchorFile):
         return os.getppid() == self._guardian
 
     def end_pod(self) -> bool:
-        """On the user's own machine the pod is its processes: this is the last of them."""
+        """On the user's own machine the pod is its processes, and this is the last of them; so it
+        is in a container, whose first process the guardian was."""
         return True
 
     def log(self, text: str) -> None:

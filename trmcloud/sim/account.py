@@ -265,6 +265,7 @@ class SimCompute:
         account, knobs, world = self._account, self._account.world.knobs, self._account.world
         world.check.truth.asked_for(self._process, request)
         self._process.cross("create.before")
+        request.require_timely(self._process.machine.now().wall)
         self._gate("create")
         if knobs.no_capacity_until > world.queue.now:
             world.felt("28")

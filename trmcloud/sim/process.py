@@ -71,7 +71,8 @@ class Process:
             is_alive=self._is_alive,
             project=project,
             workers=SimWorkers(self),
-            stage_items=lambda run, plan, generation: (),
+            stage_items=lambda run: (),
+            folder_on_pod=lambda kind, folder: f"/sim/{kind}",
             read_note=lambda run_id: _NOTE,
         )
         world.processes.append(self)

@@ -6,6 +6,7 @@ import base64
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trmcloud.adapters.runpod import models
@@ -17,6 +18,7 @@ from trmcloud.adapters.runpod.http import compact
 from trmcloud.adapters.runpod.offers import RUNPOD_IDS
 from trmcloud.adapters.runpod.settings import IMAGE
 from trmcloud.adapters.runpod.sightings import Sightings
+from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import NotSupported, ProviderError
 from trmcloud.core.money import ZERO
@@ -60,8 +62,10 @@ class RunPodCompute:
         sightings: Sightings | None = None,
         image: str = IMAGE,
         environment: Mapping[str, str] | None = None,
+        volumes: RunPodVolumes | None = None,
     ) -> None:
         self._api = api
+        self._volumes = volumes
         self._graphql = graphql
         self._keys = keys
         self._payload = payload
@@ -79,11 +83,20 @@ class RunPodCompute:
 
     def create(self, request: PodRequest) -> str:
         """See ``Compute.create``; what RunPod's answers become stands in ``api``."""
+        if request.volume_gb and not request.volume:
+            if self._volumes is None or request.region in _ANYWHERE:
+                raise NotSupported(
+                    "a network volume lies in one data centre, and the offer names none",
+                    next_step="--region DATA-CENTRE, or leave --volume out",
+                )
+            volume = self._volumes.ensure(request.region, request.volume_gb)
+            request = replace(request, volume=volume.id)
         body = self.body(request)
         with self._lock:
             existing = [pod for pod in self._list(fresh=True) if pod.name == request.name]
             if existing:
                 return existing[0].id
+            request.require_timely(self._now())
             try:
                 made = self._api.create_pod(body)
             finally:

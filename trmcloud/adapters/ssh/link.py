@@ -14,7 +14,7 @@ from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.follow import follow
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.adapters.ssh.keys import KeyStore
-from trmcloud.adapters.ssh.mirror import MAX_ANSWER_BYTES, PHASES, Mirror
+from trmcloud.adapters.ssh.mirror import MAX_ANSWER_BYTES, PHASES, Mirror, remote_manifests
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import Parcel, parcel_of, push, verify
 from trmcloud.core import manifest as mf
@@ -178,6 +178,19 @@ class SshPodLink:
         if any(file.kind == "weights" for file in kept):
             write_atomic(target / mf.MANIFEST_NAME, mf.to_json(replace(manifest, files=kept)))
             sync_folder(target.parent)
+
+    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+        """As the pod told it when it was last asked."""
+        for manifest in remote_manifests(self._home, run_id):
+            if (manifest.phase, manifest.step, manifest.sha256) == (
+                kept.phase,
+                kept.step,
+                kept.sha256,
+            ):
+                return manifest
+        raise CheckpointError(
+            f"{kept.phase}/{mf.step_dir_name(kept.step)} is not on the pod any more"
+        )
 
     # -- how ----------------------------------------------------------------------------------
 

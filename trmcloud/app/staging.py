@@ -1,0 +1,119 @@
+"""What a rented pod needs of this machine: code, data, weights to start from, and what it goes on
+from. Each lies in a folder on the pod that is named by its content, so that it is sent once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trmcloud.core import manifest as mf
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import DataError
+from trmcloud.core.run_state import RunState
+from trmcloud.ports import RunFiles, StageItem
+
+CODE_DIR, DATA_DIR, WEIGHTS_DIR = "code", "data", "weights"
+_CODE_SUFFIXES = (".py", ".toml", ".txt", ".csv")
+_KEY_CHARS = 24
+
+
+def remote_folder(kind: str, local: Path) -> str:
+    """Where a folder of this machine lies on a pod: by its content."""
+    return f"{contract.POD_ROOT}/{kind}/{content_key(hashes_of(local))}"
+
+
+def content_key(hashes: Mapping[str, str]) -> str:
+    """One name for a set of files: what they are called and what is in them."""
+    lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()[:_KEY_CHARS]
+
+
+def hashes_of(folder: Path) -> Mapping[str, str]:
+    """SHA-256 of each file below ``folder``, hidden ones left out, by its relative name.
+
+    Raises:
+        DataError: there is nothing, or it cannot be read.
+    """
+    try:
+        files = tuple(
+            (path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and not _hidden(path.relative_to(folder))
+        )
+        found = _hashes(folder, files)
+    except OSError as error:
+        raise DataError(f"it cannot be read: {error.strerror}", where=str(folder)) from error
+    if not found:
+        raise DataError("there is nothing to send", where=str(folder))
+    return found
+
+
+def stage_items(
+    files: RunFiles,
+    note: Mapping[str, Any],
+    trainer: Path,
+    run: RunState,
+) -> tuple[StageItem, ...]:
+    """Everything for a pod of the run. ``trainer`` is the trainer's package; ``note`` is the run's
+    launch note.
+
+    Raises:
+        DataError: something of it is missing here.
+    """
+    items = [code_item(trainer), _item(DATA_DIR, Path(note["data_dir"]))]
+    if note["initial_weights"]:
+        items.append(_item(WEIGHTS_DIR, Path(note["initial_weights"])))
+    items += _to_go_on_from(files, run)
+    return tuple(items)
+
+
+def code_item(package: Path) -> StageItem:
+    """An allow-list: the sources of the trainer's package, and nothing else that lies beside it."""
+    hashes = {
+        f"{package.name}/{path.relative_to(package).as_posix()}": _hash(path)
+        for path in sorted(package.rglob("*"))
+        if path.suffix in _CODE_SUFFIXES
+        and path.is_file()
+        and not _hidden(path.relative_to(package))
+    }
+    if not hashes:
+        raise DataError("the trainer's package holds no sources", where=str(package))
+    remote = f"{contract.POD_ROOT}/{CODE_DIR}/{content_key(hashes)}"
+    return StageItem(package.parent, remote, hashes)
+
+
+def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
+    """The newest copy here of each phase that has not finished: a new pod has none."""
+    done = {name for name, account in run.phases.items() if account.outcome == "finished"}
+    manifests = [m for m in files.manifests(run.run_id) if m.phase not in done]
+    for phase in dict.fromkeys(m.phase for m in manifests):
+        latest = mf.pick_latest([m for m in manifests if m.phase == phase])
+        if latest is None or not any(file.kind == "optimizer" for file in latest.files):
+            continue
+        local = Path(files.folder_of(latest))
+        folder = f"{contract.RUNS_DIR}/{run.run_id}/{phase}/{contract.CHECKPOINTS_DIR}/{local.name}"
+        yield StageItem(local, f"{contract.POD_ROOT}/{folder}", hashes_of(local))
+
+
+def _item(kind: str, local: Path) -> StageItem:
+    hashes = hashes_of(local)
+    return StageItem(local, f"{contract.POD_ROOT}/{kind}/{content_key(hashes)}", hashes)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "__pycache__")) for part in path.parts)
+
+
+@lru_cache(maxsize=32)
+def _hashes(folder: Path, files: tuple[tuple[str, int, int], ...]) -> Mapping[str, str]:
+    """Sizes and times are in the key, so that a file is read again once it has changed."""
+    return {name: _hash(folder / name) for name, _, _ in files}
+
+
+def _hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
