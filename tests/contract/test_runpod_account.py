@@ -137,7 +137,7 @@ def test_reap_finds_what_the_first_list_omits(rig: Rig, tmp_path: Path) -> None:
     world = World(
         home=tmp_path, clock=Here(), ledger=SqliteLedger(tmp_path / "ledger.db"),  # type: ignore[arg-type]
         computes={"runpod": rig.compute}, links={}, files=unused, who=unused, is_alive=unused,
-        project="p", workers=unused, stage_items=unused,
+        project="p", workers=unused, stage_items=unused, folder_on_pod=unused,
     )  # fmt: skip
     wanted: PodRequest = request(rig)
     rig.compute.create(wanted)

@@ -12,7 +12,7 @@ from trmcloud.app.staging import DATA_DIR, WEIGHTS_DIR
 from trmcloud.app.world import World
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import DataError
-from trmcloud.core.hardware import LOCAL, find_gpu
+from trmcloud.core.hardware import GPUS, LOCAL
 from trmcloud.core.lease import make_lease, phases_to_run
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.plan import Candidate, Plan
@@ -122,5 +122,6 @@ def _disk_gb(candidate: Candidate) -> int:
 
 def _check(candidate: Candidate) -> dict[str, Any]:
     """What the agent must find before it trains: see ``pod.hardware``."""
-    gpu = find_gpu(candidate.sku)
-    return {"count": candidate.gpus, "memory_gb": gpu.memory_gb, "idle": True}
+    check: dict[str, Any] = {"count": candidate.gpus, "idle": True}
+    gpu = GPUS.get(candidate.sku)
+    return {**check, "memory_gb": gpu.memory_gb} if gpu is not None else check

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,7 +47,7 @@ def given_environment(
         contract.ENV_ROOT: str(root),
         contract.ENV_LEASE: packed(contract.dump(lease)),
         contract.ENV_JOBS: packed(json.dumps(rows)),
-        contract.ENV_CHECK: packed('{"count": 1}'),
+        contract.ENV_CHECK: packed("{}"),
         contract.ENV_LINGER_S: "0",
     }
 
@@ -115,7 +116,7 @@ def boot(tmp_path: Path, provider: Provider) -> Iterator[Callable[..., Container
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
-            "PYTHONPATH": f"{STANDIN}:{ROOT}",
+            "PYTHONPATH": str(ROOT),
             "RUNPOD_POD_ID": RUNPOD_POD,
             "RUNPOD_API_KEY": KEY,
             "RUNPOD_API_BASE_URL": provider.url,
@@ -123,12 +124,24 @@ def boot(tmp_path: Path, provider: Provider) -> Iterator[Callable[..., Container
             **given_environment(lease, root, [job_of(lease, root, steps)]),
             **changes,
         }
+        stage(root, lease.pod_name)
         made.append(Container(tmp_path, {k: v for k, v in environment.items() if v != "-"}))
         return made[-1]
 
     yield start
     for container in made:
         container.stop()
+
+
+def stage(root: Path, pod_name: str) -> None:
+    """Code and data as the controller leaves them: a folder each, then the note that names them."""
+    code, data = root / "code" / "c0de", root / "data" / "da7a"
+    shutil.copytree(STANDIN / "model", code / "model", dirs_exist_ok=True)
+    data.mkdir(parents=True, exist_ok=True)
+    folder = root / contract.PODS_DIR / pod_name
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {"version": 1, "code": str(code), "data": [str(data)]}
+    (folder / contract.STAGED_NAME).write_text(json.dumps(note))
 
 
 def tried_all(provider: Provider) -> bool:
@@ -141,7 +154,7 @@ def test_it_trains_and_no_process_inherits_a_key(
     pod = boot(lease, TRMCLOUD_HOST_KEY=packed("no key at all"))
     until(pod.trains, "training")
     assert pod.read(contract.LEASE_NAME)["epoch"] == 1
-    assert pod.read(contract.CHECK_NAME) == {"count": 1}
+    assert pod.read(contract.CHECK_NAME) == {}
     inside = pod.inside()
     assert len(inside) >= 3, "agent, torchrun, rank"
     for pid in inside:
