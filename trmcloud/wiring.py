@@ -125,6 +125,7 @@ def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
         raise AuthError(
             "there is no RunPod key", next_step=f"export {settings.ENV_KEY}=…; trmcloud doctor"
         )
+    settings.require_client()
     from trmcloud.adapters.runpod.api import RunPodApi
     from trmcloud.adapters.runpod.bundle import boot_payload
     from trmcloud.adapters.runpod.compute import RunPodCompute
