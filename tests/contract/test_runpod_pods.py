@@ -23,7 +23,7 @@ import pytest
 from tests.standins.runpod.client import Client, eventually
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
-from tests.standins.runpod.standin import StandIn
+from tests.standins.runpod.standin import API_KEY, StandIn
 
 NO_NAMESPACES = no_namespaces()
 needs_namespaces = pytest.mark.skipif(bool(NO_NAMESPACES), reason=f"pods: {NO_NAMESPACES}")
@@ -86,7 +86,7 @@ def test_a_command_finds_its_environment_and_its_words_reach_the_logs(standin: S
     assert said(standin, "got") == f"got {pod['id']} US-KS-2 1 a b"
     request = urllib.request.Request(
         f"{standin.url}/v2/pods/{pod['id']}/logs?source=container",
-        headers={"Authorization": f"Bearer {standin.api_key}"},
+        headers={"Authorization": f"Bearer {standin.api_key}", "User-Agent": "a-test"},
     )
     with urllib.request.urlopen(request, timeout=10) as stream:
         assert stream.readline().startswith(b"id: 20")
@@ -371,7 +371,7 @@ def test_pods_die_with_a_stand_in_that_is_killed(tmp_path: Path) -> None:
         url = process.stdout.readline().strip()
         marker = f"{200000 + os.getpid()}.{time.time_ns() % 10**6}"
         body = {"name": "a", "image": "i", "gpu": {"id": "NVIDIA L4"}, "args": f"sleep {marker}"}
-        headers = {"Authorization": "Bearer rpa_STANDIN0ACCOUNT0KEY"}
+        headers = {"Authorization": f"Bearer {API_KEY}", "User-Agent": "a-test"}
         request = urllib.request.Request(
             f"{url}/v2/pods", data=json.dumps(body).encode(), headers=headers
         )

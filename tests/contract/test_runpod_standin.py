@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -222,6 +223,23 @@ def test_an_api_that_does_not_answer(runpod_on_paper: StandIn) -> None:
         ask("GET", "/v2/pods")
 
 
+def test_the_edge_turns_pythons_own_name_away(runpod_on_paper: StandIn) -> None:
+    request = urllib.request.Request(f"{runpod_on_paper.url}/v2/pods")
+    request.add_header("Authorization", f"Bearer {runpod_on_paper.api_key}")
+    with pytest.raises(urllib.error.HTTPError, match=r"403"):
+        urllib.request.urlopen(request)
+
+
+def test_a_list_may_omit_what_the_other_shows(runpod_on_paper: StandIn) -> None:
+    ask = Client(runpod_on_paper)
+    ask.rent("seen")
+    ask.rent("unseen")
+    runpod_on_paper.control.set(list_omits=["unseen"])
+    assert [pod["name"] for pod in ask("GET", "/v2/pods").data["pods"]] == ["seen"]
+    other = ask.graphql("{myself{pods{name}}}")["data"]["myself"]["pods"]
+    assert [pod["name"] for pod in other] == ["seen", "unseen"]
+
+
 def test_logs_resume_where_the_reader_left(runpod_on_paper: StandIn) -> None:
     ask = Client(runpod_on_paper)
     pod = ask.rent()
@@ -230,6 +248,7 @@ def test_logs_resume_where_the_reader_left(runpod_on_paper: StandIn) -> None:
     def read(headers: dict[str, str], query: str = "") -> list[str]:
         """Ids and data of all events up to now."""
         keyed = headers | {"Authorization": f"Bearer {runpod_on_paper.api_key}"}
+        keyed["User-Agent"] = "a-test"
         url = f"{runpod_on_paper.url}/v2/pods/{pod['id']}/logs{query}"
         found: list[str] = []
         with urllib.request.urlopen(urllib.request.Request(url, headers=keyed)) as stream:

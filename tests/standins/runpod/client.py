@@ -31,7 +31,7 @@ class Client:
         self._url, self._key = standin.url, standin.api_key if key is None else key
 
     def __call__(self, method: str, path: str, body: Any = None) -> Reply:
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", "User-Agent": "a-test"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         request = urllib.request.Request(

@@ -14,6 +14,8 @@ from tests.standins.runpod.rest import Rest
 from tests.standins.runpod.world import World
 
 WINDOWS = (("minute", 60), ("hour", 3600), ("day", 86400))
+TURNED_AWAY = "Python-urllib"
+"""What RunPod's edge takes for a robot."""
 Judge = Callable[[Asked, Answer], None]
 
 
@@ -63,6 +65,8 @@ class Gateway:
         knobs = self._world.knobs
         if knobs.unreachable or (knobs.self_down and asked.who not in ("", "account")):
             return Answer(0, drop=True)
+        if asked.headers.get("user-agent", "").startswith(TURNED_AWAY):
+            return Answer(403, b"error code: 1010", "text/plain")
         if knobs.down or self._world.now() < knobs.down_until:
             return problem(503, "service unavailable")
         if knobs.use("errors_502"):

@@ -79,6 +79,8 @@ class Knobs:
 
     # -- lists and deletes ----------------------------------------------------------------
     list_empty: int = 0
+    list_omits: list[str] = field(default_factory=list)
+    """Names of pods that v2's list does not show; GraphQL's does."""
     delete_noop: int = 0
     """Answers 204 and does nothing."""
     delete_404: int = 0

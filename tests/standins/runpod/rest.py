@@ -90,9 +90,11 @@ class Rest:
     # -- pods ------------------------------------------------------------------------------
 
     def _list(self, asked: Asked) -> Answer:
-        if self._world.knobs.use("list_empty"):
+        knobs = self._world.knobs
+        if knobs.use("list_empty"):
             return reply({"pods": []})
-        return reply({"pods": [self.shown(pod) for pod in self._world.listed()]})
+        pods = [pod for pod in self._world.listed() if pod.name not in knobs.list_omits]
+        return reply({"pods": [self.shown(pod) for pod in pods]})
 
     def _create(self, asked: Asked) -> Answer:
         body = asked.json()

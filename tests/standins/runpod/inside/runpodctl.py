@@ -26,7 +26,11 @@ def ask(method: str, path: str, body: object = None) -> Any:
         FACTS["api"] + path,
         method=method,
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {key()}", "Content-Type": "application/json"},
+        headers={
+            "Authorization": f"Bearer {key()}",
+            "Content-Type": "application/json",
+            "User-Agent": "RunPod-CLI",
+        },
     )
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
