@@ -1,6 +1,6 @@
 """Plant a bug in a copy of the package and let the simulator look for it.
 
-python -m tests.planted.plant [--seeds N] [--only NAME] [--page docs/soak/planted.md]
+python -m tests.planted.plant [--seeds N] [--jobs N] [--only NAME] [--page docs/soak/planted.md]
 """
 
 from __future__ import annotations
@@ -12,26 +12,38 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.planted.bugs import BUGS, Bug
+from trmcloud.sim.soak import code_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "trmcloud"
 SEEDS = 10_000
 _SEED_S = 0.2
-"""The most a seed takes on a busy machine: one that takes longer on average is stuck."""
+"""The most a seed takes on average on a busy machine."""
 
 _LOOK = """
-import json, sys
+import json, signal, sys
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
 first, beyond = int(sys.argv[1]), int(sys.argv[2])
+class Stuck(BaseException):
+    pass
+def stuck(*what):
+    raise Stuck
+signal.signal(signal.SIGVTALRM, stuck)
 for seed in range(first, beyond):
+    signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
         played = play(draw(seed, NAMES), arm_all)
+    except Stuck:
+        print(json.dumps([seed, "hangs"]))
+        break
     except Exception as error:
         print(json.dumps([seed, "crash: " + type(error).__name__]))
         break
@@ -89,20 +101,22 @@ def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
         return Verdict(bug, None, "") if found is None else Verdict(bug, found[0], found[1])
 
 
-def page(verdicts: list[Verdict], seeds: int) -> str:
+def page(verdicts: list[Verdict], seeds: int, date: str) -> str:
     caught = [v for v in verdicts if v.seed is not None]
     timing = [v for v in verdicts if v.bug.timing]
     timing_caught = [v for v in timing if v.seed is not None]
+    dated = f" on {date}" if date else ""
     lines = [
         "# Planted bugs",
         "",
         f"{len(verdicts)} small mistakes, each planted alone in a copy of the package; the",
-        f"simulator plays up to {seeds:,} seeds and stops at the first invariant that breaks.",
+        f"simulator plays up to {seeds:,} seeds and stops at the first that breaks a promise.",
         "",
-        f"**Caught: {len(caught)} of {len(verdicts)}**; of those about order or crashes:"
-        f" {len(timing_caught)} of {len(timing)}.",
+        f"**Caught: {len(caught)} of {len(verdicts)}** ({len(caught) / len(verdicts):.1%}); of those"
+        f" about order or crashes: {len(timing_caught)} of {len(timing)}.",
         "",
-        "Made by `python -m tests.planted.plant`.",
+        f"Made by `python -m tests.planted.plant --seeds {seeds}`{dated};",
+        f"code `{code_hash()[:16]}…`.",
         "",
         "| bug | where | order/crash | caught at seed | by |",
         "|---|---|---|---|---|",
@@ -119,18 +133,20 @@ def page(verdicts: list[Verdict], seeds: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=1, help="bugs hunted side by side")
+    parser.add_argument("--only", action="append", default=[], help="part of a bug's name")
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--date", default="", help="what the page is dated with")
     given = parser.parse_args()
+    chosen = [b for b in BUGS if not given.only or any(part in b.name for part in given.only)]
     verdicts = []
-    for bug in BUGS:
-        if given.only and given.only not in bug.name:
-            continue
-        verdict = hunt(bug, given.seeds)
-        verdicts.append(verdict)
-        print(f"{verdict.seed!s:>6}  {verdict.by:24} {bug.path}: {bug.name}", flush=True)
-        if given.page is not None:
-            given.page.write_text(page(verdicts, given.seeds), encoding="utf-8")
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for verdict in pool.map(partial(hunt, seeds=given.seeds), chosen):
+            verdicts.append(verdict)
+            where = f"{verdict.bug.path}: {verdict.bug.name}"
+            print(f"{verdict.seed!s:>6}  {verdict.by:24} {where}", flush=True)
+    if given.page is not None:
+        given.page.write_text(page(verdicts, given.seeds, given.date), encoding="utf-8")
     caught = sum(v.seed is not None for v in verdicts)
     print(f"{caught} of {len(verdicts)} caught")
 

@@ -144,6 +144,13 @@ class Duties:
         if pod.trainer_note is None or pod.trainer_note.pid != trainer.pid:
             self.fail("I2", f"{pod.rented.pod_id}'s trainer is not written down")
 
+    def guard_ends(self, pod: SimPod, why: str) -> None:
+        """The guardian ends the pod: for its hard stop not before that."""
+        early_s = pod.rented.due_at - self.world.queue.now
+        wrong = pod.machine.offset_s or abs(pod.rented.granted_ahead_s) > 5.0
+        if why == "hard stop" and early_s > 5.0 and not wrong:
+            self.fail("needless kill", f"{pod.rented.pod_id} is ended {early_s:.0f} s early")
+
     def done(self, pod: SimPod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help."""
         last = next((p for p in reversed(report.phases) if p.state == "ended"), None)

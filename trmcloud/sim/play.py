@@ -309,7 +309,11 @@ class _Story:
             return
         for wish in self.scenario.wishes:
             run = self.runs().get(wish.run_id)
-            if run is None or run.outcome is None or len(run.generations) > 1:
+            if run is None or run.outcome is None:
+                continue
+            if len(run.generations) > 1:
+                if not wish.resume_after_s:
+                    check.fail("wasteful", f"{run.run_id} was healthy and rented twice")
                 continue
             if wish.stop_after_s:
                 generation = run.generation

@@ -66,6 +66,7 @@ class SimPod:
         self.staged = not lease.ready_within_s
         self.ready_at = 0.0
         self.cross: Callable[[str], None] = lambda point: None
+        self._looks_again = False
         self.said, self.written = Said(), Said()
         self.booted_at = 0.0
         self._pids = 100
@@ -155,6 +156,7 @@ class SimPod:
         )
         if act == GuardMind.END:
             self.world.say(f"{self.rented.pod_id} guardian ends it: {guard.why}")
+            self.world.check.duties.guard_ends(self, guard.why)
             self.rented.ended_by = "agent" if guard.why.startswith("its work") else "guardian"
             self._kill_all()
             self.ending = True
@@ -267,7 +269,10 @@ class SimPod:
         changed = before.phases is not agent.report.phases and before.phases != agent.report.phases
         if changed:
             self.world.poke()
-        self._tick_after(_TICK_S if changed else self._next_tick_s())
+        # Now and then it looks twice in a row, as it always does on a real pod: a step goes on.
+        self._looks_again = not self._looks_again
+        soon = changed or self._looks_again
+        self._tick_after(_TICK_S if soon else self._next_tick_s())
 
     def _linger(self) -> None:
         """The agent's work is done: it leaves, or stays for what only it can still do."""
@@ -390,6 +395,9 @@ class SimBody:
         pod = self._pod
         pod.said.hear(report)
         pod.cross("report")
+        known = pod.report is None or any(phase.state == "running" for phase in pod.report.phases)
+        if pod.trainer_note is not None and not known:
+            pod.cross("unreported")
         if pod.world.knobs.pod_disk_full:
             pod.world.felt("47")
             return

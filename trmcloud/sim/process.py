@@ -162,8 +162,11 @@ class Process:
             self._drive_on(self.driver)
 
     def _reap(self) -> list[str]:
-        """As the guard does: whatever is ours by name and overdue, then this ledger's own."""
-        said = reap.end(self.world, reap.look(self.world))
+        """As the guard does: whatever is ours by name and overdue, then this ledger's own; the
+        first only where there is anything that is not this ledger's."""
+        said = []
+        if self.sim.check.foreign:
+            said = reap.end(self.world, reap.look(self.world))
         return said + reconcile(self.world)
 
     def _drive_on(self, driver: RunDriver) -> None:

@@ -215,8 +215,12 @@ class Witness:
         rented = self._pod_of(run.generation)
         if rented is None or rented.ended_at is None or run.result is not None:
             return
-        early_s = rented.due_at - rented.ended_at - self.world.knobs.lists_dead_s
-        wrong = self._odd(process) or abs(rented.granted_ahead_s) > CLOCK_OFF_S
+        early_s = rented.due_at - rented.ended_at
+        wrong = (
+            self._odd(process)
+            or "19" in self.world.fired
+            or abs(rented.granted_ahead_s) > CLOCK_OFF_S
+        )
         able_since = self.world.check.exposure.able.get(run.run_id)
         if able_since is None or able_since > rented.ended_at:
             return  # nobody saw when it went
@@ -253,7 +257,7 @@ class Witness:
 
     def ends(self, process: Process, rented: Rented, run: RunState) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
-        if self._may_end.get(process) != run.run_id and not self._woken():
+        if self._may_end.get(process) != run.run_id:
             self.fail("I6", f"{rented.pod_id} is ended by one that did not write so")
 
     def escaped(self, process: Process, error: Exception) -> None:

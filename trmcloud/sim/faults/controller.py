@@ -94,6 +94,8 @@ def _jump(arms: Arms) -> None:
         pod = rented.pod  # type: ignore[attr-defined]
         pod.machine.offset_s += seconds
         arms.world.felt(arms.number)
+        if arms.rng.random() < 0.3:
+            pod.kill_agent()
         pod.poke()
 
     arms.strike_pod(arms.some_time(0.05, 1.0), f"clock jumps {seconds:+.0f} s", jump)

@@ -87,7 +87,7 @@ def _ill_again(*kinds: str) -> Fault:
 def _guard_killed(arms: Arms) -> None:
     """The agent, its guardian, or the agent in the middle of an act."""
     what = arms.rng.choice(("agent", "guardian", "both", "mid-act", "mid-act"))
-    point = arms.rng.choice(("start", "started", "trainer", "report"))
+    point = arms.rng.choice(("start", "started", "trainer", "report", "unreported"))
 
     def strike(rented: Rented) -> None:
         arms.world.felt(arms.number)
