@@ -110,7 +110,7 @@ def page(verdicts: list[Verdict], seeds: int, date: str) -> str:
         "# Planted bugs",
         "",
         f"{len(verdicts)} small mistakes, each planted alone in a copy of the package; the",
-        f"simulator plays up to {seeds:,} seeds and stops at the first that breaks a promise.",
+        f"simulator plays up to {seeds:,} seeds and stops at the first broken promise.",
         "",
         f"**Caught: {len(caught)} of {len(verdicts)}** ({len(caught) / len(verdicts):.1%}); of those"
         f" about order or crashes: {len(timing_caught)} of {len(timing)}.",
@@ -145,8 +145,9 @@ def main() -> None:
             verdicts.append(verdict)
             where = f"{verdict.bug.path}: {verdict.bug.name}"
             print(f"{verdict.seed!s:>6}  {verdict.by:24} {where}", flush=True)
-    if given.page is not None:
-        given.page.write_text(page(verdicts, given.seeds, given.date), encoding="utf-8")
+            if given.page is not None:
+                made = page(verdicts, given.seeds, given.date)
+                given.page.write_text(made, encoding="utf-8")
     caught = sum(v.seed is not None for v in verdicts)
     print(f"{caught} of {len(verdicts)} caught")
 
