@@ -261,5 +261,5 @@ BUGS: tuple[Bug, ...] = (
     Bug("the first is the best", CHECKPOINTS, "best = mf.pick_best(manifests) or mf.pick_latest(manifests)", "best = manifests[0] if manifests else None"),
     Bug("pruning keeps the latest only", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[:0]"),
     Bug("pruning keeps the worst", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[-1:]"),
-    Bug("any file name is allowed", MANIFEST, "not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or name == MANIFEST_NAME", "not isinstance(name, str)"),
+    Bug("any file name is allowed", MANIFEST, "return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME", "return name != MANIFEST_NAME"),
 )  # fmt: skip

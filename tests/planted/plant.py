@@ -112,8 +112,8 @@ def page(verdicts: list[Verdict], seeds: int, date: str) -> str:
         f"{len(verdicts)} small mistakes, each planted alone in a copy of the package; the",
         f"simulator plays up to {seeds:,} seeds and stops at the first broken promise.",
         "",
-        f"**Caught: {len(caught)} of {len(verdicts)}** ({len(caught) / len(verdicts):.1%}); of those"
-        f" about order or crashes: {len(timing_caught)} of {len(timing)}.",
+        f"**Caught: {len(caught)} of {len(verdicts)}** ({len(caught) / len(verdicts):.1%}); of"
+        f" those about order or crashes: {len(timing_caught)} of {len(timing)}.",
         "",
         f"Made by `python -m tests.planted.plant --seeds {seeds}`{dated};",
         f"code `{code_hash()[:16]}…`.",
