@@ -13,6 +13,7 @@ from tests.contract.ssh_pod import OTHER_POD, POD, SshPod, needs_sshd, ssh_pod
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.adapters.ssh.keys import KeyStore
+from trmcloud.adapters.ssh.session import environment
 from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
 
 pytestmark = needs_sshd
@@ -76,6 +77,9 @@ def test_nothing_secret_and_no_agent_reaches_the_pod(
     said = pod.connect().run("env").out.decode()
     assert "rpa_secret" not in said
     assert "SSH_AUTH_SOCK" not in said
+    # The user's configuration may hold a SendEnv: what ssh is not given, it cannot send.
+    assert "rpa_secret" not in environment().values()
+    assert environment()["SSH_AUTH_SOCK"], "a jump host may want the agent"
 
 
 def test_more_than_was_asked_for_is_not_read(pod: SshPod) -> None:
