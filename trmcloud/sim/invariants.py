@@ -151,6 +151,7 @@ class Invariants:
     def _landing(self, rented: Rented, since: float, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
+        self.truth.left_alone(rented)
         able_since = self.exposure.able.get(rented.run_id)
         knobs = self.world.knobs
         # A fenced controller looks able until it next tries to write.

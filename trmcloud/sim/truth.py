@@ -260,6 +260,22 @@ class Witness:
         if self._may_end.get(process) != run.run_id:
             self.fail("I6", f"{rented.pod_id} is ended by one that did not write so")
 
+    def left_alone(self, rented: Rented) -> None:
+        """A pod lives whose work is done: a controller that is up must have tried to end it."""
+        run = self.world.ledger.read().runs.get(rented.run_id)
+        generation = run.generation if run is not None else None
+        able_since = self.world.check.exposure.able.get(rented.run_id)
+        if run is None or generation is None or generation.pod_id != rented.pod_id:
+            return
+        if run.state is not State.ENDING or run.result_at is None or able_since is None:
+            return
+        if rented.pod.lease.hold or self._woken() or self.undecidable.clocks_moved:
+            return
+        grace_s = traits_of(rented.account.habits.provider).end_grace_s
+        late_s = self.world.queue.now - max(run.result_at + grace_s, able_since)
+        if late_s > RETRY_S and not any(n.startswith(_prefix(run, TERMINATE)) for n in run.actions):
+            self.fail("wasteful", f"{rented.pod_id} is done, and for {late_s:.0f} s nobody ends it")
+
     def escaped(self, process: Process, error: Exception) -> None:
         """A provider's error has ended a whole command: nothing that came after it was done."""
         self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
