@@ -257,6 +257,7 @@ def test_a_pod_without_rsync_python_or_head_serves_all_the_same(tmp_path: Path) 
         assert sha256_of(tmp_path / "to" / file.name) == file.sha256
 
 
+@pytest.mark.slow
 def test_a_pod_that_stays_away_is_given_up_and_what_came_is_kept(
     pod: SshPod, tmp_path: Path
 ) -> None:
