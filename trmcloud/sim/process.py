@@ -83,7 +83,7 @@ class Process:
         for process in self.sim.processes:
             if process.alive and process.who == controller:
                 # One that is stopped in mid-call may wake any moment, or never.
-                return None if process.busy else True
+                return None if process.busy and process is not self else True
         return False
 
     @property
