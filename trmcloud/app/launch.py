@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
@@ -19,6 +20,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.exposure import why_not_exposed
+from trmcloud.core.hardware import LOCAL
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
@@ -101,6 +103,19 @@ def check_capped(world: World, plan: Plan, *, confirmed: bool) -> None:
     )
 
 
+def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
+    """
+    Raises:
+        UsageError: nobody would be there to pull what only a pull saves.
+    """
+    rented = first_candidate(plan).provider != LOCAL
+    if rented and detached and not plan.spec.volume and not accepted:
+        raise UsageError(
+            "left alone, this run's checkpoints end with its pod: nobody would pull them",
+            next_step="--volume keeps them on a network volume; --accept-loss leaves it so",
+        )
+
+
 def check_exposure(world: World, plan: Plan, accepted: Usd | None) -> None:
     """
     Raises:
@@ -128,6 +143,8 @@ def start(
     check_launchable(world, plan)
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
+    names = [n for n in plan.launchable if plan.candidate(n).provider in world.computes]
+    plan = replace(plan, launchable=tuple(names))
     planned = ev.RunPlanned(
         plan=plan_to_json(plan),
         cap=plan.cap or ZERO,

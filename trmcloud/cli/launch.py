@@ -51,6 +51,20 @@ def command(
             metavar="USD",
         ),
     ] = None,
+    volume: Annotated[
+        bool,
+        typer.Option("--volume", help="Keep checkpoints on a network volume, not pulled here."),
+    ] = False,
+    region: Annotated[
+        list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")
+    ] = None,
+    community: Annotated[
+        bool, typer.Option("--community", help="Hosts of private sellers, too.")
+    ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="With -d: what nobody is there to pull may be lost."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
     ] = False,
@@ -87,6 +101,7 @@ def command(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
             processes=processes, initial_from=initial_from, strict_gate=strict_guide,
+            volume=volume, regions=region, community=community,
         )  # fmt: skip
         plan, data_dir = launch_steps.new_plan(world, spec, dry_run=dry_run)
     if dry_run:
@@ -94,6 +109,7 @@ def command(
         return
     use_case.check_launchable(world, plan)
     use_case.check_disk(world.home, plan)
+    use_case.check_loss(plan, detached=detach, accepted=accept_loss)
     use_case.check_exposure(world, plan, parse_money("--accept-exposure", accept_exposure))
     weights = launch_steps.initial_weights(world, plan.spec.initial_from)
     run_view.show_plan(world, plan)
@@ -110,7 +126,9 @@ def command(
 
 def _refuse_changes(context: typer.Context, plan_id: str) -> None:
     """A plan is carried out as it is: options that would make another one are not ignored."""
-    kept = ("hardware", "data", "dry_run", "detach", "yes", "as_json")
+    kept = (
+        "hardware", "data", "dry_run", "detach", "yes", "as_json", "accept_loss", "accept_exposure",
+    )  # fmt: skip
     names = {"initial_from": "--from", "setting": "--set", "strict_guide": "--strict-guide"}
     for name in context.params:
         source = context.get_parameter_source(name)

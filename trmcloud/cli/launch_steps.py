@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
     """
     from trmcloud.cli.plan_making import plan_for as make
 
+    if spec.hardware != LOCAL and not spec.providers:
+        # A launch chooses among those it can rent from; a plan shows everybody.
+        spec = replace(spec, providers=tuple(name for name in world.computes if name != LOCAL))
     first = make(spec, save=False, home=world.home)
     if not dry_run:
         check_launchable(world, first)
-    if spec.hardware != LOCAL:
-        return make(spec, home=world.home), ""
     data_dir, tokens = _ready(world, first, spec.data, dry_run=dry_run)
     return make(spec, home=world.home, tokens_available=tokens), data_dir
 
@@ -40,8 +42,6 @@ def saved_plan(world: World, plan_id: str, data: str, *, dry_run: bool) -> tuple
     plan = load(world.home, plan_id, world.wall())
     if not dry_run:
         check_launchable(world, plan)
-    if plan.recommended is not None and plan.recommended.provider != LOCAL:
-        return plan, ""
     data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=dry_run)
     return plan, data_dir
 

@@ -39,6 +39,7 @@ def make_spec(
     gpus: int = 0,
     spot: bool = False,
     community: bool = False,
+    volume: bool = False,
     fill: bool = False,
     equal_work: bool = False,
 ) -> RunSpec:
@@ -94,6 +95,7 @@ def make_spec(
         gpus=gpus,
         spot=spot,
         community=community,
+        volume=volume,
         fill=fill,
         equal_work=equal_work,
     )
