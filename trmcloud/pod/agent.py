@@ -168,6 +168,8 @@ class _FilesAndProcesses(AnchorFile):
         }
         command = [
             *(setup.python, "-m", "torch.distributed.run", "--standalone"),
+            # Its own host name need not resolve in a container.
+            *("--local_addr", "127.0.0.1"),
             *("--nproc_per_node", str(job.processes), "-m", "model.train"),
         ]
         with contextlib.suppress(FileNotFoundError):
