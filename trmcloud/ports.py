@@ -170,8 +170,11 @@ class Compute(Protocol):
 
     def list_pods(self) -> Sequence[PodSeen]: ...
 
-    def terminate(self, pod_id: str) -> None:
-        """End the pod; no error where it is gone already."""
+    def terminate(self, pod_id: str) -> bool:
+        """End the pod; no error where it is gone already.
+
+        Whether the provider took it: False where it knows no such pod, which proves nothing.
+        """
 
     def bill(self, pod_id: str) -> Bill | None: ...
 

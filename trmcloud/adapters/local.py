@@ -75,7 +75,7 @@ class LocalCompute:
         seen = (self._seen(name) for name in names if contract.parse_pod_name(name))
         return tuple(pod for pod in seen if pod is not None)
 
-    def terminate(self, pod_id: str) -> None:
+    def terminate(self, pod_id: str) -> bool:
         if contract.parse_pod_name(pod_id) is None:
             raise ProviderError(f"{pod_id!r} is not a pod of ours")
         folder = self._folder(pod_id)
@@ -90,6 +90,7 @@ class LocalCompute:
             time.sleep(0.02)
         if pids and folder.is_dir():
             self._freeze_end(folder, self._now(), "terminated")
+        return bool(pids)
 
     def bill(self, pod_id: str) -> Bill | None:
         """Rate × the pod's life, as this machine saw it; final once the pod is gone."""

@@ -186,7 +186,7 @@ class RunDriver:
         """Carry an action out between its Started and its Finished or Failed."""
         self._append(ev.ActionStarted(action.id, action.verb))
         try:
-            detail = self._perform(self.run(), action)
+            taken, detail = self._perform(self.run(), action)
         except NoCapacity as error:
             self._append(ev.ActionFailed(action.id, action.verb, "no_capacity", str(error)))
         except AmbiguousCreate as error:
@@ -200,7 +200,7 @@ class RunDriver:
             kind = unclear if action.verb == CREATE else "error"
             self._append(ev.ActionFailed(action.id, action.verb, kind, str(error)))
         else:
-            self._append(ev.ActionFinished(action.id, action.verb, detail))
+            self._append(ev.ActionFinished(action.id, action.verb, detail, taken))
 
     def _hand_over(self, run: RunState, action: Action) -> None:
         """Let a worker carry what takes long; ``_collect`` hears how it went."""
@@ -245,22 +245,23 @@ class RunDriver:
             run = self.run()
         return run
 
-    def _perform(self, run: RunState, action: Action) -> str:
+    def _perform(self, run: RunState, action: Action) -> tuple[bool, str]:
+        """(whether a provider took a deletion, what is to be noted)"""
         generation = run.generation
         if generation is None or generation.number != action.generation:
-            return "overtaken"
+            return False, "overtaken"
         compute = self.world.computes[generation.provider]
         if action.verb == CREATE:
             now = self.world.wall()
             request = pod_request(self.world, run, self.plan(run), generation, self.epoch, now)
-            return compute.create(request)
+            return False, compute.create(request)
         if action.verb == LAND:
             orders = Orders(epoch=self.epoch, land=True, reason=action.reason)
             self.world.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self.world.workers.cancel()
-            compute.terminate(action.pod_id or generation.pod_name)
-        return action.reason
+            return compute.terminate(action.pod_id or generation.pod_name), action.reason
+        return False, action.reason
 
     def _append(self, *events: ev.RunEvent) -> None:
         self.world.ledger.append(self.run_id, self.epoch, events, self.world.wall())

@@ -33,6 +33,8 @@ def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
     first = make(spec, save=False, home=world.home)
     if not dry_run:
         check_launchable(world, first)
+    elif spec.hardware != LOCAL and not spec.data:
+        return make(spec, home=world.home), ""
     data_dir, tokens = _ready(world, first, spec.data, dry_run=dry_run)
     return make(spec, home=world.home, tokens_available=tokens), data_dir
 

@@ -243,7 +243,7 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
         return Decision(events=(ev.PodNotMade(generation.number, create.error),))
     asked_at = create.ended_at or create.started_at
     waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
-    if create_id not in seen.in_flight and waited and _absent(seen, generation, traits):
+    if create_id not in seen.in_flight and waited and _absent(run, seen, generation, traits):
         if isinstance(seen.bill, Seen) and seen.bill.value.amount:
             # It lived and died while nobody looked. What it cost is not nothing.
             bill = seen.bill.value
@@ -272,7 +272,7 @@ def _watch(
             return Decision(events=tuple(accounts))
         if report.result is not None and run.state is not State.ENDING:
             return Decision(events=(_result(report.result, report.message),))
-    gone = _gone(seen, generation, traits)
+    gone = _gone(run, seen, generation, traits)
     if gone is not None and report is not None:
         accounts = _phases_ended(run, plan, generation, report, final=True)
         if accounts:
@@ -452,7 +452,9 @@ def _closing(run: RunState) -> ev.Closed:
     return ev.Closed(Outcome.LOST.value, "the pod ended without a word from its agent")
 
 
-def _gone(seen: Observation, generation: Generation, traits: ProviderTraits) -> float | None:
+def _gone(
+    run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
+) -> float | None:
     """When the pod ended, once that is proven; None while it may still be spending."""
     if not isinstance(seen.pods, Seen):
         return None
@@ -461,12 +463,14 @@ def _gone(seen: Observation, generation: Generation, traits: ProviderTraits) -> 
         if pod.status == "gone":
             return pod.ended_at if pod.ended_at is not None else seen.pods.at
         return None
-    if not _absent(seen, generation, traits):
+    if not _absent(run, seen, generation, traits):
         return None
     return seen.pods.at if generation.missed_at is None else generation.missed_at
 
 
-def _absent(seen: Observation, generation: Generation, traits: ProviderTraits) -> bool:
+def _absent(
+    run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
+) -> bool:
     """Whether the pod's absence from fresh lists proves that it is gone.
 
     Where lists lag, absence must have lasted: commands that look once each are enough for that,
@@ -477,7 +481,16 @@ def _absent(seen: Observation, generation: Generation, traits: ProviderTraits) -
     if not traits.absent_s:
         return seen.absent_lists >= traits.absent_lists
     missed_at = generation.missed_at
-    return missed_at is not None and seen.pods.at - missed_at >= traits.absent_s
+    if missed_at is None:
+        return False
+    # Until it was listed once, a list may lack it since it is new.
+    deleted = generation.up_at is not None and any(
+        action.verb == TERMINATE and action.taken
+        for action_id, action in run.actions.items()
+        if f"/g{generation.number}/" in action_id
+    )
+    wait_s = traits.absent_deleted_s if deleted else traits.absent_s
+    return seen.pods.at - missed_at >= wait_s
 
 
 def _note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:

@@ -50,9 +50,12 @@ class ActionStarted:
 
 @dataclass(frozen=True)
 class ActionFinished:
+    """``taken``: whether the provider said that it does what it was asked to."""
+
     action_id: str
     verb: str
     detail: str = ""
+    taken: bool = False
 
 
 @dataclass(frozen=True)

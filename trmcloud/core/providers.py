@@ -31,6 +31,8 @@ class ProviderTraits:
     kill_layers: tuple[str, ...]
     absent_s: float = 0.0
     """Where lists lag: how long a pod must be missing from all of them before it counts as gone."""
+    absent_deleted_s: float = 0.0
+    """Likewise, once the provider has taken its deletion."""
     independent_layers: tuple[str, ...] = ()
     """Those that work with this machine off; verified one by one for an account."""
 
@@ -62,6 +64,7 @@ TRAITS: Mapping[str, ProviderTraits] = {
         end_grace_s=60.0,
         rate_tolerance=0.0,
         absent_s=300.0,
+        absent_deleted_s=30.0,
         kill_layers=("trainer", "agent", "guardian", "controller", "reap", "prepaid"),
         independent_layers=("agent", "prepaid", "guard-elsewhere"),
     ),
@@ -75,6 +78,7 @@ TRAITS: Mapping[str, ProviderTraits] = {
         end_grace_s=90.0,
         rate_tolerance=0.0,
         absent_s=300.0,
+        absent_deleted_s=30.0,
         kill_layers=("trainer", "agent", "guardian", "controller", "reap", "autostop"),
         independent_layers=("agent", "autostop", "guard-elsewhere"),
     ),
@@ -88,6 +92,7 @@ TRAITS: Mapping[str, ProviderTraits] = {
         end_grace_s=90.0,
         rate_tolerance=0.0,
         absent_s=300.0,
+        absent_deleted_s=30.0,
         kill_layers=("trainer", "agent", "guardian", "controller", "reap", "shutdown"),
         independent_layers=("agent", "shutdown", "guard-elsewhere"),
     ),

@@ -127,6 +127,8 @@ class ActionState:
     ended_at: float | None = None
     failed_kind: str | None = None
     error: str = ""
+    taken: bool = False
+    """Whether the provider said that it does what it was asked to."""
 
     @property
     def finished(self) -> bool:
@@ -291,7 +293,8 @@ def _action_started(run: RunState, event: ev.ActionStarted, at: float) -> RunSta
 
 def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunState:
     before = run.actions.get(event.action_id) or ActionState(event.verb, started_at=at)
-    done = _with_action(run, event.action_id, replace(before, ended_at=at))
+    ended = replace(before, ended_at=at, taken=event.taken)
+    done = _with_action(run, event.action_id, ended)
     generation = done.generation
     if event.verb == STAGE and generation is not None and generation.open:
         return _on_generation(done, generation.number, staged_at=at)

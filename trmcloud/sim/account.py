@@ -343,7 +343,7 @@ class SimCompute:
             seen.append(PodSeen(rented.pod_id, rented.name, status, rate, ended_at))
         return seen
 
-    def terminate(self, pod_id: str) -> None:
+    def terminate(self, pod_id: str) -> bool:
         account = self._account
         self._process.cross("terminate.before")
         self._gate("terminate")
@@ -361,6 +361,8 @@ class SimCompute:
             by = "reap" if self._process.kind == "reap" else "controller"
             account.delete(rented, by)
         self._process.cross("terminate.after")
+        # A 404 says that it knows no such pod; it may come up again.
+        return rented is not None and account.world.queue.now >= rented.visible_at
 
     def bill(self, pod_id: str) -> Bill | None:
         account, world = self._account, self._account.world

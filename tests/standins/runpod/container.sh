@@ -73,6 +73,7 @@ ln -s fd/2 fs/dev/stderr
 rm -f fs/etc/ssh/ssh_host_* fs/etc/resolv.conf
 # Nobody answers there, so that a name that cannot be looked up fails at once.
 echo "nameserver 127.0.0.1" > fs/etc/resolv.conf
+printf '127.0.0.1 localhost\n127.0.0.1 %s\n' "$RUNPOD_POD_ID" > fs/etc/hosts
 cp -a "$tools/bin/." fs/usr/local/bin/
 cp -a "$tools/home/." private/root/
 chmod 700 private/root

@@ -107,7 +107,7 @@ class RunPodCompute:
     def list_pods(self) -> Sequence[PodSeen]:
         return tuple(self._pod_seen(pod) for pod in self._list())
 
-    def terminate(self, pod_id: str) -> None:
+    def terminate(self, pod_id: str) -> bool:
         """By id, or by one of our names: then every pod that bears it.
 
         That RunPod knows no such pod is no error and no proof: only lists that stay without it
@@ -122,15 +122,17 @@ class RunPodCompute:
         else:
             ids = [pod_id]
         failed: ProviderError | None = None
+        taken = False
         for one in ids:
             self._refuse_foreign(one)
             try:
-                self._api.delete_pod(one)
+                taken = self._api.delete_pod(one) or taken
             except ProviderError as error:
                 failed = error
         self._forget_list()
         if failed is not None:
             raise failed
+        return taken
 
     def bill(self, pod_id: str) -> Bill | None:
         """What its records say, or its rate says where that is more, until they are complete."""
