@@ -19,6 +19,7 @@ from trmcloud.app.home import home_dir
 from trmcloud.app.jobs import read_launch_note
 from trmcloud.app.staging import remote_folder, stage_items
 from trmcloud.app.world import World
+from trmcloud.core.errors import UsageError
 from trmcloud.pod import processes
 from trmcloud.ports import ControllerId
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.runpod.volumes import RunPodVolumes
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.doctor import Finding
+    from trmcloud.app.smoke_ground import Ground
     from trmcloud.core.hardware import LocalMachine
     from trmcloud.core.money import Usd
     from trmcloud.core.offers import Offer
@@ -43,6 +45,26 @@ ENV_TRAINER = "TRMCLOUD_TRAINER"
 
 def build_world() -> World:
     """The world as this process's environment describes it."""
+    return _build()[0]
+
+
+def build_smoke(provider: str) -> tuple[World, Ground]:
+    """The world, and what a smoke run asks of it beyond the ports.
+
+    Raises:
+        UsageError: nothing is rented from ``provider``.
+        AuthError: there is no key.
+    """
+    if provider != "runpod":
+        raise UsageError(
+            f"there is no smoke run for {provider!r}: it proves what ends rented pods",
+            next_step="trmcloud smoke --provider runpod --max-usd 0.25",
+        )
+    world, runpod = _build()
+    return world, _runpod_ground(runpod())
+
+
+def _build() -> tuple[World, Callable[[], RunPodPods]]:
     home = home_dir(os.environ)
     local = LocalCompute(home, python_path())
     clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
@@ -58,7 +80,7 @@ def build_world() -> World:
             return None if processes.stopped(controller.pid) else True
         return False
 
-    return World(
+    world = World(
         home=home,
         clock=clock,
         ledger=ledger,
@@ -75,6 +97,7 @@ def build_world() -> World:
         folder_on_pod=remote_folder,
         was_used=lambda provider: (home / provider).is_dir(),
     )
+    return world, runpod
 
 
 _Adapter = TypeVar("_Adapter")
@@ -152,6 +175,53 @@ def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
     )
     link = SshPodLink(home, compute.address_of, now=time.time, keys=keys)
     return RunPodPods(compute, link, volumes, api)
+
+
+def _runpod_ground(pods: RunPodPods) -> Ground:
+    from trmcloud.adapters.runpod.compute import CONTAINER_DISK_GB
+    from trmcloud.adapters.runpod.offers import live_offers
+    from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
+    from trmcloud.adapters.ssh.round_trip import round_trip
+    from trmcloud.app.jobs import LEAST_DISK_GB
+    from trmcloud.app.smoke_ground import Account, Ground
+    from trmcloud.core.errors import AuthError, LinkError, ProviderError
+    from trmcloud.pod.terminate import TERMINATION_NAME
+
+    def account() -> Account:
+        try:
+            return Account(*pods.compute.account())
+        except (AuthError, ProviderError):
+            return Account(None, None, None)
+
+    def offers(now: float) -> list[Offer]:
+        try:
+            return live_offers(pods.api.catalogue, now, (1,))
+        except AuthError:
+            raise
+        except ProviderError:
+            # The dated table serves where the catalogue does not answer.
+            return [offer for offer in known_offers(now) if offer.provider == "runpod"]
+
+    def answers(pod_name: str) -> str:
+        return (
+            "" if pods.link.answers(pod_name) else str(pods.link.trouble(pod_name) or "no answer")
+        )
+
+    def termination(pod_name: str) -> str:
+        try:
+            return pods.link.read_pod_file(pod_name, TERMINATION_NAME)
+        except LinkError:
+            return ""
+
+    return Ground(
+        provider="runpod",
+        account=account,
+        offers=offers,
+        disk_rate=pod_disk_rate(CONTAINER_DISK_GB + LEAST_DISK_GB),
+        answers=answers,
+        round_trip=lambda name, size: round_trip(pods.link.connection(name), size),
+        termination=termination,
+    )
 
 
 def trainer_package() -> Path:

@@ -25,7 +25,7 @@ LAUNCH_NAME = "launch.json"
 SEND_WITHIN_S = 60.0
 """A create that was decided on longer ago is not sent: its controller slept in between, and
 another one may have found out by now that there is no pod."""
-_LEAST_DISK_GB = 30
+LEAST_DISK_GB = 30
 
 
 def write_launch_note(home: Path, run_id: str, *, data_dir: str, initial_weights: str) -> None:
@@ -66,13 +66,14 @@ def pod_request(
         note = world.read_note(run.run_id)
     else:
         note = read_launch_note(world.home, run.run_id)
-    first = candidate.phases[0].name
+    first = candidate.phases[0].name if candidate.phases else ""
     rented = candidate.provider != LOCAL
     data_dir, weights = note["data_dir"], note["initial_weights"]
     runs_dir = world.home / contract.RUNS_DIR
     if rented:
         runs_dir = Path(contract.POD_ROOT) / contract.RUNS_DIR
-        data_dir = world.folder_on_pod(DATA_DIR, Path(data_dir))
+        # A plan without phases trains on nothing; the empty path would be the working folder.
+        data_dir = world.folder_on_pod(DATA_DIR, Path(data_dir)) if data_dir else ""
         weights = world.folder_on_pod(WEIGHTS_DIR, Path(weights)) if weights else ""
     jobs = tuple(
         contract.PhaseJob(
@@ -93,7 +94,8 @@ def pod_request(
         epoch=epoch,
         granted_at=now,
         strict_gate=plan.spec.strict_gate,
-        hold=is_pulled(plan, generation) and not run.detached,
+        # One without phases is rented to be looked at: it stays until its hard stop.
+        hold=(is_pulled(plan, generation) and not run.detached) or not candidate.phases,
     )
     return PodRequest(
         name=generation.pod_name,
@@ -117,7 +119,7 @@ def _disk_gb(candidate: Candidate) -> int:
         checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 2)
         for phase in candidate.phases
     )
-    return _LEAST_DISK_GB + ceil(2 * kept / 1e9)
+    return LEAST_DISK_GB + ceil(2 * kept / 1e9)
 
 
 def _check(candidate: Candidate) -> dict[str, Any]:

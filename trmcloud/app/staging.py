@@ -64,6 +64,8 @@ def stage_items(
     Raises:
         DataError: something of it is missing here.
     """
+    if not note["data_dir"]:
+        return ()  # a run without phases; the empty path would be the working folder
     items = [code_item(trainer), _item(DATA_DIR, Path(note["data_dir"]))]
     if note["initial_weights"]:
         items.append(_item(WEIGHTS_DIR, Path(note["initial_weights"])))

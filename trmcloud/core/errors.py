@@ -22,6 +22,7 @@
     │       └── AuthError (15)        the key is missing, wrong or revoked
     │           └── AccessDenied (16) the key is right and may not do this
     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
+    ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
         ├── LoginRefused          the pod does not take the key it was made with
@@ -139,6 +140,10 @@ class AccessDenied(AuthError):
 
 class NotSupported(TrmcloudError):
     exit_code = 12
+
+
+class NotVerified(TrmcloudError):
+    exit_code = 17
 
 
 class LinkError(TrmcloudError):

@@ -110,6 +110,8 @@ def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerVie
         return act
     waiting = next((p for p in phases if p.state == "waiting"), None)
     if waiting is None:
+        if not phases and trainer.waiting == "checking":
+            return Wait()  # nothing is to be trained; what was rented is looked at all the same
         return EndPod(Outcome.FINISHED.value, "")
     if trainer.land_ordered:
         return EndPod(Outcome.STOPPED.value, trainer.land_reason)

@@ -32,6 +32,8 @@ from trmcloud.pod.sshd import Sshd
 from trmcloud.pod.terminate import TERMINATION_NAME, Chain, ways_of
 
 _LINGER_S = 15.0
+_SHOWN_S = 2.0
+"""Where nothing is trained, the pod is there to show which way of ending it works."""
 _WRITE_TRIES = 3
 _GUARD_TRIES = 3
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -110,6 +112,7 @@ class Pod:
         self._watch: Watch | None = None
         self._notes: Notes | None = None
         self._pod_dir: Path | None = None
+        self._shown_s = 0.0
 
     def run(self) -> None:
         """Guard the pod to its end, then end it; never returns."""
@@ -129,6 +132,7 @@ class Pod:
         if failure := _laid_out(given):
             return f"nothing can be written below {given.root}: {failure}"
         self._pod_dir = given.pod_dir
+        self._shown_s = 0.0 if given.lease.phases else _SHOWN_S
         self._notes = Notes(given.pod_dir)
         self._watch = Watch(
             given.root,
@@ -202,7 +206,10 @@ class Pod:
         ways = ways_of(self._environment)
         while True:
             with contextlib.suppress(Exception):
-                Chain(ways, record, why, sleep=self._sleep, tell=tell).run()
+                chain = Chain(
+                    ways, record, why, sleep=self._sleep, tell=tell, shown_s=self._shown_s
+                )
+                chain.run()
             time.sleep(1.0)
 
     def _sleep(self, seconds: float) -> None:

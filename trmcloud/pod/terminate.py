@@ -95,11 +95,15 @@ class Chain:
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         tell: Callable[[str], None] = lambda text: None,
+        shown_s: float = 0.0,
     ) -> None:
+        """``shown_s``: how long each attempt stands in the record before it is made, so that
+        somebody outside can read which one was the last."""
         self._ways = tuple(ways)
         self._record = record
         self._why = why
         self._now, self._sleep, self._tell = now, sleep, tell
+        self._shown_s = shown_s
         self._attempts: list[Attempt] = []
 
     def run(self) -> None:
@@ -117,6 +121,8 @@ class Chain:
         for way in self._ways:
             self._attempts.append(Attempt(way.name, self._now()))
             self._write()
+            if self._shown_s:
+                self._sleep(self._shown_s)
             try:
                 answer = way.try_it()
             except Exception as error:

@@ -28,6 +28,7 @@ STAGED_MARK = ".staged"
 CODE_DIR = "code"
 _ASK_EVERY_S = 2.0
 _ASK_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 3.0
 _WRITE_TIMEOUT_S = 15.0
 _MAX_PAUSE_S = 30.0
 _SAFE_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){1,12}")
@@ -121,6 +122,14 @@ class SshPodLink:
         """A local port that leads to the pod's meanwhile: see ``forward``."""
         with forward(self._connection(pod_name), remote_port) as port:
             yield port
+
+    def read_pod_file(self, pod_name: str, name: str) -> str:
+        """A small file of the pod's own folder; "" where there is none."""
+        path = shlex.quote(f"{self._pod_folder(pod_name)}/{name}")
+        answer = self._connection(pod_name).run(
+            f"cat {path} 2>/dev/null", timeout_s=_READ_TIMEOUT_S, again=False
+        )
+        return answer.out.decode("utf-8", "replace")
 
     def connection(self, pod_name: str) -> SshConnection:
         """For words that the link has none of its own for."""

@@ -1,0 +1,132 @@
+"""The Plan of a smoke run: the cheapest machine there is, nothing to train, a stop minutes away."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trmcloud.core.errors import BudgetRefused, NoCapacity
+from trmcloud.core.hardware import GPUS
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.offers import Offer
+from trmcloud.core.plan import Candidate, Interval, Plan
+from trmcloud.core.providers import ProviderTraits
+from trmcloud.core.spec import RunSpec
+
+RECIPE = "smoke"
+MOST_CANDIDATES = 6
+_LIFETIME_S = 600.0
+_NOTHING = Interval(0.0, 0.0, 0.0)
+
+
+def make_smoke_plan(
+    offers: Sequence[Offer],
+    traits: ProviderTraits,
+    max_usd: Usd,
+    hold_s: float,
+    disk_rate: Usd,
+    now: float,
+) -> Plan:
+    """A Plan without phases: single-GPU offers, cheapest first, killed ``hold_s`` after the intent.
+
+    ``disk_rate`` is USD/h of the pod's own disks, which come on top of an offer's rate.
+
+    Raises:
+        NoCapacity: nothing is offered.
+        BudgetRefused: the cheapest offer's worst case is above ``max_usd``.
+    """
+    usable = [o for o in offers if o.gpus == 1 and not o.spot and not o.is_community]
+    usable.sort(key=lambda offer: (offer.planned_rate(now), offer.sku, offer.region))
+    if not usable:
+        raise NoCapacity(
+            f"{traits.name} has no single GPU in stock anywhere",
+            next_step="try again in a few minutes",
+        )
+    made = [
+        _candidate(f"c{number}", offer, traits, hold_s, disk_rate, now)
+        for number, offer in enumerate(usable[:MOST_CANDIDATES], 1)
+    ]
+    fitting = [candidate for candidate in made if candidate.worst_case <= max_usd]
+    if not fitting:
+        cheapest = made[0]
+        raise BudgetRefused(
+            f"the cheapest pod, {cheapest.hardware} at {cheapest.planned_rate}/h, can cost up to "
+            f"{cheapest.worst_case} in {hold_s / 60:g} min and the kill after it",
+            next_step=f"--max-usd {_cents_up(cheapest.worst_case)}, or fewer --minutes",
+        )
+    worst = max(candidate.worst_case for candidate in fitting)
+    digest = hashlib.sha256(f"{now!r} {max_usd} {hold_s}".encode()).hexdigest()
+    return Plan(
+        id=f"p-{digest[:8]}",
+        created_at=now,
+        expires_at=now + _LIFETIME_S,
+        spec=RunSpec(recipe=RECIPE, phases=(), budget=worst, providers=(traits.name,), gpus=1),
+        cap=worst,
+        candidates=tuple(fitting),
+        launchable=tuple(candidate.id for candidate in fitting),
+        recommended_id=fitting[0].id,
+        reservation=worst,
+        survives="nothing: it trains nothing",
+        limits={},
+        offers_total=len(offers),
+    )
+
+
+def only(plan: Plan, candidate_id: str) -> Plan:
+    """The same plan for one of its candidates alone."""
+    candidate = plan.candidate(candidate_id)
+    worst = candidate.worst_case
+    return replace(
+        plan,
+        spec=replace(plan.spec, budget=worst),
+        cap=worst,
+        candidates=(candidate,),
+        launchable=(candidate.id,),
+        recommended_id=candidate.id,
+        reservation=worst,
+    )
+
+
+def _candidate(
+    name: str, offer: Offer, traits: ProviderTraits, hold_s: float, disk_rate: Usd, now: float
+) -> Candidate:
+    rate = offer.planned_rate(now)
+    whole_s = hold_s + traits.kill_latency_s
+    disks = cost(disk_rate, whole_s)
+    worst = cost(rate, whole_s) + disks
+    gpu = GPUS.get(offer.sku)
+    return Candidate(
+        id=name,
+        hardware=f"1x{offer.sku}",
+        sku=offer.sku,
+        gpus=1,
+        provider=offer.provider,
+        region=offer.region or "any",
+        rate=rate,
+        spot=False,
+        priced_at=offer.priced_at,
+        source=offer.source,
+        startup_s=_NOTHING,
+        phases=(),
+        hours=Interval(*(hold_s / 3600.0,) * 3),
+        cost_p10=worst,
+        cost_p50=worst,
+        cost_p90=worst,
+        memory_need_gb=0.0,
+        memory_gb=gpu.memory_gb if gpu is not None else 0.0,
+        fits_memory=True,
+        within_budget=True,
+        soft_stop_s=hold_s,
+        hard_stop_s=hold_s,
+        landing_s=0.0,
+        worst_case=worst,
+        reasons=(),
+        planned_rate=rate,
+        storage=disks,
+    )
+
+
+def _cents_up(amount: Usd) -> str:
+    cents = -(-amount.micros // 10_000)
+    return f"{cents / 100:.2f}"
