@@ -64,6 +64,15 @@ def build_smoke(provider: str) -> tuple[World, Ground]:
     return world, _runpod_ground(runpod())
 
 
+def build_volumes() -> RunPodVolumes:
+    """Network volumes of this home's ledger, wherever they are rented.
+
+    Raises:
+        AuthError: there is no key.
+    """
+    return _build()[1]().volumes
+
+
 def _build() -> tuple[World, Callable[[], RunPodPods]]:
     home = home_dir(os.environ)
     local = LocalCompute(home, python_path())
