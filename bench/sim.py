@@ -42,7 +42,7 @@ def run() -> list[Row]:
 
 def _unspent() -> float:
     """Median USD that runs which landed at their budget left, beyond the larger of 2 % of the
-    budget and two minutes' rent."""
+    budget and two minutes' rent. What is kept for storage after the run is not training's."""
     left = []
     for seed in range(100_000, 100_400):
         scenario = draw(seed, ())
@@ -56,5 +56,6 @@ def _unspent() -> float:
         reserved = wish.plan.reservation.micros
         if outcome == "landed" and cap == reserved:
             rate = wish.plan.candidates[0].rate.micros
+            cap -= wish.plan.candidates[0].storage.micros
             left.append((cap - billed - max(cap * 0.02, rate * 120 / 3600)) / 1e6)
     return max(0.0, statistics.median(left)) if left else 0.0

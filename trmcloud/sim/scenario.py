@@ -6,6 +6,11 @@ import random
 from dataclasses import dataclass, replace
 
 from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.outlook import (
+    LOCAL_LANDING_MARGIN_S,
+    MIN_LOCAL_LANDING_S,
+    REMOTE_LANDING_MARGIN_S,
+)
 from trmcloud.core.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.providers import traits_of
 from trmcloud.core.recipe import PhaseRecipe
@@ -163,7 +168,10 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
             )
         )
     binds, volume = rng.random() < 0.5, rng.random() < 0.5
-    plan = make_plan(rng, provider, rate, tuple(phases), binds=binds, volume=volume)
+    slowest_s = max(shape.eval_s + shape.save_s for shape in shapes.values())
+    plan = make_plan(
+        rng, provider, rate, tuple(phases), slowest_s, binds=binds, volume=volume
+    )  # fmt: skip
     return Wish(
         run_id=f"r-{number}{rng.getrandbits(20):05x}",
         at_s=at_s,
@@ -182,16 +190,22 @@ def make_plan(
     provider: str,
     rate: Usd,
     phases: tuple[PhasePlan, ...],
+    slowest_s: float,
     *,
     binds: bool,
     volume: bool,
 ) -> Plan:
-    """A plan as ``planning`` makes them: stops, landing reserve, storage and worst case."""
+    """A plan as ``planning`` makes them: stops, landing reserve, storage and worst case.
+
+    ``slowest_s``: what the longest evaluation and save take together.
+    """
     traits = traits_of(provider)
     startup = Interval(20.0, 120.0, 400.0) if provider != "local" else Interval(0.5, 1.0, 3.0)
     p50 = sum(p.seconds.p50 for p in phases) + startup.p50
     p90 = sum(p.seconds.p90 for p in phases) + startup.p90
-    landing_s = rng.uniform(90, 240)
+    landing_s = max(MIN_LOCAL_LANDING_S, 1.5 * slowest_s + LOCAL_LANDING_MARGIN_S)
+    if provider != "local":
+        landing_s = 2 * slowest_s + REMOTE_LANDING_MARGIN_S
     storage = Usd.from_micros(rng.randint(0, 200_000))
     hard_s = p90 + landing_s
     if binds:
