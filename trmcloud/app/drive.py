@@ -156,14 +156,21 @@ class RunDriver:
             report = Seen(found, found.at)
             self._kept = {pull_name(kept): kept for kept in found.kept}
         bill: Maybe[Bill] = Unknown(now)
+        unbilled = False
         if run.state is State.SETTLING or generation.missed_at is not None:
-            billed = self._bill(generation.provider, generation.pod_id or generation.pod_name)
-            bill = Seen(billed, now) if billed is not None else bill
+            try:
+                compute = self.world.computes[generation.provider]
+                billed = compute.bill(generation.pod_id or generation.pod_name)
+                bill = Seen(billed, now) if billed is not None else bill
+                unbilled = billed is None
+            except ProviderError as error:
+                bill = Unknown(now, str(error))
         return Observation(
             pods=pods,
             report=report,
             bill=bill,
             absent_lists=self._absent_lists,
+            unbilled=unbilled,
             in_flight=self.world.workers.running(),
         )
 
@@ -173,12 +180,6 @@ class RunDriver:
             return Seen(tuple(self.world.computes[provider].list_pods()), at)
         except ProviderError as error:
             return Unknown(at, str(error))
-
-    def _bill(self, provider: str, pod_id: str) -> Bill | None:
-        try:
-            return self.world.computes[provider].bill(pod_id)
-        except ProviderError:
-            return None
 
     # -- acting -------------------------------------------------------------------------------
 

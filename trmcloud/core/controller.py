@@ -248,6 +248,8 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
             # It lived and died while nobody looked. What it cost is not nothing.
             bill = seen.bill.value
             return Decision(events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),))
+        if not seen.unbilled and generation.missed_at is not None:
+            return Decision()  # a bill that cannot be asked for is not one of nothing
         return Decision(
             events=(ev.PodNotMade(generation.number, create.error or "it never appeared"),)
         )

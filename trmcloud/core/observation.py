@@ -48,4 +48,6 @@ class Observation:
     report: Maybe[AgentReport]
     bill: Maybe[Bill]
     absent_lists: int = 0
+    unbilled: bool = False
+    """The provider was asked, and has no bill for the pod."""
     in_flight: frozenset[str] = frozenset()

@@ -26,6 +26,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.core.run_state import RunState, State
+from trmcloud.core.safekeeping import is_pulled
 from trmcloud.ports import ControllerId, Driver
 from trmcloud.sim.account import SimCompute, SimLink
 from trmcloud.sim.hands import SimWorkers
@@ -198,7 +199,7 @@ class Process:
 
     def _slowest_s(self, run: RunState) -> float:
         """Looks in between would find nothing: whatever changes in the world pokes."""
-        if run.state is State.ENDING and run.result_at is not None:
+        if self._is_held(run) and run.result_at is not None:
             # Held for what cannot be copied now: for hours, where the link is down for so long.
             since = self.machine.now().wall - run.result_at
             return _SLOW_S if since < _HELD_LONG_S else _HELD_LONG_S
@@ -211,6 +212,13 @@ class Process:
         if generation is not None and generation.open and wall >= generation.hard_stop_at:
             return _SLOW_S
         return _COARSE_S
+
+    def _is_held(self, run: RunState) -> bool:
+        """Whether nothing but copies and the hard stop are waited for."""
+        driver, generation = self.driver, run.generation
+        if driver is None or generation is None or run.state is not State.ENDING or run.detached:
+            return False
+        return is_pulled(driver.plan(run), generation)
 
     def _until_due(self, run: RunState, wait_s: float) -> float:
         generation = run.generation

@@ -110,6 +110,7 @@ def ask(
     bill: Bill | None = None,
     absent_lists: int = 0,
     in_flight: frozenset[str] = frozenset(),
+    unbilled: bool = True,
     plan: StubPlan = PLAN,
     traits: ProviderTraits = TRAITS,
 ) -> Decision:
@@ -119,6 +120,7 @@ def ask(
         bill=Seen(bill, now) if bill is not None else Unknown(now),
         absent_lists=absent_lists,
         in_flight=in_flight,
+        unbilled=unbilled,
     )
     return decide(run, cast(Plan, plan), "abcd1234", traits, seen, now)
 

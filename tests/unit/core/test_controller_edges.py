@@ -154,9 +154,23 @@ def test_where_lists_lag_a_pod_is_given_up_only_when_it_has_been_missing_for_lon
     assert decision == Decision(events=(ev.PodMissed(1),))
     run = apply(run, *decision.events, at=AT + 600)
     assert ask(run, AT + 899, absent_lists=99, traits=LAGGING) == Decision()
+    unknown = ask(run, AT + 900, absent_lists=99, unbilled=False, traits=LAGGING)
+    assert unknown == Decision(), "a bill that cannot be asked for is not one of nothing"
     run, actions = follow(run, AT + 900, absent_lists=1, traits=LAGGING)
     assert run.generations[0].not_made == "it never appeared"
     assert [a.id for a in actions] == ["r1/g2/create/1"]
+
+
+def test_a_deletion_that_was_taken_needs_less_of_an_absence() -> None:
+    traits = replace(LAGGING, absent_deleted_s=30.0)
+    for taken, wait_s in ((True, 30.0), (False, 300.0)):
+        run = apply(running(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 90)
+        done = ev.ActionFinished("r1/g1/terminate/1", TERMINATE, "stop", taken=taken)
+        run = apply(run, done, ev.PodMissed(1), at=AT + 100)
+        early = ask(run, AT + 99 + wait_s, absent_lists=9, traits=traits)
+        assert all(not isinstance(event, ev.PodGone) for event in early.events)
+        late = ask(run, AT + 100 + wait_s, absent_lists=9, traits=traits)
+        assert late.events == (ev.PodGone(1, AT + 100),)
 
 
 def test_where_lists_lag_a_pod_is_gone_since_it_was_first_missed() -> None:
