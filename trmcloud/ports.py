@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trmcloud.core import events as ev
     from trmcloud.core.budget import LedgerState
     from trmcloud.core.clock import Instant
-    from trmcloud.core.errors import TrmcloudError
+    from trmcloud.core.errors import LinkError, TrmcloudError
     from trmcloud.core.manifest import CheckpointManifest
     from trmcloud.core.money import Usd
     from trmcloud.core.observation import Bill, PodSeen
@@ -245,6 +245,14 @@ class PodLink(Protocol):
         Raises:
             CheckpointError: it is not there any more, or is not one, or another one.
         """
+
+
+@runtime_checkable
+class TroubledLink(Protocol):
+    """A ``PodLink`` that can say why a pod does not answer."""
+
+    def trouble(self, pod_name: str) -> LinkError | None:
+        """Why the pod could not be asked last time; None where it could. Asks nothing."""
 
 
 @dataclass(frozen=True)

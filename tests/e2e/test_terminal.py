@@ -39,7 +39,7 @@ class Terminal:
             size = struct.pack("HHHH", 40, columns, 0, 0)
             fcntl.ioctl(0, termios.TIOCSWINSZ, size)
             os.chdir(user.folder)
-            command = [sys.executable, "-m", "trmcloud", *arguments]
+            command = [sys.executable, *user.program, *arguments]
             os.execve(sys.executable, command, user.env() | {"TERM": "xterm-256color"})
 
     def sees(self, text: str, *, within_s: float = 60.0) -> None:

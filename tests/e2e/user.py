@@ -41,6 +41,8 @@ class User:
     cwd: Path | None = None
     wrapper: Sequence[str] = ()
     """A command that runs each of ours, as its last arguments."""
+    program: Sequence[str] = ("-m", "trmcloud")
+    """What Python is to run."""
 
     @property
     def home(self) -> Path:
@@ -60,7 +62,7 @@ class User:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*self.wrapper, sys.executable, "-m", "trmcloud", *arguments],
+            [*self.wrapper, sys.executable, *self.program, *arguments],
             cwd=self.cwd or self.folder,
             env=self.env(),
             stdin=subprocess.DEVNULL,

@@ -6,25 +6,22 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
+from trmcloud.app.watching import errands, is_rented, last_beat, last_report, link_trouble
 from trmcloud.app.world import World
+from trmcloud.cli.run_stages import GONE, SENDING, Speed, absence, carried, stage_of, where
 from trmcloud.cli.text import bpb, columns, duration, losses
-from trmcloud.core.pod_contract import Heartbeat
+from trmcloud.core.pod_contract import Heartbeat, strip_control
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
 
 BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 
+_BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED)
 _PLAIN_EVERY_S = 10.0
 _BAR_WIDTH = 20
-_STAGES = {
-    State.RESERVED: "Reserved",
-    State.RENTING: "Renting",
-    State.BOOTING: "Booting",
-    State.RUNNING: "Starting the trainer",
-    State.ENDING: "Ending the pod",
-    State.SETTLING: "Settling",
-}
-_TRAINER_STAGES = {"compiling": "Compiling", "training": "Training", "landing": "Landing"}
+_TROUBLE_AFTER_S = 6.0
+"""A connection that drops is made anew at once; only one that cannot be is worth a line."""
+_AFTER_WORK = (State.ENDING, State.SETTLING)
 
 
 class RunBar(AbstractContextManager["RunBar"]):
@@ -34,8 +31,14 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._world = world
         self._stage = ""
         self._stage_at = world.wall()
+        self._stage_words = ""
         self._said_at = 0.0
         self._live: Any = None
+        self._speed = Speed()
+        self._refused = 0
+        self._pulled: set[tuple[str, int]] | None = None
+        self._trouble_at: float | None = None
+        self._trouble_said = False
 
     def __exit__(self, *exc: object) -> None:
         self.pause()
@@ -50,44 +53,112 @@ class RunBar(AbstractContextManager["RunBar"]):
 
     def watch(self, run: RunState) -> None:
         now = self._world.wall()
-        beat = self._beat(run)
-        stage = _STAGES.get(run.state, "")
-        if run.state is State.RUNNING and beat is not None:
-            stage = _TRAINER_STAGES.get(beat.state, self._stage or stage)
-            if beat.state == "training":
-                stage = f"Training {beat.phase}"
+        report, beat = last_report(self._world, run), last_beat(self._world, run)
+        sending, pulling = carried(errands(self._world, run), self._speed, now)
+        stage = stage_of(run, beat, report, self._stage, pulls=bool(pulling))
+        self._tell_refused(run)
         if stage and stage != self._stage:
             self._end_stage(run, now)
-            self._stage, self._stage_at = stage, now
+            self._stage, self._stage_at, self._stage_words = stage, now, ""
+        self._tell_trouble(run, now)
+        self._tell_pulled(run)
         if beat is not None and run.state is State.RUNNING:
-            self._show(run, beat, now)
+            self._stage_words = _progress(beat)
+            self._show(run, beat, now, pulling)
+        elif run.live:
+            self._show_stage(run, now, sending, pulling)
         if not run.live:
             self._end_stage(run, now)
             self.pause()
 
-    def _beat(self, run: RunState) -> Heartbeat | None:
-        phases = self._world.files.phases(run.run_id)
-        beats = [self._world.files.heartbeat(run.run_id, phase) for phase in phases]
-        made = [beat for beat in beats if beat is not None]
-        return max(made, key=lambda beat: beat.at, default=None)
+    # -- lines that stay ----------------------------------------------------------------------
 
     def _end_stage(self, run: RunState, now: float) -> None:
         if self._stage:
             took = duration(now - self._stage_at)
-            mark = "✘" if run.outcome in BAD_ENDS else "✔"
-            self._print(f"{mark} {self._stage:<22} {took:>12} · {spent_so_far(run, now)}")
+            mark = "✘" if self._went_wrong(run) else "✔"
+            line = f"{mark} {self._stage:<22} {took:>12} · {spent_so_far(run, now)}"
+            self._print(" · ".join(filter(None, (line, self._stage_words))))
         self._stage = ""
 
-    def _show(self, run: RunState, beat: Heartbeat, now: float) -> None:
+    def _went_wrong(self, run: RunState) -> bool:
+        if run.state is State.RESERVED and run.generation is not None:
+            return True  # on to the next candidate
+        ended = run.outcome.value if run.outcome is not None else run.result
+        bad = ended in [outcome.value for outcome in _BAD_RESULTS]
+        ending = self._stage.startswith(("Ending", "Settling", "Pulling", GONE))
+        without_a_word = run.state is State.SETTLING and run.result is None and not ending
+        return (bad and not ending) or without_a_word
+
+    def _tell_refused(self, run: RunState) -> None:
+        """Why a candidate came to nothing, once each."""
+        for generation in run.generations[run.first_generation - 1 :]:
+            why = generation.not_made or generation.unfit
+            if why and generation.number > self._refused:
+                self._refused = generation.number
+                self._print(f"  generation {generation.number}: {strip_control(why)}")
+
+    def _tell_pulled(self, run: RunState) -> None:
+        """Each checkpoint that has come, once; on a terminal the bar's own line tells it."""
+        new = set(run.pulled) - (set(run.pulled) if self._pulled is None else self._pulled)
+        self._pulled = set(run.pulled)
+        if self._live is None or run.state in _AFTER_WORK:
+            for phase, step in sorted(new):
+                self._print(f"  pulled {phase} step {step:,}: here, verified")
+
+    def _tell_trouble(self, run: RunState, now: float) -> None:
+        trouble = link_trouble(self._world, run)
+        if trouble is None:
+            if self._trouble_said and self._trouble_at is not None and run.state is State.RUNNING:
+                self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
+            self._trouble_at, self._trouble_said = None, False
+            return
+        if self._trouble_at is None:
+            self._trouble_at = now
+        if not self._trouble_said and now - self._trouble_at >= _TROUBLE_AFTER_S:
+            self._trouble_said = True
+            self._print(
+                f"  the pod does not answer: {strip_control(str(trouble))}; "
+                "its agent goes on, and ends it in time"
+            )
+
+    def _print(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    # -- what moves ---------------------------------------------------------------------------
+
+    def _show_stage(self, run: RunState, now: float, sending: str, pulling: list[str]) -> None:
+        """The stage that goes on, with what is carried in it."""
+        if self._stage in (SENDING, "Starting the trainer") and sending:
+            self._stage_words = sending.partition(" · ")[0].partition(" of ")[2] + " in all"
+        if self._stage == "Renting" and is_rented(run):
+            self._stage_words = where(run)
+        doing = {SENDING: sending, GONE: absence(run, now)}.get(self._stage, "")
         if sys.stdout.isatty():
-            self._draw(run, beat, now)
+            from rich.console import Group
+            from rich.text import Text
+
+            took, spent = duration(now - self._stage_at), spent_so_far(run, now)
+            words = (f"{self._stage}… {took}", f"{spent} of {run.cap}", doing)
+            lines = [" · ".join(filter(None, words)), *("  " + text for text in pulling)]
+            self._update(Group(*(Text(line) for line in lines)), lasting=False)
+        elif (doing or pulling) and now - self._said_at >= _PLAIN_EVERY_S:
+            self._said_at = now
+            print("  " + " · ".join(filter(None, (self._stage, doing, *pulling))), flush=True)
+
+    def _show(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
+        if sys.stdout.isatty():
+            self._draw(run, beat, now, pulling)
         elif now - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = now
-            print(" · ".join([*training_words(beat), *money_words(run, beat, now)]), flush=True)
+            words = [*training_words(beat), *money_words(run, beat, now), *pulling]
+            print(" · ".join(words), flush=True)
 
-    def _draw(self, run: RunState, beat: Heartbeat, now: float) -> None:
+    def _draw(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
         from rich.console import Group
-        from rich.live import Live
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -95,23 +166,28 @@ class RunBar(AbstractContextManager["RunBar"]):
         share = share_done(run, beat, now)
         line = Table.grid(padding=(0, 1))
         first, *rest = training_words(beat)
-        below = [" · ".join(money_words(run, beat, now))]
+        below = [" · ".join([*money_words(run, beat, now), *pulling])]
         beside = columns() - len(first) - _BAR_WIDTH - 8
         if len(" · ".join(rest)) > beside:  # the long list of losses gets a line of its own
             below = [word for word in rest if word.startswith("ℓ")] + below
             rest = [word for word in rest if not word.startswith("ℓ")]
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
         line.add_row(Text(first), bar, Text(f"{100 * share:3.0f} %"), Text(" · ".join(rest)))
+        self._update(Group(line, *(Text("  " + text) for text in below)), lasting=True)
+
+    def _update(self, shown: Any, *, lasting: bool) -> None:
+        """``lasting``: what is shown last stays on the terminal when the bar is gone."""
+        from rich.live import Live
+
         if self._live is None:
             self._live = Live(refresh_per_second=4)
             self._live.start()
-        self._live.update(Group(line, *(Text("  " + text) for text in below)))
+        self._live.transient = not lasting
+        self._live.update(shown)
 
-    def _print(self, text: str) -> None:
-        if self._live is not None:
-            self._live.console.print(text, highlight=False)
-        else:
-            print(text, flush=True)
+
+def _progress(beat: Heartbeat) -> str:
+    return f"step {beat.step:,}/{beat.steps:,} · bpb {bpb(beat.val_bpb)}"
 
 
 def training_words(beat: Heartbeat) -> list[str]:
@@ -135,6 +211,8 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
         words.append(f"saved step {beat.saved_step:,}")
     if beat.best_step is not None:
         words.append(f"best {bpb(beat.best_bpb)} at step {beat.best_step:,}")
+        if (beat.phase, beat.best_step) in run.pulled:
+            words[-1] += ", here"
     return words
 
 

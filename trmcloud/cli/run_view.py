@@ -11,17 +11,24 @@ from trmcloud.app.launch import follow_or_drive, request_stop
 from trmcloud.app.world import World
 from trmcloud.cli.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.text import duration
+from trmcloud.core.controller import foreseen_end
 from trmcloud.core.errors import StaleEpoch
+from trmcloud.core.events import Closed
 from trmcloud.core.gate import verdict_from_json
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO
-from trmcloud.core.plan import Candidate, Plan, plan_to_json
+from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.pod_contract import strip_control
+from trmcloud.core.providers import traits_of
+from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
 
 _RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST)
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Limits that the row "stops" tells already."""
+_BILL_WAIT_S = 20.0
+"""How long to wait for a bill once the pod is gone: this machine's is there at once, a provider's
+may lag by an hour."""
 
 
 def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
@@ -84,16 +91,23 @@ def _hardware(chosen: Candidate) -> str:
 
 
 def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
-    """Drive a run in the foreground until it is closed, or in ``-d`` until it runs; exit code."""
+    """Drive a run in the foreground until its pod is gone, or in ``-d`` until it runs; exit code.
+
+    A bill that is late keeps nobody here: whatever command comes next settles it.
+    """
     run = driver.run()
     print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
-    done = _training_has_begun if detach else _is_closed
+    over = OverButForItsBill(world)
+
+    def done(state: RunState) -> bool:
+        return over(state) or (detach and _training_has_begun(state))
+
     with RunBar(world) as bar:
         try:
             run = driver.until(done, bar.watch)
         except KeyboardInterrupt:
             bar.pause()
-            run = _interrupted(world, driver, bar)
+            run = _interrupted(world, driver, bar, over)
         except StaleEpoch:
             bar.pause()
             print(f"{driver.run_id}: another command has taken it over; looking on", flush=True)
@@ -101,29 +115,76 @@ def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
             run = follow_or_drive(world, driver.run_id, done, bar.watch)
     if run.live:
         world.ledger.release(run.run_id, driver.epoch)
+    if run.live and not over.reached:
         print(f"{run.run_id} goes on by itself, and ends by itself.")
         print(f"  trmcloud status {run.run_id} · logs -f {run.run_id} · stop {run.run_id}")
         return 0
     return show_end(world, run)
 
 
+class OverButForItsBill:
+    """Whether nothing is left of a run to wait for: it is closed, or its pod is proven gone and
+    only the provider's bill is late."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._settling_at: float | None = None
+        self.reached = False
+
+    def __call__(self, run: RunState) -> bool:
+        if not run.live:
+            self.reached = True
+        elif run.state is not State.SETTLING:
+            self._settling_at = None
+        else:
+            now = self._world.wall()
+            if self._settling_at is None:
+                self._settling_at = now
+            waited = now - self._settling_at >= _BILL_WAIT_S
+            self.reached = waited and _foreseen(run) is not None
+        return self.reached
+
+
+def outcome_of(run: RunState) -> Outcome:
+    """How a run ended, or will have ended once its bill is final."""
+    foreseen = None if run.outcome is not None else _foreseen(run)
+    if foreseen is not None:
+        return Outcome(foreseen.outcome)
+    return run.outcome or Outcome.LOST
+
+
 def show_end(world: World, run: RunState) -> int:
     """What became of a run; the exit code that says so."""
-    outcome = run.outcome or Outcome.LOST
+    outcome, foreseen = outcome_of(run), _foreseen(run)
     print(f"{run.run_id} {outcome.value}: {outcome.meaning}")
-    if run.message:
-        print(f"  why: {strip_control(run.message)}")
+    message = run.message or (foreseen.message if foreseen is not None else "")
+    if message:
+        print(f"  why: {strip_control(message)}")
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
     manifests = world.files.manifests(run.run_id)
-    spent = f"  spent {run.settled} of {run.cap}"
-    print(spent + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
+    if run.live:
+        spent = spent_so_far(run, world.wall())
+        print(
+            f"  its bill is not final yet ({spent} of {run.cap} so far at the planned rate, "
+            f"{run.reserved} reserved); any later command settles it"
+        )
+    else:
+        spent_words = f"  spent {run.settled} of {run.cap}"
+        print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
     if manifests:
         again = f" · resume {run.run_id}" if outcome in _RESUMABLE else ""
         print(f"  trmcloud fetch-best {run.run_id}{again}")
     if outcome in BAD_ENDS:
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code
+
+
+def _foreseen(run: RunState) -> Closed | None:
+    generation = run.generation
+    if generation is None or run.state is not State.SETTLING:
+        return None
+    return foreseen_end(run, plan_from_json(run.plan), traits_of(generation.provider))
 
 
 def show_verdict(phase: str, data: Any) -> None:
@@ -135,7 +196,7 @@ def show_verdict(phase: str, data: Any) -> None:
         print(f"    {mark} {check.name}: {check.detail}{weight}")
 
 
-def _interrupted(world: World, driver: RunDriver, bar: RunBar) -> RunState:
+def _interrupted(world: World, driver: RunDriver, bar: RunBar, over: OverButForItsBill) -> RunState:
     """Ctrl-C: ask; without an answer, or without anyone to answer, the run goes on."""
     answer = ""
     if sys.stdin.isatty():
@@ -149,13 +210,9 @@ def _interrupted(world: World, driver: RunDriver, bar: RunBar) -> RunState:
     request_stop(world, driver.run_id, "Ctrl-C")
     bar.resume()
     try:
-        return driver.until(_is_closed, bar.watch)
+        return driver.until(over, bar.watch)
     except KeyboardInterrupt:
         return driver.run()
-
-
-def _is_closed(run: RunState) -> bool:
-    return not run.live
 
 
 def _training_has_begun(run: RunState) -> bool:

@@ -18,7 +18,9 @@ def command(
     """
     from trmcloud.app.drive import reconcile
     from trmcloud.app.launch import follow_or_drive, request_stop
-    from trmcloud.cli.run_view import show_end
+    from trmcloud.cli.run_bar import RunBar
+    from trmcloud.cli.run_view import OverButForItsBill, outcome_of, show_end
+    from trmcloud.core.run_state import Outcome
     from trmcloud.wiring import build_world
 
     world = build_world()
@@ -28,9 +30,9 @@ def command(
     if detach:
         reconcile(world)
         return
-    ended = follow_or_drive(world, state.run_id, lambda r: not r.live, lambda r: None)
-    show_end(world, ended)
-    from trmcloud.core.run_state import Outcome
-
+    over = OverButForItsBill(world)
+    with RunBar(world) as bar:
+        ended = follow_or_drive(world, state.run_id, over, bar.watch)
+    code = show_end(world, ended)
     wanted = (Outcome.STOPPED, Outcome.FINISHED, Outcome.LANDED)
-    sys.exit(0 if ended.outcome in wanted else ended.outcome.exit_code if ended.outcome else 1)
+    sys.exit(0 if outcome_of(ended) in wanted else code)

@@ -145,6 +145,16 @@ def _may_haunt(run: RunState, ledger_id: str, seen: Observation) -> bool:
     return any(n is not None and (n.ledger, n.run_id) == (ledger_id, mine) for n in names)
 
 
+def foreseen_end(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Closed | None:
+    """How a run will be closed whose pod is gone and whose bill is not final yet.
+
+    None where it is elsewhere in its life, or another candidate may be tried once the bill is in.
+    """
+    if run.state is not State.SETTLING or _try_next(run, plan, traits) is not None:
+        return None
+    return _closing(run)
+
+
 def worst_case(rate: Usd, hard_stop_s: float, traits: ProviderTraits) -> Usd:
     """The most a pod can cost that is killed at ``hard_stop_s``: rate × (stop + kill latency)."""
     return cost(rate, hard_stop_s + traits.kill_latency_s)

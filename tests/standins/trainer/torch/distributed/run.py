@@ -11,6 +11,7 @@ import time
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--standalone", action="store_true")
+    parser.add_argument("--local_addr")
     parser.add_argument("--nproc_per_node", type=int, default=1)
     parser.add_argument("-m", dest="module", required=True)
     arguments = parser.parse_args()

@@ -1,0 +1,19 @@
+"""``trmcloud``, but what RunPod's lists lack for seconds, not minutes, is proven to be gone.
+
+python -m tests.e2e.impatient status
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from trmcloud.cli.main import main
+from trmcloud.core import providers
+
+ABSENT_S = 2.0
+
+if __name__ == "__main__":
+    traits = cast(dict[str, Any], providers.TRAITS)
+    traits["runpod"] = replace(traits["runpod"], absent_s=ABSENT_S)
+    main()

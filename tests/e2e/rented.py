@@ -1,0 +1,65 @@
+"""A RunPod account to rent from: a stand-in whose image can train, and its users."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.e2e.user import STANDIN, User
+from tests.standins.runpod.containers import SYSTEM_PATH
+from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.standin import StandIn
+from trmcloud.pod import packages
+
+#: A launch that rents for cents; follow it with --phase, --steps and the like.
+LAUNCH = (
+    *("launch", "1xA100", "--recipe", "trm-tiny", "--data", "python-stdlib", "--budget", "2"),
+    *("--set", "depth=1", "--set", "width=32", "--set", "vocab_size=256"),
+    *("--set", "sequence=64", "--set", "eval_tokens=1024"),
+    *("--set", "eval_every=10", "--set", "save_every=20"),
+    *("--accept-exposure", "2", "-y"),
+)
+
+
+def image(folder: Path) -> Path:
+    """What RunPod's image has and this machine's own Python lacks: a torch (the stand-in
+    trainer's), and word of the packages that are not to be installed again."""
+    site = folder / "site"
+    shutil.copytree(STANDIN / "torch", site / "torch")
+    for package in packages.read_list(packages.LIST.read_text()):
+        about = site / f"{package.name.replace('-', '_')}-{package.pin}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {package.pin}\n"
+        )
+    python = folder / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{site}" exec /usr/bin/python3 "$@"\n'
+    )
+    python.chmod(0o755)
+    return folder
+
+
+@contextlib.contextmanager
+def account(folder: Path) -> Iterator[StandIn]:
+    """A stand-in whose isolated pods can train."""
+    inside = image(folder / "image")
+    path = f"{inside / 'bin'}:{SYSTEM_PATH}"
+    with judged(
+        folder / "runpod", isolated=True, keep=[inside], image_env={"PATH": path}
+    ) as standin:
+        yield standin
+
+
+def tenant(folder: Path, standin: StandIn) -> User:
+    """A user of that account, to whom RunPod's lists prove within seconds that a pod is gone."""
+    user = User(folder, program=("-m", "tests.e2e.impatient"))
+    user.environment |= {
+        "RUNPOD_API_KEY": standin.api_key,
+        "TRMCLOUD_RUNPOD_API": standin.url,
+        "RUNPOD_API_BASE_URL": standin.url,
+    }
+    return user

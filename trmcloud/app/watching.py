@@ -1,0 +1,92 @@
+"""What may be known of a run's pod without asking it anything: whoever drives the run asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trmcloud.app.world import World
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.controller import TERMINATE
+from trmcloud.core.errors import LinkError
+from trmcloud.core.hardware import LOCAL
+from trmcloud.core.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.run_state import STAGE, RunState, State
+from trmcloud.pod.files import read_small
+from trmcloud.ports import TroubledLink
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What a worker of this process carries now. ``what`` is stage, or the checkpoint's label;
+    ``size`` is 0 while it is not known."""
+
+    key: str
+    what: str
+    done: int
+    size: int
+
+
+def is_rented(run: RunState) -> bool:
+    """Whether the run's present pod is somebody else's machine."""
+    return run.generation is not None and run.generation.provider != LOCAL
+
+
+def last_report(world: World, run: RunState) -> AgentReport | None:
+    """What the present pod's agent last said to any process of this home."""
+    generation = run.generation
+    if generation is None:
+        return None
+    path = world.home / contract.PODS_DIR / generation.pod_name / contract.REPORT_NAME
+    try:
+        text = read_small(path)
+        return contract.load_report(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def last_beat(world: World, run: RunState) -> Heartbeat | None:
+    """The present pod's newest heartbeat, as this home has it; an earlier pod's is none."""
+    generation = run.generation
+    if generation is None:
+        return None
+    phases = world.files.phases(run.run_id)
+    beats = [world.files.heartbeat(run.run_id, phase) for phase in phases]
+    newest = max((b for b in beats if b is not None), key=lambda b: b.at, default=None)
+    report = last_report(world, run)
+    # The pod's own clock, where it has told it: ours may differ.
+    since = report.started_at if report is not None else generation.intended_at
+    return newest if newest is not None and newest.at >= since else None
+
+
+def errands(world: World, run: RunState) -> tuple[Errand, ...]:
+    found = []
+    for key in sorted(world.workers.running()):
+        run_id, _, name, *_ = [*key.split("/"), "", "", ""]
+        if run_id == run.run_id:
+            done, size = world.workers.progress(key) or (0, 0)
+            what = name if name == STAGE else _label(name)
+            found.append(Errand(key, what, done, size))
+    return tuple(found)
+
+
+def link_trouble(world: World, run: RunState) -> LinkError | None:
+    """Why the run's pod does not answer, where it should: it is up, and nobody has ended it."""
+    generation = run.generation
+    if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
+        return None
+    if run.state not in (State.RUNNING, State.ENDING) or ending_was_asked(run):
+        return None
+    link = world.links[generation.provider]
+    return link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
+
+
+def ending_was_asked(run: RunState) -> bool:
+    """Whether the provider was told to end the run's present pod."""
+    number = run.generation.number if run.generation is not None else 0
+    return any(f"/g{number}/{TERMINATE}/" in action_id for action_id in run.actions)
+
+
+def _label(name: str) -> str:
+    """``fast step 40`` of the action that is called ``pull-fast-40-1f3a9c00``."""
+    _, phase, step, *_ = [*name.split("-"), "", "", ""]
+    return f"{phase} step {int(step):,}" if step.isdigit() else name

@@ -1,0 +1,112 @@
+"""A rented run's way, in words: its stages, what is being carried, what is waited for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trmcloud.app.watching import Errand, ending_was_asked
+from trmcloud.cli.text import duration
+from trmcloud.core.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.providers import traits_of
+from trmcloud.core.run_state import STAGE, RunState, State
+
+SENDING = "Sending code and data"
+PULLING = "Pulling checkpoints"
+GONE = "Making sure it is gone"
+_STATES: Mapping[State, str] = {
+    State.RESERVED: "Reserved",
+    State.RENTING: "Renting",
+    State.BOOTING: "Booting",
+    State.RUNNING: "Starting the trainer",
+    State.ENDING: "Ending the pod",
+    State.SETTLING: "Settling",
+}
+_WAITING = {"checking": "Checking the machine", "installing": "Installing", "files": SENDING}
+_TRAINER = {"compiling": "Compiling", "landing": "Landing"}
+_SPEED_OVER_S = 10.0
+
+
+def stage_of(
+    run: RunState,
+    beat: Heartbeat | None,
+    report: AgentReport | None,
+    before: str,
+    *,
+    pulls: bool = False,
+) -> str:
+    """The stage's name; ``before`` is the last one, which goes on where nothing else is said.
+    ``pulls``: a checkpoint is being brought here now."""
+    if run.state is State.ENDING:
+        if run.generation is not None and run.generation.missed_at:
+            return GONE
+        between_pulls = before == PULLING and not ending_was_asked(run)
+        return PULLING if pulls or between_pulls else _STATES[State.ENDING]
+    if run.state is not State.RUNNING:
+        return _STATES.get(run.state, "")
+    if beat is not None:
+        if beat.state == "training":
+            return f"Training {beat.phase}"
+        return _TRAINER.get(beat.state, before or _STATES[State.RUNNING])
+    if report is not None and report.waiting:
+        return _WAITING.get(report.waiting, _STATES[State.RUNNING])
+    return _STATES[State.RUNNING]
+
+
+@dataclass
+class Speed:
+    """How fast each errand goes, over the last few seconds."""
+
+    _seen: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+
+    def words(self, errand: Errand, now: float) -> str:
+        """``12.0 of 40.0 MB · 8.1 MB/s · 3 s left``, as much of it as is known."""
+        seen = self._seen.setdefault(errand.key, deque())
+        seen.append((now, errand.done))
+        while seen[0][0] < now - _SPEED_OVER_S:
+            seen.popleft()
+        if not errand.size:
+            return ""
+        words = f"{errand.done / 1e6:,.1f} of {errand.size / 1e6:,.1f} MB"
+        (first_at, first), rate = seen[0], 0.0
+        if now > first_at:
+            rate = (errand.done - first) / (now - first_at)
+        if rate > 0:
+            left = duration((errand.size - errand.done) / rate)
+            words += f" · {rate / 1e6:,.1f} MB/s · {left} left"
+        return words
+
+
+def carried(errands: Sequence[Errand], speed: Speed, now: float) -> tuple[str, list[str]]:
+    """(what is said of files being sent, a line for each checkpoint being pulled)."""
+    sending, pulling = "", []
+    for errand in errands:
+        words = speed.words(errand, now)
+        if errand.what == STAGE:
+            sending = words
+        else:
+            pulling.append(" · ".join(filter(None, (f"pulling {errand.what}", words))))
+    return sending, pulling
+
+
+def where(run: RunState) -> str:
+    """``8xA100-80GB-SXM at runpod EU-RO-1`` of the candidate that is being tried."""
+    generation = run.generation
+    if generation is None:
+        return ""
+    candidates = {c["id"]: c for c in run.plan.get("candidates", ())}
+    chosen = candidates.get(generation.candidate_id, {})
+    hardware, region = chosen.get("hardware", ""), chosen.get("region", "")
+    place = " ".join(filter(None, (generation.provider, region if region != "any" else "")))
+    return f"{hardware} at {place}" if hardware else place
+
+
+def absence(run: RunState, now: float) -> str:
+    """How long the pod has been off its provider's list, and how long that must last."""
+    generation = run.generation
+    if generation is None or generation.missed_at is None:
+        return ""
+    needed = duration(traits_of(generation.provider).absent_s)
+    since = duration(now - generation.missed_at)
+    return f"off {generation.provider}'s list for {since}; {needed} prove it"
