@@ -15,5 +15,5 @@ ABSENT_S = 2.0
 
 if __name__ == "__main__":
     traits = cast(dict[str, Any], providers.TRAITS)
-    traits["runpod"] = replace(traits["runpod"], absent_s=ABSENT_S)
+    traits["runpod"] = replace(traits["runpod"], absent_s=ABSENT_S, absent_deleted_s=ABSENT_S)
     main()

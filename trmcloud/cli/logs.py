@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from trmcloud.app.world import World
+    from trmcloud.core.run_state import RunState
+
 _CHUNK = 1 << 16
 _POLL_S = 0.5
+_POLL_POD_S = 2.0
+_GONE_AFTER_S = 20.0
+"""A pod that its provider's lists lack for so long writes no more, proven to be gone or not."""
 
 
 def command(
@@ -18,7 +26,7 @@ def command(
     phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
     lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
 ) -> None:
-    """Print a run's training log; with -f, go on until the run has ended.
+    """Print a run's training log; with -f, go on until the run has ended, or its pod is gone.
 
     Example: trmcloud logs -f r-1f3a9c
     """
@@ -31,38 +39,89 @@ def command(
     reconcile(world)
     state = find_run(world, run or None)
     phases = [phase] if phase else list(world.files.phases(state.run_id))
-    if not phases:
+    if not phases and not (follow and state.live):
         raise NotFoundError(f"{state.run_id} has no log yet", next_step="trmcloud status")
-    path = Path(world.files.logs(state.run_id, phases[-1]))
-    if not path.exists() and not (follow and state.live):
-        raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(path))
-    offset = _print_from(path, 0, lines)
+    log = Log(Path(world.files.logs(state.run_id, phases[-1]))) if phases else None
+    if log is not None and not log.path.exists() and not (follow and state.live):
+        raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(log.path))
+    if log is not None:
+        log.print_new(lines)
     while follow:
-        live = find_run(world, state.run_id).live
-        offset = _print_from(path, offset, 0)
-        if not live:
+        state = find_run(world, state.run_id)
+        newest = [phase] if phase else list(world.files.phases(state.run_id))
+        if newest and (log is None or newest[-1] != phases[-1]):
+            if log is not None:
+                log.print_new()
+            phases, log = newest, Log(Path(world.files.logs(state.run_id, newest[-1])))
+        if log is not None:
+            log.print_new()
+        if not state.live:
             return
-        newest = world.files.phases(state.run_id)
-        if not phase and newest and newest[-1] != phases[-1]:
-            phases, offset = list(newest), 0
-            path = Path(world.files.logs(state.run_id, phases[-1]))
+        gone = _why_no_more(world, state)
+        if gone:
+            print(f"{state.run_id}: {gone}", file=sys.stderr)
+            return
+        _look_again(world, state)
+
+
+def _why_no_more(world: World, run: RunState) -> str:
+    """Why a rented run's log will not grow any more; empty while it may."""
+    from trmcloud.app.watching import is_rented
+    from trmcloud.core.run_state import State
+
+    generation = run.generation
+    if generation is None or not is_rented(run):
+        return ""
+    if run.state in (State.SETTLING, State.SETTLED):
+        return "its pod is gone; this is all of its log that came here"
+    missed_at = generation.missed_at
+    if missed_at is not None and world.wall() - missed_at >= _GONE_AFTER_S:
+        return f"its pod is off {generation.provider}'s list; this is all of its log that came here"
+    return ""
+
+
+def _look_again(world: World, run: RunState) -> None:
+    """Wait a moment. Whoever drives a rented run brings its log here; where nobody does, this
+    command asks the pod itself, and its every connection anew after a drop."""
+    from trmcloud.app.drive import is_driven, reconcile
+    from trmcloud.app.watching import is_rented
+
+    if not is_rented(run):
         world.clock.sleep(_POLL_S)
+        reconcile(world)
+        return
+    driven = is_driven(world, world.ledger.driver(run.run_id))
+    world.clock.sleep(_POLL_S if driven else _POLL_POD_S)
+    if not driven:
         reconcile(world)
 
 
-def _print_from(path: Path, offset: int, last_lines: int) -> int:
-    """Print what the file holds beyond ``offset`` bytes; the new offset."""
-    from trmcloud.core.pod_contract import strip_control
+class Log:
+    """A log as it grows; what a terminal could take for a command is left out."""
 
-    if not path.exists():
-        return offset
-    with open(path, "rb") as file:
-        file.seek(offset)
-        if last_lines > 0:
-            text = file.read().decode("utf-8", "replace")
-            print("\n".join(strip_control(text).splitlines()[-last_lines:]))
-        else:
-            while chunk := file.read(_CHUNK):
-                sys.stdout.write(strip_control(chunk.decode("utf-8", "replace")))
-        sys.stdout.flush()
-        return file.tell()
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def print_new(self, last_lines: int = 0) -> None:
+        """Print what has come since; of that, ``last_lines`` alone where it is not 0."""
+        from trmcloud.core.pod_contract import strip_control
+
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            if file.seek(0, 2) < self._offset:
+                self._begin()  # it was begun anew, by another pod
+            file.seek(self._offset)
+            if last_lines > 0:
+                text = self._decoder.decode(file.read())
+                print("\n".join(strip_control(text).splitlines()[-last_lines:]))
+            else:
+                while chunk := file.read(_CHUNK):
+                    sys.stdout.write(strip_control(self._decoder.decode(chunk)))
+            sys.stdout.flush()
+            self._offset = file.tell()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from trmcloud.app.watching import Errand, ending_was_asked
 from trmcloud.cli.text import duration
+from trmcloud.core.controller import absence_needed_s
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import STAGE, RunState, State
@@ -107,6 +108,6 @@ def absence(run: RunState, now: float) -> str:
     generation = run.generation
     if generation is None or generation.missed_at is None:
         return ""
-    needed = duration(traits_of(generation.provider).absent_s)
+    needed = duration(absence_needed_s(run, traits_of(generation.provider)))
     since = duration(now - generation.missed_at)
     return f"off {generation.provider}'s list for {since}; {needed} prove it"

@@ -493,16 +493,20 @@ def _absent(
     if not traits.absent_s:
         return seen.absent_lists >= traits.absent_lists
     missed_at = generation.missed_at
-    if missed_at is None:
-        return False
+    return missed_at is not None and seen.pods.at - missed_at >= absence_needed_s(run, traits)
+
+
+def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
+    """How long the run's present pod must be missing from lists that lag before it counts as gone:
+    less, once its deletion was taken."""
+    generation = _current(run)
     # Until it was listed once, a list may lack it since it is new.
     deleted = generation.up_at is not None and any(
         action.verb == TERMINATE and action.taken
         for action_id, action in run.actions.items()
         if f"/g{generation.number}/" in action_id
     )
-    wait_s = traits.absent_deleted_s if deleted else traits.absent_s
-    return seen.pods.at - missed_at >= wait_s
+    return traits.absent_deleted_s if deleted else traits.absent_s
 
 
 def _note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
