@@ -255,6 +255,18 @@ class TroubledLink(Protocol):
         """Why the pod could not be asked last time; None where it could. Asks nothing."""
 
 
+@runtime_checkable
+class DeletingLink(Protocol):
+    """A ``PodLink`` to a machine on which checkpoints can be deleted."""
+
+    def delete(self, pod_name: str, run_id: str, manifest: CheckpointManifest) -> None:
+        """Delete a checkpoint there, its manifest first; no error where it is gone already.
+
+        Raises:
+            LinkError: it could not be deleted, or the pod is out of reach.
+        """
+
+
 @dataclass(frozen=True)
 class WorkDone:
     """A piece of work that has ended: ``error`` is None where it was done."""

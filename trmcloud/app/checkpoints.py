@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trmcloud.app.pod_checkpoints import live_pod, wanted_names
+from trmcloud.app.watching import is_rented
 from trmcloud.app.world import World
 from trmcloud.core import events as ev
 from trmcloud.core import manifest as mf
@@ -31,17 +33,24 @@ class Fetched:
 
 
 def choose(
-    world: World, run: RunState, *, phase: str | None = None, step: int | None = None
+    world: World,
+    run: RunState,
+    *,
+    phase: str | None = None,
+    step: int | None = None,
+    also: Sequence[CheckpointManifest] = (),
 ) -> CheckpointManifest:
     """The checkpoint asked for: the best of the last phase that has any, unless told otherwise.
 
     Phases are not compared with one another: extreme starts from fresh weights, and is what the
-    run was for.
+    run was for. ``also`` are checkpoints that are not on this machine and can be had.
 
     Raises:
         NotFoundError: no such checkpoint. CheckpointError: only damaged ones.
     """
-    manifests = list(world.files.manifests(run.run_id))
+    can_be_had = {(m.label, m.sha256) for m in also}
+    here = [m for m in world.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
+    manifests = [*here, *also]
     if phase is not None:
         manifests = [m for m in manifests if m.phase == phase]
     if step is not None:
@@ -59,10 +68,20 @@ def choose(
             f"{run.run_id} has no complete checkpoint; {label}: {why}",
             next_step=f"trmcloud resume {run.run_id} makes new ones",
         )
-    wanted = f" at step {step}" if step is not None else ""
     raise NotFoundError(
-        f"{run.run_id} has no checkpoint{wanted} yet", next_step=f"trmcloud status {run.run_id}"
+        f"{run.run_id} has no checkpoint{f' at step {step}' if step is not None else ''}"
+        f"{_nor_will_it(run)}",
+        next_step=f"trmcloud status {run.run_id}",
     )
+
+
+def _nor_will_it(run: RunState) -> str:
+    """Whether one can still be hoped for, in words."""
+    if live_pod(run) is not None:
+        return " here; fetch-best brings the best that its pod has"
+    if is_rented(run) and run.generation is not None and run.generation.pod_id is not None:
+        return " here: its pod is gone, and nothing was pulled from it"
+    return " yet"
 
 
 def fetch(
@@ -82,7 +101,7 @@ def fetch(
         ConflictError: ``into`` holds something else. CheckpointError: a file is not what its hash
             says. DoesNotFit: too little room.
     """
-    names = [file.name for file in manifest.files if not weights_only or file.kind != "optimizer"]
+    names = sorted(wanted_names(manifest, weights_only=weights_only))
     if into.exists() and _holds(into, manifest, names, world, progress):
         _note(world, run, manifest, into)
         return Fetched(manifest, into, already_there=True)
@@ -115,8 +134,12 @@ def default_folder(run: RunState, manifest: CheckpointManifest, cwd: Path) -> Pa
 
 
 def plan_pruning(world: World, run: RunState, keep_best: int | None) -> Pruning:
-    """What ``prune`` would delete: all but the best of each phase and its latest."""
-    manifests = world.files.manifests(run.run_id)
+    """What ``prune`` would delete here: all but the best of each phase and its latest."""
+    return what_to_prune(world.files.manifests(run.run_id), keep_best)
+
+
+def what_to_prune(manifests: Sequence[CheckpointManifest], keep_best: int | None) -> Pruning:
+    """``keep_best`` None: as many as their recipes keep."""
     if keep_best is None:
         settings = [PhaseRecipe.from_json(m.settings) for m in manifests]
         keep_best = max((s.keep_best for s in settings), default=1)

@@ -105,15 +105,15 @@ def pod_request(
         lease=lease,
         jobs=jobs,
         region=candidate.region,
-        disk_gb=_disk_gb(candidate),
-        volume_gb=_disk_gb(candidate) if plan.spec.volume else 0,
+        disk_gb=disk_gb(candidate),
+        volume_gb=disk_gb(candidate) if plan.spec.volume else 0,
         community=plan.spec.community,
         check=_check(candidate) if rented else {},
         send_by=now + SEND_WITHIN_S,
     )
 
 
-def _disk_gb(candidate: Candidate) -> int:
+def disk_gb(candidate: Candidate) -> int:
     """Room for what is kept of each phase, the latest and the one being written, twice over."""
     kept = sum(
         checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 2)

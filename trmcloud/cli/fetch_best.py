@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trmcloud.cli.text import duration
 
 
 def command(
@@ -23,9 +26,11 @@ def command(
 ) -> None:
     """Copy the best checkpoint (lowest validation bits per byte), verifying every hash.
 
+    What lies on a rented pod alone is pulled from it first.
+
     Example: trmcloud fetch-best r-1f3a9c --weights-only
     """
-    from trmcloud.app import checkpoints
+    from trmcloud.app import checkpoints, pod_checkpoints
     from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
     from trmcloud.cli.text import bpb, losses
@@ -34,11 +39,21 @@ def command(
     world = build_world()
     reconcile(world)
     state = find_run(world, run or None)
-    best = checkpoints.choose(world, state, phase=phase or None, step=step)
+    asked = pod_checkpoints.on_pod(world, state)
+    there = pod_checkpoints.lacking_here(world, state, asked.manifests, weights_only=weights_only)
+    if asked.silent:
+        print(
+            f"{state.run_id}: its pod does not answer now; this is what is here of its checkpoints",
+            file=sys.stderr,
+        )
+    best = checkpoints.choose(world, state, phase=phase or None, step=step, also=there)
+    if best in there:
+        names = pod_checkpoints.wanted_names(best, weights_only=weights_only)
+        pod_checkpoints.bring(world, state, best, names, Progress("from its pod"))
     chosen = Path(into).expanduser() if into else None
     folder = chosen or checkpoints.default_folder(state, best, Path.cwd())
     fetched = checkpoints.fetch(
-        world, state, best, folder, weights_only=weights_only, progress=_progress
+        world, state, best, folder, weights_only=weights_only, progress=Progress()
     )
     if as_json:
         print(checkpoints.to_json(fetched))
@@ -50,8 +65,25 @@ def command(
     print(f"  lies in         {fetched.folder.absolute()}")
 
 
-def _progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
+class Progress:
+    """Megabytes on a terminal, with their speed and what is left; silence elsewhere."""
+
+    def __init__(self, source: str = "") -> None:
+        self._source = source
+        self._began: float | None = None
+        self._before = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        if not sys.stderr.isatty():
+            return
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._before = now, done
+        words = [f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB", self._source]
+        took_s = now - self._began
+        if took_s > 0.5 and done > self._before:
+            rate = (done - self._before) / took_s
+            words += [f"{rate / 1e6:,.1f} MB/s", f"{duration((total - done) / rate)} left"]
         end = "\r\x1b[K" if done == total else ""
-        text = f"\r\x1b[K  {done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+        text = "\r\x1b[K  " + " · ".join(filter(None, words))
         print(text + end, end="", file=sys.stderr, flush=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from trmcloud.core.manifest import Pruning
 
 
 def command(
@@ -17,14 +20,14 @@ def command(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Delete checkpoints, never the best of a phase nor its latest.
+    """Delete checkpoints, never the best of a phase nor its latest; on a rented pod, there too.
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
-    from trmcloud.app import checkpoints
+    from trmcloud.app import checkpoints, pod_checkpoints
     from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
-    from trmcloud.core.errors import ConflictError, UsageError
+    from trmcloud.core.errors import ConflictError, LinkError, UsageError
     from trmcloud.wiring import build_world
 
     if keep_best is not None and keep_best < 1:
@@ -32,28 +35,49 @@ def command(
     world = build_world()
     reconcile(world)
     state = find_run(world, run or None)
-    if state.live:
+    pod = pod_checkpoints.live_pod(state)
+    if state.live and pod is None:
         raise ConflictError(
             f"{state.run_id} is running, and prunes by itself",
             next_step=f"trmcloud stop {state.run_id}, then prune",
         )
-    pruning = checkpoints.plan_pruning(world, state, keep_best)
+    asked = pod_checkpoints.on_pod(world, state)
+    if asked.silent:
+        raise LinkError(f"{state.run_id}'s pod does not answer now", next_step="try again later")
+    here = checkpoints.plan_pruning(world, state, keep_best)
+    there = checkpoints.what_to_prune(asked.manifests, keep_best)
+    pruning = {"": here, " on its pod": there} if pod is not None else {"": here}
+    freed = sum(each.freed_bytes for each in pruning.values())
     if as_json:
-        gone = [m.label for m in pruning.checkpoints]
-        kept = [m.label for m in pruning.kept]
-        print(json.dumps({"delete": gone, "keep": kept, "freed_bytes": pruning.freed_bytes}))
+        print(json.dumps(_as_json(here, freed) | ({"pod": _as_json(there)} if pod else {})))
     else:
-        for manifest in pruning.checkpoints:
-            print(f"  delete {manifest.label}  {manifest.size_bytes / 1e6:,.1f} MB")
-        for manifest in pruning.kept:
-            print(f"  keep   {manifest.label}  {manifest.size_bytes / 1e6:,.1f} MB")
-    if not pruning.checkpoints:
+        for place, each in pruning.items():
+            _show(each, place)
+        if pod is not None:
+            print(f"  {pod_checkpoints.what_keeping_costs(state, there)}")
+    if not any(each.checkpoints for each in pruning.values()):
         return
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
         if not typer.confirm("  Delete?", default=False):
             return
-    checkpoints.prune(world, pruning)
+    checkpoints.prune(world, here)
+    if there.checkpoints:
+        pod_checkpoints.prune_there(world, state, there)
     if not as_json:
-        print(f"freed {pruning.freed_bytes / 1e6:,.1f} MB")
+        print(f"freed {freed / 1e6:,.1f} MB")
+
+
+def _as_json(pruning: Pruning, freed: int | None = None) -> dict[str, Any]:
+    return {
+        "delete": [manifest.label for manifest in pruning.checkpoints],
+        "keep": [manifest.label for manifest in pruning.kept],
+        "freed_bytes": pruning.freed_bytes if freed is None else freed,
+    }
+
+
+def _show(pruning: Pruning, place: str) -> None:
+    for word, manifests in (("delete", pruning.checkpoints), ("keep  ", pruning.kept)):
+        for manifest in manifests:
+            print(f"  {word} {manifest.label}  {manifest.size_bytes / 1e6:,.1f} MB{place}")

@@ -201,6 +201,22 @@ class SshPodLink:
             f"{kept.phase}/{mf.step_dir_name(kept.step)} is not on the pod any more"
         )
 
+    def delete(self, pod_name: str, run_id: str, manifest: CheckpointManifest) -> None:
+        """As the port says. What is left without a manifest is no checkpoint."""
+        manifest = mf.from_json(mf.to_json(manifest), manifest.label)
+        if manifest.run_id != run_id:
+            raise LinkError(f"{manifest.label} is not a checkpoint of {run_id}")
+        folder = self._run_folder(pod_name, manifest.phase)
+        step = mf.step_dir_name(manifest.step)
+        quoted = shlex.quote(f"{folder}/{contract.CHECKPOINTS_DIR}/{step}")
+        connection = self._connection(pod_name)
+        answer = connection.run(f"rm -f {quoted}/{mf.MANIFEST_NAME} && rm -rf {quoted}")
+        if answer.code != 0:
+            raise LinkError(
+                f"{manifest.label} could not be deleted there: {answer.said[-200:]}",
+                where=connection.where,
+            )
+
     # -- how ----------------------------------------------------------------------------------
 
     def _ask(self, pod_name: str) -> contract.AgentReport | None:
