@@ -128,6 +128,9 @@ class _FilesAndProcesses(AnchorFile):
     def write_trainer(self, trainer: Trainer | None) -> None:
         path = self._pod_dir / _TRAINER_NAME
         if trainer is None:
+            # What it saved last must stand in the very report that tells of its end: a controller
+            # that finds nothing to pull ends the pod.
+            self._kept_boot = -1e9
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             return
