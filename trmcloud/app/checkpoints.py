@@ -38,19 +38,19 @@ def choose(
     *,
     phase: str | None = None,
     step: int | None = None,
-    also: Sequence[CheckpointManifest] = (),
+    also: Sequence[CheckpointManifest] | None = None,
 ) -> CheckpointManifest:
     """The checkpoint asked for: the best of the last phase that has any, unless told otherwise.
 
     Phases are not compared with one another: extreme starts from fresh weights, and is what the
-    run was for. ``also`` are checkpoints that are not on this machine and can be had.
+    run was for. ``also`` are checkpoints that only its pod has; None where it was not asked.
 
     Raises:
         NotFoundError: no such checkpoint. CheckpointError: only damaged ones.
     """
-    can_be_had = {(m.label, m.sha256) for m in also}
+    can_be_had = {(m.label, m.sha256) for m in also or ()}
     here = [m for m in world.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
-    manifests = [*here, *also]
+    manifests = [*here, *(also or ())]
     if phase is not None:
         manifests = [m for m in manifests if m.phase == phase]
     if step is not None:
@@ -70,17 +70,16 @@ def choose(
         )
     raise NotFoundError(
         f"{run.run_id} has no checkpoint{f' at step {step}' if step is not None else ''}"
-        f"{_nor_will_it(run)}",
+        f"{_where_it_could_be(run, asked=also is not None)}",
         next_step=f"trmcloud status {run.run_id}",
     )
 
 
-def _nor_will_it(run: RunState) -> str:
-    """Whether one can still be hoped for, in words."""
+def _where_it_could_be(run: RunState, *, asked: bool) -> str:
     if live_pod(run) is not None:
-        return " here; fetch-best brings the best that its pod has"
+        return " yet, here or on its pod" if asked else " here; fetch-best asks its pod for one"
     if is_rented(run) and run.generation is not None and run.generation.pod_id is not None:
-        return " here: its pod is gone, and nothing was pulled from it"
+        return " here: its pod is gone, and none was pulled from it"
     return " yet"
 
 

@@ -1,0 +1,210 @@
+"""What a user sees of a run on a rented pod: on the stand-in, in isolated pods, over real SSH."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rented import LAUNCH, account, tenant
+from tests.e2e.test_terminal import Terminal
+from tests.e2e.user import User, until
+from tests.standins.runpod.machines import no_namespaces
+from tests.standins.runpod.standin import StandIn
+from trmcloud.core.run_state import Outcome, RunState, State
+
+WHY_NOT = no_namespaces()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}"),
+    pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no openssh-server"),
+]
+LONG = ("--phase", "fast", "--steps", "20000")
+ALONE = ("-d", "--accept-loss")
+
+
+@pytest.fixture
+def runpod(tmp_path: Path) -> Iterator[StandIn]:
+    with account(tmp_path) as standin:
+        yield standin
+
+
+@pytest.fixture
+def user(tmp_path: Path, runpod: StandIn) -> User:
+    return tenant(tmp_path, runpod)
+
+
+class Watched:
+    """A command whose output is read as it comes; what it said on either stream."""
+
+    def __init__(self, user: User, *arguments: str) -> None:
+        self.said = ""
+        self.process = user.start(*arguments)
+        streams = (self.process.stdout, self.process.stderr)
+        self._readers = [threading.Thread(target=self._read, args=(each,)) for each in streams]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Iterator[str]) -> None:
+        for line in stream:
+            self.said += line
+
+    def says(self, text: str, *, within_s: float = 60.0) -> None:
+        def said() -> bool:
+            assert text in self.said or self.process.poll() is None, f"no {text!r}:\n{self.said}"
+            return text in self.said
+
+        until(said, within_s=within_s, what=f"{text!r} in:\n{self.said}")
+
+    def ends(self, *, within_s: float = 90.0) -> int:
+        code = self.process.wait(within_s)
+        for reader in self._readers:
+            reader.join()
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.ends()
+
+
+def pod_of(run: RunState) -> str:
+    assert run.generation is not None
+    return run.generation.pod_name
+
+
+def files_on_pod(standin: StandIn, run: RunState) -> Path:
+    return standin.control.workspace(pod_of(run)) / "trmcloud" / "runs" / run.run_id / "fast"
+
+
+def steps_in(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob("checkpoints/*/manifest.json"))
+
+
+def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
+    user: User, runpod: StandIn
+) -> None:
+    window = Terminal(user, *LAUNCH, "--phase", "fast", "--steps", "200", columns=110)
+    try:
+        assert window.ends(within_s=120) == 0
+    finally:
+        window.abandon()
+    plain = re.sub(r"\x1b\[\??[0-9;]*[A-Za-z]", "", window.shown)
+    stages = re.findall(r"✔ (\S.*?) {2,}(?:\d+ min )?\d+ s · \$\d+\.\d+", plain)
+    always = [
+        "Renting", "Booting", "Sending code and data", "Training fast", "Ending the pod",
+        "Making sure it is gone",
+    ]  # fmt: skip
+    assert [stage for stage in stages if stage in always] == always
+    # These may be over before anybody looks.
+    brief = {"Checking the machine", "Installing", "Starting the trainer", "Pulling checkpoints"}
+    assert set(stages) <= {*always, *brief}
+    assert "· 1xA100 at runpod" in plain
+    assert "━" in plain
+    assert "lands in" in plain
+    assert "off runpod's list for" in plain
+    assert "finished: every step was trained" in plain
+    assert "its bill is not final yet ($0.0" in plain
+    assert "any later command settles it" in plain
+    run = user.only_run()
+    assert run.state is State.SETTLING
+    assert run.reserved
+    assert ("fast", 200) in run.pulled
+    assert runpod.control.live() == []
+
+    # What came here serves every other command, the pod being gone.
+    fetched = user.json("fetch-best", run.run_id, "--json")
+    assert fetched["checkpoint"] == "fast/step-00000200"
+    assert (Path(fetched["folder"]) / "weights.safetensors").exists()
+    assert "gate after fast: passed" in user.run("gate", run.run_id)
+    assert json.loads(user.run("report", run.run_id, "--json"))[0]["best"]["checkpoint"] == (
+        "fast/step-00000200"
+    )
+    # resume takes it up where it stands: only the bill is waited for, and not for long.
+    assert "its bill is not final yet" in user.run("resume", run.run_id)
+
+
+def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(user: User, runpod: StandIn) -> None:
+    launch = Watched(user, *LAUNCH, *LONG)
+    try:
+        launch.says("fast step")
+        launch.says("pulled fast step")
+        pod = pod_of(user.only_run())
+        runpod.control.inside(pod, "pkill -STOP -x sshd")
+        launch.says("  the pod does not answer: ")
+        runpod.control.inside(pod, "pkill -CONT -x sshd")
+        launch.says("  the pod answers again, after ")
+        launch.kill()
+        assert launch.said.count("does not answer") == 1
+        assert "\x1b" not in launch.said
+        assert "━" not in launch.said
+        # Whoever comes next lands it, pulls what it saved, and leaves before the bill.
+        stop = user.run("stop")
+    finally:
+        launch.process.kill()
+    for text in ("asked to land", "pulled fast step", "stopped on request", "bill is not final"):
+        assert text in stop
+    run = user.only_run()
+    assert run.result == Outcome.STOPPED.value
+    latest = max(step for _, step in run.pulled)
+    assert f"step-{latest:08d}" in steps_in(user.home / "runs" / run.run_id / "fast")
+    assert runpod.control.live() == []
+
+
+def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
+    user: User, runpod: StandIn
+) -> None:
+    out = user.run(*LAUNCH, *LONG, *ALONE)
+    assert "goes on by itself" in out
+    run = user.only_run()
+    there = files_on_pod(runpod, run)
+    here = user.home / "runs" / run.run_id / "fast"
+    until(lambda: len(steps_in(there)) >= 2, what="checkpoints on the pod")
+    assert steps_in(here) == []
+
+    # Its agent looks for new checkpoints every few seconds.
+    until(lambda: "verified" in user.run("fetch-best", "--into", "first", code=(0, 3)))
+    fetched = user.json("fetch-best", "--into", "best", "--json")
+    assert (user.folder / "best" / "optimizer.safetensors").exists()
+    assert fetched["checkpoint"].partition("/")[2] in steps_in(here)
+
+    (there / "checkpoints" / "step-00000001").mkdir()
+    worst = json.loads((there / "checkpoints" / steps_in(there)[0] / "manifest.json").read_text())
+    (there / "checkpoints" / "step-00000001" / "manifest.json").write_text(
+        json.dumps(worst | {"step": 1, "val_bpb": 99.0})
+    )
+    until(lambda: "delete fast/step-00000001" in user.run("prune", "-y"), what="it is told of")
+    assert "step-00000001" not in steps_in(there)
+    assert "stay on the pod's own disk" in user.run("prune", "-y")
+
+    log = there / "train.log"
+    logs = Watched(user, "logs", "-f")
+    try:
+        with open(log, "a") as file:
+            file.write("a first \x1b[31mline\n")
+        logs.says("a first line\n")
+        runpod.control.cut(pod_of(run))
+        with open(log, "a") as file:
+            file.write("a second line\n")
+        logs.says("a second line\n")
+        runpod.control.end(pod_of(run))
+        assert logs.ends() == 0
+    finally:
+        logs.process.kill()
+    assert "\x1b" not in logs.said
+    assert logs.said.count("this is all of its log that came here") == 1
+    assert "a second line" in user.run("logs")
+    err = user.fails("fetch-best", "--step", "7", code=3)
+    assert "no checkpoint at step 7 here: its pod is gone" in err
+
+
+def test_fetch_best_of_a_dead_pod_that_gave_nothing(user: User, runpod: StandIn) -> None:
+    user.run(*LAUNCH, *LONG, *ALONE)
+    run = user.only_run()
+    runpod.control.end(pod_of(run))
+    until(lambda: user.run("status") != "" and user.only_run().state is State.SETTLING)
+    err = user.fails("fetch-best", code=3)
+    assert "its pod is gone, and none was pulled from it" in err
