@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.runpod_user import RentedUser, TestClock, why_not
 from tests.e2e.user import User
+from tests.standins.runpod.fixture import judged
 
 
 @pytest.fixture
@@ -31,3 +33,15 @@ def new_user(tmp_path: Path) -> Iterator[Callable[[str], User]]:
     yield make
     for user in made:
         user.end_everything()
+
+
+@pytest.fixture
+def rented(tmp_path: Path) -> Iterator[RentedUser]:
+    """A user of a RunPod of their own, whose pods are machines of their own."""
+    if missing := why_not():
+        pytest.skip(f"pods that answer over SSH: {missing}")
+    clock = TestClock(tmp_path / "clock")
+    with judged(tmp_path / "runpod", clock=clock, isolated=True) as standin:
+        made = RentedUser(tmp_path, standin=standin, clock=clock)
+        yield made
+        made.end_everything()

@@ -1,0 +1,225 @@
+"""A user who rents: the stand-in of RunPod, real pods, and a clock that both of them look at.
+
+The clock is real time plus what the test adds, so that nobody has to sit through the minutes that a
+provider takes over its bills. Pods keep their own, real clock: time is moved on when they are gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import struct
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.user import User, until
+from tests.standins.runpod.machines import no_namespaces
+from tests.standins.runpod.pods import Pod
+from tests.standins.runpod.standin import GivenClock, StandIn
+from tests.standins.sshd import find_sshd
+from trmcloud.core import manifest as mf
+from trmcloud.core.money import Usd
+from trmcloud.core.run_state import RunState, State
+
+_ENV_CLOCK = "TEST_CLOCK"
+_SITECUSTOMIZE = f"""
+import mmap, os, struct, time
+path = os.environ.get("{_ENV_CLOCK}")
+if path:
+    with open(path, "rb") as file:
+        page = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+    real = time.time
+    time.time = lambda: real() + struct.unpack_from("d", page)[0]
+"""
+
+BILLED_AFTER_S = 400.0
+"""More than RunPod's tick and the time for which a pod must be missed."""
+
+LAUNCH = ("launch", "1xRTX4090", "--recipe", "trm-tiny", "--phase", "fast", "-y")
+ACCEPT = ("--accept-exposure", "1")
+
+
+def why_not() -> str:
+    """Why pods cannot be rented here; empty where they can."""
+    if find_sshd() is None:
+        return "there is no sshd on this machine"
+    return no_namespaces()
+
+
+class TestClock(GivenClock):
+    """Real time, and what was added to it, by a file that other processes read."""
+
+    __test__ = False
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(struct.pack("d", 0.0))
+        with open(path, "r+b") as file:
+            self._page = mmap.mmap(file.fileno(), 8)
+
+    def __call__(self) -> float:
+        return time.time() + self.added
+
+    @property
+    def added(self) -> float:
+        return float(struct.unpack_from("d", self._page)[0])
+
+    def advance(self, seconds: float) -> None:
+        struct.pack_into("d", self._page, 0, self.added + seconds)
+
+
+@dataclass
+class RentedUser(User):
+    """``standin`` is the only RunPod this user knows."""
+
+    standin: StandIn = None  # type: ignore[assignment]
+    clock: TestClock = None  # type: ignore[assignment]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.text = self.folder / "text.txt"
+        self.text.write_text("def f(x):\n    return x\n" * 3000)
+        site = self.folder / "site"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+        self.environment = {
+            "TRMCLOUD_RUNPOD_API": self.standin.url,
+            "RUNPOD_API_BASE_URL": self.standin.url,
+            "RUNPOD_API_KEY": self.standin.api_key,
+            _ENV_CLOCK: str(self.folder / "clock"),
+            **self.environment,
+        }
+
+    def env(self) -> dict[str, str]:
+        made = super().env()
+        return made | {"PYTHONPATH": f"{self.folder / 'site'}:{made['PYTHONPATH']}"}
+
+    @property
+    def data(self) -> tuple[str, str]:
+        return ("--data", str(self.text))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = super().start(*arguments)
+        self.started.append(process)
+        return process
+
+    def end_everything(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    # -- what is true ---------------------------------------------------------------------------
+
+    def live(self) -> list[Pod]:
+        """Pods that cost rent in truth."""
+        return self.standin.control.live()
+
+    def truth(self) -> list[dict[str, Any]]:
+        """All pods that there ever were, with what each has cost."""
+        pods: list[dict[str, Any]] = self.standin.control.truth()["pods"]
+        return pods
+
+    def billed(self) -> float:
+        """USD that all pods have cost in truth."""
+        return sum(pod["billed"] for pod in self.truth())
+
+    def asked(self, method: str, path: str = "/v2/pods") -> int:
+        """How many requests of the account's key began so."""
+        return sum(
+            1
+            for logged in self.standin.requests
+            if logged.who == "account" and logged.method == method and logged.path.startswith(path)
+        )
+
+    def checkpoints(self) -> dict[str, mf.CheckpointManifest]:
+        """Every complete checkpoint here, its weights verified."""
+        found = {}
+        for path in self.home.glob("runs/*/*/checkpoints/step-*/manifest.json"):
+            manifest = mf.from_json(path.read_bytes(), str(path))
+            for file in manifest.files:
+                assert _sha256(path.parent / file.name) == file.sha256
+            found[manifest.label] = manifest
+        return found
+
+    # -- what happens ---------------------------------------------------------------------------
+
+    def run_in(self, *states: State, within_s: float = 60.0) -> RunState:
+        """The only run, once it is in one of these states."""
+        until(lambda: self._state() in states, within_s=within_s, what=f"{states}")
+        return self.only_run()
+
+    def _state(self) -> State | None:
+        runs = list(self.ledger().runs.values()) if self.ledger_path.exists() else []
+        return runs[0].state if runs else None
+
+    def pod_missed(self) -> bool:
+        """Whether the user's side has seen each of its pods missing."""
+        notes = [json.loads(path.read_text()) for path in self.home.glob("runpod/*.json")]
+        return bool(notes) and all(note["gone_at"] is not None for note in notes)
+
+    def see_out(
+        self, process: subprocess.Popen[str], code: int | Sequence[int] = 0, within_s: float = 60.0
+    ) -> tuple[str, str]:
+        """stdout and stderr of a command that drives a run to its end: its pod's, then its bill's,
+        for which time is moved on."""
+        deadline = time.monotonic() + within_s
+        moved = False
+        while process.poll() is None:
+            assert time.monotonic() < deadline, self._stuck(process)
+            if not moved and self.pod_missed() and not self.live():
+                self.clock.advance(BILLED_AFTER_S)
+                moved = True
+            time.sleep(0.05)
+        out, err = process.communicate()
+        wanted = (code,) if isinstance(code, int) else code
+        assert process.returncode in wanted, f"{process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err, err
+        return out, err
+
+    def _stuck(self, process: subprocess.Popen[str]) -> str:
+        process.kill()
+        out, err = process.communicate()
+        return f"{self.only_run().state}\n{out}\n{err}\n{self.truth()}"
+
+    def drive(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 60.0) -> str:
+        """stdout of a command that drives a run to its end."""
+        return self.see_out(self.start(*arguments), code, within_s)[0]
+
+    def close_books(self) -> RunState:
+        """The next commands, until the run that nobody drives has been settled."""
+        until(lambda: not self.live(), what="every pod has ended")
+        self.run("status")
+        for _ in range(8):
+            if not self.only_run().live:
+                break
+            self.clock.advance(BILLED_AFTER_S)
+            self.run("status")
+        run = self.only_run()
+        assert not run.live, run.state
+        return run
+
+    def plan_to_bind(self, *arguments: str, hard_stop_s: float, landing_s: float) -> str:
+        """A saved plan's id, whose stops bind soon, and whose reservation is just what that buys."""
+        made = self.json(*LAUNCH, *self.data, "--dry-run", "--json", *arguments)
+        path = self.home / "plans" / f"{made['id']}.json"
+        plan = json.loads(path.read_text())
+        chosen = next(c for c in plan["candidates"] if c["id"] == plan["recommended_id"])
+        rate, storage = Usd(chosen["rate_usd"]), Usd(chosen["storage_usd"])
+        worst = Usd.from_micros(round(rate.micros * (hard_stop_s + 60.0) / 3600.0)) + storage
+        chosen["soft_stop_s"] = hard_stop_s - landing_s
+        chosen["hard_stop_s"], chosen["landing_s"] = hard_stop_s, landing_s
+        chosen["worst_case_usd"] = worst.plain()
+        plan["launchable"] = [chosen["id"]]
+        plan["cap_usd"] = plan["reservation_usd"] = worst.plain()
+        path.write_text(json.dumps(plan))
+        return str(made["id"])
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,110 @@
+"""The main job on rented pods, and again with the command killed wherever it may be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.user import until
+from trmcloud.core import manifest as mf
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.run_state import Outcome, RunState, State
+
+
+@pytest.mark.slow
+def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None:
+    plan_id = rented.plan_to_bind("--budget", "0.30", hard_stop_s=45.0, landing_s=8.0)
+    launch = rented.start("launch", plan_id, "-y", *ACCEPT)
+    run = rented.run_in(State.RUNNING)
+    until(lambda: rented.only_run().trains, what="training")
+    (pod,) = rented.live()
+    secret = rented.standin.api_key
+    assert secret not in json.dumps(pod.body)
+    found = rented.standin.control.inside(
+        pod.id, f"grep -rl {secret[:12]} /workspace /opt /root /tmp /proc/[0-9]*/environ || true"
+    )
+    assert found == ""
+    assert secret not in "".join(command_lines())
+    out, err = rented.see_out(launch, code=20)
+    run = rented.only_run()
+    assert run.outcome is Outcome.LANDED
+    assert rented.live() == []
+    assert ZERO < run.settled <= run.cap
+    assert 0 < rented.billed() <= float(run.cap)
+    best = mf.pick_best(rented.checkpoints().values())
+    assert best is not None
+    assert best.step == run.phases["fast"].step
+    fetched = rented.json("fetch-best", "--into", str(rented.folder / "best"), "--json")
+    assert fetched["sha256"] == best.sha256
+    report = rented.json("report", "--json")[0]
+    assert report["billed_usd"] == pytest.approx(rented.billed(), abs=2e-6)
+    assert report["useful_fraction"] > 0.3
+    for path in rented.folder.rglob("*"):
+        if path.is_file() and rented.folder / "site" not in path.parents:
+            assert secret.encode() not in path.read_bytes(), path
+    assert secret not in out + err
+
+
+def command_lines() -> list[str]:
+    """Of every process of this machine, those in pods included."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+# -- the command killed ----------------------------------------------------------------------------
+
+
+def in_hand(run: RunState, word: str) -> bool:
+    """Whether an action whose id holds the word was begun and has not ended."""
+    return any(word in name and a.ended_at is None for name, a in run.actions.items())
+
+
+MOMENTS = {
+    "renting": lambda run: run.state is State.RENTING and bool(run.actions),
+    "booting": lambda run: run.state is State.BOOTING,
+    "staging": lambda run: in_hand(run, "/stage/"),
+    "training": lambda run: run.trains,
+    "pulling": lambda run: in_hand(run, "/pull-"),
+    "ending": lambda run: run.state is State.ENDING,
+    "settling": lambda run: run.state is State.SETTLING,
+}
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> None:
+    """Each next command takes up what it finds; one pod is rented, and its best comes home."""
+    control = rented.standin.control
+    control.set(list_omits_new_s=3.0, provisioning_s=5.0)
+    arguments = ("--steps", "400", "--budget", "0.30", *rented.data, *ACCEPT)
+    command = rented.start(*LAUNCH, *arguments)
+    until(rented.ledger_path.exists)
+    for name, reached in MOMENTS.items():
+        until(
+            lambda reached=reached: any(map(reached, rented.ledger().runs.values())),
+            what=name,
+        )
+        if name == "renting":
+            until(lambda: bool(rented.live()), what="what was asked for is made")
+        command.kill()
+        command.wait()
+        rented.run("status")
+        run = rented.only_run()
+        assert run.live, (name, run.outcome)
+        if name != "settling":
+            command = rented.start("resume", run.run_id)
+    run = rented.close_books()
+    assert run.outcome is Outcome.FINISHED
+    assert len(rented.truth()) == 1
+    assert run.settled <= run.cap
+    assert rented.billed() == pytest.approx(float(run.settled), abs=2e-6)
+    best = mf.pick_best(rented.checkpoints().values())
+    assert best is not None
+    assert best.step == 400
