@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.rented import image
 from tests.e2e.runpod_user import RentedUser, TestClock, why_not
 from tests.e2e.user import User
+from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 
 
@@ -41,7 +43,11 @@ def rented(tmp_path: Path) -> Iterator[RentedUser]:
     if missing := why_not():
         pytest.skip(f"pods that answer over SSH: {missing}")
     clock = TestClock(tmp_path / "clock")
-    with judged(tmp_path / "runpod", clock=clock, isolated=True) as standin:
+    inside = image(tmp_path / "image")
+    path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
+    with judged(
+        tmp_path / "runpod", clock=clock, isolated=True, keep=[inside], image_env=path
+    ) as standin:
         made = RentedUser(tmp_path, standin=standin, clock=clock)
         yield made
         made.end_everything()

@@ -197,14 +197,14 @@ class RentedUser(User):
         for _ in range(8):
             if not self.only_run().live:
                 break
-            self.clock.advance(BILLED_AFTER_S)
+            self.clock.advance(1800.0)
             self.run("status")
         run = self.only_run()
         assert not run.live, run.state
         return run
 
     def plan_to_bind(self, *arguments: str, hard_stop_s: float, landing_s: float) -> str:
-        """A saved plan's id, whose stops bind soon, and whose reservation is just what that buys."""
+        """The id of a saved plan whose stops bind soon; it reserves just what that costs."""
         made = self.json(*LAUNCH, *self.data, "--dry-run", "--json", *arguments)
         path = self.home / "plans" / f"{made['id']}.json"
         plan = json.loads(path.read_text())

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser
 from tests.e2e.user import until
 from trmcloud.core import manifest as mf
-from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.money import ZERO
 from trmcloud.core.run_state import Outcome, RunState, State
 
 
 @pytest.mark.slow
 def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None:
-    plan_id = rented.plan_to_bind("--budget", "0.30", hard_stop_s=45.0, landing_s=8.0)
+    plan_id = rented.plan_to_bind("--budget", "0.30", hard_stop_s=30.0, landing_s=6.0)
     launch = rented.start("launch", plan_id, "-y", *ACCEPT)
     run = rented.run_in(State.RUNNING)
     until(lambda: rented.only_run().trains, what="training")
@@ -82,11 +82,14 @@ MOMENTS = {
 def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> None:
     """Each next command takes up what it finds; one pod is rented, and its best comes home."""
     control = rented.standin.control
-    control.set(list_omits_new_s=3.0, provisioning_s=5.0)
+    control.set(list_omits_new_s=3.0, provisioning_s=5.0, billing_lag_s=3600.0)
     arguments = ("--steps", "400", "--budget", "0.30", *rented.data, *ACCEPT)
     command = rented.start(*LAUNCH, *arguments)
     until(rented.ledger_path.exists)
     for name, reached in MOMENTS.items():
+        if name == "settling":
+            until(rented.pod_missed, what="the pod is missed")
+            rented.clock.advance(BILLED_AFTER_S)
         until(
             lambda reached=reached: any(map(reached, rented.ledger().runs.values())),
             what=name,
