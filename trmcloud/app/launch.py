@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import write_launch_note
+from trmcloud.app.layers import verified_layers
 from trmcloud.app.world import World, find_run
 from trmcloud.core import events as ev
 from trmcloud.core.errors import (
@@ -123,12 +124,13 @@ def check_exposure(world: World, plan: Plan, accepted: Usd | None) -> None:
             verified kill layers nor the user's word covers that.
     """
     candidate = first_candidate(plan)
-    verified = world.ledger.read().verified
+    verified = verified_layers(world, candidate.provider)
     traits = traits_of(candidate.provider)
     why = why_not_exposed(traits, verified, candidate.rate, accepted, world.wall())
     if why:
         accept = f"--accept-exposure {candidate.rate.plain()}"
-        raise BudgetRefused(why, next_step=f"verify them with a smoke run, or {accept}")
+        smoke = f"trmcloud smoke --provider {candidate.provider} --max-usd 0.25"
+        raise BudgetRefused(why, next_step=f"{smoke} verifies them; or {accept}")
 
 
 def start(

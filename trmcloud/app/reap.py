@@ -74,16 +74,31 @@ def _is_own(world: World, orphan: Orphan) -> bool:
     return name is not None and name.ledger == world.ledger.ledger_id
 
 
-def note_visit(world: World, every_s: float) -> None:
-    """Leave word that the guard came by, for ``status`` to show the layer as verified."""
-    note = {"at": world.wall(), "host": world.who.host, "every_s": every_s}
+@dataclass(frozen=True)
+class GuardVisit:
+    """The guard's last visit: epoch s, how often it should come (s), on which machine, and which
+    providers gave it a list."""
+
+    at: float
+    every_s: float
+    machine: str
+    reached: tuple[str, ...]
+
+
+def note_visit(world: World, every_s: float, found: Found) -> None:
+    """Leave word that the guard came by, and whom it reached."""
+    failed = {provider for provider, _ in found.unreachable}
+    reached = [p for p in providers_in_use(world) if p not in failed]
+    note = {"at": world.wall(), "host": world.who.host, "every_s": every_s, "reached": reached}
     write_atomic(world.home / GUARD_NOTE_NAME, json.dumps(note))
 
 
-def last_visit(world: World) -> tuple[float, float] | None:
-    """(when the guard last came by, how often it should), both in seconds; None if it never did."""
+def last_visit(world: World) -> GuardVisit | None:
+    """None where the guard never came by, or its note cannot be read."""
     try:
         note = json.loads((world.home / GUARD_NOTE_NAME).read_text(encoding="utf-8"))
-        return float(note["at"]), float(note["every_s"])
-    except (OSError, ValueError, KeyError, TypeError):
+        reached = tuple(str(name) for name in note.get("reached", ()))
+        machine = str(note["host"]).partition(":")[0]
+        return GuardVisit(float(note["at"]), float(note["every_s"]), machine, reached)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -72,7 +72,9 @@ def status() -> None:
     if visit is None:
         print("last visit never")
     else:
-        print(f"last visit {duration(world.wall() - visit[0])} ago")
+        reached = ", ".join(visit.reached) or "nobody"
+        age = duration(world.wall() - visit.at)
+        print(f"last visit {age} ago, from {visit.machine}; it reached {reached}")
     sys.exit(0 if kind else 3)
 
 

@@ -33,7 +33,7 @@ def command(
     if yes:
         said += reconcile(world)
     if guard_every:
-        reap.note_visit(world, guard_every * 60.0)
+        reap.note_visit(world, guard_every * 60.0, found)
     if as_json:
         rows = [
             {"provider": provider, "pod": orphan.pod.name, "reason": orphan.reason}

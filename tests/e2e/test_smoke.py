@@ -1,0 +1,272 @@
+"""The smoke run against RunPod's stand-in: real pods, real agents, real ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.user import User, until
+from tests.standins.runpod.catalog import GPUS
+from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.machines import no_namespaces
+from tests.standins.runpod.standin import StandIn
+from trmcloud.core.exposure import exposure_of
+from trmcloud.core.providers import traits_of
+from trmcloud.core.run_state import RunState
+
+needs_pods = pytest.mark.skipif(
+    bool(no_namespaces()) or not Path("/usr/sbin/sshd").exists(),
+    reason=no_namespaces() or "no openssh-server",
+)
+HALF_A_MINUTE = ("--minutes", "0.5", "-y")
+ONE_POD, TWO_PODS = "0.02", "0.25"
+NO_WAY = {"self_graphql": False, "self_action": False, "self_delete": False}
+
+
+def as_user_of(standin: StandIn, user: User) -> User:
+    user.environment |= {
+        "TRMCLOUD_RUNPOD_API": standin.url,
+        "RUNPOD_API_BASE_URL": standin.url,
+        "RUNPOD_API_KEY": standin.api_key,
+    }
+    return user
+
+
+@pytest.fixture
+def pods(tmp_path: Path, user: User) -> Iterator[StandIn]:
+    """A stand-in with isolated pods, whose account is the user's."""
+    with judged(tmp_path / "runpod", isolated=True) as one:
+        as_user_of(one, user)
+        yield one
+
+
+@pytest.fixture
+def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
+    with judged(tmp_path / "runpod", real_pods=False) as one:
+        as_user_of(one, user)
+        yield one
+
+
+def smoke(user: User, max_usd: str, *more: str) -> subprocess.Popen[str]:
+    return user.start("smoke", "--provider", "runpod", "--max-usd", max_usd, *more)
+
+
+def ended(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
+    """stdout and stderr of a command that must end with ``code``."""
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, f"{process.returncode}\n{out}\n{err}"
+    assert "Traceback" not in err, err
+    return out, err
+
+
+def marks(out: str) -> dict[str, str]:
+    """What was tried → its mark; of two lines of one name the later."""
+    rows = [line.split() for line in out.splitlines() if line[:1] in "✔✘·" and line[1:2] == " "]
+    return {("ends itself" if row[3] == "ends" else row[3]): row[0] for row in rows}
+
+
+def verified(user: User) -> set[str]:
+    return {layer for provider, layer in user.ledger().verified if provider == "runpod"}
+
+
+def runs(user: User) -> list[RunState]:
+    return sorted(user.ledger().runs.values(), key=lambda run: run.created_at)
+
+
+@needs_pods
+@pytest.mark.slow
+def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
+    pods: StandIn, user: User
+) -> None:
+    out, _ = ended(smoke(user, TWO_PODS, *HALF_A_MINUTE), 0)
+    tried = marks(out)
+    good = ("account", "rent", "boots", "ssh", "agent", "hardware", "file", "ends itself")
+    assert {name: tried.get(name) for name in good} == dict.fromkeys(good, "✔")
+    assert tried["prepaid"] == tried["controller"] == "✔"
+    assert "MB/s and back at" in out
+    assert pods.control.live() == []
+    first, second = runs(user)
+    assert first.generation is not None
+    assert second.generation is not None
+    assert pods.control.pod(first.generation.pod_name).ended_by == "self"
+    assert pods.control.pod(second.generation.pod_name).ended_by == "api"
+    assert float(first.cap + second.cap) <= float(TWO_PODS)
+    billed = sum(pods.control.billed(run.generation.pod_name) for run in (first, second))  # type: ignore[union-attr]
+    assert billed <= float(TWO_PODS)
+    assert verified(user) == {"agent", "prepaid"}
+    assert exposure_of(traits_of("runpod"), user.ledger().verified, time.time()).enough
+    shown = user.run("status", first.run_id)
+    assert "agent" in shown
+    assert "verified" in shown
+
+
+@needs_pods
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knobs", "way"),
+    [
+        ({**NO_WAY, "self_graphql": True, "runpodctl": "old"}, "runpodctl remove pod"),
+        ({**NO_WAY, "self_graphql": True, "runpodctl": "new"}, "runpodctl pod delete"),
+        ({**NO_WAY, "self_graphql": True, "runpodctl": "absent"}, "graphql podTerminate"),
+        ({**NO_WAY, "self_action": True}, "v2 action terminate"),
+        ({**NO_WAY, "self_delete": True, "runpodctl": "absent"}, "v2 delete"),
+    ],
+)
+def test_each_way_of_ending_itself_is_told_by_its_name(
+    pods: StandIn, user: User, knobs: dict[str, Any], way: str
+) -> None:
+    pods.control.set(**knobs)
+    out, _ = ended(smoke(user, ONE_POD, *HALF_A_MINUTE), 0)
+    assert f"gone by {way}, " in out
+    assert "a second pod was not tried" in out
+    assert pods.control.live() == []
+    (run,) = runs(user)
+    assert run.generation is not None
+    assert pods.control.pod(run.generation.pod_name).ended_by == "self"
+    assert verified(user) == {"agent", "prepaid"}
+
+
+@needs_pods
+@pytest.mark.slow
+def test_a_pod_that_cannot_end_itself_is_ended_from_here_and_stays_unverified(
+    pods: StandIn, user: User
+) -> None:
+    pods.control.set(**NO_WAY)
+    out, err = ended(smoke(user, TWO_PODS, *HALF_A_MINUTE), 17)
+    tried = marks(out)
+    assert tried["file"] == "✔"
+    assert tried["ends itself"] == "✘"
+    assert tried["controller"] == "✔"
+    assert "v2 delete refused (403)" in out
+    assert err.splitlines()[0] == "error: the pod did not end itself"
+    assert err.splitlines()[1].startswith("  try: ")
+    assert pods.control.live() == []
+    (run,) = runs(user)
+    assert run.generation is not None
+    assert pods.control.pod(run.generation.pod_name).ended_by == "api"
+    assert verified(user) == {"prepaid"}
+    assert not exposure_of(traits_of("runpod"), user.ledger().verified, time.time()).enough
+
+
+@needs_pods
+@pytest.mark.slow
+def test_killed_in_the_middle_the_next_command_ends_what_cannot_end_itself(
+    pods: StandIn, user: User
+) -> None:
+    pods.control.set(**NO_WAY)
+    process = smoke(user, TWO_PODS, *HALF_A_MINUTE)
+    until(lambda: bool(runs(user)) and runs(user)[-1].result is not None, within_s=60)
+    process.kill()
+    process.communicate()
+    assert len(pods.control.live()) == 1
+
+    def looked() -> bool:
+        user.run("status")
+        return not pods.control.live()
+
+    until(looked, within_s=120, what="status ends it at its hard stop")
+    (run,) = runs(user)
+    assert verified(user) == set()
+    assert run.reserved <= run.cap
+
+
+@needs_pods
+@pytest.mark.slow
+def test_ctrl_c_ends_the_pod_at_once(pods: StandIn, user: User) -> None:
+    process = smoke(user, TWO_PODS, "--minutes", "5", "-y")
+    until(lambda: bool(runs(user)) and runs(user)[-1].result is not None, within_s=90)
+    process.send_signal(signal.SIGINT)
+    ended(process, 130)
+    until(lambda: not pods.control.live(), within_s=20)
+    assert verified(user) == set()
+
+
+@needs_pods
+@pytest.mark.slow
+def test_hardware_that_was_not_rented_is_told_and_the_pod_still_ends(
+    pods: StandIn, user: User
+) -> None:
+    pods.control.set(fewer_gpus=1)
+    out, err = ended(smoke(user, TWO_PODS, *HALF_A_MINUTE), 11)
+    assert marks(out)["hardware"] == "✘"
+    assert "hardware" in err
+    assert marks(out)["ends itself"] == "✔"
+    assert pods.control.live() == []
+
+
+def test_too_little_money_says_how_much_is_needed(paper: StandIn, user: User) -> None:
+    err = user.refused("smoke", "--max-usd", "0.01", "-y", code=4)
+    assert "1xRTX3090" in err
+    assert "--max-usd 0.0" in err or "--max-usd 0.1" in err
+    assert paper.control.world.all_pods() == []
+
+
+def test_a_cap_of_the_ledger_holds_for_a_smoke_run_too(paper: StandIn, user: User) -> None:
+    user.run("budget", "set", "month", "0.01")
+    err = user.fails("smoke", "--max-usd", "1", "-y", code=4)
+    assert "month" in err
+    assert paper.control.world.all_pods() == []
+    assert runs(user) == []
+
+
+@pytest.mark.parametrize(("key", "code"), [("rpa_SOMEBODY0ELSE", 15), ("", 15)])
+def test_a_key_that_is_wrong_or_missing_rents_nothing(
+    paper: StandIn, user: User, key: str, code: int
+) -> None:
+    user.environment["RUNPOD_API_KEY"] = key
+    user.refused("smoke", "--max-usd", "1", "-y", code=code)
+    assert paper.control.world.all_pods() == []
+
+
+def test_no_stock_anywhere_is_told_before_anything_is_reserved(paper: StandIn, user: User) -> None:
+    paper.control.set(no_capacity=["*"])
+    assert "no single GPU in stock" in user.fails("smoke", "--max-usd", "1", "-y", code=11)
+    assert runs(user) == []
+
+
+def test_offers_that_all_refuse_are_tried_in_turn_and_nothing_is_held(
+    paper: StandIn, user: User
+) -> None:
+    paper.control.set(forbidden_gpus=[gpu.id for gpu in GPUS])
+    out, err = ended(smoke(user, "1", "-y"), 11)
+    assert marks(out)["rent"] == "✘"
+    assert err.startswith("error: nothing could be rented: ")
+    (run,) = runs(user)
+    assert not run.live
+    assert len(run.generations) == 6
+    assert float(run.reserved) == 0.0
+    assert paper.control.world.all_pods() == []
+
+
+def test_an_empty_balance_rents_nothing(paper: StandIn, user: User) -> None:
+    paper.control.set_balance(0.0)
+    user.fails("smoke", "--max-usd", "1", "-y", code=14)
+    assert paper.control.world.all_pods() == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--provider", "local", "--max-usd", "1"),
+        ("--provider", "nowhere", "--max-usd", "1"),
+        ("--max-usd", "much"),
+        ("--max-usd", "-1"),
+        ("--max-usd", "1", "--minutes", "0.01"),
+        ("--max-usd", "1", "--minutes", "nan"),
+        ("--max-usd", "1", "--minutes", "600"),
+        (),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(user: User, words: tuple[str, ...]) -> None:
+    user.refused("smoke", *words, code=2)
+
+
+def test_nobody_to_ask_rents_nothing(paper: StandIn, user: User) -> None:
+    user.refused("smoke", "--max-usd", "1", code=2)
+    assert paper.control.world.all_pods() == []

@@ -1,0 +1,58 @@
+"""``trmcloud volumes`` against RunPod's stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_smoke import as_user_of
+from tests.e2e.user import User
+from tests.standins.runpod.client import Client
+from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.standin import StandIn
+
+
+@pytest.fixture
+def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
+    with judged(tmp_path / "runpod", real_pods=False) as one:
+        as_user_of(one, user)
+        user.run("budget", "set", "month", "10")  # makes the ledger
+        yield one
+
+
+def made(standin: StandIn, name: str, size: int = 100, place: str = "EU-RO-1") -> str:
+    body = {"name": name, "size": size, "dataCenter": place}
+    volume: str = Client(standin)("POST", "/v2/network-volumes", body).data["id"]
+    return volume
+
+
+def test_only_volumes_of_this_ledger_are_shown_and_priced(paper: StandIn, user: User) -> None:
+    assert "no network volumes" in user.run("volumes")
+    made(paper, "somebody-elses")
+    mine = made(paper, f"trmc-{user.ledger().ledger_id}-EU-RO-1")
+    (row,) = user.json("volumes", "--json")
+    assert (row["id"], row["size_gb"], row["data_centre"]) == (mine, 100, "EU-RO-1")
+    assert row["usd_per_month"] == pytest.approx(7.0)
+    assert row["usd_per_day"] == pytest.approx(7.0 * 24 / 730, rel=1e-3)
+    out = user.run("volumes")
+    assert mine in out
+    assert "$7.00 a month" in out
+
+
+def test_deleting_asks_and_spares_what_is_not_ours(paper: StandIn, user: User) -> None:
+    theirs = made(paper, "somebody-elses")
+    mine = made(paper, f"trmc-{user.ledger().ledger_id}-EU-RO-1")
+    user.refused("volumes", "delete", mine, code=2)  # nobody to ask
+    user.refused("volumes", "delete", theirs, "-y", code=3)
+    user.refused("volumes", "delete", "../pods", "-y", code=3)
+    assert len(user.json("volumes", "--json")) == 1
+    assert mine in user.run("volumes", "delete", mine, "-y")
+    assert user.json("volumes", "--json") == []
+    left = Client(paper)("GET", "/v2/network-volumes").data["networkVolumes"]
+    assert [volume["id"] for volume in left] == [theirs]
+
+
+def test_without_a_key_it_says_so(user: User) -> None:
+    user.refused("volumes", code=15)

@@ -1,0 +1,215 @@
+"""What would end a run's pod, layer by layer, and what could be spent beyond its cap if not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from trmcloud.app.drive import is_driven
+from trmcloud.app.reap import GuardVisit, last_visit
+from trmcloud.app.world import World
+from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.errors import ProviderError
+from trmcloud.core.events import LayerVerified
+from trmcloud.core.exposure import VERIFIED_FOR_S
+from trmcloud.core.hardware import LOCAL
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.observation import PodSeen
+from trmcloud.core.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.providers import ProviderTraits, traits_of
+from trmcloud.core.run_state import RunState
+
+VERIFIED, ARMED, SILENT, ABSENT = "verified", "armed", "silent", "absent"
+WORKING = (VERIFIED, ARMED)
+_TRAINER_SILENCE_S = 60.0
+_MISSED_VISITS = 3
+"""A guard that has missed this many of its visits is not counted on."""
+_LIMITS = {
+    "prepaid": "the account's balance ends everything, unless auto-reload refills it",
+    "autostop": "the provider's own autostop",
+    "shutdown": "shutting down terminates the machine",
+    "guard-elsewhere": "the reaper on another machine",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One kill layer. ``state``: verified (seen to work for this account), armed (there, by its
+    own word), silent (it was there), absent. ``heard_at`` is its last sign of life, epoch s."""
+
+    name: str
+    state: str
+    detail: str
+    heard_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Overshoot:
+    """What could be spent beyond the cap if all failed that may: ``amount`` is None where nothing
+    bounds it but time."""
+
+    amount: Usd | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Guards:
+    """How a run is guarded now. ``layers`` is empty for a run that has no pod."""
+
+    layers: tuple[Layer, ...]
+    overshoot: Overshoot
+    beat: Heartbeat | None
+
+
+def guards_of(world: World, run: RunState) -> Guards:
+    """Look at one run: its files, its pod, the guard's note, and the ledger's record of layers."""
+    beats = [world.files.heartbeat(run.run_id, p) for p in world.files.phases(run.run_id)]
+    beat = max((b for b in beats if b is not None), key=lambda b: b.at, default=None)
+    generation = run.generation
+    if not run.live or generation is None or not generation.open:
+        return Guards((), Overshoot(ZERO, str(ZERO)), beat)
+    now = world.wall()
+    traits = traits_of(generation.provider)
+    report = world.links[generation.provider].report(generation.pod_name)
+    pod = _pod(world, run)
+    driven = is_driven(world, world.ledger.driver(run.run_id))
+    visit = last_visit(world)
+    seen = {
+        "trainer": _heart("trainer", beat.at if beat else None, now, _TRAINER_SILENCE_S,
+                          "lands by itself at the soft stop"),
+        "agent": _heart("agent", report.at if report else None, now, traits.silence_s,
+                        "ends the pod at the hard stop"),
+        "guardian": _guardian(traits, pod, report, now),
+        "controller": Layer("controller", ARMED, "a command is driving the run") if driven else
+        Layer("controller", ABSENT, "nobody drives it now; any trmcloud command settles it"),
+        "reap": _reaper(visit, generation.provider, now),
+    }  # fmt: skip
+    names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
+    known = _verified(world, traits, now)
+    layers = []
+    for name in names:
+        layer = seen.get(name) or Layer(name, ABSENT, _LIMITS.get(name, ""))
+        if name == "guard-elsewhere":
+            layer = _elsewhere(world, visit, generation.provider, now)
+        layers.append(_with_record(layer, known.get(name), heard=name in seen))
+    if not traits.rented:
+        layers.append(Layer("provider limit", ABSENT, "this machine has none"))
+    overshoot = _overshoot(run, traits, {x.name: x for x in layers}, pod, visit)
+    return Guards(tuple(layers), overshoot, beat)
+
+
+def _with_record(layer: Layer, record: str | None, *, heard: bool) -> Layer:
+    """What the account's record adds: nothing to one that should be heard of and is not."""
+    if record is None or (heard and layer.state not in WORKING):
+        return layer
+    detail = f"{layer.detail}; {record}" if layer.detail else record
+    return Layer(layer.name, VERIFIED, detail, layer.heard_at)
+
+
+def _verified(world: World, traits: ProviderTraits, now: float) -> dict[str, str]:
+    """Layer → when and how it was seen to work for the account, not too long ago."""
+    found: dict[str, str] = {}
+    for record in world.ledger.records(""):
+        event = record.event
+        if isinstance(event, LayerVerified) and event.provider == traits.name:
+            found.pop(event.layer, None)
+            if now - record.at <= VERIFIED_FOR_S:
+                day = time.strftime("%Y-%m-%d", time.gmtime(record.at))
+                found[event.layer] = f"seen to work {day}: {event.how}"
+    return found
+
+
+def _heart(name: str, at: float | None, now: float, patience_s: float, detail: str) -> Layer:
+    if at is None:
+        return Layer(name, ABSENT, "not heard of yet")
+    age_s = max(0.0, now - at)
+    state = ARMED if age_s <= patience_s else SILENT
+    return Layer(name, state, f"{detail}; ♥ {age_s:.0f} s ago", at)
+
+
+def _guardian(
+    traits: ProviderTraits, pod: Maybe[PodSeen | None], report: AgentReport | None, now: float
+) -> Layer:
+    """On this machine it is the pod; on a rented one it is what keeps the agent alive."""
+    detail = "kills everything at the hard stop, and then the pod"
+    if not traits.rented:
+        there = isinstance(pod, Seen) and pod.value is not None and pod.value.status == "running"
+        return Layer("guardian", ARMED if there else ABSENT, "kills everything at the hard stop")
+    return _heart("guardian", report.at if report else None, now, traits.silence_s, detail)
+
+
+def _reaper(visit: GuardVisit | None, provider: str, now: float) -> Layer:
+    if visit is None:
+        return Layer("reap", ABSENT, "no timer here: trmcloud guard install")
+    age_s = max(0.0, now - visit.at)
+    detail = f"the guard on {visit.machine} came by {age_s / 60:.0f} min ago"
+    if provider != LOCAL and provider not in visit.reached:
+        return Layer("reap", SILENT, f"{detail} and could not reach {provider}", visit.at)
+    return Layer("reap", ARMED if _is_due(visit, now) else SILENT, detail, visit.at)
+
+
+def _elsewhere(world: World, visit: GuardVisit | None, provider: str, now: float) -> Layer:
+    name = "guard-elsewhere"
+    if visit is None or visit.machine == machine_of(world):
+        return Layer(name, ABSENT, "no guard of another machine shares this home")
+    reaper = _reaper(visit, provider, now)
+    state = VERIFIED if reaper.state == ARMED else reaper.state
+    return Layer(name, state, reaper.detail, visit.at)
+
+
+def verified_layers(world: World, provider: str) -> dict[tuple[str, str], float]:
+    """(provider, layer) → when it was last seen to work, epoch s: what the ledger has on record,
+    and a guard on another machine for as long as it keeps coming by."""
+    known = dict(world.ledger.read().verified)
+    layer = _elsewhere(world, last_visit(world), provider, world.wall())
+    if layer.state == VERIFIED and layer.heard_at is not None:
+        known[(provider, layer.name)] = layer.heard_at
+    return known
+
+
+def _is_due(visit: GuardVisit, now: float) -> bool:
+    return now - visit.at <= _MISSED_VISITS * visit.every_s
+
+
+def machine_of(world: World) -> str:
+    """This machine's name."""
+    return world.who.host.partition(":")[0]
+
+
+def _overshoot(
+    run: RunState,
+    traits: ProviderTraits,
+    layers: dict[str, Layer],
+    pod: Maybe[PodSeen | None],
+    visit: GuardVisit | None,
+) -> Overshoot:
+    generation = run.generation
+    assert generation is not None
+    if isinstance(pod, Seen) and pod.value is None and generation.pod_id is not None:
+        return Overshoot(ZERO, f"{ZERO}: the pod is in no list any more")
+    working = {name for name, layer in layers.items() if layer.state in WORKING}
+    if not traits.rented and working & {"guardian", "agent"}:
+        return Overshoot(ZERO, f"{ZERO} (exposed: none)")
+    if layers["agent"].state == VERIFIED:
+        return Overshoot(ZERO, f"{ZERO}: the agent ends the pod, as it was seen to")
+    if visit is not None and working & {"reap", "guard-elsewhere"}:
+        amount = cost(generation.rate, visit.every_s)
+        return Overshoot(amount, f"{amount}, until the guard comes by again")
+    if "controller" in working:
+        return Overshoot(ZERO, f"{ZERO} while this controller lives")
+    text = f"{generation.rate}/h until a command runs here"
+    if "prepaid" in working:
+        text += ", at most what the account's balance holds"
+    return Overshoot(None, text)
+
+
+def _pod(world: World, run: RunState) -> Maybe[PodSeen | None]:
+    generation = run.generation
+    assert generation is not None
+    now = world.wall()
+    try:
+        pods = world.computes[generation.provider].list_pods()
+    except ProviderError as error:
+        return Unknown(now, str(error))
+    mine = [p for p in pods if p.name == generation.pod_name and p.status != "gone"]
+    return Seen(mine[0] if mine else None, now)
