@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
@@ -101,9 +102,11 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     assert billed <= float(TWO_PODS)
     assert verified(user) == {"agent", "prepaid"}
     assert exposure_of(traits_of("runpod"), user.ledger().verified, time.time()).enough
-    shown = user.run("status", first.run_id)
-    assert "agent" in shown
-    assert "verified" in shown
+    (shown,) = user.json("status", first.run_id, "--json")
+    layers = {layer["name"]: layer for layer in shown["kill_layers"]}
+    assert layers["prepaid"]["state"] == "verified"
+    assert "a balance of $100.00 on 20" in layers["prepaid"]["detail"]
+    assert layers["agent"]["state"] == "silent"  # it worked once, and is no more
 
 
 @needs_pods
@@ -112,7 +115,7 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     ("knobs", "way"),
     [
         ({**NO_WAY, "self_graphql": True, "runpodctl": "old"}, "runpodctl remove pod"),
-        ({**NO_WAY, "self_graphql": True, "runpodctl": "new"}, "runpodctl pod delete"),
+        ({**NO_WAY, "self_delete": True, "runpodctl": "new"}, "runpodctl pod delete"),
         ({**NO_WAY, "self_graphql": True, "runpodctl": "absent"}, "graphql podTerminate"),
         ({**NO_WAY, "self_action": True}, "v2 action terminate"),
         ({**NO_WAY, "self_delete": True, "runpodctl": "absent"}, "v2 delete"),
@@ -178,9 +181,36 @@ def test_killed_in_the_middle_the_next_command_ends_what_cannot_end_itself(
 
 @needs_pods
 @pytest.mark.slow
-def test_ctrl_c_ends_the_pod_at_once(pods: StandIn, user: User) -> None:
+def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
+    pods: StandIn, user: User
+) -> None:
     process = smoke(user, TWO_PODS, "--minutes", "5", "-y")
     until(lambda: bool(runs(user)) and runs(user)[-1].result is not None, within_s=90)
+    (run,) = runs(user)
+    (shown,) = user.json("status", run.run_id, "--json")
+    layers = {layer["name"]: layer for layer in shown["kill_layers"]}
+    states = {name: layer["state"] for name, layer in layers.items()}
+    assert states == {
+        "trainer": "absent",
+        "agent": "armed",
+        "guardian": "armed",
+        "controller": "armed",
+        "reap": "absent",
+        "prepaid": "absent",
+        "guard-elsewhere": "absent",
+    }
+    assert time.time() - layers["agent"]["heard_at"] < 30
+    assert shown["worst_overshoot_usd"] == 0.0
+    assert "while this controller lives" in shown["worst_overshoot"]
+
+    note = {"at": time.time(), "host": "a-server:1", "every_s": 300.0, "reached": ["runpod"]}
+    (user.home / "guard.json").write_text(json.dumps(note))
+    (shown,) = user.json("status", run.run_id, "--json")
+    states = {layer["name"]: layer["state"] for layer in shown["kill_layers"]}
+    assert states["reap"] == "armed"
+    assert states["guard-elsewhere"] == "verified"
+    assert shown["worst_overshoot_usd"] == pytest.approx(0.46 * 300 / 3600, rel=0.01)
+
     process.send_signal(signal.SIGINT)
     ended(process, 130)
     until(lambda: not pods.control.live(), within_s=20)

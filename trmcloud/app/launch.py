@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from trmcloud.app import smoke_plan
 from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import write_launch_note
 from trmcloud.app.layers import verified_layers
@@ -182,6 +183,11 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
         raise ConflictError(
             f"{run.run_id} has finished: there is nothing to resume",
             next_step="launch a new run; --from starts it from these weights",
+        )
+    if run.plan.get("recipe") == smoke_plan.RECIPE:
+        raise ConflictError(
+            f"{run.run_id} was a smoke run: there is nothing in it to go on with",
+            next_step="trmcloud smoke --provider runpod --max-usd 0.25",
         )
     if run.outcome is Outcome.GATE_FAILED:
         raise ConflictError(

@@ -77,9 +77,11 @@ def guards_of(world: World, run: RunState) -> Guards:
     seen = {
         "trainer": _heart("trainer", beat.at if beat else None, now, _TRAINER_SILENCE_S,
                           "lands by itself at the soft stop"),
-        "agent": _heart("agent", report.at if report else None, now, traits.silence_s,
-                        "ends the pod at the hard stop"),
-        "guardian": _guardian(traits, pod, report, now),
+        "agent": _pod_side("agent", report, generation.agent_at, now, traits,
+                           "ends the pod at the hard stop"),
+        "guardian": _guardian(pod) if not traits.rented else
+        _pod_side("guardian", report, generation.agent_at, now, traits,
+                  "starts a killed agent again; at the hard stop kills all and ends the pod"),
         "controller": Layer("controller", ARMED, "a command is driving the run") if driven else
         Layer("controller", ABSENT, "nobody drives it now; any trmcloud command settles it"),
         "reap": _reaper(visit, generation.provider, now),
@@ -127,15 +129,24 @@ def _heart(name: str, at: float | None, now: float, patience_s: float, detail: s
     return Layer(name, state, f"{detail}; ♥ {age_s:.0f} s ago", at)
 
 
-def _guardian(
-    traits: ProviderTraits, pod: Maybe[PodSeen | None], report: AgentReport | None, now: float
+def _pod_side(
+    name: str,
+    report: AgentReport | None,
+    first_at: float | None,
+    now: float,
+    traits: ProviderTraits,
+    detail: str,
 ) -> Layer:
-    """On this machine it is the pod; on a rented one it is what keeps the agent alive."""
-    detail = "kills everything at the hard stop, and then the pod"
-    if not traits.rented:
-        there = isinstance(pod, Seen) and pod.value is not None and pod.value.status == "running"
-        return Layer("guardian", ARMED if there else ABSENT, "kills everything at the hard stop")
-    return _heart("guardian", report.at if report else None, now, traits.silence_s, detail)
+    """What only the pod's own report tells of; ``first_at`` is when it was first heard."""
+    if report is None and first_at is not None:
+        return Layer(name, SILENT, "it was heard, and cannot be asked now", first_at)
+    return _heart(name, report.at if report else None, now, traits.silence_s, detail)
+
+
+def _guardian(pod: Maybe[PodSeen | None]) -> Layer:
+    """On this machine it is the pod."""
+    there = isinstance(pod, Seen) and pod.value is not None and pod.value.status == "running"
+    return Layer("guardian", ARMED if there else ABSENT, "kills everything at the hard stop")
 
 
 def _reaper(visit: GuardVisit | None, provider: str, now: float) -> Layer:

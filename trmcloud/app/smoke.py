@@ -381,8 +381,9 @@ class Smoke:
                 continue
             try:
                 compute.terminate(generation.pod_id or generation.pod_name)
+                self._say("cut short", None, f"told {generation.pod_name} to end")
             except ProviderError as error:
-                self._say("interrupted", False, f"{generation.pod_name} was not ended: {error}")
+                self._say("cut short", False, f"{generation.pod_name} was not ended: {error}")
         self._release()
 
     def _release(self) -> None:

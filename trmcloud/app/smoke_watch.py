@@ -109,15 +109,19 @@ def last_way(text: str) -> tuple[str, str]:
     try:
         rows = json.loads(text)["attempts"]
         attempts = [(_word(row["way"]), row.get("ok"), row.get("code")) for row in rows]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "", ""
     if not attempts:
         return "", ""
     # Rounds repeat: what each way came to the first time says enough.
     before: dict[str, str] = {}
-    for way, ok, code in attempts[:-1]:
+    last, answered, _ = attempts[-1]
+    refused = answered is False  # what it tried next was not read any more
+    for way, ok, code in attempts if refused else attempts[:-1]:
         before.setdefault(way, f"{way} {_outcome(ok, code)}")
-    return attempts[-1][0], ", ".join(list(before.values())[:_MOST_WAYS])
+    return f"what came after {last}" if refused else last, ", ".join(
+        list(before.values())[:_MOST_WAYS]
+    )
 
 
 def _word(value: Any) -> str:

@@ -104,3 +104,18 @@ def test_a_short_phase_has_a_pace_too() -> None:
     short = replace(LEASE, phases=(PhaseLease("fast", 0.0, 0.5, 1.0), LEASE.phases[1]))
     report = PhaseReport("fast", state="ended", outcome="finished", seconds={"training": 1.0})
     assert repriced_s(short, (report, EXTREME), "extreme") == 2000.0
+
+
+# -- nothing to train --------------------------------------------------------------------------
+
+
+def test_a_lease_without_phases_ends_once_the_machine_was_looked_at() -> None:
+    bare = replace(LEASE, phases=())
+    assert supervise(bare, (), view(waiting="checking")) == Wait()
+    assert supervise(bare, (), view(waiting="installing")) == EndPod("finished", "")
+    assert supervise(bare, (), view(waiting="files")) == EndPod("finished", "")
+    assert supervise(bare, (), view()) == EndPod("finished", "")
+    unfit = view(waiting="checking", refusal="1 GPU was rented, 0 found")
+    assert supervise(bare, (), unfit) == EndPod("unfit", "1 GPU was rented, 0 found")
+    late = view(waiting="checking", hard_left_s=0.0)
+    assert supervise(bare, (), late) == EndPod("killed", "the hard stop came")

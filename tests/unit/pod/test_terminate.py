@@ -162,6 +162,28 @@ def test_an_attempt_is_on_disk_before_it_is_made(tmp_path: Path) -> None:
     ]
 
 
+def test_each_attempt_can_be_read_for_a_moment_before_it_is_made(tmp_path: Path) -> None:
+    record = tmp_path / "termination.json"
+    made: list[str] = []
+    shown: list[tuple[str, bool]] = []
+
+    def way(name: str) -> Way:
+        def refuse() -> Answer:
+            made.append(name)
+            return Answer(403, "", False)
+
+        return Way(name, refuse)
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 2.0
+        last = json.loads(record.read_text())["attempts"][-1]
+        shown.append((last["way"], last["way"] in made or last["ok"] is not None))
+
+    Chain((way("a"), way("b")), record, "hard stop", sleep=sleep, shown_s=2.0).once()
+    assert made == ["a", "b"]
+    assert shown == [("a", False), ("b", False)]
+
+
 def test_redirects_do_not_carry_the_key_away(
     provider: Provider, environment: dict[str, str], tmp_path: Path
 ) -> None:
