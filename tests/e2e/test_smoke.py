@@ -272,6 +272,7 @@ def test_offers_that_all_refuse_are_tried_in_turn_and_nothing_is_held(
     assert len(run.generations) == 6
     assert float(run.reserved) == 0.0
     assert paper.control.world.all_pods() == []
+    assert "smoke run" in user.refused("resume", run.run_id, code=8)
 
 
 def test_an_empty_balance_rents_nothing(paper: StandIn, user: User) -> None:
