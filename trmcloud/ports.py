@@ -180,6 +180,18 @@ class Compute(Protocol):
 
 
 @runtime_checkable
+class Account(Protocol):
+    """A ``Compute`` with an account behind it, which may lack a key, a right or money."""
+
+    def require_account(self, rate: Usd) -> None:
+        """See, before anything is reserved, that it could rent for ``rate`` an hour.
+
+        Raises:
+            AuthError, PaymentRequired: it could not. ProviderError: it cannot be asked.
+        """
+
+
+@runtime_checkable
 class CrossListing(Protocol):
     """A ``Compute`` whose provider can be asked for its pods in a second way."""
 

@@ -51,3 +51,13 @@ def rented(tmp_path: Path) -> Iterator[RentedUser]:
         made = RentedUser(tmp_path, standin=standin, clock=clock)
         yield made
         made.end_everything()
+
+
+@pytest.fixture
+def renter(tmp_path: Path) -> Iterator[RentedUser]:
+    """A user of a RunPod whose pods are on paper: for what happens before one would run."""
+    clock = TestClock(tmp_path / "clock")
+    with judged(tmp_path / "runpod", clock=clock, real_pods=False) as standin:
+        made = RentedUser(tmp_path, standin=standin, clock=clock)
+        yield made
+        made.end_everything()

@@ -41,7 +41,7 @@ BILLED_AFTER_S = 400.0
 """More than RunPod's tick and the time for which a pod must be missed."""
 
 LAUNCH = ("launch", "1xRTX4090", "--recipe", "trm-tiny", "--phase", "fast", "-y")
-ACCEPT = ("--accept-exposure", "1")
+ACCEPT = ("--accept-exposure", "2")
 
 
 def why_not() -> str:

@@ -28,6 +28,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import Outcome, RunState
+from trmcloud.ports import Account
 
 _DISK_MARGIN_BYTES = 64 << 20
 
@@ -134,6 +135,16 @@ def check_exposure(world: World, plan: Plan, accepted: Usd | None) -> None:
         raise BudgetRefused(why, next_step=f"{smoke} verifies them; or {accept}")
 
 
+def check_account(world: World, provider: str, rate: Usd) -> None:
+    """
+    Raises:
+        ProviderError: nothing for ``rate`` an hour could be rented there now.
+    """
+    compute = world.computes.get(provider)
+    if isinstance(compute, Account):
+        compute.require_account(rate)
+
+
 def start(
     world: World, plan: Plan, *, data_dir: str, initial_weights: str = "", detached: bool = False
 ) -> RunDriver:
@@ -141,9 +152,13 @@ def start(
 
     Raises:
         BudgetRefused: some level lacks the money.
+        ProviderError: the provider's account does not allow it, or cannot be asked.
     """
     reconcile(world)
     check_launchable(world, plan)
+    provider = first_candidate(plan).provider
+    launchable = [plan.candidate(name) for name in plan.launchable]
+    check_account(world, provider, min(c.rate for c in launchable if c.provider == provider))
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
     names = [n for n in plan.launchable if plan.candidate(n).provider in world.computes]
@@ -208,6 +223,8 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
             f"{run.run_id} has spent {run.settled} of {run.cap}",
             next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
         )
+    if run.generation is not None:
+        check_account(world, run.generation.provider, rate)
     amount = left if rate else ZERO
     epoch = world.ledger.reopen_run(run.run_id, whole, amount, world.who, world.wall())
     return RunDriver(world, run.run_id, epoch)

@@ -86,6 +86,7 @@ def command(
     from trmcloud.cli import launch_steps, run_view
     from trmcloud.cli.plan_making import make_spec, parse_money
     from trmcloud.core.plan import Plan
+    from trmcloud.core.run_state import Outcome
     from trmcloud.wiring import build_world
 
     if as_json and not dry_run:
@@ -121,6 +122,10 @@ def command(
         world, plan, data_dir=data_dir, initial_weights=weights, detached=detach
     )
     code = run_view.carry(world, driver, detach=detach)
+    run = driver.run()
+    sold_out = any(action.failed_kind == "no_capacity" for action in run.actions.values())
+    if code == Outcome.NOT_STARTED.exit_code and sold_out:
+        print(f"  try: {launch_steps.next_best(world, plan)}")
     sys.exit(code)
 
 

@@ -48,6 +48,23 @@ def saved_plan(world: World, plan_id: str, data: str, *, dry_run: bool) -> tuple
     return plan, data_dir
 
 
+def next_best(world: World, plan: Plan) -> str:
+    """What to try where nothing of the plan's hardware could be rented: another plan, saved."""
+    from trmcloud.cli.plan_making import plan_for as make
+
+    refused = {candidate.sku for candidate in plan.candidates}
+    providers = tuple(name for name in world.computes if name != LOCAL)
+    anything = replace(plan.spec, hardware="", gpus=0, providers=providers)
+    wide = make(anything, save=False, home=world.home)
+    for offer in wide.candidates:
+        fits = offer.fits_memory and offer.within_budget and offer.provider in providers
+        if fits and offer.sku not in refused:
+            made = make(replace(anything, hardware=offer.hardware), home=world.home)
+            about = f"{offer.hardware}, {offer.rate}/h, about {offer.cost_p50}"
+            return f"trmcloud launch {made.id} ({about})"
+    return "trmcloud plan, with more budget or in other regions, or the same again later"
+
+
 def initial_weights(world: World, named: str) -> str:
     """The checkpoint folder that ``--from`` means: a folder, or a run's best checkpoint here.
 

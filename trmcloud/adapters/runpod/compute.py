@@ -20,8 +20,8 @@ from trmcloud.adapters.runpod.settings import IMAGE
 from trmcloud.adapters.runpod.sightings import Sightings
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import NotSupported, ProviderError
-from trmcloud.core.money import ZERO
+from trmcloud.core.errors import NotSupported, PaymentRequired, ProviderError
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.ports import PodKeys, PodRequest
 
@@ -156,6 +156,30 @@ class RunPodCompute:
 
     def account(self) -> Account:
         return self._graphql.account()
+
+    def require_account(self, rate: Usd) -> None:
+        """See ``ports.Account``. Money is looked at where the key may: a create is refused
+        without it all the same.
+
+        Raises:
+            AuthError, PaymentRequired, ProviderError
+        """
+        self._list(fresh=True)
+        try:
+            balance, spending, limit = self._graphql.account()
+        except ProviderError:
+            return
+        if balance is not None and balance < rate:
+            raise PaymentRequired(
+                f"the RunPod balance is {balance}: below an hour of {rate}, which RunPod asks for",
+                next_step="add credit: RunPod console → Billing",
+            )
+        if limit is not None and (spending or ZERO) + rate > limit:
+            raise PaymentRequired(
+                f"RunPod's spend limit is {limit}/h for the account, {spending or ZERO}/h are in "
+                f"use: {rate}/h more does not fit",
+                next_step="stop other pods, choose smaller hardware, or ask RunPod for more",
+            )
 
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
         """Where the pod's own SSH server is reached; None until RunPod has said so.
