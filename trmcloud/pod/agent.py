@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,19 @@ from typing import Any
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, from_json
+from trmcloud.core.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    CheckpointManifest,
+    from_json,
+)
 from trmcloud.pod import processes
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.mind import AgentMind, Trainer
 from trmcloud.pod.notes import read_notes
 from trmcloud.pod.prepare import Preparation
+from trmcloud.pod.tidy import make_room
 
 _TICK_S = 0.5
 _LINGER_S = 2.0
@@ -214,21 +220,19 @@ class _FilesAndProcesses(AnchorFile):
         return _WAITING[progress.state], ""
 
     def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
-        """Read anew every few seconds: manifests are small, and are written last."""
+        """Read anew every few seconds: manifests are small, and are written last. Where the disk
+        runs low, some of what was kept goes."""
         if now.boot - self._kept_boot >= _KEPT_EVERY_S:
             self._kept_boot = now.boot
-            self._kept = tuple(self._read_kept())
+            run_dir = self._root / contract.RUNS_DIR / self._run_id
+            manifests = _manifests(run_dir)
+            with contextlib.suppress(OSError):
+                if make_room(run_dir, manifests, self.log):
+                    manifests = _manifests(run_dir)
+            self._kept = tuple(
+                contract.Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb) for m in manifests
+            )
         return self._kept
-
-    def _read_kept(self) -> Iterator[contract.Kept]:
-        run_dir = self._root / contract.RUNS_DIR / self._run_id
-        for path in sorted(run_dir.glob(f"*/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")):
-            with contextlib.suppress(OSError, CheckpointError):
-                manifest = from_json(path.read_bytes()[: MAX_MANIFEST_BYTES + 1], str(path))
-                size = sum(file.size_bytes for file in manifest.files)
-                yield contract.Kept(
-                    manifest.phase, manifest.step, manifest.sha256, size, manifest.val_bpb
-                )
 
     def guarded(self) -> bool:
         return os.getppid() == self._guardian
@@ -244,6 +248,14 @@ class _FilesAndProcesses(AnchorFile):
 
     def _phase_dir(self, phase: str) -> Path:
         return self._root / contract.RUNS_DIR / self._run_id / phase
+
+
+def _manifests(run_dir: Path) -> list[CheckpointManifest]:
+    found = []
+    for path in sorted(run_dir.glob(f"*/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")):
+        with contextlib.suppress(OSError, CheckpointError):
+            found.append(from_json(path.read_bytes()[: MAX_MANIFEST_BYTES + 1], str(path)))
+    return found
 
 
 def main() -> None:

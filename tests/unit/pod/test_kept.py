@@ -9,6 +9,7 @@ from tests.unit.pod.conftest import a_lease
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
+from trmcloud.pod import tidy
 from trmcloud.pod.agent import _FilesAndProcesses
 from trmcloud.pod.files import write_atomic
 
@@ -70,3 +71,51 @@ def test_what_was_saved_last_is_told_with_the_trainer_s_end(tmp_path: Path) -> N
     assert steps(pod.kept(at(10.5))) == [20]  # not read at every tick
     pod.write_trainer(None)
     assert steps(pod.kept(at(10.5))) == [20, 40]
+
+
+def read(folder: Path) -> mf.CheckpointManifest:
+    return mf.from_json((folder / mf.MANIFEST_NAME).read_text(), str(folder))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def dropped(free: int, *saved: tuple[int, float], root: Path) -> list[tuple[int, bool]]:
+    """(step, whether all of it goes) for checkpoints of 2,000 bytes each."""
+    manifests = [read(save(root, step, bpb)) for step, bpb in saved]
+    drops = tidy.what_to_drop(manifests, free)
+    return [(drop.manifest.step, not drop.names) for drop in drops]
+
+
+SAVED = ((20, 1.0), (40, 3.0), (60, 2.5), (80, 2.0))
+"""20 is the best, 80 the latest; one best is kept."""
+
+
+def test_nothing_goes_while_two_more_fit(tmp_path: Path) -> None:
+    assert dropped(4000, *SAVED, root=tmp_path) == []
+
+
+def test_optimizers_go_first_the_oldest_first_and_only_as_many_as_needed(tmp_path: Path) -> None:
+    assert dropped(2500, *SAVED, root=tmp_path) == [(20, False), (40, False)]
+
+
+def test_then_whole_checkpoints_but_never_the_best_nor_the_latest(tmp_path: Path) -> None:
+    optimizers = [(20, False), (40, False), (60, False)]
+    assert dropped(500, *SAVED, root=tmp_path) == [*optimizers, (40, True)]
+
+
+def test_a_disk_that_runs_low_is_tidied_and_every_manifest_stays_true(tmp_path: Path) -> None:
+    folders = [save(tmp_path, step, bpb, size=25 * step) for step, bpb in SAVED]
+    said: list[str] = []
+    run_dir = tmp_path / contract.RUNS_DIR / "r1"
+    assert tidy.make_room(run_dir, [read(folder) for folder in folders], said.append, 0)
+    assert [folder.exists() for folder in folders] == [True, False, False, True]
+    assert names_in(folders[0]) == ["manifest.json", "weights.safetensors"]
+    assert [file.kind for file in read(folders[0]).files] == ["weights"]
+    assert "optimizer.safetensors" in names_in(folders[3])
+    assert len(said) == 5
+    left = [read(folders[0]), read(folders[3])]
+    assert not tidy.make_room(run_dir, left, said.append, 0)  # there is nothing left to drop
+    pod = body(tmp_path)
+    assert [(kept.step, kept.size_bytes) for kept in pod.kept(at(10.0))] == [(20, 500), (80, 4000)]
