@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -276,6 +277,22 @@ class DeletingLink(Protocol):
 
         Raises:
             LinkError: it could not be deleted, or the pod is out of reach.
+        """
+
+
+@runtime_checkable
+class BoardLink(Protocol):
+    """A ``PodLink`` through which TensorBoard can be seen that runs beside the trainer."""
+
+    def tensorboard(
+        self, pod_name: str, local_port: int
+    ) -> AbstractContextManager[Callable[[], bool]]:
+        """TensorBoard on the pod, at 127.0.0.1:``local_port`` here until the block ends.
+
+        Gives a question to be asked every few seconds: whether it runs still.
+
+        Raises:
+            LinkError: there is none on the pod, or it is out of reach.
         """
 
 

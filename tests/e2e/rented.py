@@ -23,11 +23,25 @@ LAUNCH = (
 )
 
 
+#: TensorBoard's command line over a plain server of files.
+BOARD = """import argparse, functools, http.server
+parser = argparse.ArgumentParser()
+for name in ("--logdir", "--host", "--port"):
+    parser.add_argument(name, required=True)
+if __name__ == "__main__":
+    given = parser.parse_args()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=given.logdir)
+    http.server.ThreadingHTTPServer((given.host, int(given.port)), handler).serve_forever()
+"""
+
+
 def image(folder: Path) -> Path:
     """What RunPod's image has and this machine's own Python lacks: a torch (the stand-in
-    trainer's), and word of the packages that are not to be installed again."""
+    trainer's), a board, and word of the packages that are not to be installed again."""
     site = folder / "site"
     shutil.copytree(STANDIN / "torch", site / "torch")
+    (site / "tensorboard").mkdir()
+    (site / "tensorboard" / "main.py").write_text(BOARD)
     for package in packages.read_list(packages.LIST.read_text()):
         about = site / f"{package.name.replace('-', '_')}-{package.pin}.dist-info"
         about.mkdir()

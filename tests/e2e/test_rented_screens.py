@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +85,14 @@ def files_on_pod(standin: StandIn, run: RunState) -> Path:
 
 def steps_in(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("checkpoints/*/manifest.json"))
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
@@ -199,6 +210,38 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     assert "a second line" in user.run("logs")
     err = user.fails("fetch-best", "--step", "7", code=3)
     assert "no checkpoint at step 7 here: its pod is gone" in err
+
+
+def test_the_board_of_a_rented_run_is_seen_on_loopback(user: User, runpod: StandIn) -> None:
+    user.run(*LAUNCH, *LONG, *ALONE)
+    run = user.only_run()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        taken = user.fails("tensorboard", run.run_id, "--port", str(port), code=2)
+        assert f"port {port} is in use on this machine" in taken
+    url = f"http://127.0.0.1:{port}"
+    board = Watched(user, "tensorboard", run.run_id, "--port", str(port))
+    try:
+        board.says(url)
+        with urllib.request.urlopen(f"{url}/fast/heartbeat.json", timeout=20) as answer:
+            assert json.load(answer)["run_id"] == run.run_id
+        runpod.control.cut(pod_of(run))
+        until(lambda: answers(f"{url}/fast/heartbeat.json"), what="it is connected anew")
+        board.process.send_signal(signal.SIGINT)
+        assert board.ends() == 130
+        assert not answers(url)
+        count = "pgrep -fc 'tensorboard[.]main' || true"
+        assert runpod.control.inside(pod_of(run), count).strip() == "0"
+        again = Watched(user, "tensorboard", run.run_id, "--port", str(port))
+        again.says(url)
+        runpod.control.end(pod_of(run))
+        assert again.ends() == 0
+        assert "its pod is gone" in again.said
+    finally:
+        board.process.kill()
+    err = user.fails("tensorboard", run.run_id, code=3)
+    assert "were on its pod, which is gone" in err
 
 
 def test_fetch_best_of_a_dead_pod_that_gave_nothing(user: User, runpod: StandIn) -> None:

@@ -13,15 +13,16 @@ _TRIES = 5
 
 
 @contextlib.contextmanager
-def forward(connection: SshConnection, remote_port: int) -> Iterator[int]:
-    """The local port, bound to 127.0.0.1, that leads to the pod's ``remote_port`` meanwhile.
+def forward(connection: SshConnection, remote_port: int, *, local_port: int = 0) -> Iterator[int]:
+    """The local port, bound to 127.0.0.1, that leads to the pod's ``remote_port`` meanwhile;
+    a free one where ``local_port`` is 0.
 
     Raises:
         LinkError: the pod is out of reach, or does not forward.
     """
     connection.connect()
     for _ in range(_TRIES):
-        port = _free_port()
+        port = local_port or _free_port()
         way = f"127.0.0.1:{port}:127.0.0.1:{remote_port}"
         answer = connection.control("forward", "-L", way)
         if answer.code == 0:

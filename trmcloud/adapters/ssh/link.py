@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trmcloud.adapters.ssh.board import board
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.follow import follow
 from trmcloud.adapters.ssh.forward import forward
@@ -130,6 +131,22 @@ class SshPodLink:
             f"cat {path} 2>/dev/null", timeout_s=_READ_TIMEOUT_S, again=False
         )
         return answer.out.decode("utf-8", "replace")
+
+    @contextmanager
+    def tensorboard(self, pod_name: str, local_port: int) -> Iterator[Callable[[], bool]]:
+        """As the port says."""
+        report = self.report(pod_name)
+        if report is None:
+            raise Dropped("the pod does not answer now", where=pod_name)
+        logdir = f"{self._root}/{contract.RUNS_DIR}/{self._run_of(pod_name)}"
+        with board(
+            self._connection(pod_name),
+            agent_pid=report.pid,
+            pod_dir=self._pod_folder(pod_name),
+            logdir=logdir,
+            local_port=local_port,
+        ) as runs:
+            yield runs
 
     def connection(self, pod_name: str) -> SshConnection:
         """For words that the link has none of its own for."""
