@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.runpod_user import LAUNCH, RentedUser
 from tests.e2e.user import User, until
 from tests.standins.runpod.catalog import GPUS
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.exposure import exposure_of
+from trmcloud.core.money import ZERO
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import RunState
 
@@ -157,26 +159,51 @@ def test_a_pod_that_cannot_end_itself_is_ended_from_here_and_stays_unverified(
     assert not exposure_of(traits_of("runpod"), user.ledger().verified, time.time()).enough
 
 
-@needs_pods
 @pytest.mark.slow
-def test_killed_in_the_middle_the_next_command_ends_what_cannot_end_itself(
-    pods: StandIn, user: User
-) -> None:
-    pods.control.set(**NO_WAY)
-    process = smoke(user, TWO_PODS, *HALF_A_MINUTE)
-    until(lambda: bool(runs(user)) and runs(user)[-1].result is not None, within_s=60)
+def test_killed_in_the_middle_the_next_command_ends_and_settles_it(rented: RentedUser) -> None:
+    """Though the pod cannot end itself."""
+    rented.standin.control.set(**NO_WAY)
+    process = smoke(rented, TWO_PODS, *HALF_A_MINUTE)
+    until(lambda: bool(runs(rented)) and runs(rented)[-1].result is not None, within_s=60)
     process.kill()
     process.communicate()
-    assert len(pods.control.live()) == 1
+    assert len(rented.live()) == 1
 
     def looked() -> bool:
-        user.run("status")
-        return not pods.control.live()
+        rented.run("status")
+        return not rented.live()
 
     until(looked, within_s=120, what="status ends it at its hard stop")
-    (run,) = runs(user)
-    assert verified(user) == set()
-    assert run.reserved <= run.cap
+    run = rented.close_books()
+    assert ZERO < run.settled <= run.cap
+    assert float(run.settled) >= rented.billed() - 1e-6
+    assert run.reserved == ZERO
+    assert verified(rented) == set()
+
+
+@pytest.mark.slow
+def test_after_a_smoke_run_a_launch_needs_no_word_and_its_own_books_close(
+    rented: RentedUser,
+) -> None:
+    launch = (*LAUNCH, "--steps", "4", "--budget", "0.30", *rented.data)
+    assert "trmcloud smoke --provider runpod" in rented.fails(*launch, code=4)
+    ended(smoke(rented, TWO_PODS, *HALF_A_MINUTE), 0)
+    rented.run("status")
+    for _ in range(8):
+        if not any(run.live for run in runs(rented)):
+            break
+        rented.clock.advance(1800.0)
+        rented.run("status")
+    first, second = runs(rented)
+    assert not first.live
+    assert not second.live
+    settled = first.settled + second.settled
+    assert float(settled) >= rented.billed() - 1e-6
+    assert float(settled) <= float(TWO_PODS)
+    process = rented.start(*launch)
+    until(lambda: len(runs(rented)) == 3 and bool(rented.live()), within_s=60, what="rented")
+    process.kill()
+    process.communicate()
 
 
 @needs_pods
