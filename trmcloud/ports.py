@@ -74,7 +74,16 @@ class Ledger(Protocol):
             ConflictError: the run exists.
         """
 
-    def reopen_run(self, run_id: str, cap: Usd, amount: Usd, who: ControllerId, at: float) -> int:
+    def reopen_run(
+        self,
+        run_id: str,
+        cap: Usd,
+        amount: Usd,
+        who: ControllerId,
+        at: float,
+        *,
+        errand: Mapping[str, Any] | None = None,
+    ) -> int:
         """Likewise for a closed run that goes on: ``Reopened`` and ``Reserved``."""
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:

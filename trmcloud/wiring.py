@@ -233,6 +233,16 @@ def _runpod_ground(pods: RunPodPods) -> Ground:
     )
 
 
+def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
+    """What can be rented now for minutes, and the USD/h of such a pod's own disks.
+
+    Raises:
+        AuthError: there is no key.
+    """
+    _, ground = build_smoke("runpod")
+    return ground.offers(now), ground.disk_rate
+
+
 def trainer_package() -> Path:
     """The ``model`` package that trains: the user's own, or the bundled one."""
     own = os.environ.get(ENV_TRAINER)

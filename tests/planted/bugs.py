@@ -185,7 +185,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("an open generation is closed once its agent is up", RUN,
         "return self.not_made is None and self.ended_at is None", "return self.not_made is None and self.agent_at is None", timing=True),
     Bug("closing keeps the reservation", RUN,
-        "return replace(run, outcome=outcome, message=message, reserved=ZERO)", "return replace(run, outcome=outcome, message=message)"),
+        "message=message, reserved=ZERO, errand=None", "message=message, errand=None"),
     # -- the loop ---------------------------------------------------------------------------
     Bug("intent after create", DRIVE,
         "        self._append(ev.ActionStarted(action.id, action.verb))\n        try:",

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.adapters.ledger_file import LedgerFile
 from trmcloud.adapters.ledger_records import LedgerRecords, Verified, damaged
@@ -68,11 +68,20 @@ class SqliteLedger:
             write.add(run_id, epoch, (planned, ev.Reserved(amount)), at)
         return epoch
 
-    def reopen_run(self, run_id: str, cap: Usd, amount: Usd, who: ControllerId, at: float) -> int:
+    def reopen_run(
+        self,
+        run_id: str,
+        cap: Usd,
+        amount: Usd,
+        who: ControllerId,
+        at: float,
+        *,
+        errand: Mapping[str, Any] | None = None,
+    ) -> int:
         with self._writing() as write:
             bookkeeping.require_closed(write.state, run_id)
             epoch = write.drive(run_id, who, at)
-            write.add(run_id, epoch, (ev.Reopened(cap), ev.Reserved(amount)), at)
+            write.add(run_id, epoch, (ev.Reopened(cap, errand), ev.Reserved(amount)), at)
         return epoch
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:

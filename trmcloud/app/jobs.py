@@ -17,7 +17,7 @@ from trmcloud.core.lease import make_lease, phases_to_run
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.run_state import Generation, RunState
-from trmcloud.core.safekeeping import is_pulled
+from trmcloud.core.safekeeping import is_held
 from trmcloud.pod.files import write_atomic
 from trmcloud.ports import PodRequest
 
@@ -95,7 +95,7 @@ def pod_request(
         granted_at=now,
         strict_gate=plan.spec.strict_gate,
         # One without phases is rented to be looked at: it stays until its hard stop.
-        hold=(is_pulled(plan, generation) and not run.detached) or not candidate.phases,
+        hold=is_held(run, plan, generation) or not candidate.phases,
     )
     return PodRequest(
         name=generation.pod_name,

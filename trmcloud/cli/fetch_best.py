@@ -22,6 +22,9 @@ def command(
     ] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
     step: Annotated[int | None, typer.Option(help="This step, not the best one.")] = None,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="Rent a machine for it without asking.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Copy the best checkpoint (lowest validation bits per byte), verifying every hash.
@@ -33,12 +36,13 @@ def command(
     from trmcloud.app import checkpoints, pod_checkpoints
     from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
+    from trmcloud.cli.fetch_errand import bring_from_volume
     from trmcloud.cli.text import bpb, losses
     from trmcloud.wiring import build_world
 
     world = build_world()
     reconcile(world)
-    state = find_run(world, run or None)
+    state = bring_from_volume(world, find_run(world, run or None), yes=yes)
     asked = pod_checkpoints.on_pod(world, state)
     there = pod_checkpoints.lacking_here(world, state, asked.manifests, weights_only=weights_only)
     if asked.silent:

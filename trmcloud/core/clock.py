@@ -38,7 +38,8 @@ class Anchor:
         allowed = max(0.0, min(self.deadline_at - self.seen.wall, self.most_s))
         by_wall = min(self.deadline_at - now.wall, allowed)
         if now.boot_id != self.seen.boot_id:
-            return by_wall
+            # A restart: what has passed since is known by the wall clock alone.
+            return min(by_wall, allowed - max(0.0, now.wall - self.seen.wall))
         return min(by_wall, allowed - (now.boot - self.seen.boot))
 
 

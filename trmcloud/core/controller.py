@@ -21,7 +21,7 @@ from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import CLEAN, AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
 from trmcloud.core.run_state import STAGE, ActionState, Generation, Outcome, RunState, State
-from trmcloud.core.safekeeping import is_pulled, pull_name, unsaved
+from trmcloud.core.safekeeping import is_held, is_pulled, pull_name, unsaved
 
 CREATE, LAND, TERMINATE, PULL = "create", "land", "terminate", "pull"
 LONG = frozenset({STAGE, PULL})
@@ -299,7 +299,7 @@ def _watch(
     errand = None
     if report is not None:
         errand = _errand(run, plan, generation, report, seen, now)
-    held = is_pulled(plan, generation) and not run.detached
+    held = is_held(run, plan, generation)
     owed = held and (report is None or bool(unsaved(run, report)))
     reason = _why_terminate(
         run, generation, traits, seen, report, landing_s, now, held=held, owed=owed
@@ -326,7 +326,7 @@ def _errand(
         sent_at = generation.staged_at
         if sent_at is None or report.at > sent_at + _RESTAGE_S:
             return _next_long(run, STAGE, STAGE, generation, "", seen, now)
-    if is_pulled(plan, generation):
+    if is_pulled(run, plan, generation):
         for kept in unsaved(run, report):
             name = f"{PULL}-{pull_name(kept)}"
             reason = f"{kept.phase}/{kept.step}"

@@ -165,9 +165,14 @@ class Closed:
 
 @dataclass(frozen=True)
 class Reopened:
-    """A closed run goes on, within ``cap`` for the whole of it."""
+    """A closed run goes on, within ``cap`` for the whole of it.
+
+    ``errand``: a candidate's JSON, for a machine that trains nothing and from which what an earlier
+    one left is brought home; the run keeps its outcome.
+    """
 
     cap: Usd
+    errand: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ _LEAST_READY_S = 900.0
 
 
 def phases_to_run(run: RunState, candidate: Candidate) -> tuple[PhasePlan, ...]:
-    """The candidate's phases that have not finished yet, in order."""
+    """The candidate's phases that have not finished yet, in order; none on an errand."""
     done = {name for name, account in run.phases.items() if account.outcome == "finished"}
     return tuple(phase for phase in candidate.phases if phase.name not in done)
 

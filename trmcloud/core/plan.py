@@ -146,7 +146,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "survives": plan.survives,
         "limits": dict(plan.limits),
         "offers_total": plan.offers_total,
-        "candidates": [_candidate_to_json(candidate) for candidate in plan.candidates],
+        "candidates": [candidate_to_json(candidate) for candidate in plan.candidates],
         "spec": plan.spec.to_json(),
     }
 
@@ -175,7 +175,8 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     )
 
 
-def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
+def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
+    """One of a plan's ``candidates``."""
     return {
         "id": candidate.id,
         "hardware": candidate.hardware,

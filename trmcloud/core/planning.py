@@ -36,6 +36,10 @@ FALLBACKS = 3
 """Candidates that a launch tries in order."""
 
 
+ANY_REGION = "any"
+"""Of an offer whose price is the same in all of its seller's data centres."""
+
+
 def make_plan(
     spec: RunSpec,
     recipe: Recipe,
@@ -127,19 +131,27 @@ def _matching(
         return [_own_offer(spec, local, now)]
     found = [
         offer
-        for offer in offers
+        for offer in _in_regions(offers, spec.regions)
         if (spec.spot or not offer.spot)
         and (spec.community or not offer.is_community)
         and (request is None or request.accepts(offer.sku, offer.gpus))
         and (not spec.gpus or offer.gpus == spec.gpus)
         and (not spec.providers or offer.provider in spec.providers)
-        and (not spec.regions or offer.region in spec.regions)
     ]
     if request is None and local is not None and not (spec.providers or spec.regions or spec.gpus):
         found.append(_own_offer(spec, local, now))
     if not found:
         raise NotFoundError(_nobody(spec, request), next_step=_nearby(spec, request, offers))
     return found
+
+
+def _in_regions(offers: Sequence[Offer], regions: tuple[str, ...]) -> list[Offer]:
+    """A price that holds anywhere at its seller holds in each of the regions asked for."""
+    if not regions:
+        return list(offers)
+    there = [offer for offer in offers if offer.region in regions]
+    anywhere = [offer for offer in offers if offer.region == ANY_REGION]
+    return there + [o._replace(region=name) for o in anywhere for name in regions]
 
 
 def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:

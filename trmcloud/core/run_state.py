@@ -201,6 +201,10 @@ class RunState:
     phases: Mapping[str, ev.PhaseEnded] = field(default_factory=dict)
     phase_accounts: tuple[ev.PhaseEnded, ...] = ()
     gates: Mapping[str, ev.GateJudged] = field(default_factory=dict)
+    errand: str | None = None
+    """The candidate that is rented only to bring checkpoints home; None while it trains."""
+    kept_outcome: Outcome | None = None
+    """What became of the training, while an errand is run."""
     pulled: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """(phase, step) → hash of each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
@@ -374,7 +378,11 @@ def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
     message = event.message or run.message
     outcome = _outcome(run, event.outcome)
-    return replace(run, outcome=outcome, message=message, reserved=ZERO)
+    if run.errand is not None:
+        outcome, message = run.kept_outcome or outcome, ""
+    return replace(
+        run, outcome=outcome, message=message, reserved=ZERO, errand=None, kept_outcome=None
+    )
 
 
 def _outcome(run: RunState, name: str) -> Outcome:
@@ -385,8 +393,16 @@ def _outcome(run: RunState, name: str) -> Outcome:
 
 
 def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
+    plan, errand = run.plan, None
+    if event.errand is not None:
+        errand = str(event.errand["id"])
+        candidates = [*plan.get("candidates", ()), event.errand]
+        plan = {**plan, "candidates": candidates, "launchable": [errand]}
     return replace(
         run,
+        plan=plan,
+        errand=errand,
+        kept_outcome=run.outcome if errand is not None else None,
         cap=event.cap,
         first_generation=len(run.generations) + 1,
         outcome=None,

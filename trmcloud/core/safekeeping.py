@@ -19,9 +19,17 @@ MOST_PULLS = 5
 it must not keep the pod alive for nothing."""
 
 
-def is_pulled(plan: Plan, generation: Generation) -> bool:
-    """Whether only what the controller copies survives the generation's pod."""
-    return generation.provider != LOCAL and not plan.spec.volume
+def is_pulled(run: RunState, plan: Plan, generation: Generation) -> bool:
+    """Whether the generation's pod stays until what it has was copied here by a controller."""
+    if generation.provider == LOCAL:
+        return False
+    return run.errand is not None or not plan.spec.volume
+
+
+def is_held(run: RunState, plan: Plan, generation: Generation) -> bool:
+    """Whether its agent leaves the end to a controller, which is expected to be there."""
+    attended = run.errand is not None or not run.detached
+    return attended and is_pulled(run, plan, generation)
 
 
 def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from trmcloud.core import bookkeeping
 from trmcloud.core import events as ev
@@ -39,9 +40,18 @@ class MemoryLedger:
         bookkeeping.require_new(self._state, run_id)
         return self._drive_with((planned, ev.Reserved(amount)), run_id, who, at)
 
-    def reopen_run(self, run_id: str, cap: Usd, amount: Usd, who: ControllerId, at: float) -> int:
+    def reopen_run(
+        self,
+        run_id: str,
+        cap: Usd,
+        amount: Usd,
+        who: ControllerId,
+        at: float,
+        *,
+        errand: Mapping[str, Any] | None = None,
+    ) -> int:
         bookkeeping.require_closed(self._state, run_id)
-        return self._drive_with((ev.Reopened(cap), ev.Reserved(amount)), run_id, who, at)
+        return self._drive_with((ev.Reopened(cap, errand), ev.Reserved(amount)), run_id, who, at)
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
         bookkeeping.require_run(self._state, run_id)

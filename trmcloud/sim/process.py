@@ -26,7 +26,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.core.run_state import RunState, State
-from trmcloud.core.safekeeping import is_pulled
+from trmcloud.core.safekeeping import is_held
 from trmcloud.ports import ControllerId, Driver
 from trmcloud.sim.account import SimCompute, SimLink
 from trmcloud.sim.hands import SimWorkers
@@ -216,9 +216,9 @@ class Process:
     def _is_held(self, run: RunState) -> bool:
         """Whether nothing but copies and the hard stop are waited for."""
         driver, generation = self.driver, run.generation
-        if driver is None or generation is None or run.state is not State.ENDING or run.detached:
+        if driver is None or generation is None or run.state is not State.ENDING:
             return False
-        return is_pulled(driver.plan(run), generation)
+        return is_held(run, driver.plan(run), generation)
 
     def _until_due(self, run: RunState, wait_s: float) -> float:
         generation = run.generation
@@ -294,11 +294,20 @@ class LedgerView:
         self._written("open", epoch, run_id)
         return epoch
 
-    def reopen_run(self, run_id: str, cap: Usd, amount: Usd, who: ControllerId, at: float) -> int:
+    def reopen_run(
+        self,
+        run_id: str,
+        cap: Usd,
+        amount: Usd,
+        who: ControllerId,
+        at: float,
+        *,
+        errand: Mapping[str, Any] | None = None,
+    ) -> int:
         self._process.cross("reopen.before")
         self._may_write()
-        epoch: int = self._ledger.reopen_run(run_id, cap, amount, who, at)
-        self._judged(run_id, (ev.Reopened(cap), ev.Reserved(amount)))
+        epoch: int = self._ledger.reopen_run(run_id, cap, amount, who, at, errand=errand)
+        self._judged(run_id, (ev.Reopened(cap, errand), ev.Reserved(amount)))
         self._written("reopen", epoch, run_id)
         return epoch
 

@@ -40,6 +40,13 @@ def test_after_a_reboot_only_the_wall_clock_is_left() -> None:
     assert DEADLINE.seconds_left(Instant(1030.0, 900.0, "b")) == 70.0
 
 
+def test_a_reboot_wins_no_time_where_the_setters_clock_was_ahead() -> None:
+    ahead = Anchor(deadline_at=5000.0, seen=SEEN, most_s=100.0)
+    assert ahead.seconds_left(Instant(1030.0, 80.0, "a")) == 70.0
+    assert ahead.seconds_left(Instant(1030.0, 2.0, "b")) == 70.0
+    assert ahead.seconds_left(Instant(900.0, 2.0, "b")) == 100.0, "set back, it wins none either"
+
+
 def test_a_deadline_that_had_passed_when_first_seen_stays_passed() -> None:
     late = Anchor(deadline_at=900.0, seen=SEEN)
     assert late.seconds_left(SEEN) == -100.0

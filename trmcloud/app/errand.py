@@ -1,0 +1,83 @@
+"""A machine rented for minutes, to bring checkpoints home from a network volume.
+
+The run is opened once more for it: same reservation, same names, same kill layers as for training.
+Its pod has nothing to train, and is held until what is best and what is latest are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.app.smoke_plan import make_smoke_plan
+from trmcloud.app.world import World
+from trmcloud.core.errors import ConflictError, NotFoundError
+from trmcloud.core.money import Usd
+from trmcloud.core.offers import Offer
+from trmcloud.core.plan import Candidate, candidate_to_json, plan_from_json
+from trmcloud.core.providers import traits_of
+from trmcloud.core.run_state import RunState
+
+_BOOT_S = 300.0
+"""What a pod may take to boot and answer, before anything is copied."""
+_SLOWEST_BYTES_PER_S = 4e6
+_LEAST_S = 900.0
+_ANYWHERE = ("", "any")
+
+
+def lies_on_volume(run: RunState) -> bool:
+    """Whether its checkpoints are on a network volume whose pod is gone."""
+    generation = run.generation
+    if generation is None or run.live or generation.up_at is None:
+        return False
+    plan = plan_from_json(run.plan)
+    return plan.spec.volume and run.errand is None
+
+
+def errand_for(
+    run: RunState, offers: Sequence[Offer], kept_bytes: int, disk_rate: Usd, now: float
+) -> Candidate:
+    """The cheapest machine in the volume's data centre, for as long as the copy may take.
+
+    Raises:
+        NoCapacity: nothing is offered there.
+    """
+    plan = plan_from_json(run.plan)
+    generation = run.generation
+    if generation is None:
+        raise NotFoundError(f"{run.run_id} never had a machine")
+    region = plan.candidate(generation.candidate_id).region
+    if region in _ANYWHERE:
+        region = plan.spec.regions[0] if plan.spec.regions else region
+    there = [
+        offer._replace(region=region) for offer in offers if offer.region in (region, *_ANYWHERE)
+    ]
+    hold_s = max(_LEAST_S, _BOOT_S + kept_bytes / _SLOWEST_BYTES_PER_S)
+    traits = traits_of(generation.provider)
+    made = make_smoke_plan(there, traits, Usd(1_000_000), hold_s, disk_rate, now)
+    number = 1 + sum(c.id.startswith("fetch") for c in plan.candidates)
+    return replace(made.candidates[0], id=f"fetch{number}")
+
+
+def start(world: World, run: RunState, candidate: Candidate) -> RunDriver:
+    """Reserve the errand's worst case and become the run's driver.
+
+    The run's own budget grows by it: asking for it was explicit.
+
+    Raises:
+        BudgetRefused: a level above the run lacks the money.
+        ConflictError: the run is live.
+    """
+    reconcile(world)
+    run = world.ledger.read().runs[run.run_id]
+    if run.live:
+        raise ConflictError(
+            f"{run.run_id} is {run.state.value}", next_step=f"trmcloud status {run.run_id}"
+        )
+    amount = candidate.worst_case
+    cap = max(run.cap, run.settled + amount)
+    epoch = world.ledger.reopen_run(
+        run.run_id, cap, amount, world.who, world.wall(), errand=candidate_to_json(candidate)
+    )
+    return RunDriver(world, run.run_id, epoch)

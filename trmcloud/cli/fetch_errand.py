@@ -1,0 +1,59 @@
+"""Checkpoints that lie on a network volume: a machine is rented for minutes to bring them here."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from trmcloud.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from trmcloud.app.world import World
+    from trmcloud.core.run_state import RunState
+
+
+def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
+    """The run once its best and latest checkpoints are here; itself where they are already.
+
+    Raises:
+        UsageError: it costs money, and nobody is there to agree.
+    """
+    from trmcloud.app import errand
+    from trmcloud.cli.run_bar import RunBar
+    from trmcloud.cli.text import duration
+    from trmcloud.core.money import Usd
+    from trmcloud.wiring import offers_for_errand
+
+    if not errand.lies_on_volume(run) or world.files.manifests(run.run_id):
+        return run
+    offers, disk_rate = offers_for_errand(world.wall())
+    candidate = errand.errand_for(run, offers, 0, disk_rate, world.wall())
+    most = candidate.worst_case
+    print(
+        f"{run.run_id}'s checkpoints lie on a network volume in {candidate.region}: a "
+        f"{candidate.hardware} at {candidate.rate}/h brings them here, {most} at most "
+        f"({duration(candidate.hard_stop_s)})",
+        file=sys.stderr,
+    )
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("this rents a machine, and there is nobody to ask", next_step="add -y")
+        import typer
+
+        if not typer.confirm("  Proceed?", default=False):
+            raise UsageError("nothing was rented, nothing was fetched")
+    driver = errand.start(world, run, candidate)
+
+    def fetched(state: RunState) -> bool:
+        generation = state.generation
+        ended = generation is not None and generation.ended_at is not None
+        return not state.live or (ended and bool(world.files.manifests(run.run_id)))
+
+    with RunBar(world) as bar:
+        state = driver.until(fetched, bar.watch)
+    if state.live:
+        world.ledger.release(run.run_id, driver.epoch)
+    spent = state.settled - run.settled if not state.live else Usd(0)
+    if spent:
+        print(f"  the machine cost {spent}", file=sys.stderr)
+    return state
