@@ -27,12 +27,12 @@ _ANYWHERE = ("", "any")
 
 
 def lies_on_volume(run: RunState) -> bool:
-    """Whether its checkpoints are on a network volume whose pod is gone."""
+    """Whether its checkpoints are on a network volume whose pod is gone, or seems to be."""
     generation = run.generation
-    if generation is None or run.live or generation.up_at is None:
+    if generation is None or generation.up_at is None or run.errand is not None:
         return False
-    plan = plan_from_json(run.plan)
-    return plan.spec.volume and run.errand is None
+    seems_gone = generation.missed_at is not None or generation.ended_at is not None
+    return (not run.live or seems_gone) and plan_from_json(run.plan).spec.volume
 
 
 def errand_for(

@@ -19,6 +19,7 @@ def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
         UsageError: it costs money, and nobody is there to agree.
     """
     from trmcloud.app import errand
+    from trmcloud.app.launch import follow_or_drive
     from trmcloud.cli.run_bar import RunBar
     from trmcloud.cli.text import duration
     from trmcloud.core.money import Usd
@@ -26,6 +27,14 @@ def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
 
     if not errand.lies_on_volume(run) or world.files.manifests(run.run_id):
         return run
+    if run.live:
+        print(
+            f"{run.run_id}: waiting until its pod is proven gone and billed; "
+            "Ctrl-C leaves, and nothing is lost",
+            file=sys.stderr,
+        )
+        with RunBar(world) as bar:
+            run = follow_or_drive(world, run.run_id, lambda state: not state.live, bar.watch)
     offers, disk_rate = offers_for_errand(world.wall())
     candidate = errand.errand_for(run, offers, 0, disk_rate, world.wall())
     most = candidate.worst_case

@@ -29,6 +29,8 @@ LONG = frozenset({STAGE, PULL})
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
+_SOON_GONE_S = 60.0
+"""A deletion that was taken shows in the list by then."""
 _RESTAGE_S = 30.0
 """How old the agent's word that it lacks files must at least be younger than their arrival."""
 _LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
@@ -498,15 +500,18 @@ def _absent(
 
 def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     """How long the run's present pod must be missing from lists that lag before it counts as gone:
-    less, once its deletion was taken."""
+    less, where that began when its deletion had just been taken.
+
+    Until it was listed once, a list may lack it since it is new; and a deletion that did nothing
+    says nothing about an absence that comes later.
+    """
     generation = _current(run)
-    # Until it was listed once, a list may lack it since it is new.
-    deleted = generation.up_at is not None and any(
-        action.verb == TERMINATE and action.taken
-        for action_id, action in run.actions.items()
-        if f"/g{generation.number}/" in action_id
-    )
-    return traits.absent_deleted_s if deleted else traits.absent_s
+    _, last = _last_try(run, TERMINATE)
+    if last is None or not last.taken or last.ended_at is None or generation.up_at is None:
+        return traits.absent_s
+    missed_at = generation.missed_at if generation.missed_at is not None else last.ended_at
+    soon = missed_at - last.ended_at <= _SOON_GONE_S
+    return traits.absent_deleted_s if soon else traits.absent_s
 
 
 def _note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:

@@ -117,6 +117,8 @@ class Exposure:
         """How late a pod's own processes may be: a clock that was wrong when the lease was granted,
         or is wrong on the pod, may cost the time between the two, and no more."""
         wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
+        if rented.pod.wiped:
+            return max(CLOCK_OFF_S, wrong_s)
         return max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
 
     def _guard_could(self, rented: Rented) -> bool:

@@ -64,6 +64,8 @@ class SimPod:
         self.ending = False
         self.agent_done = False
         self.staged = not lease.ready_within_s
+        self.wiped = False
+        """Whether a restart took what its agent had noted of its own clock."""
         self.ready_at = 0.0
         self.cross: Callable[[str], None] = lambda point: None
         self._looks_again = False
@@ -111,6 +113,7 @@ class SimPod:
             self.report = self.durable_report = None
             self.anchor = None
             self.orders = None
+            self.wiped = True
             self.world.files.lose_pod(self.rented.run_id, pod_id=self.rented.pod_id)
             self.staged = not self.lease.ready_within_s
         self.trainer_note = None
