@@ -502,16 +502,17 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     """How long the run's present pod must be missing from lists that lag before it counts as gone:
     less, where that began when its deletion had just been taken.
 
-    Until it was listed once, a list may lack it since it is new; and a deletion that did nothing
-    says nothing about an absence that comes later.
+    Until it was listed once, a list may lack it since it is new; an absence that was there before
+    is not the deletion's; and after one that was taken and did nothing the next says nothing.
     """
     generation = _current(run)
-    _, last = _last_try(run, TERMINATE)
-    if last is None or not last.taken or last.ended_at is None or generation.up_at is None:
+    prefix = _action_id(run, TERMINATE, 0).removesuffix("0")
+    taken = [a for key, a in run.actions.items() if key.startswith(prefix) and a.taken]
+    if len(taken) != 1 or taken[0].ended_at is None or generation.up_at is None:
         return traits.absent_s
-    missed_at = generation.missed_at if generation.missed_at is not None else last.ended_at
-    soon = missed_at - last.ended_at <= _SOON_GONE_S
-    return traits.absent_deleted_s if soon else traits.absent_s
+    missed_at = generation.missed_at if generation.missed_at is not None else taken[0].ended_at
+    its_own = 0.0 <= missed_at - taken[0].ended_at <= _SOON_GONE_S
+    return traits.absent_deleted_s if its_own else traits.absent_s
 
 
 def _note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
