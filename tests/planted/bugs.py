@@ -106,7 +106,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("an unanswered create is not waited for", CONTROL,
         "seen.pods.at - asked_at >= traits.create_settle_s", "seen.pods.at - asked_at >= 0", timing=True),
     Bug("one list proves absence", CONTROL,
-        "seen.pods.at - missed_at >= wait_s", "True", timing=True),
+        "seen.pods.at - missed_at >= absence_needed_s(run, traits)", "True", timing=True),
     Bug("absence need not last", CONTROL,
         "if not traits.absent_s:\n        return seen.absent_lists >= traits.absent_lists", "if True:\n        return seen.absent_lists >= 1", timing=True),
     Bug("a missed pod is never found again", CONTROL,
