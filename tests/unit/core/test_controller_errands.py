@@ -13,6 +13,7 @@ from tests.unit.core.test_controller import (
     PLAN,
     RESERVATION,
     SECOND,
+    TRAITS,
     StubPlan,
     StubSpec,
     a_report,
@@ -26,7 +27,7 @@ from tests.unit.core.test_controller import (
 )
 from trmcloud.core import events as ev
 from trmcloud.core.clock import Unknown
-from trmcloud.core.controller import PULL, TERMINATE, Action, Decision
+from trmcloud.core.controller import PULL, TERMINATE, Action, Decision, foreseen_end
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.pod_contract import Kept
@@ -206,6 +207,32 @@ def test_where_no_machine_came_the_next_candidate_is_tried_with_what_is_left(
     second = run.generations[-1]
     bought_s = (RESERVATION.micros - 400_000) / 500 - 30.0
     assert second.hard_stop_at - (AT + 500) == pytest.approx(min(3000.0, bought_s), abs=0.01)
+
+
+def gone_unbilled(run: RunState, at: float, ended_s: float) -> RunState:
+    gone = the_pod(run, status="gone", ended_at=AT + ended_s)
+    run, _ = follow(run, at, pods=[gone])
+    assert run.state is State.SETTLING
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "ended_s"),
+    [(running(), 400.0), (running(), 3001.0), (stopped(booting(), AT + 15), 400.0)],
+    ids=["lost", "killed", "stopped"],
+)
+def test_the_end_is_foreseen_as_the_bill_then_makes_it(run: RunState, ended_s: float) -> None:
+    waiting = gone_unbilled(run, AT + 3005, ended_s)
+    foreseen = foreseen_end(waiting, PLAN, TRAITS)
+    assert foreseen is not None
+    closed, _ = settled(run, AT + 3005, ended_s)
+    assert closed.outcome is not None
+    assert (closed.outcome.value, closed.message) == (foreseen.outcome, foreseen.message)
+
+
+def test_no_end_is_foreseen_where_another_machine_may_be_tried() -> None:
+    assert foreseen_end(gone_unbilled(booting(), AT + 500, 400.0), PLAN, TRAITS) is None
+    assert foreseen_end(running(), PLAN, TRAITS) is None
 
 
 def test_where_the_last_candidate_is_unfit_too_the_run_says_so() -> None:
