@@ -26,6 +26,7 @@ from trmcloud.core.controller import (
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
+    CheckpointError,
     NoCapacity,
     ProviderError,
     ProviderRefused,
@@ -37,7 +38,7 @@ from trmcloud.core.plan import Plan, plan_from_json
 from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import STAGE, IllegalTransition, RunState, State
-from trmcloud.core.safekeeping import pull_name
+from trmcloud.core.safekeeping import DAMAGED, pull_name
 from trmcloud.ports import Driver, Progress
 
 _BEAT_EVERY_S = 2.0
@@ -236,7 +237,8 @@ class RunDriver:
             if known is None or known.ended_at is not None or run.state is State.CLOSED:
                 continue
             if done.error is not None:
-                self._append(ev.ActionFailed(done.key, verb, "error", str(done.error)))
+                kind = DAMAGED if isinstance(done.error, CheckpointError) else "error"
+                self._append(ev.ActionFailed(done.key, verb, kind, str(done.error)))
                 continue
             events: list[ev.RunEvent] = [ev.ActionFinished(done.key, verb, "")]
             if kept is not None and run.generation is not None:

@@ -14,9 +14,11 @@ from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import AgentReport, Kept
 from trmcloud.core.run_state import Generation, RunState
 
-MOST_PULLS = 5
-"""So often a checkpoint that cannot be copied is tried before it is given up: damaged on the pod,
-it must not keep the pod alive for nothing."""
+DAMAGED = "damaged"
+"""How a pull failed that brought other bits than the manifest names: the link was not to blame."""
+MOST_PULLS = 3
+"""So often a checkpoint that is damaged on its pod is tried before it is given up: it must not keep
+the pod alive for nothing. A link that drops is tried until the hard stop."""
 
 
 def is_pulled(run: RunState, plan: Plan, generation: Generation) -> bool:
@@ -35,7 +37,7 @@ def is_held(run: RunState, plan: Plan, generation: Generation) -> bool:
 def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:
     """What the pod holds of worth and this run has no copy of: best ones first.
 
-    A checkpoint whose copies failed ``MOST_PULLS`` times is passed over.
+    A checkpoint that came damaged ``MOST_PULLS`` times is passed over.
     """
     wanted: list[Kept] = []
     for phase in dict.fromkeys(kept.phase for kept in report.kept):
@@ -63,7 +65,7 @@ def failed_pulls(run: RunState, kept: Kept) -> int:
     return sum(
         1
         for action_id, action in run.actions.items()
-        if action_id.startswith(start) and action.failed_kind is not None
+        if action_id.startswith(start) and action.failed_kind == DAMAGED
     )
 
 

@@ -32,7 +32,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.pod_contract import Kept
 from trmcloud.core.run_state import STAGE, Outcome, RunState, State
-from trmcloud.core.safekeeping import MOST_PULLS
+from trmcloud.core.safekeeping import DAMAGED, MOST_PULLS
 
 PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
 EARLY = Kept("fast", 40, "aa" * 32, 1000, 2.5)
@@ -166,9 +166,22 @@ def test_a_checkpoint_that_cannot_be_copied_is_given_up() -> None:
         found = actions(run, now, report=done)
         assert found == [(PULL, f"r1/g1/pull-fast-80-bbbbbbbb/{attempt}")]
         run = started(run, found[0][1], PULL, now)
-        run = apply(run, ev.ActionFailed(found[0][1], PULL, "error", "torn"), at=now + 1)
+        run = apply(run, ev.ActionFailed(found[0][1], PULL, DAMAGED, "torn"), at=now + 1)
         now += 60
     assert [verb for verb, _ in actions(run, now, report=done)] == [TERMINATE]
+
+
+def test_a_link_that_drops_is_tried_until_the_hard_stop() -> None:
+    run = ending((BEST,))
+    done = {"result": "finished", "kept": (BEST,)}
+    now = AT + 110.0
+    for _ in range(4 * MOST_PULLS):
+        ((verb, action_id),) = actions(run, now, report=done)
+        assert verb == PULL
+        run = started(run, action_id, PULL, now)
+        run = apply(run, ev.ActionFailed(action_id, PULL, "error", "dropped"), at=now + 1)
+        now += 60
+    assert [verb for verb, _ in actions(run, now, report=done)] == [PULL]
 
 
 def test_left_alone_its_agent_ends_it_and_nobody_is_waited_for() -> None:
