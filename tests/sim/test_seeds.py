@@ -1,9 +1,4 @@
-"""Twelve thousand worlds with every fault enabled, and not one invariant broken.
-
-The goal is twenty thousand. Seed 17164 still breaks I2: an agent whose guardian was killed, and
-which no controller can hear, reports its end and waits for somebody else to end the pod. No budget
-is exceeded (the hard stop holds), but minutes are paid for nothing.
-"""
+"""Twenty thousand worlds with every fault enabled, and not one invariant broken."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
 from trmcloud.sim.shrink import shrink, timeline
 
-SEEDS = 12_000
+SEEDS = 20_000
 BATCH = 250
 
 

@@ -21,6 +21,10 @@ STOP_SLACK = 1.1
 
 VOLUME_MICROS_PER_GB_MONTH = 70_000
 """A network volume: $0.07 per GB and month, RunPod's first terabyte."""
+POD_DISK_MICROS_PER_GB_MONTH = 100_000
+"""A running pod's own disks: $0.10 per GB and month at RunPod, beside its rate."""
+LEAST_POD_DISK_GB = 50
+"""The container's own 20 GB and the least that is rented at /workspace: see ``app.jobs``."""
 HOURS_PER_MONTH = 730
 SPOT_NOTE = "spot: price × (1 + hazard × (half a checkpoint interval + restart)), a prior hazard"
 STORAGE_AFTER_S = 7 * DAY_S
@@ -57,16 +61,27 @@ def kill_latency_s(provider: str) -> float:
     return traits.kill_latency_s if traits is not None else _LONGEST_KILL_LATENCY_S
 
 
-def storage_micros_per_hour(outlook: Outlook) -> int:
+def kept_micros_per_hour(outlook: Outlook) -> int:
     """Micro-dollars per hour for the checkpoints kept; nothing on the user's own disk."""
     if outlook.machine.local is not None:
         return 0
     return -int(-outlook.kept_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
 
 
+def storage_micros_per_hour(outlook: Outlook) -> int:
+    """Micro-dollars per hour while the pod runs: its own disks, which come on top of its rate, and
+    the checkpoints kept."""
+    if outlook.machine.local is not None:
+        return 0
+    disk_gb = LEAST_POD_DISK_GB + 2 * outlook.kept_gb
+    disks = -int(-disk_gb * POD_DISK_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+    return disks + kept_micros_per_hour(outlook)
+
+
 def storage_cost(outlook: Outlook, seconds: float) -> Usd:
-    """Storage while the run lasts, and for a week after it."""
-    return cost(Usd.from_micros(storage_micros_per_hour(outlook)), seconds + STORAGE_AFTER_S)
+    """Storage while the run lasts, and for what is kept a week after it."""
+    running = cost(Usd.from_micros(storage_micros_per_hour(outlook)), seconds)
+    return running + cost(Usd.from_micros(kept_micros_per_hour(outlook)), STORAGE_AFTER_S)
 
 
 def seconds_of_budget(budget: Usd, rate: Usd, outlook: Outlook) -> float:
@@ -74,9 +89,8 @@ def seconds_of_budget(budget: Usd, rate: Usd, outlook: Outlook) -> float:
     micros = storage_micros_per_hour(outlook)
     if not micros:
         return affordable_seconds(budget, rate)
-    storage = Usd.from_micros(micros)
-    room = budget - cost(storage, STORAGE_AFTER_S) - _ROUNDING
-    return affordable_seconds(room, rate + storage)
+    after = cost(Usd.from_micros(kept_micros_per_hour(outlook)), STORAGE_AFTER_S)
+    return affordable_seconds(budget - after - _ROUNDING, rate + Usd.from_micros(micros))
 
 
 def seconds_allowed(rate: Usd, offer: Offer, outlook: Outlook, spec: RunSpec, now: float) -> float:

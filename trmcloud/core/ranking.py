@@ -6,7 +6,13 @@ import math
 from typing import NamedTuple, Sequence
 
 from trmcloud.core.calibrated import Measured
-from trmcloud.core.candidates import REACHABLE, Ranked, kill_latency_s, storage_micros_per_hour
+from trmcloud.core.candidates import (
+    REACHABLE,
+    Ranked,
+    kept_micros_per_hour,
+    kill_latency_s,
+    storage_micros_per_hour,
+)
 from trmcloud.core.hardware import LOCAL, LocalMachine
 from trmcloud.core.offers import DAY_S, STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, last_phase_steps, outlook_on
@@ -121,7 +127,7 @@ class _Group(NamedTuple):
 
 def _group(outlook: Outlook, offer: Offer, spec: RunSpec, now: float) -> _Group:
     storage = storage_micros_per_hour(outlook)
-    after = float(storage * _WEEK_H)
+    after = float(kept_micros_per_hour(outlook) * _WEEK_H)
     room = math.inf if spec.budget is None else spec.budget.micros - after
     until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
     latency_s = kill_latency_s(offer.provider)
