@@ -111,6 +111,10 @@ class Ledger(Protocol):
         """Record that a kill layer was seen to work for this account."""
 
 
+MIN_CUDA = "12.8"
+"""What the trainer's pinned torch is built for."""
+
+
 @dataclass(frozen=True)
 class PodRequest:
     """All a provider needs to make one pod, and all the pod's agent needs to start.
@@ -133,7 +137,7 @@ class PodRequest:
     disk_gb: int = 50
     volume: str = ""
     community: bool = False
-    min_cuda: str = "12.8"
+    min_cuda: str = MIN_CUDA
     check: Mapping[str, Any] = field(default_factory=dict)
     volume_gb: int = 0
     send_by: float = math.inf

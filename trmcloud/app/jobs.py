@@ -19,7 +19,7 @@ from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.run_state import Generation, RunState
 from trmcloud.core.safekeeping import is_held
 from trmcloud.pod.files import write_atomic
-from trmcloud.ports import PodRequest
+from trmcloud.ports import MIN_CUDA, PodRequest
 
 LAUNCH_NAME = "launch.json"
 SEND_WITHIN_S = 60.0
@@ -124,6 +124,15 @@ def disk_gb(candidate: Candidate) -> int:
 
 def _check(candidate: Candidate) -> dict[str, Any]:
     """What the agent must find before it trains: see ``pod.hardware``."""
-    check: dict[str, Any] = {"count": candidate.gpus, "idle": True}
+    check: dict[str, Any] = {"count": candidate.gpus, "idle": True, "min_cuda": MIN_CUDA}
     gpu = GPUS.get(candidate.sku)
-    return {**check, "memory_gb": gpu.memory_gb} if gpu is not None else check
+    if gpu is None:
+        return check
+    return {**check, "gpu": _family(candidate.sku), "memory_gb": gpu.memory_gb}
+
+
+def _family(sku: str) -> str:
+    """``RTX4090`` → ``*RTX*4090*``, ``A100-80GB-SXM`` → ``*A100*``: how a driver names its form
+    and memory differs."""
+    family = sku.partition("-")[0]
+    return f"*{family.replace('RTX', 'RTX*')}*"

@@ -463,6 +463,9 @@ def _closing(run: RunState) -> ev.Closed:
         return ev.Closed(Outcome.KILLED.value, "the hard stop came before the trainer had landed")
     if run.stop is not None:
         return ev.Closed(Outcome.STOPPED.value, "ended before it reported")
+    ended = run.actions.get(_action_id(run, TERMINATE, 1))
+    if ended is not None and ended.detail:
+        return ev.Closed(Outcome.LOST.value, f"the pod was ended: {ended.detail}")
     return ev.Closed(Outcome.LOST.value, "the pod ended without a word from its agent")
 
 

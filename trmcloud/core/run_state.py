@@ -129,6 +129,8 @@ class ActionState:
     error: str = ""
     taken: bool = False
     """Whether the provider said that it does what it was asked to."""
+    detail: str = ""
+    """What was noted when it ended well: of a deletion, why."""
 
     @property
     def finished(self) -> bool:
@@ -297,7 +299,7 @@ def _action_started(run: RunState, event: ev.ActionStarted, at: float) -> RunSta
 
 def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunState:
     before = run.actions.get(event.action_id) or ActionState(event.verb, started_at=at)
-    ended = replace(before, ended_at=at, taken=event.taken)
+    ended = replace(before, ended_at=at, taken=event.taken, detail=event.detail)
     done = _with_action(run, event.action_id, ended)
     generation = done.generation
     if event.verb == STAGE and generation is not None and generation.open:

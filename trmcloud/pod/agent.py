@@ -43,6 +43,10 @@ _LINGER_S = 2.0
 _WAITING = {"checking": "checking", "installing": "installing", "waiting": "files", "ready": ""}
 _KEPT_EVERY_S = 5.0
 _TRAINER_NAME = "trainer.json"
+_BALLAST_NAME = ".ballast"
+_BALLAST_BYTES = 1 << 18
+"""Kept on a rented pod's disk, so that the last report finds room on a full one: a controller that
+never reads it would hold the pod until its hard stop."""
 
 
 class Agent:
@@ -84,6 +88,9 @@ class _FilesAndProcesses(AnchorFile):
         self._kept_boot = -1e9
         self._preparation = Preparation(root, pod_name)
         self.now = now
+        if (self._pod_dir / contract.CHECK_NAME).exists():
+            with contextlib.suppress(OSError):
+                write_atomic(self._pod_dir / _BALLAST_NAME, "." * _BALLAST_BYTES)
 
     def pid(self) -> int:
         return os.getpid()
@@ -113,10 +120,16 @@ class _FilesAndProcesses(AnchorFile):
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
         report = replace(report, notes=read_notes(self._pod_dir))
+        path, text = self._pod_dir / contract.REPORT_NAME, contract.dump(report)
         # A full disk must not stop the guard: a report that cannot be written is written later.
         with contextlib.suppress(OSError):
-            path = self._pod_dir / contract.REPORT_NAME
-            write_atomic(path, contract.dump(report), durable=durable)
+            try:
+                write_atomic(path, text, durable=durable)
+            except OSError:
+                if report.result is None:
+                    raise  # a trainer that still runs would fill the ballast's place, too
+                os.unlink(self._pod_dir / _BALLAST_NAME)
+                write_atomic(path, text, durable=durable)
 
     def read_trainer(self) -> Trainer | None:
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,0 +1,272 @@
+"""Hostile worlds: whatever the provider, the pod or the line does, money is stopped first."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.user import until
+from tests.standins.sshd import Sshd, make_key, running
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.providers import TRAITS
+from trmcloud.core.run_state import Outcome, RunState, State
+
+BOOT_S = TRAITS["runpod"].boot_deadline_s
+
+
+def begin(user: RentedUser, *more: str, steps: int = 60) -> subprocess.Popen[str]:
+    arguments = ("--steps", str(steps), "--budget", "0.30", *user.data, *ACCEPT)
+    return user.start(*LAUNCH, *arguments, *more)
+
+
+def ended(user: RentedUser, outcome: Outcome) -> RunState:
+    """The only run, closed so, with nothing left alive and nothing spent beyond its cap."""
+    run = user.close_books()
+    assert run.outcome is outcome, (run.outcome, run.message)
+    assert user.live() == []
+    assert run.settled <= run.cap
+    assert user.billed() <= float(run.settled) + 2e-6
+    assert run.reserved == ZERO
+    return run
+
+
+# -- pods that come late, twice, too dear, or never start: on paper --------------------------------
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"create_500_but_made": 1},
+        {"create_dropped_but_made": 1},
+        {"list_omits_new_s": 2.0},
+        {"delete_noop": 1},
+        {"delete_404": 1},
+        {"delete_500": 1},
+        {"delete_500_but_done": 1},
+        {"boot_error": True},
+    ],
+    ids=lambda knobs: next(iter(knobs), "never-boots"),
+)
+def test_a_pod_that_never_answers_is_ended_once(
+    renter: RentedUser, knobs: Mapping[str, Any]
+) -> None:
+    """Whatever its creation or its deletion was answered with: one pod, and then none."""
+    renter.standin.control.set(**knobs)
+    launch = begin(renter)
+    renter.run_in(State.BOOTING)
+    assert len(renter.live()) == 1
+    renter.clock.advance(BOOT_S)
+    _, err = renter.see_out(launch, code=Outcome.LOST.exit_code)
+    assert err == ""
+    run = ended(renter, Outcome.LOST)
+    assert len(renter.truth()) == 1
+    assert run.settled > ZERO
+
+
+def test_a_pod_that_comes_long_after_its_creation_failed(renter: RentedUser) -> None:
+    renter.standin.control.set(create_late=1, create_late_s=60.0)
+    launch = begin(renter)
+    renter.run_in(State.RENTING)
+    until(lambda: renter.asked("POST", "/v2/pods") == 1, what="it is asked for")
+    renter.clock.advance(61.0)
+    renter.run_in(State.BOOTING)
+    renter.clock.advance(BOOT_S)
+    renter.see_out(launch, code=Outcome.LOST.exit_code)
+    ended(renter, Outcome.LOST)
+    assert renter.asked("POST", "/v2/pods") == 1
+
+
+def test_a_pod_dearer_than_its_plan_is_ended_and_that_is_told(renter: RentedUser) -> None:
+    renter.standin.control.set(price_factor=1.5)
+    out, _ = renter.see_out(begin(renter), code=Outcome.LOST.exit_code)
+    run = ended(renter, Outcome.LOST)
+    assert "billed $1.04/h, planned $0.69/h" in out, out
+    assert run.settled < Usd("0.05")
+
+
+# -- pods that run, and are not what they should be ------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knobs", "says"),
+    [
+        ({"other_gpu": "NVIDIA GeForce RTX 3090"}, "RTX 3090"),
+        ({"fewer_gpus": 1}, "nvidia-smi"),
+        ({"cuda": "12.4", "driver": "550.54.14"}, "CUDA 12.8 is needed"),
+        ({"gpu_memory_used_mib": 9000}, "9000 MiB"),
+    ],
+    ids=["other-gpu", "fewer-gpus", "old-cuda", "not-idle"],
+)
+def test_a_machine_that_was_not_rented_is_refused_before_training(
+    rented: RentedUser, knobs: Mapping[str, Any], says: str
+) -> None:
+    rented.standin.control.set(**knobs)
+    out, _ = rented.see_out(begin(rented), code=Outcome.UNFIT.exit_code)
+    run = ended(rented, Outcome.UNFIT)
+    assert says in run.message, run.message
+    assert says in out
+    assert run.phases == {}
+    assert rented.checkpoints() == {}
+
+
+@pytest.mark.slow
+def test_a_machine_that_was_not_rented_gives_way_to_the_next_candidate(rented: RentedUser) -> None:
+    rented.standin.control.set(fewer_gpus=1)
+    arguments = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *ACCEPT)
+    launch = rented.start(*arguments, *rented.data)
+    until(lambda: bool(rented.live()), what="the first pod")
+    rented.standin.control.reset("fewer_gpus")
+    rented.see_out(launch, code=0)
+    run = ended(rented, Outcome.FINISHED)
+    assert [bool(generation.unfit) for generation in run.generations] == [True, False]
+    assert run.generations[0].candidate_id != run.generations[1].candidate_id
+    assert len(rented.truth()) == 2
+
+
+@pytest.mark.slow
+def test_without_rsync_there_everything_goes_all_the_same(rented: RentedUser) -> None:
+    rented.standin.control.set(absent_commands=["rsync"])
+    rented.see_out(begin(rented))
+    run = ended(rented, Outcome.FINISHED)
+    assert run.pulled
+
+
+@pytest.mark.slow
+def test_a_full_disk_there(rented: RentedUser) -> None:
+    rented.standin.control.set(workspace_mib=1)
+    rented.see_out(begin(rented, steps=2000), code=Outcome.FAILED.exit_code)
+    run = ended(rented, Outcome.FAILED)
+    assert run.pulled
+    assert rented.checkpoints()
+
+
+# -- in mid-training -------------------------------------------------------------------------------
+
+
+def training(user: RentedUser, *more: str, steps: int = 500) -> subprocess.Popen[str]:
+    """A launch whose first checkpoint is here."""
+    launch = begin(user, *more, steps=steps)
+    user.run_in(State.RUNNING)
+    until(lambda: bool(user.only_run().pulled), what="a checkpoint")
+    return launch
+
+
+@pytest.mark.slow
+def test_a_host_that_is_lost_leaves_what_was_pulled(rented: RentedUser) -> None:
+    launch = training(rented, steps=5000)
+    (pod,) = rented.live()
+    before = rented.checkpoints()
+    rented.standin.control.lose_host(pod.id)
+    rented.clock.advance(1200.0)  # its hard stop: the list does not say that it is gone
+    rented.see_out(launch, code=Outcome.KILLED.exit_code)
+    ended(rented, Outcome.KILLED)
+    assert before.keys() <= rented.checkpoints().keys()
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_and_a_line_that_drops(rented: RentedUser) -> None:
+    """The guardian starts another agent, which keeps the trainer; the line is made anew."""
+    launch = training(rented)
+    (pod,) = rented.live()
+    control = rented.standin.control
+    agents = control.inside(pod.id, "pgrep -f trmcloud.pod.agent").split()
+    assert agents
+    control.inside(pod.id, f"kill -9 {' '.join(agents)}")
+    for _ in range(10):
+        control.cut(pod.id)
+    control.down(5.0)
+    rented.see_out(launch)
+    run = ended(rented, Outcome.FINISHED)
+    assert run.phases["fast"].attempts == 1
+    assert len(rented.truth()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hours", [-1.0, 1.0])
+def test_a_wrong_clock_here(rented: RentedUser, hours: float) -> None:
+    """Safe either way: a pod whose end has passed by its own clock ends at once."""
+    other = rented.folder / "wrong-clock"
+    other.write_bytes(struct.pack("d", hours * 3600.0))
+    rented.environment["TEST_CLOCK"] = str(other)
+    launch = begin(rented)
+    until(lambda: bool(rented.truth()), what="a pod")
+    until(lambda: not rented.live(), what="its end")
+    launch.kill()
+    launch.wait()
+    assert len(rented.truth()) == 1
+    assert rented.billed() < 0.05
+
+
+@pytest.mark.slow
+def test_another_machine_at_the_pods_address_is_told_nothing(
+    rented: RentedUser, tmp_path: Path
+) -> None:
+    make_key(tmp_path / "key")
+    rogue = Sshd(tmp_path / "rogue", (tmp_path / "key").read_text(), "")
+    machines = rented.standin.control.world.machines
+    with running(rogue):
+        machines.address = lambda pod, port: ("127.0.0.1", rogue.port)  # type: ignore[method-assign]
+        launch = begin(rented)
+        rented.run_in(State.BOOTING)
+        time.sleep(8.0)  # a line is printed once the pod has not answered for six seconds
+        rented.clock.advance(BOOT_S)
+        out, _ = rented.see_out(launch, code=Outcome.LOST.exit_code)
+    assert "its host key is not the pod's own" in out
+    run = ended(rented, Outcome.LOST)
+    assert "no agent within 900 s" in run.message
+    assert not any("/stage/" in name for name in run.actions)
+
+
+# -- with the terminal gone ------------------------------------------------------------------------
+
+
+def test_detached_without_a_volume_is_refused(renter: RentedUser) -> None:
+    arguments = ("--steps", "60", "--budget", "0.30", *renter.data, *ACCEPT)
+    assert "--accept-loss" in renter.refused(*LAUNCH, *arguments, "-d", code=2)
+
+
+@pytest.mark.slow
+def test_detached_with_the_loss_accepted_it_ends_itself(rented: RentedUser) -> None:
+    rented.see_out(begin(rented, "-d", "--accept-loss"))
+    until(lambda: not rented.live(), what="the pod ends by itself")
+    assert rented.truth()[0]["ended_by"] not in ("api", "")
+    run = rented.close_books()
+    assert run.outcome in (Outcome.FINISHED, Outcome.LOST)
+
+
+@pytest.mark.slow
+def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser) -> None:
+    """Closing the terminal ends the command, if it is still there; the agent ends the pod."""
+    rented.wrapper = ("setsid", "--wait")
+    arguments = (
+        "--steps",
+        "150",
+        "--budget",
+        "0.60",
+        "--volume",
+        "--region",
+        "EU-RO-1",
+        "-d",
+        "-y",
+    )
+    launch = rented.start(*LAUNCH[:4], *arguments, *rented.data, *ACCEPT)
+    until(lambda: bool(rented.live()), what="a pod")
+    rented.see_out(launch)
+    until(lambda: not rented.live(), what="the pod ends by itself", within_s=90.0)
+    assert rented.truth()[0]["ended_by"] not in ("api", "")
+    (volume,) = rented.standin.control.world.volumes
+    root = rented.standin.control.world.machines._folder  # type: ignore[attr-defined]
+    found = list((root / "volumes" / volume).glob("trmcloud/runs/*/extreme/checkpoints/step-*/m*"))
+    assert found
+    run = rented.close_books()
+    print(run.outcome, run.message, list(run.phases), run.gates)
+    assert run.outcome in (Outcome.FINISHED, Outcome.LOST)
