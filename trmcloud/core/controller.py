@@ -466,7 +466,10 @@ def _closing(run: RunState) -> ev.Closed:
     ended = run.actions.get(_action_id(run, TERMINATE, 1))
     if ended is not None and ended.detail:
         return ev.Closed(Outcome.LOST.value, f"the pod was ended: {ended.detail}")
-    return ev.Closed(Outcome.LOST.value, "the pod ended without a word from its agent")
+    why = "the pod ended without a word from its agent"
+    if run.plan.get("spec", {}).get("volume"):
+        why = "the pod ended while nobody was there to hear; what it saved is on its network volume"
+    return ev.Closed(Outcome.LOST.value, why)
 
 
 def _gone(

@@ -380,3 +380,22 @@ def test_events_survive_json(tried: list[ev.Record]) -> None:
 
 def test_a_fold_of_nothing_is_a_run_that_is_not_there() -> None:
     assert fold("r1", []) == RunState("r1")
+
+
+def test_an_errand_rents_what_it_needs_and_changes_no_outcome() -> None:
+    def more(run: RunState, *events: Any) -> RunState:
+        for event in events:
+            run = apply_event(run, ev.Record(99, "r1", 2, AT + 99, event))
+        return run
+
+    closed = run_of(*CLOSED)
+    before = closed.outcome
+    errand = {"id": "fetch1", "rate_usd": "0.4"}
+    run = more(closed, ev.Reopened(Usd(20), errand), ev.Reserved(Usd(1)))
+    assert run.errand == "fetch1"
+    assert run.plan["launchable"] == ["fetch1"]
+    assert errand in run.plan["candidates"]
+    assert (run.outcome, run.kept_outcome) == (None, before)
+    back = more(run, ev.Closed("lost", "its machine was lost"))
+    assert (back.outcome, back.errand, back.kept_outcome) == (before, None, None)
+    assert more(back, ev.Reopened(Usd(30)), ev.Reserved(Usd(1))).errand is None
