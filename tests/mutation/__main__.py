@@ -27,13 +27,19 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 #: Which unit tests answer for which module.
 TESTS = {
     "core.controller": ("test_controller*.py",),
+    "core.actions": ("test_controller*.py",),
+    "core.absence": ("test_controller*.py",),
+    "core.governance": ("test_controller*.py",),
     "core.supervisor": ("test_supervisor*.py",),
     "core.budget": ("test_budget*.py", "test_controller_govern.py"),
     "core.lease": ("test_lease*.py",),
     "core.bookkeeping": ("test_bookkeeping*.py", "test_budget*.py"),
     "core.exposure": ("test_exposure*.py",),
 }
-CHIEF = ("core.controller", "core.supervisor", "core.budget", "core.lease")
+CHIEF = (
+    *("core.controller", "core.actions", "core.absence", "core.governance"),
+    *("core.supervisor", "core.budget", "core.lease"),
+)
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,9 @@ from trmcloud.app import reap
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.world import World
 from trmcloud.core import events as ev
+from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
 from trmcloud.core.clock import Maybe, Seen, Unknown
-from trmcloud.core.controller import (
-    CREATE,
-    LAND,
-    LONG,
-    PULL,
-    TERMINATE,
-    Action,
-    decide,
-    govern,
-)
+from trmcloud.core.controller import decide
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
@@ -33,6 +25,7 @@ from trmcloud.core.errors import (
     StaleEpoch,
     TrmcloudError,
 )
+from trmcloud.core.governance import govern
 from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Plan, plan_from_json
 from trmcloud.core.pod_contract import AgentReport, Kept, Orders

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from trmcloud.app.world import World, providers_in_use
 from trmcloud.core.clock import Seen
-from trmcloud.core.controller import Orphan, govern
 from trmcloud.core.errors import AuthError, ProviderError
+from trmcloud.core.governance import Orphan, govern
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.pod.files import write_atomic
 from trmcloud.ports import CrossListing

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trmcloud.app.world import World
-from trmcloud.core.controller import TERMINATE
+from trmcloud.core.actions import TERMINATE
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.events import ActionFinished, ActionStarted
 from trmcloud.core.pod_contract import strip_control

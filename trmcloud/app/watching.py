@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trmcloud.app.world import World
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.controller import TERMINATE
+from trmcloud.core.actions import TERMINATE
 from trmcloud.core.errors import LinkError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.pod_contract import AgentReport, Heartbeat

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trmcloud.app.watching import Errand, ending_was_asked
 from trmcloud.cli.text import duration
-from trmcloud.core.controller import absence_needed_s
+from trmcloud.core.absence import absence_needed_s
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import STAGE, RunState, State

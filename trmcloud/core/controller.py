@@ -1,111 +1,40 @@
-"""The controller's decisions: ``govern`` for the whole ledger, ``decide`` for one run.
+"""``decide``: what follows for one run, and what is to be done about it.
 
-Both are pure and level-triggered: they look at what is recorded and what is observed now, and say
-which facts follow (``events``, to be appended first) and what is to be done (``actions``). They run
-live, after a crash, in the reaper and in the simulator; nothing else decides. What they issue may
-be issued again: an action's id is a function of (run, generation, verb, attempt).
+Pure and level-triggered: it looks at what is recorded and what is observed now, and says which
+facts follow (``events``, to be appended first) and what is to be done (``actions``). It runs live,
+after a crash, in the reaper and in the simulator; nothing else decides. What it issues may be
+issued again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
-from typing import Sequence
 
 from trmcloud.core import events as ev
-from trmcloud.core.budget import LedgerState, overdrawn
-from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.absence import find_pod, is_absent, note_absence, proven_end
+from trmcloud.core.actions import (
+    CREATE,
+    LAND,
+    PULL,
+    TERMINATE,
+    Action,
+    Decision,
+    current_generation,
+    name_action,
+    next_attempt,
+    next_long,
+)
+from trmcloud.core.clock import Seen
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
-from trmcloud.core.observation import Observation, PodSeen
+from trmcloud.core.observation import Observation
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import CLEAN, AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_state import STAGE, ActionState, Generation, Outcome, RunState, State
+from trmcloud.core.run_state import STAGE, Generation, Outcome, RunState, State
 from trmcloud.core.safekeeping import is_held, is_pulled, pull_name, unsaved
 
-CREATE, LAND, TERMINATE, PULL = "create", "land", "terminate", "pull"
-LONG = frozenset({STAGE, PULL})
-"""Actions that workers carry out; a stop never waits for one."""
-
-_FIRST_RETRY_S = 1.0
-_LONGEST_RETRY_S = 30.0
-_SOON_GONE_S = 60.0
-"""A deletion that was taken shows in the list by then."""
 _RESTAGE_S = 30.0
 """How old the agent's word that it lacks files must at least be younger than their arrival."""
-_LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
-
-
-@dataclass(frozen=True)
-class Action:
-    """Something to be done to the outside world, safe to be done again."""
-
-    id: str
-    verb: str
-    generation: int
-    pod_id: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Facts to append, then things to do. ``wait_s`` hints when to look again."""
-
-    events: tuple[ev.RunEvent, ...] = ()
-    actions: tuple[Action, ...] = ()
-
-
-@dataclass(frozen=True)
-class Orphan:
-    """A pod of ours that no live run owns."""
-
-    pod: PodSeen
-    reason: str
-
-
-@dataclass(frozen=True)
-class Governance:
-    """What the ledger as a whole asks for: runs to be driven, runs to be landed, pods to end."""
-
-    drive: tuple[str, ...]
-    land: tuple[tuple[str, str], ...]
-    """(run id, reason)"""
-    orphans: tuple[Orphan, ...]
-
-
-def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) -> Governance:
-    """Budgets at all levels, and pods nobody owns.
-
-    A pod is only ever called an orphan when its name is one of ours and either it bears this
-    ledger's id and no open generation here owns it, or its own hard stop has passed. ``pods``
-    must have been listed *before* the ledger was read: a run launched in between would seem to
-    be nobody's.
-    """
-    drive, land = [], []
-    owned: dict[str, str | None] = {}
-    for run in ledger.runs.values():
-        if not run.live:
-            continue
-        drive.append(run.run_id)
-        generation = run.generation
-        if generation is not None and generation.open:
-            owned[generation.pod_name] = generation.pod_id
-        line = overdrawn(ledger, run, now)
-        if line is not None and run.stop is None and run.state in _LANDABLE:
-            land.append((run.run_id, f"the {line.level} budget was cut to {line.cap}"))
-    orphans = []
-    for pod in pods.value if isinstance(pods, Seen) else ():
-        name = parse_pod_name(pod.name)
-        if name is None or pod.status == "gone":
-            continue
-        if pod.name in owned:
-            if owned[pod.name] not in (None, pod.pod_id):
-                orphans.append(Orphan(pod, "its run has another pod of this name"))
-        elif name.ledger == ledger.ledger_id:
-            orphans.append(Orphan(pod, "no live run of this ledger owns it"))
-        elif now > name.hard_stop_at:
-            orphans.append(Orphan(pod, "its hard stop has passed"))
-    return Governance(tuple(drive), tuple(land), tuple(orphans))
 
 
 def decide(
@@ -206,7 +135,7 @@ def _came_to_nothing(generation: Generation) -> bool:
 
 def _try_next(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Reserved | None:
     """What is left of the reservation, for the next candidate; None where the run is over."""
-    generation = _current(run)
+    generation = current_generation(run)
     candidate = _untried(run, plan)
     if candidate is None or run.stop is not None or not _came_to_nothing(generation):
         return None
@@ -239,12 +168,12 @@ def _longest_training_s(candidate: Candidate) -> float:
 
 
 def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
-    generation = _current(run)
-    pod = _find(seen, generation)
+    generation = current_generation(run)
+    pod = find_pod(seen, generation)
     if pod is not None:
         # One that is gone again too, whatever the answer to its creation was: it has a bill.
         return Decision(events=(ev.PodUp(generation.number, pod.pod_id, pod.rate),))
-    create_id = _action_id(run, CREATE, 1)
+    create_id = name_action(run, CREATE, 1)
     create = run.actions.get(create_id)
     if create is None:
         if run.stop is not None or now >= generation.soft_stop_at:
@@ -255,7 +184,7 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
         return Decision(events=(ev.PodNotMade(generation.number, create.error),))
     asked_at = create.ended_at or create.started_at
     waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
-    if create_id not in seen.in_flight and waited and _absent(run, seen, generation, traits):
+    if create_id not in seen.in_flight and waited and is_absent(run, seen, generation, traits):
         if isinstance(seen.bill, Seen) and seen.bill.value.amount:
             # It lived and died while nobody looked. What it cost is not nothing.
             bill = seen.bill.value
@@ -266,14 +195,14 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
             events=(ev.PodNotMade(generation.number, create.error or "it never appeared"),)
         )
     if waited and create_id not in seen.in_flight:
-        return _note_absence(seen, generation, traits)
+        return note_absence(seen, generation, traits)
     return Decision()
 
 
 def _watch(
     run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
 ) -> Decision:
-    generation = _current(run)
+    generation = current_generation(run)
     report = seen.report.value if isinstance(seen.report, Seen) else None
     if report is not None and report.pod_name != generation.pod_name:
         report = None
@@ -286,14 +215,14 @@ def _watch(
             return Decision(events=tuple(accounts))
         if report.result is not None and run.state is not State.ENDING:
             return Decision(events=(_result(report.result, report.message),))
-    gone = _gone(run, seen, generation, traits)
+    gone = proven_end(run, seen, generation, traits)
     if gone is not None and report is not None:
         accounts = _phases_ended(run, plan, generation, report, final=True)
         if accounts:
             return Decision(events=tuple(accounts))
     if gone is not None:
         return Decision(events=(ev.PodGone(generation.number, gone),))
-    noted = _note_absence(seen, generation, traits)
+    noted = note_absence(seen, generation, traits)
     if noted.events:
         return noted
     pod_id = generation.pod_id or ""
@@ -307,10 +236,10 @@ def _watch(
         run, generation, traits, seen, report, landing_s, now, held=held, owed=owed
     )
     if reason:
-        action = _next_attempt(run, TERMINATE, generation, pod_id, reason, now)
+        action = next_attempt(run, TERMINATE, generation, pod_id, reason, now)
         return Decision(actions=(action,) if action else ())
     if run.stop is not None and run.state in (State.BOOTING, State.RUNNING):
-        action = _next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
+        action = next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
     return Decision(actions=(errand,) if errand else ())
 
@@ -327,37 +256,15 @@ def _errand(
     if report.waiting == "files" and run.stop is None and report.result is None:
         sent_at = generation.staged_at
         if sent_at is None or report.at > sent_at + _RESTAGE_S:
-            return _next_long(run, STAGE, STAGE, generation, "", seen, now)
+            return next_long(run, STAGE, STAGE, generation, "", seen, now)
     if is_pulled(run, plan, generation):
         for kept in unsaved(run, report):
             name = f"{PULL}-{pull_name(kept)}"
             reason = f"{kept.phase}/{kept.step}"
             if any(f"/{PULL}-" in action_id for action_id in seen.in_flight):
                 return None
-            return _next_long(run, name, PULL, generation, reason, seen, now)
+            return next_long(run, name, PULL, generation, reason, seen, now)
     return None
-
-
-def _next_long(
-    run: RunState,
-    name: str,
-    verb: str,
-    generation: Generation,
-    reason: str,
-    seen: Observation,
-    now: float,
-) -> Action | None:
-    """The next try of what a worker carries; None while one does, or shortly after it failed.
-
-    One that was started, has not ended and is in nobody's hands died with its controller.
-    """
-    attempt, last = _last_try(run, name)
-    if attempt and _action_id(run, name, attempt) in seen.in_flight:
-        return None
-    if last is not None and not last.finished and _too_soon(last, attempt, now):
-        return None
-    pod_id = generation.pod_id or ""
-    return Action(_action_id(run, name, attempt + 1), verb, generation.number, pod_id, reason)
 
 
 def _phases_ended(
@@ -426,7 +333,7 @@ def _why_terminate(
         if now >= run.stop_at + patience_s + traits.end_grace_s:
             return "it did not land when told to"
     # What the list says now: a price may rise after boot, too.
-    pod = _find(seen, generation)
+    pod = find_pod(seen, generation)
     billed_rate = pod.rate if pod is not None else generation.billed_rate
     if billed_rate is not None:
         tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
@@ -436,7 +343,7 @@ def _why_terminate(
 
 
 def _settle(run: RunState, seen: Observation) -> Decision:
-    generation = _current(run)
+    generation = current_generation(run)
     if generation.settled is not None:
         return Decision()
     if not isinstance(seen.bill, Seen) or not seen.bill.value.final:
@@ -456,128 +363,17 @@ def _result(name: str, message: str) -> ev.ResultKnown:
 def _closing(run: RunState) -> ev.Closed:
     if run.result is not None:
         return ev.Closed(run.result, run.message)
-    generation = _current(run)
+    generation = current_generation(run)
     if generation.unfit:
         return ev.Closed(Outcome.UNFIT.value, generation.unfit)
     if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:
         return ev.Closed(Outcome.KILLED.value, "the hard stop came before the trainer had landed")
     if run.stop is not None:
         return ev.Closed(Outcome.STOPPED.value, "ended before it reported")
-    ended = run.actions.get(_action_id(run, TERMINATE, 1))
+    ended = run.actions.get(name_action(run, TERMINATE, 1))
     if ended is not None and ended.detail:
         return ev.Closed(Outcome.LOST.value, f"the pod was ended: {ended.detail}")
     why = "the pod ended without a word from its agent"
     if run.plan.get("spec", {}).get("volume"):
         why = "the pod ended while nobody was there to hear; what it saved is on its network volume"
     return ev.Closed(Outcome.LOST.value, why)
-
-
-def _gone(
-    run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
-) -> float | None:
-    """When the pod ended, once that is proven; None while it may still be spending."""
-    if not isinstance(seen.pods, Seen):
-        return None
-    pod = _find(seen, generation)
-    if pod is not None:
-        if pod.status == "gone":
-            return pod.ended_at if pod.ended_at is not None else seen.pods.at
-        return None
-    if not _absent(run, seen, generation, traits):
-        return None
-    return seen.pods.at if generation.missed_at is None else generation.missed_at
-
-
-def _absent(
-    run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
-) -> bool:
-    """Whether the pod's absence from fresh lists proves that it is gone.
-
-    Where lists lag, absence must have lasted: commands that look once each are enough for that,
-    and a list that flickers for a while is not.
-    """
-    if not isinstance(seen.pods, Seen) or _find(seen, generation) is not None:
-        return False
-    if not traits.absent_s:
-        return seen.absent_lists >= traits.absent_lists
-    missed_at = generation.missed_at
-    return missed_at is not None and seen.pods.at - missed_at >= absence_needed_s(run, traits)
-
-
-def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
-    """How long the run's present pod must be missing from lists that lag before it counts as gone:
-    less, where that began when its deletion had just been taken.
-
-    Until it was listed once, a list may lack it since it is new; an absence that was there before
-    is not the deletion's; and after one that was taken and did nothing the next says nothing.
-    """
-    generation = _current(run)
-    prefix = _action_id(run, TERMINATE, 0).removesuffix("0")
-    taken = [a for key, a in run.actions.items() if key.startswith(prefix) and a.taken]
-    if len(taken) != 1 or taken[0].ended_at is None or generation.up_at is None:
-        return traits.absent_s
-    missed_at = generation.missed_at if generation.missed_at is not None else taken[0].ended_at
-    its_own = 0.0 <= missed_at - taken[0].ended_at <= _SOON_GONE_S
-    return traits.absent_deleted_s if its_own else traits.absent_s
-
-
-def _note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
-    """A fact for the ledger: the pod is missed from now on, or stands in the list again."""
-    if not traits.absent_s or not isinstance(seen.pods, Seen):
-        return Decision()
-    present = _find(seen, generation) is not None
-    if present and generation.missed_at is not None:
-        return Decision(events=(ev.PodFound(generation.number),))
-    if not present and generation.missed_at is None:
-        return Decision(events=(ev.PodMissed(generation.number),))
-    return Decision()
-
-
-def _next_attempt(
-    run: RunState,
-    verb: str,
-    generation: Generation,
-    pod_id: str,
-    reason: str,
-    now: float,
-    *,
-    once: bool = False,
-) -> Action | None:
-    """The next try of an action; None while the last one is fresh, or where it is done."""
-    attempt, last = _last_try(run, verb)
-    if last is not None and ((once and last.finished) or _too_soon(last, attempt, now)):
-        return None
-    return Action(_action_id(run, verb, attempt + 1), verb, generation.number, pod_id, reason)
-
-
-def _last_try(run: RunState, name: str) -> tuple[int, ActionState | None]:
-    """How often an action of the current generation was tried, and how the last try stands."""
-    attempt, last = 0, None
-    while (state := run.actions.get(_action_id(run, name, attempt + 1))) is not None:
-        attempt, last = attempt + 1, state
-    return attempt, last
-
-
-def _too_soon(last: ActionState, attempt: int, now: float) -> bool:
-    since = last.ended_at if last.ended_at is not None else last.started_at
-    pause_s: float = min(_FIRST_RETRY_S * 2 ** min(attempt, 10), _LONGEST_RETRY_S)
-    return now < since + pause_s
-
-
-def _action_id(run: RunState, verb: str, attempt: int) -> str:
-    return f"{run.run_id}/g{_current(run).number}/{verb}/{attempt}"
-
-
-def _current(run: RunState) -> Generation:
-    if run.generation is None:
-        raise ValueError(f"{run.run_id} has no generation in state {run.state.value}")
-    return run.generation
-
-
-def _find(seen: Observation, generation: Generation) -> PodSeen | None:
-    """The generation's pod: by its id once that is known, for a provider may make two of a name."""
-    pods: Sequence[PodSeen] = seen.pods.value if isinstance(seen.pods, Seen) else ()
-    mine = [pod for pod in pods if pod.name == generation.pod_name]
-    if generation.pod_id is not None:
-        return next((pod for pod in mine if pod.pod_id == generation.pod_id), None)
-    return next((pod for pod in mine if pod.status != "gone"), mine[0] if mine else None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core import events as ev
-from trmcloud.core.controller import CREATE, LAND, TERMINATE
+from trmcloud.core.actions import CREATE, LAND, TERMINATE
 from trmcloud.core.money import cost
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.providers import traits_of

@@ -9,17 +9,9 @@ from typing import Any, cast
 import pytest
 
 from trmcloud.core import events as ev
+from trmcloud.core.actions import CREATE, LAND, TERMINATE, Action, Decision
 from trmcloud.core.clock import Maybe, Seen, Unknown
-from trmcloud.core.controller import (
-    CREATE,
-    LAND,
-    TERMINATE,
-    Action,
-    Decision,
-    decide,
-    hard_stop_within,
-    worst_case,
-)
+from trmcloud.core.controller import decide, hard_stop_within, worst_case
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Candidate, Interval, Plan

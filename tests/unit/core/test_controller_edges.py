@@ -30,8 +30,9 @@ from tests.unit.core.test_controller import (
     the_pod,
 )
 from trmcloud.core import events as ev
+from trmcloud.core.actions import CREATE, TERMINATE, Decision
 from trmcloud.core.clock import Unknown
-from trmcloud.core.controller import CREATE, TERMINATE, Decision, hard_stop_within
+from trmcloud.core.controller import hard_stop_within
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill
 from trmcloud.core.plan import Candidate

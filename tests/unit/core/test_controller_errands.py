@@ -26,8 +26,9 @@ from tests.unit.core.test_controller import (
     the_pod,
 )
 from trmcloud.core import events as ev
+from trmcloud.core.actions import PULL, TERMINATE, Action, Decision
 from trmcloud.core.clock import Unknown
-from trmcloud.core.controller import PULL, TERMINATE, Action, Decision, foreseen_end
+from trmcloud.core.controller import foreseen_end
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.pod_contract import Kept

@@ -8,8 +8,8 @@ import pytest
 
 from trmcloud.core.budget import LedgerState
 from trmcloud.core.clock import Seen, Unknown
-from trmcloud.core.controller import Governance, govern
 from trmcloud.core.events import StopRequested
+from trmcloud.core.governance import Governance, govern
 from trmcloud.core.money import Usd
 from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import PodName
