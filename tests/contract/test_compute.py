@@ -1,0 +1,160 @@
+"""One suite for whoever gives machines: this one, RunPod on its stand-in, the simulated one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.contract.test_runpod_compute import Clocked, build
+from trmcloud.adapters.local import LocalCompute
+from trmcloud.core.errors import ProviderRefused
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.observation import PodSeen
+from trmcloud.core.pod_contract import Lease, PodName
+from trmcloud.ports import Compute, PodRequest
+from trmcloud.sim.invariants import Invariants
+from trmcloud.sim.process import Process
+from trmcloud.sim.world import SimWorld
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE = Usd("0.49")
+SKUS = {"local": "CPU", "runpod": "L4", "sim": "L4"}
+PROVIDERS = tuple(SKUS)
+
+
+@dataclass
+class Ground:
+    """``on`` lets time pass: the real one here, a given one elsewhere."""
+
+    name: str
+    compute: Compute
+    now: Callable[[], float]
+    on: Callable[[float], None]
+
+    def request(self, generation: int = 1) -> PodRequest:
+        """A pod that trains nothing and is held for an hour."""
+        now = self.now()
+        name = str(PodName("0a1b2c3d", "r1", generation, int(now) + 3600))
+        lease = Lease(
+            run_id="r1", pod_name=name, epoch=1, granted_at=now, soft_stop_at=now + 3000,
+            hard_stop_at=now + 3600, landing_s=60.0, phases=(), fits_budget=True,
+            min_useful_s=10.0, hold=True,
+        )  # fmt: skip
+        return PodRequest(name=name, sku=SKUS[self.name], gpus=1, rate=RATE, lease=lease, jobs=())
+
+    def named(self, name: str) -> list[PodSeen]:
+        pods = self.compute.list_pods()
+        return [pod for pod in pods if pod.name == name and pod.status != "gone"]
+
+    def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        step_s = 0.1 if self.name == "local" else seconds / 50
+        deadline = self.now() + seconds
+        while not holds():
+            assert self.now() < deadline, what
+            self.on(step_s)
+
+
+@pytest.fixture(params=PROVIDERS)
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
+    if request.param == "local":
+        local = LocalCompute(tmp_path, [str(ROOT)])
+        yield Ground("local", local, time.time, time.sleep)
+        for pod in local.list_pods():
+            local.terminate(pod.pod_id)
+    elif request.param == "runpod":
+        clocked: Clocked = request.getfixturevalue("runpod_and_clock")
+        rig = build(clocked)
+        yield Ground("runpod", rig.compute, rig.clock, rig.on)
+    else:
+        world = SimWorld(random.Random(7), ("runpod",))
+        world.check = check = Invariants(world)
+        compute = Process(world, world.laptop, "launch").world.computes["runpod"]
+
+        def on(seconds: float) -> None:
+            world.queue.run_until(world.queue.now + seconds, check.accrue, check.look)
+
+        yield Ground("sim", compute, lambda: world.queue.now, on)
+
+
+def test_a_pod_is_listed_under_its_name_at_the_rate_asked_for(ground: Ground) -> None:
+    wanted = ground.request()
+    pod_id = ground.compute.create(wanted)
+    ground.until(lambda: bool(ground.named(wanted.name)), 60, "it is never listed")
+    (pod,) = ground.named(wanted.name)
+    assert (pod.pod_id, pod.rate) == (pod_id, RATE)
+    assert pod.status in ("creating", "running")
+    ground.until(lambda: ground.named(wanted.name)[0].status == "running", 900, "never runs")
+
+
+def test_an_ended_pod_leaves_the_list_and_ending_it_again_is_no_error(ground: Ground) -> None:
+    wanted = ground.request()
+    pod_id = ground.compute.create(wanted)
+    ground.until(lambda: bool(ground.named(wanted.name)), 60, "it is never listed")
+    assert ground.compute.terminate(pod_id) is True, "its end was taken"
+    ground.until(lambda: not ground.named(wanted.name), 120, "it lives on")
+    ground.compute.terminate(pod_id)
+    ground.compute.terminate(wanted.name)
+    assert ground.named(wanted.name) == []
+
+
+def test_what_was_never_made_is_ended_without_an_error(ground: Ground) -> None:
+    assert ground.compute.terminate(ground.request().name) is False
+
+
+def test_a_bill_becomes_final_and_is_what_its_time_cost(ground: Ground) -> None:
+    wanted = ground.request()
+    began_at = ground.now()
+    pod_id = ground.compute.create(wanted)
+    ground.until(lambda: bool(ground.named(wanted.name)), 60, "it is never listed")
+    running = ground.compute.bill(pod_id)
+    assert running is None or not running.final
+    ground.on(1.0 if ground.name == "local" else 600.0)
+    ground.compute.terminate(pod_id)
+    ground.until(lambda: not ground.named(wanted.name), 120, "it lives on")
+    life_s = ground.now() - began_at
+
+    def final() -> bool:
+        bill = ground.compute.bill(pod_id)
+        return bill is not None and bill.final
+
+    ground.until(final, 4000, "its bill is never final")
+    bill = ground.compute.bill(pod_id)
+    assert bill is not None
+    assert bill.pod_id == pod_id
+    # Disks come on top of the rate where machines are rented.
+    assert ZERO < bill.amount <= cost(RATE, life_s * 1.05 + 2)
+
+
+def test_a_request_that_comes_too_late_makes_nothing(ground: Ground) -> None:
+    wanted = replace(ground.request(), send_by=ground.now() - 1)
+    with pytest.raises(ProviderRefused):
+        ground.compute.create(wanted)
+    ground.on(0.2 if ground.name == "local" else 300.0)
+    assert ground.named(wanted.name) == []
+
+
+def test_pods_are_told_apart_by_their_names(ground: Ground) -> None:
+    first, second = ground.request(1), ground.request(2)
+    made = [ground.compute.create(first), ground.compute.create(second)]
+    ground.until(
+        lambda: bool(ground.named(first.name) and ground.named(second.name)), 60, "not both"
+    )
+    ground.compute.terminate(made[0])
+    ground.until(lambda: not ground.named(first.name), 120, "it lives on")
+    assert [pod.pod_id for pod in ground.named(second.name)] == [made[1]]
+
+
+# The simulated provider takes a name twice, as RunPod itself does: a controller that relied on its
+# adapter to ask only once would show there.
+@pytest.mark.parametrize("ground", ["local", "runpod"], indirect=True)
+def test_a_name_is_given_to_one_pod_alone(ground: Ground) -> None:
+    wanted = ground.request()
+    made = ground.compute.create(wanted)
+    ground.until(lambda: bool(ground.named(wanted.name)), 60, "it is never listed")
+    assert ground.compute.create(wanted) == made
+    assert len(ground.named(wanted.name)) == 1
