@@ -80,6 +80,7 @@ class LocalCompute:
             raise ProviderError(f"{pod_id!r} is not a pod of ours")
         folder = self._folder(pod_id)
         pids = processes.of_pod(pod_id)
+        lived = bool(pids)
         guardian = self._guardian(folder)
         if guardian is not None and processes.send(*guardian, signal.SIGTERM):
             deadline = time.monotonic() + _TERMINATE_WAIT_S
@@ -90,7 +91,7 @@ class LocalCompute:
             time.sleep(0.02)
         if pids and folder.is_dir():
             self._freeze_end(folder, self._now(), "terminated")
-        return bool(pids)
+        return lived
 
     def bill(self, pod_id: str) -> Bill | None:
         """Rate × the pod's life, as this machine saw it; final once the pod is gone."""
