@@ -16,8 +16,6 @@ from trmcloud.adapters.system_clock import SystemClock
 from trmcloud.adapters.workers import ThreadWorkers
 from trmcloud.app.bundle import bundle_root
 from trmcloud.app.home import home_dir
-from trmcloud.app.jobs import read_launch_note
-from trmcloud.app.staging import remote_folder, stage_items
 from trmcloud.app.world import World
 from trmcloud.core.errors import UsageError
 from trmcloud.pod import processes
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from trmcloud.core.hardware import LocalMachine
     from trmcloud.core.money import Usd
     from trmcloud.core.offers import Offer
+    from trmcloud.core.run_state import RunState
+    from trmcloud.ports import StageItem
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -100,10 +100,8 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
         is_alive=is_alive,
         project=os.environ.get(ENV_PROJECT, "default"),
         workers=ThreadWorkers(),
-        stage_items=lambda run: stage_items(
-            files, read_launch_note(home, run.run_id), trainer_package(), run
-        ),
-        folder_on_pod=remote_folder,
+        stage_items=lambda run: _stage_items(home, files, run),
+        folder_on_pod=_folder_on_pod,
         was_used=lambda provider: (home / provider).is_dir(),
     )
     return world, runpod
@@ -241,6 +239,19 @@ def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
     """
     _, ground = build_smoke("runpod")
     return ground.offers(now), ground.disk_rate
+
+
+def _stage_items(home: Path, files: LocalRunFiles, run: RunState) -> Sequence[StageItem]:
+    from trmcloud.app.jobs import read_launch_note
+    from trmcloud.app.staging import stage_items
+
+    return stage_items(files, read_launch_note(home, run.run_id), trainer_package(), run)
+
+
+def _folder_on_pod(kind: str, folder: Path) -> str:
+    from trmcloud.app.staging import remote_folder
+
+    return remote_folder(kind, folder)
 
 
 def trainer_package() -> Path:

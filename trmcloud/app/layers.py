@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from trmcloud.app.drive import is_driven
 from trmcloud.app.reap import GuardVisit, last_visit
 from trmcloud.app.world import World
 from trmcloud.core.clock import Maybe, Seen, Unknown
@@ -72,6 +71,8 @@ def guards_of(world: World, run: RunState) -> Guards:
     traits = traits_of(generation.provider)
     report = world.links[generation.provider].report(generation.pod_name)
     pod = _pod(world, run)
+    from trmcloud.app.drive import is_driven  # much to load, where nothing is live
+
     driven = is_driven(world, world.ledger.driver(run.run_id))
     visit = last_visit(world)
     seen = {
