@@ -249,7 +249,7 @@ def test_an_isolated_pod_has_no_code_that_was_not_sent(tmp_path: Path) -> None:
         tried = "python3 -c 'import {0}; print({0}.said)' 2>&1 | tail -n 1; "
         script = "".join(tried.format(name) for name in ("trmcloud.core", "model", "baked"))
         here = Path(__file__).parents[2]
-        script += f"ls {here}/trmcloud 2>&1; echo end; sleep 60"
+        script += f"ls {here}/trmcloud/core 2>&1; echo end; sleep 60"
         Client(one).rent(args=shell(script))
         said(one, "end")
         first, second, third, fourth = lines(one)[:4]
