@@ -108,7 +108,7 @@ def pod_request(
         disk_gb=disk_gb(candidate),
         volume_gb=disk_gb(candidate) if plan.spec.volume else 0,
         community=plan.spec.community,
-        check=_check(candidate) if rented else {},
+        check=pod_check(candidate) if rented else {},
         send_by=now + SEND_WITHIN_S,
     )
 
@@ -122,7 +122,7 @@ def disk_gb(candidate: Candidate) -> int:
     return LEAST_DISK_GB + ceil(2 * kept / 1e9)
 
 
-def _check(candidate: Candidate) -> dict[str, Any]:
+def pod_check(candidate: Candidate) -> dict[str, Any]:
     """What the agent must find before it trains: see ``pod.hardware``."""
     check: dict[str, Any] = {"count": candidate.gpus, "idle": True, "min_cuda": MIN_CUDA}
     gpu = GPUS.get(candidate.sku)

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "guard": ("Let this machine end forgotten pods by itself: install, status, remove.", "Before"),
     "rehearse": ("Play a planned run in a simulated world, with faults.", "Before"),
     "launch": ("Reserve the worst case, train, stop in time.", "Running"),
+    "export": ("Write a launch as a script that stands by itself.", "Running"),
     "status": ("Runs, their money, and what guards them.", "Running"),
     "logs": ("A run's training log; -f follows it.", "Running"),
     "stop": ("Land a run now: evaluate, save, end.", "Running"),

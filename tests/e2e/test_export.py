@@ -1,0 +1,54 @@
+"""An exported script, in an empty folder and an empty home, with the real trainer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import User
+
+TINY = (
+    *("--recipe", "trm-tiny", "--phase", "fast", "--processes", "1", "--set", "depth=1"),
+    *("--set", "width=32", "--set", "vocab_size=300", "--set", "sequence=64"),
+    *("--set", "eval_tokens=1024", "--rate", "3.60", "--budget", "0.035"),
+)
+
+
+@pytest.mark.slow
+def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
+    tmp_path: Path,
+) -> None:
+    user = User(tmp_path / "user", trainer=None)
+    user.folder.mkdir()
+    text = user.folder / "it's $(touch oops)"
+    text.write_text("the quick brown fox jumps over the lazy dog.\n" * 4000)
+    user.run("export", "local", *TINY, "--data", str(text), "-o", "train.sh")
+    assert "--force" in user.refused("export", "local", *TINY, "-o", "train.sh", code=8)
+    empty = tmp_path / "elsewhere"
+    empty.mkdir()
+    bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": sys.executable}
+
+    def start() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(user.folder / "train.sh")],
+            cwd=empty, env=bare, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    first = start()
+    assert first.returncode == 20, first.stderr  # landed at its budget
+    assert list((empty / "trmcloud-run/runs").glob("r-*/fast/checkpoints/*/manifest.json"))
+    assert not list(tmp_path.rglob("oops"))
+    second = start()
+    assert second.returncode == 20
+    assert "--again" in second.stderr
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    user.refused("export", "8xA100", "--budget", "0.10", "--data", "/x", code=4)
+    user.refused("export", "8xA100", "--as", "sky", "--data", "/x", code=2)
+    user.refused("export", "8xA100", code=9)
