@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench calibrate soak soak-crashes clean
+.PHONY: help install demo test check format bench calibrate soak soak-crashes sky clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -15,6 +15,7 @@ help:
 	@echo "make soak     simulated runs with faults, FROM=0 TO=1000000; resumable"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
 	@echo "make install  the environment alone (.venv)"
+	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -26,6 +27,14 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 install: $(READY)
+
+# It pins older click and runpod than ours: never in .venv.
+sky: .venv-sky/.ready
+
+.venv-sky/.ready: constraints-sky.txt
+	@test -x .venv-sky/bin/python || $(PYTHON) -m venv .venv-sky
+	.venv-sky/bin/python -m pip install --progress-bar on -c constraints-sky.txt 'skypilot[aws,runpod]'
+	@touch $@
 
 demo: $(READY)
 	@scripts/demo.sh
@@ -62,4 +71,4 @@ soak-crashes: $(READY)
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-sky build dist .pytest_cache .mypy_cache .ruff_cache

@@ -9,7 +9,7 @@ from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.offers import DAY_S, STALE_MARGIN_PERCENT, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, lands_at
 from trmcloud.core.plan import Candidate, Interval
-from trmcloud.core.providers import TRAITS
+from trmcloud.core.providers import BY_SKYPILOT, TRAITS
 from trmcloud.core.spec import RunSpec
 
 _LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
@@ -33,13 +33,8 @@ STORAGE_AFTER_S = 7 * DAY_S
 _ROUNDING = Usd.from_micros(4)
 """Rent and storage are each rounded up by themselves."""
 
-#: Who can be rented from at all: RunPod itself, and clouds that SkyPilot 0.14 knows.
-REACHABLE = frozenset(
-    {
-        "local", "runpod", "aws", "azure", "gcp", "lambda", "nebius", "vast-ai", "verda",
-        "hyperstack", "digitalocean",
-    }
-)  # fmt: skip
+#: Who can be rented from at all: RunPod itself, and the clouds that go through SkyPilot.
+REACHABLE = frozenset({"local", "runpod", *BY_SKYPILOT})
 
 
 class Ranked(NamedTuple):

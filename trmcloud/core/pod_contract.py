@@ -56,14 +56,20 @@ ENV_AUTHORIZED_KEY = "TRMCLOUD_AUTHORIZED_KEY"
 ENV_SSH_PORT = "TRMCLOUD_SSH_PORT"
 """Where the pod's SSH server listens; 22 where it is not set."""
 
+ENV_SSH_LISTEN = "TRMCLOUD_SSH_LISTEN"
+"""The address the pod's SSH server listens at; all of them where it is not set."""
+
 ENV_PROVIDER = "TRMCLOUD_PROVIDER"
-"""How the pod may end itself: runpod, shutdown (power the machine off) or none."""
+"""How the pod may end itself: none, or one or more of runpod, skypilot (its autodown, at once) and
+shutdown (power the machine off), joined by +."""
 ENV_LINGER_S = "TRMCLOUD_LINGER_S"
 """Seconds a pod whose work is done stays, so that its last report can be read; its hard stop and
 whoever ends it cut that short."""
 
 POD_ROOT = "/workspace/trmcloud"
 POD_SSH_PORT = 22
+INNER_SSH_PORT = 10022
+"""Where a pod's SSH server listens beside a machine's own, on its loopback."""
 
 # -- signals --------------------------------------------------------------------------------
 # SIGTERM to any rank = land now: end the step, evaluate, save, leave with exit code 0.

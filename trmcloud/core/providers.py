@@ -42,6 +42,36 @@ class ProviderTraits:
         return self.name != "local"
 
 
+RUNPOD_BY_SKYPILOT = "skypilot-runpod"
+"""RunPod rented through SkyPilot, which copies the account's key to the pod."""
+
+
+def _through_skypilot(
+    name: str,
+    own: tuple[str, ...],
+    *,
+    boot_deadline_s: float = 1200.0,
+    agent_ends: bool = True,
+) -> ProviderTraits:
+    """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
+    end the machine with what is on it."""
+    ending = ("agent", *own) if agent_ends else own
+    return ProviderTraits(
+        name=name,
+        create_settle_s=600.0,
+        absent_lists=3,
+        kill_latency_s=120.0,
+        boot_deadline_s=boot_deadline_s,
+        silence_s=120.0,
+        end_grace_s=90.0,
+        rate_tolerance=0.0,
+        absent_s=300.0,
+        absent_deleted_s=30.0,
+        kill_layers=("trainer", "agent", "guardian", "controller", "reap", *own),
+        independent_layers=(*ending, "guard-elsewhere"),
+    )
+
+
 TRAITS: Mapping[str, ProviderTraits] = {
     "local": ProviderTraits(
         name="local",
@@ -68,35 +98,24 @@ TRAITS: Mapping[str, ProviderTraits] = {
         kill_layers=("trainer", "agent", "guardian", "controller", "reap", "prepaid"),
         independent_layers=("agent", "prepaid", "guard-elsewhere"),
     ),
-    "skypilot": ProviderTraits(
-        name="skypilot",
-        create_settle_s=600.0,
-        absent_lists=3,
-        kill_latency_s=120.0,
-        boot_deadline_s=1200.0,
-        silence_s=120.0,
-        end_grace_s=90.0,
-        rate_tolerance=0.0,
-        absent_s=300.0,
-        absent_deleted_s=30.0,
-        kill_layers=("trainer", "agent", "guardian", "controller", "reap", "autostop"),
-        independent_layers=("agent", "autostop", "guard-elsewhere"),
-    ),
-    "aws": ProviderTraits(
-        name="aws",
-        create_settle_s=600.0,
-        absent_lists=3,
-        kill_latency_s=120.0,
-        boot_deadline_s=900.0,
-        silence_s=120.0,
-        end_grace_s=90.0,
-        rate_tolerance=0.0,
-        absent_s=300.0,
-        absent_deleted_s=30.0,
-        kill_layers=("trainer", "agent", "guardian", "controller", "reap", "shutdown"),
-        independent_layers=("agent", "shutdown", "guard-elsewhere"),
-    ),
+    # A cloud through SkyPilot whose own ways to end a machine are not known.
+    "skypilot": _through_skypilot("skypilot", ("autostop",)),
+    # Its instances end when they are shut down, once that is set; stopped ones bill their disks.
+    "aws": _through_skypilot("aws", ("autostop", "shutdown"), boot_deadline_s=900.0),
+    "gcp": _through_skypilot("gcp", ("autostop",)),
+    "azure": _through_skypilot("azure", ("autostop",)),
+    "lambda": _through_skypilot("lambda", ("autostop",)),
+    "nebius": _through_skypilot("nebius", ("autostop",)),
+    "vast-ai": _through_skypilot("vast-ai", ("autostop",)),
+    "digitalocean": _through_skypilot("digitalocean", ("autostop",)),
+    # SkyPilot knows no autodown there: a machine cannot end itself.
+    "verda": _through_skypilot("verda", (), agent_ends=False),
+    RUNPOD_BY_SKYPILOT: _through_skypilot(RUNPOD_BY_SKYPILOT, ("autostop", "prepaid")),
 }
+
+
+BY_SKYPILOT = tuple(name for name in TRAITS if name not in ("local", "runpod", "skypilot"))
+"""Whom only SkyPilot rents from."""
 
 
 def traits_of(provider: str) -> ProviderTraits:
@@ -104,6 +123,6 @@ def traits_of(provider: str) -> ProviderTraits:
         return TRAITS[provider]
     except KeyError:
         raise NotSupported(
-            f"renting from {provider} is not built yet",
-            next_step="trmcloud launch local, or plan only",
+            f"nothing can be rented from {provider}: it is neither RunPod nor in SkyPilot",
+            next_step=f"one of: runpod, {', '.join(BY_SKYPILOT)}",
         ) from None

@@ -188,7 +188,8 @@ class Pod:
             port = int(self._environment.get(contract.ENV_SSH_PORT, contract.POD_SSH_PORT))
             host_key = _decoded(self._environment, contract.ENV_HOST_KEY)
             user_key = self._environment.get(contract.ENV_AUTHORIZED_KEY, "")
-            return Sshd(port, host_key, user_key, pod_dir / "sshd.log", tell)
+            listen = self._environment.get(contract.ENV_SSH_LISTEN, "")
+            return Sshd(port, host_key, user_key, pod_dir / "sshd.log", tell, listen=listen)
         except ValueError as error:
             tell(f"no SSH: {error}")
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ from trmcloud.pod import processes
 from trmcloud.pod.files import write_atomic
 
 _KEY_BEGINS = "-----BEGIN OPENSSH PRIVATE KEY-----"
+_ADDRESS = re.compile(r"[0-9a-fA-F.:]{2,45}")
 _USER_KEY_KINDS = ("ssh-", "ecdsa-", "sk-")
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0)
 _SETTLED_S = 60.0
@@ -29,6 +31,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: sessions over one connection, since files travel in parallel streams.
 _CONFIG = """\
 Port {port}
+{listen}\
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/authorized_keys
 PidFile none
@@ -74,12 +77,17 @@ class Sshd:
         tell: Callable[[str], None],
         *,
         program: str | None = None,
+        listen: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
+        """``listen``: an address; all of them where it is empty.
+
         Raises:
             ValueError: a key that is none.
         """
+        if listen and not _ADDRESS.fullmatch(listen):
+            raise ValueError(f"{listen!r} is no address to listen at")
+        self._listen = f"ListenAddress {listen}\n" if listen else ""
         if not host_key.startswith(_KEY_BEGINS):
             raise ValueError("the host key is no OpenSSH private key")
         if "\n" in user_key.strip() or not user_key.startswith(_USER_KEY_KINDS):
@@ -146,7 +154,7 @@ class Sshd:
         for name, text in (
             ("host_key", self._host_key.rstrip("\n") + "\n"),
             ("authorized_keys", self._user_key.strip() + "\n"),
-            ("sshd_config", _CONFIG.format(port=self._port, folder=folder)),
+            ("sshd_config", _CONFIG.format(port=self._port, listen=self._listen, folder=folder)),
         ):
             write_atomic(folder / name, text)
             os.chmod(folder / name, 0o600)

@@ -38,6 +38,9 @@ _BELIEVE_S = 20.0
 _PAUSES_S = (10.0, 30.0, 60.0)
 _KEPT = 60
 _MAX_TEXT = 200
+_SKY_TIMEOUT_S = 60.0
+"""Importing SkyPilot alone takes seconds."""
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _POD_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -69,18 +72,20 @@ class Way:
 
 
 def ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
-    """The ways that ``TRMCLOUD_PROVIDER`` leaves: runpod, shutdown (the machine) or none.
+    """The ways that ``TRMCLOUD_PROVIDER`` leaves, in the order it names them: runpod, skypilot (its
+    autodown, at once), shutdown (the machine); none where it says so.
 
     Where it is not set, a container that bears a RunPod id is taken for a RunPod pod.
     """
     provider = environment.get(contract.ENV_PROVIDER)
     if provider is None:
         provider = "runpod" if environment.get(RUNPOD_POD_ID) else "none"
-    if provider == "runpod":
-        return _runpod_ways(environment)
-    if provider == "shutdown":
-        return _shutdown_ways()
-    return ()
+    known: Mapping[str, Callable[[], tuple[Way, ...]]] = {
+        "runpod": lambda: _runpod_ways(environment),
+        "skypilot": lambda: _skypilot_ways(environment),
+        "shutdown": _shutdown_ways,
+    }
+    return tuple(way for name in provider.split("+") if name in known for way in known[name]())
 
 
 class Chain:
@@ -178,7 +183,13 @@ def _runpod_ways(environment: Mapping[str, str]) -> tuple[Way, ...]:
     )
 
 
-def _command(words: Sequence[str], environment: Mapping[str, str], key: str = "") -> Answer:
+def _command(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    key: str = "",
+    *,
+    within_s: float = _TIMEOUT_S,
+) -> Answer:
     """Run a command; its answer is its exit code and the end of what it printed."""
     path = environment.get("PATH", os.defpath)
     program = shutil.which(words[0], path=f"{path}:/usr/local/bin:/usr/local/sbin:/usr/sbin:/sbin")
@@ -193,11 +204,11 @@ def _command(words: Sequence[str], environment: Mapping[str, str], key: str = ""
         start_new_session=True,
     )
     try:
-        printed, _ = child.communicate(timeout=_TIMEOUT_S)
+        printed, _ = child.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, 9)
-        return Answer(None, f"no answer within {_TIMEOUT_S:.0f} s", False)
+        return Answer(None, f"no answer within {within_s:.0f} s", False)
     text = _hide(printed.decode("utf-8", "replace").strip()[-_MAX_TEXT:], key)
     return Answer(child.returncode, text, child.returncode == 0)
 
@@ -246,6 +257,27 @@ def _has_errors(content: bytes) -> bool:
 
 def _hide(text: str, key: str) -> str:
     return text.replace(key, "***") if key else text
+
+
+# -- a machine that SkyPilot made ---------------------------------------------------------------
+_SKY_PYTHON = "skypilot-runtime/bin/python"
+_AUTODOWN_NOW = (
+    "from sky.skylet import autostop_lib as a; "
+    "a.set_autostop(0, 'cloudvmray', a.AutostopWaitFor.NONE, True)"
+)
+"""SkyPilot's daemon on the machine looks once a minute, and ends it with what it was given."""
+
+
+def _skypilot_ways(environment: Mapping[str, str]) -> tuple[Way, ...]:
+    """Its settings lie in the home of the user who made the cluster, whom root acts for here."""
+    user, home = environment.get("TRMCLOUD_SKY_USER", "root"), environment.get("TRMCLOUD_SKY_HOME")
+    if not home or not _USER.fullmatch(user):
+        return ()
+    words = [f"{home}/{_SKY_PYTHON}", "-c", _AUTODOWN_NOW]
+    if user != "root" and os.geteuid() == 0:
+        words = ["sudo", "-n", "-H", "-u", user, *words]
+    own = {"HOME": home, "PATH": environment.get("PATH", os.defpath)}
+    return (Way("skypilot autodown", lambda: _command(words, own, within_s=_SKY_TIMEOUT_S)),)
 
 
 # -- a machine that ends by being shut down ---------------------------------------------------

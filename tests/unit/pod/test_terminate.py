@@ -280,3 +280,14 @@ def test_trainers_inherit_no_key() -> None:
         "RUNPOD_POD_ID": POD,
         "TRMCLOUD_POD": "p",
     }
+
+
+def test_a_machine_that_skypilot_made_asks_for_its_autodown_then_powers_off() -> None:
+    told = {
+        "TRMCLOUD_PROVIDER": "skypilot+shutdown",
+        "TRMCLOUD_SKY_HOME": "/home/ubuntu",
+        "TRMCLOUD_SKY_USER": "ubuntu",
+    }
+    assert names(told) == ["skypilot autodown", "systemctl poweroff", "shutdown now", "poweroff"]
+    assert names({**told, "TRMCLOUD_PROVIDER": "skypilot"}) == ["skypilot autodown"]
+    assert names({**told, "TRMCLOUD_SKY_USER": "a; rm"}) == names({"TRMCLOUD_PROVIDER": "shutdown"})

@@ -1,0 +1,192 @@
+"""SkyPilot's adapter against a stand-in of the ``sky`` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trmcloud.adapters.skypilot.command import Sky, find_sky
+from trmcloud.adapters.skypilot.compute import SkyPilotCompute
+from trmcloud.core.errors import (
+    AmbiguousCreate,
+    AuthError,
+    NoCapacity,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+)
+from trmcloud.core.money import Usd
+from trmcloud.core.pod_contract import Lease, PodName
+from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
+from trmcloud.ports import PodKeys, PodRequest
+
+STANDIN = Path(__file__).resolve().parents[2] / "standins" / "sky.py"
+NOW = 1_795_264_000.0
+NAME = str(PodName("0a1b2c3d", "r1", 1, int(NOW) + 3600))
+KEYS = PodKeys("PRIVATE", "ssh-ed25519 AAAA host", "ssh-ed25519 AAAA user")
+
+
+class Rig:
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state.json"
+        self.set()
+        program = folder / "sky"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STANDIN} {self.state} "$@"\n')
+        program.chmod(0o755)
+        self.sky = Sky(str(program), {"PATH": "/usr/bin:/bin"})
+        self.folder = folder
+
+    def compute(self, provider: str = "aws") -> SkyPilotCompute:
+        return SkyPilotCompute(
+            provider, self.sky, lambda name: KEYS, b"payload", self.folder, now=lambda: NOW
+        )
+
+    def set(self, **values: Any) -> None:
+        self.state.write_text(json.dumps({**self.told(), **values}))
+
+    def told(self) -> dict[str, Any]:
+        return json.loads(self.state.read_text()) if self.state.exists() else {}
+
+    def row(self, **values: Any) -> None:
+        clusters = self.told()["clusters"]
+        clusters[NAME].update(values)
+        self.set(clusters=clusters)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def request(**values: Any) -> PodRequest:
+    lease = Lease(
+        run_id="r1", pod_name=NAME, epoch=1, granted_at=NOW, soft_stop_at=NOW + 3000,
+        hard_stop_at=NOW + 3600, landing_s=60.0, phases=(), fits_budget=True, min_useful_s=10.0,
+    )  # fmt: skip
+    made = PodRequest(NAME, "H100-SXM", 8, Usd("55.04"), lease, (), region="us-east-1")
+    return replace(made, **values)
+
+
+def test_a_launch_carries_rate_limit_and_agent_and_is_not_waited_for(rig: Rig) -> None:
+    compute = rig.compute()
+    assert compute.create(request()) == NAME
+    task = rig.told()["tasks"][NAME]
+    assert task["resources"] == {
+        "infra": "aws/us-east-1",
+        "accelerators": {"H100": 8},
+        "max_hourly_cost": 55.04,
+        "disk_size": 120,
+        "autostop": {"idle_minutes": 63, "down": True, "wait_for": "none"},
+    }
+    assert task["secrets"]["TRMCLOUD_PROVIDER"] == "skypilot+shutdown"
+    assert "PRIVATE" not in json.dumps(task), "only packed, in a secret"
+    assert Path(task["file_mounts"]["~/.trmcloud/boot.tar.gz"]).read_bytes() == b"payload"
+    (pod,) = compute.list_pods()
+    assert (pod.name, pod.status, pod.rate) == (NAME, "creating", Usd("55.04"))
+    assert compute.create(request()) == NAME
+    assert len(rig.told()["requests"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        ({"status": "UP"}, "running"),
+        ({"status": "INIT", "init_kind": "unhealthy"}, "unknown"),
+        ({"status": "STOPPED"}, "unknown"),
+        ({"status": "A_NEW_WORD"}, "unknown"),
+    ],
+)
+def test_what_is_not_plainly_there_counts_as_spending(
+    rig: Rig, row: dict[str, str], status: str
+) -> None:
+    rig.compute().create(request())
+    rig.row(**row)
+    assert [pod.status for pod in rig.compute().list_pods()] == [status]
+
+
+def test_a_row_that_cannot_be_refreshed_is_still_listed_and_not_believed(rig: Rig) -> None:
+    rig.compute().create(request())
+    rig.row(status="UP")
+    rig.set(fail={" -r": "KeyError: 'EXITED'"})
+    assert [pod.status for pod in rig.compute().list_pods()] == ["unknown"]
+    rig.set(fail={"status": "sky.exceptions.ApiServerConnectionError: Could not connect"})
+    with pytest.raises(ProviderError, match="API server is down"):
+        rig.compute().list_pods()
+
+
+def test_clusters_of_other_clouds_and_other_people_are_left_alone(rig: Rig) -> None:
+    rig.compute().create(request())
+    rig.row(cloud="GCP")
+    assert rig.compute().list_pods() == ()
+    with pytest.raises(ProviderError, match="not a pod of ours"):
+        rig.compute().terminate("somebodys-cluster")
+
+
+def test_an_end_calls_off_a_launch_that_goes_on_for_ever(rig: Rig) -> None:
+    compute = rig.compute()
+    compute.create(request())
+    assert compute.terminate(NAME) is True
+    assert [row["status"] for row in rig.told()["requests"]] == ["CANCELLED"]
+    assert compute.list_pods() == ()
+    assert compute.terminate(NAME) is False
+    assert not any("purge" in word for asked in rig.told()["asked"] for word in asked)
+
+
+def test_a_limit_that_never_armed_is_told_and_can_be_set(rig: Rig) -> None:
+    compute = rig.compute()
+    compute.create(request())
+    rig.row(status="UP", autostop=-1, to_down=False)
+    compute.list_pods()
+    limit = rig.compute().limit(NAME)
+    assert limit is None, "nothing was listed by this one"
+    fresh = rig.compute()
+    fresh.list_pods()
+    limit = fresh.limit(NAME)
+    assert limit is not None
+    assert not limit.armed
+    fresh.arm(NAME, NOW + 3600)
+    fresh.list_pods()
+    limit = fresh.limit(NAME)
+    assert limit is not None
+    assert (limit.armed, limit.minutes) == (True, 63)
+
+
+def test_a_launch_that_fails_is_told_apart(rig: Rig) -> None:
+    rig.set(fail={"launch": "sky.exceptions.ResourcesUnavailableError: nothing at this price"})
+    with pytest.raises(NoCapacity):
+        rig.compute().create(request())
+    rig.set(fail={"launch": "Connection reset"})
+    with pytest.raises(AmbiguousCreate):
+        rig.compute().create(request())
+
+
+def test_what_skypilot_cannot_rent_is_refused(rig: Rig) -> None:
+    for provider, changes in (
+        ("aws", {"sku": "H100-NVL"}),
+        ("aws", {"volume_gb": 50}),
+    ):
+        with pytest.raises(NotSupported):
+            rig.compute(provider).create(request(**changes))
+    assert "tasks" not in rig.told()
+    rig.compute(RUNPOD_BY_SKYPILOT).create(request(sku="H100-PCIe", region="any"))
+    resources = rig.told()["tasks"][NAME]["resources"]
+    assert resources["accelerators"] == {"H100": 8}, "RunPod's H100 is the PCIe card"
+    assert resources["infra"] == "runpod"
+
+
+def test_an_account_that_cannot_rent_is_told_why(rig: Rig) -> None:
+    with pytest.raises(AuthError, match="AWS credentials are not set") as refused:
+        rig.compute().require_account(Usd(1))
+    assert refused.value.next_step == "sky check aws"
+    rig.set(enabled=["AWS"])
+    rig.compute().require_account(Usd(1))
+    rig.set(version="0.9.2")
+    with pytest.raises(ProviderRefused, match="too old"):
+        rig.compute().require_account(Usd(1))
+    with pytest.raises(ProviderRefused, match="not installed"):
+        find_sky({"PATH": str(rig.folder / "nowhere")})

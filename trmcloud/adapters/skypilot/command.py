@@ -1,0 +1,151 @@
+"""SkyPilot's own command, ``sky``, spoken to in JSON: it lives in an environment of its own.
+
+It pins packages that trmcloud needs newer, and costs seconds to import; the command is its public
+face, and finds and starts its API server by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
+from trmcloud.core.pod_contract import strip_control
+
+ENV_SKY = "TRMCLOUD_SKY"
+"""Path of the ``sky`` command; the one on PATH where it is not set."""
+OLDEST = (0, 14)
+INSTALL = "make sky, then export TRMCLOUD_SKY=$PWD/.venv-sky/bin/sky"
+
+_TIMEOUT_S = 90.0
+_VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.\w+)*")
+_MAX_TEXT = 300
+
+
+def find_sky(environ: Mapping[str, str]) -> str:
+    """
+    Raises:
+        ProviderRefused: there is none.
+    """
+    named = environ.get(ENV_SKY, "").strip()
+    found = shutil.which(named or "sky", path=environ.get("PATH", os.defpath))
+    if found is None:
+        raise ProviderRefused(
+            f"SkyPilot is not installed: there is no {named or 'sky'}", next_step=INSTALL
+        )
+    return found
+
+
+class Sky:
+    """``program`` is the ``sky`` command, ``environ`` what it runs in. SkyPilot's usage reports
+    are off unless the user has said otherwise."""
+
+    def __init__(self, program: str, environ: Mapping[str, str]) -> None:
+        self._program = program
+        self._environ = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **environ}
+
+    def version(self) -> str:
+        """
+        Raises:
+            ProviderRefused: it is older than what this adapter was tried with.
+        """
+        text = self.run("--version")
+        match = _VERSION.search(text)
+        if match is None or (int(match[1]), int(match[2])) < OLDEST:
+            raise ProviderRefused(
+                f"{text.strip()[-60:] or 'SkyPilot'} is too old: 0.14 or newer is needed",
+                where=self._program,
+                next_step=INSTALL,
+            )
+        return match[0].removeprefix("version ")
+
+    def run(self, *words: str, timeout_s: float = _TIMEOUT_S) -> str:
+        """What the command printed.
+
+        Raises:
+            ProviderError: it failed, said in the last line that it printed, or did not end.
+        """
+        try:
+            done = subprocess.run(
+                [self._program, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=self._environ,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise ProviderError(
+                f"sky {words[0]} did not answer within {timeout_s:.0f} s",
+                next_step="sky api info; if the server hangs: sky api stop; sky api start",
+            ) from None
+        except OSError as error:
+            raise ProviderRefused(
+                f"SkyPilot cannot be run: {error.strerror}",
+                where=self._program,
+                next_step=INSTALL,
+            ) from None
+        out = done.stdout.decode("utf-8", "replace")
+        if done.returncode != 0:
+            said = strip_control(f"{out}\n{done.stderr.decode('utf-8', 'replace')}")
+            raise _explained(words[0], said)
+        return strip_control(out)
+
+    def read(self, *words: str) -> Any:
+        """The JSON a command prints, after whatever it says first.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        text = self.run(*words, "-o", "json")
+        for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
+            try:
+                return json.loads(text[match.start() :])
+            except ValueError:
+                continue
+        raise ProviderError(f"sky {words[0]} printed no JSON", next_step=f"sky {words[0]} -o json")
+
+    def require_cloud(self, cloud: str) -> None:
+        """
+        Raises:
+            AuthError: SkyPilot has no access to it; its own advice is shown.
+        """
+        enabled = self.read("check", cloud)
+        names = {
+            str(name).lower()
+            for clouds in (enabled.values() if isinstance(enabled, dict) else ())
+            for name in clouds
+        }
+        if cloud.lower() not in names:
+            advice = _advice(self._try("check", cloud))
+            raise AuthError(
+                f"{cloud} is not enabled in SkyPilot: {advice or 'no access'}",
+                next_step=f"sky check {cloud}",
+            )
+
+    def _try(self, *words: str) -> str:
+        try:
+            return self.run(*words)
+        except ProviderError as error:
+            return error.what
+
+
+def _advice(said: str) -> str:
+    """The reason ``sky check`` gives, on one line."""
+    _, found, rest = said.partition("Reason")
+    lines: Sequence[str] = rest.partition("\n\n")[0].splitlines() if found else ()
+    return " ".join(line.strip() for line in lines).partition(": ")[2][:_MAX_TEXT]
+
+
+def _explained(verb: str, said: str) -> ProviderError:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = lines[-1][:_MAX_TEXT] if lines else "it said nothing"
+    if "ApiServerConnectionError" in said or "API server process exited" in said:
+        return ProviderError(
+            f"SkyPilot's API server is down: {last}", next_step="sky api info; sky api start"
+        )
+    return ProviderError(f"sky {verb} failed: {last}")

@@ -1,0 +1,169 @@
+"""From a PodRequest to a SkyPilot task: a cluster that carries our agent, and a limit of its own.
+
+A task is written as JSON, which is YAML too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import NotSupported
+from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
+from trmcloud.ports import PodKeys, PodRequest
+
+CLOUDS: Mapping[str, str] = {
+    "aws": "aws",
+    "azure": "azure",
+    "digitalocean": "do",
+    "gcp": "gcp",
+    "lambda": "lambda",
+    "nebius": "nebius",
+    RUNPOD_BY_SKYPILOT: "runpod",
+    "vast-ai": "vast",
+    "verda": "verda",
+}
+"""Our providers in SkyPilot's words."""
+_NO_AUTODOWN = frozenset({"verda"})
+#: One name is several chips: elsewhere H100 and A100-80GB are the SXM boards.
+_RUNPOD_NAMES: Mapping[str, str] = {
+    "A100-80GB-SXM": "A100-80GB-SXM",
+    "A100-80GB-PCIe": "A100-80GB",
+    "H100-SXM": "H100-SXM",
+    "H100-PCIe": "H100",
+    "H100-NVL": "H100-NVL",
+    "H200": "H200-SXM",
+}
+_NAMES: Mapping[str, str] = {
+    "A100-80GB-SXM": "A100-80GB",
+    "A100-40GB": "A100",
+    "H100-SXM": "H100",
+    "H200": "H200",
+}
+_AZURE_NAMES: Mapping[str, str] = {"A100-80GB-PCIe": "A100-80GB", "H100-NVL": "H100"}
+_EVERYWHERE = ("B200", "L40S", "RTX4090", "RTX3090", "L4", "A10G")
+_DISK_GB = 70
+"""System image and environment, beside what a run asks for."""
+LIMIT_SLACK_MINUTES = 3
+"""How far behind the hard stop the cluster's own limit lies."""
+BOOT_ARCHIVE = "~/.trmcloud/boot.tar.gz"
+
+_WORDS = (
+    contract.ENV_POD,
+    contract.ENV_PROVIDER,
+    contract.ENV_ROOT,
+    contract.ENV_SSH_PORT,
+    contract.ENV_SSH_LISTEN,
+    contract.ENV_LEASE,
+    contract.ENV_JOBS,
+    contract.ENV_CHECK,
+    contract.ENV_HOST_KEY,
+    contract.ENV_AUTHORIZED_KEY,
+    "TRMCLOUD_SKY_HOME",
+    "TRMCLOUD_SKY_USER",
+)
+
+#: The agent leaves the job's session at once: SkyPilot ends a job with all that belongs to it, and
+#: the guard must outlive it. The job itself goes on showing what the agent says.
+_RUN = f"""\
+set -eu
+export TRMCLOUD_SKY_HOME="$HOME" TRMCLOUD_SKY_USER="$(id -un)"
+as=""
+[ "$(id -u)" -eq 0 ] || as="sudo -n --preserve-env={",".join(_WORDS)}"
+archive={BOOT_ARCHIVE}
+$as mkdir -p /opt/trmcloud {contract.POD_ROOT}
+$as tar xzf "$archive" -C /opt/trmcloud
+$as env PYTHONPATH=/opt/trmcloud sh -c \
+'exec setsid -f python3 -m trmcloud.pod.boot > /var/log/trmcloud.log 2>&1 < /dev/null'
+exec tail -n +1 -F /var/log/trmcloud.log
+"""
+
+
+def accelerator(provider: str, sku: str) -> str:
+    """SkyPilot's name of a GPU at a provider.
+
+    Raises:
+        NotSupported: SkyPilot has none for it there.
+    """
+    known = _RUNPOD_NAMES if provider == RUNPOD_BY_SKYPILOT else _NAMES
+    if provider == "azure":
+        known = {"A100-40GB": "A100", "H200": "H200", **_AZURE_NAMES}
+    name = known.get(sku) or (sku if sku in _EVERYWHERE else None)
+    if name is None:
+        raise NotSupported(f"SkyPilot has no {sku} at {provider} that this version knows")
+    return name
+
+
+def limit_minutes(hard_stop_at: float, now: float) -> int:
+    """Minutes from ``now`` to just behind the hard stop: the cluster's own limit."""
+    return max(1, math.ceil((hard_stop_at - now) / 60.0) + LIMIT_SLACK_MINUTES)
+
+
+def make_task(
+    provider: str, request: PodRequest, keys: PodKeys, boot_archive: str, now: float
+) -> str:
+    """The task, as text. It holds the pod's own host key: for its owner's eyes alone.
+
+    Raises:
+        NotSupported: SkyPilot cannot rent this.
+    """
+    if request.volume or request.volume_gb:
+        raise NotSupported(
+            "a network volume is RunPod's own", next_step="leave --volume out, or rent at RunPod"
+        )
+    infra = CLOUDS.get(provider)
+    if infra is None:
+        raise NotSupported(f"SkyPilot does not rent from {provider}")
+    if request.region not in ("", "any"):
+        infra = f"{infra}/{request.region}"
+    resources: dict[str, Any] = {
+        "infra": infra,
+        "accelerators": {accelerator(provider, request.sku): request.gpus},
+        "max_hourly_cost": float(request.rate),
+        "disk_size": _DISK_GB + request.disk_gb,
+    }
+    if provider not in _NO_AUTODOWN:
+        resources["autostop"] = {
+            "idle_minutes": limit_minutes(request.lease.hard_stop_at, now),
+            "down": True,
+            "wait_for": "none",
+        }
+    return json.dumps(
+        {
+            "name": request.name,
+            "num_nodes": 1,
+            "resources": resources,
+            "file_mounts": {BOOT_ARCHIVE: boot_archive},
+            "secrets": _words(provider, request, keys),
+            "run": _RUN,
+        },
+        indent=1,
+    )
+
+
+def _words(provider: str, request: PodRequest, keys: PodKeys) -> dict[str, str]:
+    ways = [] if provider in _NO_AUTODOWN else ["skypilot"]
+    if provider == "aws":
+        # At once, once the instance is set to be terminated by it; else it stops the rent at least.
+        ways.append("shutdown")
+    jobs = "[" + ",".join(contract.dump(job) for job in request.jobs) + "]"
+    return {
+        contract.ENV_POD: request.name,
+        contract.ENV_PROVIDER: "+".join(ways) or "none",
+        contract.ENV_ROOT: contract.POD_ROOT,
+        contract.ENV_SSH_PORT: str(contract.INNER_SSH_PORT),
+        contract.ENV_SSH_LISTEN: "127.0.0.1",
+        contract.ENV_LEASE: _packed(contract.dump(request.lease)),
+        contract.ENV_JOBS: _packed(jobs),
+        contract.ENV_CHECK: _packed(json.dumps(dict(request.check))),
+        contract.ENV_HOST_KEY: _packed(keys.host_private),
+        contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
+    }
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(text.encode("utf-8")).decode("ascii")
