@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trmcloud.core import events as ev
+    from trmcloud.core.bucket import Grants
     from trmcloud.core.budget import LedgerState
     from trmcloud.core.clock import Instant
     from trmcloud.core.errors import LinkError, TrmcloudError
@@ -291,6 +292,85 @@ class DeletingLink(Protocol):
         Raises:
             LinkError: it could not be deleted, or the pod is out of reach.
         """
+
+
+@runtime_checkable
+class GrantingLink(Protocol):
+    """A ``PodLink`` to a machine that may upload by itself."""
+
+    def grant(self, pod_name: str, text: str) -> None:
+        """Give the pod its ``grants.json``, for its own user's eyes alone.
+
+        Raises:
+            LinkError: the pod is out of reach.
+        """
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint that is whole in a bucket; ``at`` is the folder of its objects there."""
+
+    manifest: CheckpointManifest
+    at: str
+
+
+@dataclass(frozen=True)
+class GrantRequest:
+    """``phases``: how many best each keeps. ``folders`` are what the pod is to fetch. ``until`` is
+    the epoch second at which nothing may be uploaded any more."""
+
+    run_id: str
+    pod_name: str
+    generation: int
+    phases: Mapping[str, int]
+    until: float
+    folders: Sequence[StageItem] = ()
+
+
+class Bucket(Protocol):
+    """Where checkpoints survive without a pod or this machine.
+
+    All may raise ``AuthError``, ``NotFoundError`` (no such bucket), ``ProviderError``.
+    """
+
+    def claim(self, run_id: str, ledger_id: str) -> None:
+        """Mark the run's folder as this ledger's, once.
+
+        Raises:
+            ConflictError: it is another ledger's.
+        """
+
+    def grant(self, request: GrantRequest) -> Grants:
+        """Everything a pod may write and read there, as requests signed one by one.
+
+        Raises:
+            NotSupported: this store takes no presigned requests.
+        """
+
+    def checkpoints(self, run_id: str) -> Sequence[Stored]: ...
+
+    def fetch(
+        self,
+        stored: Stored,
+        names: Sequence[str],
+        target: Path,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Bring files of a checkpoint into ``target``, every hash verified; the manifest last.
+
+        Raises:
+            CheckpointError: an object is missing, of another size, or not what its hash says.
+            DoesNotFit: too little room here.
+        """
+
+    def delete(self, run_id: str, stored: Stored, names: Sequence[str] = ()) -> None:
+        """Delete a checkpoint, its manifest first; with ``names``, these files of it alone."""
+
+    def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:
+        """Store a folder under what its content names, once; what is there is not sent again."""
+
+    def store(self, folder: Path, manifest: CheckpointManifest, slot: str) -> None:
+        """Upload a checkpoint from this machine."""
 
 
 @runtime_checkable

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import NotFoundError, ProviderError
+from trmcloud.core.bucket import GRANTS_NAME
+from trmcloud.core.errors import LinkError, NotFoundError, ProviderError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill, PodSeen
@@ -115,6 +116,12 @@ class LocalCompute:
 
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         write_atomic(self._folder(pod_name) / contract.ORDERS_NAME, contract.dump(orders))
+
+    def grant(self, pod_name: str, text: str) -> None:
+        try:
+            write_atomic(self._folder(pod_name) / GRANTS_NAME, text, mode=0o600)
+        except OSError as error:
+            raise LinkError(f"{pod_name} cannot be granted uploads: {error.strerror}") from error
 
     def stage(
         self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]

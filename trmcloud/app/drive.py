@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trmcloud.app import reap
+from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.world import World
 from trmcloud.core import events as ev
@@ -30,7 +31,7 @@ from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Plan, plan_from_json
 from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import STAGE, IllegalTransition, RunState, State
+from trmcloud.core.run_state import GRANT, IllegalTransition, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, pull_name
 from trmcloud.ports import Driver, Progress
 
@@ -215,6 +216,12 @@ class RunDriver:
 
             world.workers.start(action.id, pull)
             return
+        if action.verb == GRANT:
+            plan = self.plan(run)
+            world.workers.start(
+                action.id, lambda progress: give_grants(world, run, plan, generation, progress)
+            )
+            return
 
         def stage(progress: Progress) -> None:
             link.stage(pod_name, world.stage_items(run), progress)
@@ -225,7 +232,7 @@ class RunDriver:
         """Put on record what workers have done."""
         for done in self.world.workers.finished():
             kept = self._pulling.pop(done.key, None)
-            verb = PULL if kept is not None else STAGE
+            verb = PULL if kept is not None else done.key.split("/")[2]
             known = run.actions.get(done.key)
             if known is None or known.ended_at is not None or run.state is State.CLOSED:
                 continue

@@ -96,6 +96,7 @@ def pod_request(
         strict_gate=plan.spec.strict_gate,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
+        uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,
     )
     return PodRequest(
         name=generation.pod_name,

@@ -10,14 +10,14 @@ from trmcloud.core.actions import TERMINATE
 from trmcloud.core.errors import LinkError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
-from trmcloud.core.run_state import STAGE, RunState, State
+from trmcloud.core.run_state import GRANT, STAGE, RunState, State
 from trmcloud.pod.files import read_small
 from trmcloud.ports import TroubledLink
 
 
 @dataclass(frozen=True)
 class Errand:
-    """What a worker of this process carries now. ``what`` is stage, or the checkpoint's label;
+    """What a worker of this process carries now. ``what`` is stage, grant or a checkpoint's label;
     ``size`` is 0 while it is not known."""
 
     key: str
@@ -64,7 +64,7 @@ def errands(world: World, run: RunState) -> tuple[Errand, ...]:
         run_id, _, name, *_ = [*key.split("/"), "", "", ""]
         if run_id == run.run_id:
             done, size = world.workers.progress(key) or (0, 0)
-            what = name if name == STAGE else _label(name)
+            what = name if name in (STAGE, GRANT) else _label(name)
             found.append(Errand(key, what, done, size))
     return tuple(found)
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trmcloud.core.errors import NotFoundError
+from trmcloud.core.errors import NotFoundError, NotSupported
 from trmcloud.core.hardware import LOCAL
 
 if TYPE_CHECKING:
     from trmcloud.core.run_state import RunState
     from trmcloud.ports import (
+        Bucket,
         Clock,
         Compute,
         ControllerId,
@@ -45,11 +46,21 @@ class World:
     """Where a folder of this machine lies on a rented pod, by what it is for (data, weights)."""
     was_used: Callable[[str], bool] = lambda provider: True
     """Whether this home has traces of a provider's pods, whatever its ledger says."""
+    bucket_items: Callable[[RunState], Sequence[StageItem]] = lambda run: ()
+    """Of what a pod needs, the part that it fetches from the run's bucket by itself."""
+    bucket: Callable[[str], Bucket] | None = None
+    """The bucket that s3://… names; connected when it is first asked for something."""
     read_note: Callable[[str], Mapping[str, Any]] | None = None
     """A run's launch note by its id, where it is not kept below ``home``."""
 
     def wall(self) -> float:
         return self.clock.now().wall
+
+
+def bucket_at(world: World, place: str) -> Bucket:
+    if world.bucket is None:
+        raise NotSupported(f"nothing here can reach {place}")
+    return world.bucket(place)
 
 
 def providers_in_use(world: World) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ from trmcloud.cli.text import duration
 from trmcloud.core.absence import absence_needed_s
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import STAGE, RunState, State
+from trmcloud.core.run_state import GRANT, STAGE, RunState, State
 
 SENDING = "Sending code and data"
 PULLING = "Pulling checkpoints"
+UPLOADING = "Uploading checkpoints"
 GONE = "Making sure it is gone"
 _STATES: Mapping[State, str] = {
     State.RESERVED: "Reserved",
@@ -24,7 +25,13 @@ _STATES: Mapping[State, str] = {
     State.ENDING: "Ending the pod",
     State.SETTLING: "Settling",
 }
-_WAITING = {"checking": "Checking the machine", "installing": "Installing", "files": SENDING}
+_WAITING = {
+    "checking": "Checking the machine",
+    "installing": "Installing",
+    "files": SENDING,
+    "grants": "Granting uploads",
+    "data": "Fetching data",
+}
 _TRAINER = {"compiling": "Compiling", "landing": "Landing"}
 _SPEED_OVER_S = 10.0
 
@@ -44,6 +51,8 @@ def stage_of(
             return GONE
         between_pulls = before == PULLING and not ending_was_asked(run)
         return PULLING if pulls or between_pulls else _STATES[State.ENDING]
+    if report is not None and report.uploading:
+        return UPLOADING
     if run.state is not State.RUNNING:
         return _STATES.get(run.state, "")
     if beat is not None:
@@ -84,7 +93,7 @@ def carried(errands: Sequence[Errand], speed: Speed, now: float) -> tuple[str, l
     sending, pulling = "", []
     for errand in errands:
         words = speed.words(errand, now)
-        if errand.what == STAGE:
+        if errand.what in (STAGE, GRANT):
             sending = words
         else:
             pulling.append(" · ".join(filter(None, (f"pulling {errand.what}", words))))

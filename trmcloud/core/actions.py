@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from trmcloud.core import events as ev
 from trmcloud.core.observation import Observation
-from trmcloud.core.run_state import STAGE, ActionState, Generation, RunState
+from trmcloud.core.run_state import GRANT, STAGE, ActionState, Generation, RunState
 
 CREATE, LAND, TERMINATE, PULL = "create", "land", "terminate", "pull"
-LONG = frozenset({STAGE, PULL})
+LONG = frozenset({STAGE, GRANT, PULL})
 """Actions that workers carry out; a stop never waits for one."""
 
 _FIRST_RETRY_S = 1.0

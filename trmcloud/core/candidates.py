@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
+from trmcloud.core.bucket import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.offers import DAY_S, STALE_MARGIN_PERCENT, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, lands_at
@@ -58,6 +59,8 @@ def kill_latency_s(provider: str) -> float:
 
 def kept_micros_per_hour(outlook: Outlook) -> int:
     """Micro-dollars per hour for the checkpoints kept; nothing on the user's own disk."""
+    if outlook.bucket:
+        return -int(-outlook.kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     if outlook.machine.local is not None:
         return 0
     return -int(-outlook.kept_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
@@ -67,7 +70,7 @@ def storage_micros_per_hour(outlook: Outlook) -> int:
     """Micro-dollars per hour while the pod runs: its own disks, which come on top of its rate, and
     the checkpoints kept."""
     if outlook.machine.local is not None:
-        return 0
+        return kept_micros_per_hour(outlook)
     disk_gb = LEAST_POD_DISK_GB + 2 * outlook.kept_gb
     disks = -int(-disk_gb * POD_DISK_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     return disks + kept_micros_per_hour(outlook)

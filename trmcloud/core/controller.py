@@ -20,17 +20,19 @@ from trmcloud.core.actions import (
     Action,
     Decision,
     current_generation,
+    last_try,
     name_action,
     next_attempt,
     next_long,
 )
+from trmcloud.core.bucket import RENEW_BEFORE_S
 from trmcloud.core.clock import Seen
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.observation import Observation
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import CLEAN, AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_state import STAGE, Generation, Outcome, RunState, State
+from trmcloud.core.run_state import GRANT, STAGE, Generation, Outcome, RunState, State
 from trmcloud.core.safekeeping import is_held, is_pulled, pull_name, unsaved
 
 _RESTAGE_S = 30.0
@@ -257,6 +259,8 @@ def _errand(
         sent_at = generation.staged_at
         if sent_at is None or report.at > sent_at + _RESTAGE_S:
             return next_long(run, STAGE, STAGE, generation, "", seen, now)
+    if plan.spec.pod_uploads and _lacks_grants(run, generation, report, now):
+        return next_long(run, GRANT, GRANT, generation, "", seen, now)
     if is_pulled(run, plan, generation):
         for kept in unsaved(run, report):
             name = f"{PULL}-{pull_name(kept)}"
@@ -265,6 +269,20 @@ def _errand(
                 return None
             return next_long(run, name, PULL, generation, reason, seen, now)
     return None
+
+
+def _lacks_grants(run: RunState, generation: Generation, report: AgentReport, now: float) -> bool:
+    """Whether the agent waits for the right to upload, or will soon have none."""
+    if report.result is not None:
+        return False
+    _, last = last_try(run, GRANT)
+    sent_at = last.ended_at if last is not None and last.finished else None
+    if sent_at is not None and report.at <= sent_at + _RESTAGE_S:
+        return False
+    until = report.granted_until
+    if until is None:
+        return report.waiting in ("", "grants") and run.stop is None
+    return until < min(generation.hard_stop_at, now + RENEW_BEFORE_S)
 
 
 def _phases_ended(
@@ -327,7 +345,9 @@ def _why_terminate(
         up_at = generation.up_at or generation.intended_at
         if report is None and now >= up_at + traits.boot_deadline_s:
             return f"no agent within {traits.boot_deadline_s:.0f} s"
-    if run.stop is not None and run.stop_at is not None and run.state is not State.ENDING:
+    stopping = run.stop is not None and run.state is not State.ENDING
+    uploads = report is not None and report.uploading
+    if stopping and run.stop_at is not None and not uploads:
         # Where hours were limited, far more than the landing lies between the two stops.
         patience_s = min(landing_s, generation.hard_stop_at - generation.soft_stop_at)
         if now >= run.stop_at + patience_s + traits.end_grace_s:
@@ -376,4 +396,6 @@ def _closing(run: RunState) -> ev.Closed:
     why = "the pod ended without a word from its agent"
     if run.plan.get("spec", {}).get("volume"):
         why = "the pod ended while nobody was there to hear; what it saved is on its network volume"
+    elif run.plan.get("spec", {}).get("bucket"):
+        why += f"; what it uploaded is in {run.plan['spec']['bucket']}"
     return ev.Closed(Outcome.LOST.value, why)

@@ -29,12 +29,13 @@ def make_lease(
     granted_at: float,
     strict_gate: bool,
     hold: bool = False,
+    uploads: bool = False,
 ) -> Lease:
     """What generation's agent may do, and until when.
 
     Where two phases share the time, the first may take 1.5 × its P90, or what is left beside the
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
-    the time as the Plan's P50 divide it. ``hold``: see ``Lease.hold``.
+    the time as the Plan's P50 divide it. ``hold`` and ``uploads``: see ``Lease``.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -69,5 +70,6 @@ def make_lease(
         strict_gate=strict_gate,
         hang_after_s=_HANG_AFTER_S.get(candidate.provider, _HANG_AFTER_REMOTE_S),
         hold=hold,
+        uploads=uploads,
         ready_within_s=max(_LEAST_READY_S, 3 * candidate.startup_s.p90) if rented else 0.0,
     )

@@ -10,6 +10,7 @@ import dataclasses
 import math
 from typing import NamedTuple
 
+from trmcloud.core.bucket import BUCKET_BYTES_PER_S
 from trmcloud.core.fitting import fit_settings
 from trmcloud.core.flops import work_of
 from trmcloud.core.hardware import hardware_name
@@ -33,6 +34,8 @@ LOCAL_LANDING_MARGIN_S = 2.0
 MIN_LOCAL_LANDING_S = 6.0
 PULL_BYTES_PER_S = 50e6
 """From a pod to wherever the checkpoint survives, when nothing was measured."""
+UPLOAD_MARGIN_S = 3.0
+"""For an upload to be begun and answered for, whatever its size."""
 MANY_EPOCHS = 4
 """Beyond about four passes, repeated text is worth less and less (Muennighoff et al. 2023)."""
 SPOT_HAZARD_PER_HOUR = 0.10
@@ -59,6 +62,8 @@ class Outlook(NamedTuple):
     memory: Memory
     fits: bool
     reasons: tuple[str, ...]
+    bucket: bool = False
+    """Checkpoints go to a bucket, not to a network volume or this machine's disk."""
 
     @property
     def tokens(self) -> int:
@@ -135,7 +140,7 @@ def outlook_on(
             min(seconds.p90, start.p90 + limit),
         )
     first = times[0]
-    landing_s = _landing_s(times, phases[-1].settings, machine)
+    landing_s = _landing_s(times, phases[-1].settings, machine, uploads=spec.pod_uploads)
     return Outlook(
         machine=machine,
         hardware=hardware,
@@ -147,12 +152,14 @@ def outlook_on(
         useful_s=start.p50 + first.start.p50 + first.compile.p50 + first.step.p50 + landing_s,
         overhead_p90_s=start.p90 + first.start.p90 + first.compile.p90,
         kept_gb=sum(
-            checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 1) for phase in phases
+            checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 1 + bool(spec.bucket))
+            for phase in phases
         )
         / 1e9,
         memory=worst,
         fits=fits,
         reasons=tuple(reasons),
+        bucket=bool(spec.bucket),
     )
 
 
@@ -222,12 +229,21 @@ def _against_interruptions(
     return dataclasses.replace(settings, save_every=every), longer
 
 
-def _landing_s(times: list[PhaseTime], settings: PhaseRecipe, machine: Machine) -> float:
-    """Seconds kept for the last evaluation and save, and for bringing it off the pod."""
+def _landing_s(
+    times: list[PhaseTime], settings: PhaseRecipe, machine: Machine, *, uploads: bool
+) -> float:
+    """Seconds kept for the last evaluation and save, and for bringing it off the pod.
+
+    One checkpoint may still be on its way to a bucket when the last one follows it there.
+    """
     slowest = max(time.landing.p50 for time in times)
+    upload_s = 0.0
+    if uploads:
+        upload_s = UPLOAD_MARGIN_S + 2 * checkpoint_bytes(settings) / BUCKET_BYTES_PER_S
     if machine.local is not None:
-        return max(MIN_LOCAL_LANDING_S, 1.5 * slowest + LOCAL_LANDING_MARGIN_S)
-    return 2 * slowest + REMOTE_LANDING_MARGIN_S + weights_bytes(settings) / PULL_BYTES_PER_S
+        return upload_s + max(MIN_LOCAL_LANDING_S, 1.5 * slowest + LOCAL_LANDING_MARGIN_S)
+    away_s = upload_s or weights_bytes(settings) / PULL_BYTES_PER_S
+    return 2 * slowest + REMOTE_LANDING_MARGIN_S + away_s
 
 
 def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[str]:

@@ -11,6 +11,11 @@ import dataclasses
 import math
 from typing import NoReturn, Sequence
 
+from trmcloud.core.bucket import (
+    BUCKET_MICROS_PER_GB_MONTH,
+    BUCKET_PRICE_AS_OF,
+    LONGEST_GRANT_S,
+)
 from trmcloud.core.calibrated import Measured
 from trmcloud.core.candidates import (
     REACHABLE,
@@ -102,6 +107,17 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
     if spec.objective not in OBJECTIVES:
         raise UsageError(
             f"unknown objective {spec.objective!r}", next_step=f"one of: {', '.join(OBJECTIVES)}"
+        )
+    if spec.bucket and spec.volume:
+        raise UsageError(
+            "a network volume and a bucket are two answers to one question",
+            next_step="leave out --volume, or --bucket",
+        )
+    if spec.bucket_relayed and spec.hardware == LOCAL:
+        raise UsageError(
+            "this bucket takes no presigned requests, and on this machine nothing has to be pulled",
+            where=spec.bucket,
+            next_step="leave out --bucket: checkpoints stay on this machine's disk",
         )
     if spec.deadline_at is not None and spec.deadline_at <= now:
         raise UsageError("the deadline has passed", next_step="--deadline 12h")
@@ -260,6 +276,13 @@ def _refuse_budget(
 def _survives(spec: RunSpec, candidate: Candidate | None) -> str:
     if candidate is None:
         return "nothing: no candidate"
+    if spec.bucket:
+        how = (
+            "pulled, then uploaded from here"
+            if spec.bucket_relayed
+            else "uploaded as they are made"
+        )
+        return f"{spec.bucket}, {how}, until it is pruned"
     if candidate.provider == LOCAL:
         return "this machine's disk"
     if spec.volume:
@@ -296,4 +319,12 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         limits["hard stop"] = f"{candidate.hard_stop_s:,.0f} s after start"
         limits["landing reserve"] = f"{candidate.landing_s:,.0f} s"
         limits["storage"] = f"{candidate.storage} until a week after the run"
+        if spec.bucket:
+            each = Usd.from_micros(BUCKET_MICROS_PER_GB_MONTH)
+            limits["storage"] += f", at {each} per GB-month (S3 Standard, {BUCKET_PRICE_AS_OF})"
+        if spec.pod_uploads and candidate.hard_stop_s > LONGEST_GRANT_S:
+            limits["uploads"] = (
+                "granted for 7 days at a time, the most that S3 signs for: a run left alone for "
+                "longer uploads nothing beyond them"
+            )
     return limits

@@ -9,7 +9,8 @@ Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud h
 
     pods/<pod name>/                  dies with the pod
         pod.json  lease.json  orders.json  agent.json  ended.json  guardian.log
-        check.json  staged.json  notes.json  termination.json  install.log  sshd.log
+        check.json  staged.json  grants.json  uploads.json  notes.json
+        termination.json  install.log  sshd.log  upload.log
     runs/<run id>/<phase>/            survives where the Plan says so
         job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/
         checkpoints/step-00000120/    manifest.json and the files it names
@@ -226,6 +227,9 @@ class Lease:
     hold: bool = False
     """Only what the controller pulls survives this pod: its work done, it stays for that until the
     controller ends it, or the hard stop does."""
+    uploads: bool = False
+    """Checkpoints go from here to a bucket: training waits for the grants, and the result for what
+    is best and what is latest, as long as bytes arrive and the hard stop is not there."""
     ready_within_s: float = 0.0
     """How long after the agent's start code and data may take to arrive; 0: they are in place."""
     version: int = CONTRACT_VERSION
@@ -291,8 +295,9 @@ class AgentReport:
     """``agent.json``: the agent's heartbeat, and its account of the lease.
 
     ``result`` is set once nothing more will happen: the run outcome's name. ``waiting`` is what it
-    does before it can train: checking, installing, or files (for what the controller sends);
-    empty once it is ready. ``kept`` are the checkpoints that can be pulled.
+    does before it can train: checking, installing, or files and grants (for what the controller
+    sends), or data (that comes from the bucket); empty once it is ready. ``kept`` are the
+    checkpoints that can be pulled.
     """
 
     run_id: str
@@ -312,6 +317,14 @@ class AgentReport:
     """What else the pod's first process has to tell: of its ``ssh``, of its own ``termination``."""
     waiting: str = ""
     kept: tuple[Kept, ...] = ()
+    uploaded: tuple[Kept, ...] = ()
+    """Checkpoints that are whole in the bucket, every part answered for."""
+    granted_until: float | None = None
+    """Epoch s until when it may upload; None where it may not."""
+    uploading: bool = False
+    """Its work is done but for uploads, which the result waits for."""
+    trouble: str = ""
+    """Why the last upload failed; empty since one succeeded."""
     version: int = CONTRACT_VERSION
 
 
@@ -387,6 +400,7 @@ def load_report(text: str | bytes) -> AgentReport:
         text,
         phases=lambda rows: tuple(_made(PhaseReport, r) for r in rows),
         kept=lambda rows: tuple(_made(Kept, r) for r in rows),
+        uploaded=lambda rows: tuple(_made(Kept, r) for r in rows),
     )
 
 

@@ -113,6 +113,8 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
 
 
 STAGE = "stage"
+GRANT = "grant"
+"""Give a pod the right to upload."""
 """The action that sends code and data to a pod."""
 
 
@@ -221,10 +223,16 @@ class RunState:
 
     @property
     def trains(self) -> bool:
-        """Whether its pod needs nobody here any more to train: code and data are on it."""
+        """Whether its pod needs nobody here any more to train: code and data are on it, and it may
+        upload where it is to."""
         generation = self.generation
         if self.state is not State.RUNNING or generation is None:
             return False
+        spec = self.plan.get("spec", {})
+        if spec.get("bucket") and not spec.get("bucket_relayed"):
+            start = f"{self.run_id}/g{generation.number}/{GRANT}/"
+            if not any(a.finished for name, a in self.actions.items() if name.startswith(start)):
+                return False
         return generation.staged_at is not None or generation.provider == LOCAL
 
     @property

@@ -6,9 +6,7 @@ what it goes on from. Pure; the controller asks, workers carry.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite
-
+from trmcloud.core.bucket import worth_saving
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import AgentReport, Kept
@@ -25,7 +23,7 @@ def is_pulled(run: RunState, plan: Plan, generation: Generation) -> bool:
     """Whether the generation's pod stays until what it has was copied here by a controller."""
     if generation.provider == LOCAL:
         return False
-    return run.errand is not None or not plan.spec.volume
+    return run.errand is not None or not (plan.spec.volume or plan.spec.pod_uploads)
 
 
 def is_held(run: RunState, plan: Plan, generation: Generation) -> bool:
@@ -39,16 +37,9 @@ def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:
 
     A checkpoint that came damaged ``MOST_PULLS`` times is passed over.
     """
-    wanted: list[Kept] = []
-    for phase in dict.fromkeys(kept.phase for kept in report.kept):
-        mine = [kept for kept in report.kept if kept.phase == phase]
-        wanted += _best(mine)
-        latest = max(mine, key=lambda kept: kept.step)
-        if latest not in wanted:
-            wanted.append(latest)
     return tuple(
         kept
-        for kept in wanted
+        for kept in worth_saving(report.kept)
         if run.pulled.get((kept.phase, kept.step)) != kept.sha256
         and failed_pulls(run, kept) < MOST_PULLS
     )
@@ -67,8 +58,3 @@ def failed_pulls(run: RunState, kept: Kept) -> int:
         for action_id, action in run.actions.items()
         if action_id.startswith(start) and action.failed_kind == DAMAGED
     )
-
-
-def _best(kept: Sequence[Kept]) -> list[Kept]:
-    scored = [k for k in kept if k.val_bpb is not None and isfinite(k.val_bpb)]
-    return [min(scored, key=lambda k: (k.val_bpb, -k.step))] if scored else []

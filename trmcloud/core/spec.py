@@ -55,8 +55,17 @@ class RunSpec:
     """Train on as many tokens as budget or deadline buy, landing at the end of them."""
     volume: bool = False
     """Keep checkpoints on a network volume, which outlives the pod with nobody there to pull."""
+    bucket: str = ""
+    """s3://bucket/prefix where checkpoints survive both the pod and this machine."""
+    bucket_relayed: bool = False
+    """The bucket takes no presigned requests: what is pulled here is uploaded from here."""
     equal_work: bool = False
     """The same tokens on every hardware: those of the recipe's reference row."""
+
+    @property
+    def pod_uploads(self) -> bool:
+        """Its pod itself brings checkpoints to where they survive."""
+        return bool(self.bucket) and not self.bucket_relayed
 
     @property
     def fills(self) -> bool:
@@ -87,6 +96,8 @@ class RunSpec:
             "spot": self.spot,
             "community": self.community,
             "volume": self.volume,
+            "bucket": self.bucket,
+            "bucket_relayed": self.bucket_relayed,
             "fill": self.fill,
             "equal_work": self.equal_work,
         }
@@ -117,6 +128,8 @@ class RunSpec:
             spot=data.get("spot", False),
             community=data.get("community", False),
             volume=data.get("volume", False),
+            bucket=data.get("bucket", ""),
+            bucket_relayed=data.get("bucket_relayed", False),
             fill=data.get("fill", False),
             equal_work=data.get("equal_work", False),
         )

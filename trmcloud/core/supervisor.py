@@ -22,6 +22,10 @@ from trmcloud.core.run_state import Outcome
 _LAND_REPEAT_S = 15.0
 REPRICED_P90 = 1.1
 """P90 ÷ P50 of a phase that was repriced by a measured one: what steps of one machine scatter."""
+_GRANTS_WITHIN_S = 300.0
+"""How long a machine that has its files waits for the right to upload."""
+_LAST_WORD_S = 3.0
+"""Before the hard stop, for the result to be told at all."""
 _TEARDOWN_S = 30.0
 """How long a trainer that has said its last word may take to leave."""
 
@@ -50,6 +54,10 @@ class TrainerView:
     """Why this machine is not the one that was rented."""
     age_s: float = 0.0
     """Seconds since the agent was first started on this pod."""
+    unstored: bool = False
+    """The best or the latest of some phase is not where it survives yet, and could still be."""
+    upload_idle_s: float = 0.0
+    """Seconds since an upload last got on, or since there was something to upload."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +90,35 @@ class EndPod:
 
 
 @dataclass(frozen=True)
+class AwaitUploads:
+    """Its work is done, and what came of it is still on its way to where it survives."""
+
+
+@dataclass(frozen=True)
 class Wait:
     pass
 
 
-Act = StartPhase | LandTrainer | KillTrainer | JudgeGate | EndPod | Wait
+Act = StartPhase | LandTrainer | KillTrainer | JudgeGate | EndPod | AwaitUploads | Wait
 
 
 def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:
+    """The one next thing to do: see ``_decide``; a result waits for uploads that get on.
+
+    Money first: one that does not get on for as long as landing may take is not waited for, nor
+    is any beyond the hard stop.
+    """
+    act = _decide(lease, phases, trainer)
+    if not isinstance(act, EndPod) or not (lease.uploads and trainer.unstored):
+        return act
+    patience_s = max(lease.landing_s, _LAST_WORD_S)
+    if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:
+        return AwaitUploads()
+    why = "not everything could be uploaded"
+    return EndPod(act.result, f"{act.message}; {why}" if act.message else why)
+
+
+def _decide(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:
     """The one next thing to do. ``phases`` is the agent's account so far, in the lease's order.
 
     A phase whose state is ``running`` has a process (``trainer.running``) or had one: the caller
@@ -125,7 +154,8 @@ def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerVie
 
 def _await_files(lease: Lease, trainer: TrainerView) -> Act:
     """Nothing can be trained yet: for how long that is worth its rent."""
-    if lease.ready_within_s and trainer.age_s > lease.ready_within_s:
+    within_s = lease.ready_within_s or (_GRANTS_WITHIN_S if lease.uploads else 0.0)
+    if within_s and trainer.age_s > within_s:
         why = f"still {trainer.waiting} after {trainer.age_s:.0f} s"
         return EndPod(Outcome.FAILED.value, why)
     if trainer.soft_left_s <= lease.min_useful_s:

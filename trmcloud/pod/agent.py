@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import Uploads
 from trmcloud.core.clock import Instant
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.manifest import (
@@ -37,6 +38,7 @@ from trmcloud.pod.mind import AgentMind, Trainer
 from trmcloud.pod.notes import read_notes
 from trmcloud.pod.prepare import Preparation
 from trmcloud.pod.tidy import make_room
+from trmcloud.pod.transfer import Transfer
 
 _TICK_S = 0.5
 _LINGER_S = 2.0
@@ -87,6 +89,7 @@ class _FilesAndProcesses(AnchorFile):
         self._kept: tuple[contract.Kept, ...] = ()
         self._kept_boot = -1e9
         self._preparation = Preparation(root, pod_name)
+        self._transfer = Transfer(root, pod_name)
         self.now = now
         if (self._pod_dir / contract.CHECK_NAME).exists():
             with contextlib.suppress(OSError):
@@ -219,7 +222,8 @@ class _FilesAndProcesses(AnchorFile):
             processes.send(trainer.pid, trainer.started, signal.SIGTERM)
 
     def kill_trainer(self) -> None:
-        processes.kill_pod(self._pod_name, excluding=processes.lineage())
+        spared = processes.lineage() | self._transfer.pids()
+        processes.kill_pod(self._pod_name, excluding=spared)
         if self._child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout=5)
@@ -246,6 +250,10 @@ class _FilesAndProcesses(AnchorFile):
                 contract.Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb) for m in manifests
             )
         return self._kept
+
+    def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
+        self._transfer.tend(now.boot)
+        return self._transfer.granted_until(), self._transfer.uploads()
 
     def guarded(self) -> bool:
         return os.getppid() == self._guardian

@@ -8,10 +8,17 @@ from pathlib import Path
 from trmcloud.core.pod_contract import MAX_JSON_BYTES
 
 
-def write_atomic(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace ``path`` by ``text`` so that a reader, or a crash, sees the old or the new."""
+def write_atomic(path: Path, text: str, *, durable: bool = True, mode: int = 0o666) -> None:
+    """Replace ``path`` by ``text`` so that a reader, or a crash, sees the old or the new.
+
+    ``mode``: of a new file, less the umask; a secret's is 0o600 from its first byte.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
+    with open(temporary, "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
         if durable:
             file.flush()

@@ -12,6 +12,7 @@ from typing import Any, Iterable, Mapping, Protocol
 
 from trmcloud.core import gate, supervisor
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import Uploads, unstored
 from trmcloud.core.clock import Anchor, Instant
 
 REPORT_EVERY_S = 2.0
@@ -103,6 +104,10 @@ class Body(Anchors, Protocol):
     def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
         """The checkpoints of the run that are whole on this pod."""
 
+    def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
+        """(until when this pod may upload by its grants, None where it has none; what was done
+        with them). The process that uploads is kept running."""
+
     def guarded(self) -> bool:
         """Whether the guardian that started this agent is still there to end the pod."""
 
@@ -141,6 +146,8 @@ class AgentMind:
         else:
             body.kill_trainer()  # one that a killed agent started and could not note down
         self._written_boot = -1e9
+        self._uploads = Uploads()
+        self._owing_boot: float | None = None
 
     def _take_up(self, trainer: Trainer) -> None:
         """One that a killed agent noted down and could not report is its phase's attempt now."""
@@ -153,6 +160,8 @@ class AgentMind:
         now = self._body.now()
         self._reread(now)
         self._close_ended(now)
+        if self.lease.uploads:
+            self._note_uploads(now)
         if not self._began:
             self._prepare(now)
         before = self.report.phases
@@ -182,6 +191,11 @@ class AgentMind:
 
     def _prepare(self, now: Instant) -> None:
         waiting, self._refusal = self._body.prepared(now)
+        if self.lease.uploads and not waiting and not self._refusal:
+            if self.report.granted_until is None:
+                waiting = "grants"
+            elif not self._uploads.fetched:
+                waiting = "data"
         if waiting != self.report.waiting:
             self.report = replace(self.report, waiting=waiting)
             self._body.log(f"waiting: {waiting}" if waiting else "ready to train")
@@ -192,8 +206,33 @@ class AgentMind:
         """Whether a phase was started: by then the machine had been found fit, and ready."""
         return any(phase.attempts for phase in self.report.phases)
 
+    def _note_uploads(self, now: Instant) -> None:
+        until, self._uploads = self._body.uploads(now)
+        self._note_kept(now)
+        told = replace(
+            self.report,
+            uploaded=self._uploads.uploaded,
+            granted_until=until,
+            trouble=self._uploads.trouble,
+        )
+        if told != self.report:
+            self.report = told
+        if not self._unstored():
+            self._owing_boot = None
+        elif self._owing_boot is None:
+            self._owing_boot = now.boot
+
+    def _unstored(self) -> bool:
+        """Whether something of worth is not in the bucket yet and could still come there."""
+        done = (*self._uploads.uploaded, *self._uploads.given_up)
+        return bool(unstored(self.report.kept, done))
+
+    def _upload_idle_s(self, now: Instant) -> float:
+        since = max(self._uploads.moved_boot, self._owing_boot or now.boot)
+        return max(0.0, now.boot - since)
+
     def _note_kept(self, now: Instant) -> None:
-        if not self.lease.ready_within_s:
+        if not self.lease.ready_within_s and not self.lease.uploads:
             return  # on the user's own machine: nothing has to be pulled from it
         kept = self._body.kept(now)
         if kept != self.report.kept:
@@ -272,6 +311,8 @@ class AgentMind:
             waiting="" if self._began else self.report.waiting,
             refusal=self._refusal,
             age_s=self._age_s(now),
+            unstored=self.lease.uploads and self._unstored(),
+            upload_idle_s=self._upload_idle_s(now),
         )
 
     def _age_s(self, now: Instant) -> float:
@@ -297,8 +338,13 @@ class AgentMind:
             self._body.kill_trainer()
         elif isinstance(act, supervisor.JudgeGate):
             self._judge(act.phase)
+        elif isinstance(act, supervisor.AwaitUploads):
+            if not self.report.uploading:
+                self._body.log("its work is done; the result waits for uploads")
+                self.report = replace(self.report, uploading=True)
         elif isinstance(act, supervisor.EndPod):
             self._body.kill_trainer()
+            self.report = replace(self.report, uploading=False)
             self.report = replace(self.report, result=act.result, message=act.message)
 
     def _start(self, phase: str, attempt: int, now: Instant) -> None:
@@ -357,6 +403,7 @@ class AgentMind:
         closed = supervisor.close_attempt(running, self._heartbeat(), now.wall)
         self._set_phase(closed)
         self._trainer = None
+        self._owing_boot = None  # what it leaves has a fresh share of patience
         self._body.write_trainer(None)
         self._body.log(f"{closed.name} ended: {closed.outcome} {closed.message}".rstrip())
         self.write_report(force=True)

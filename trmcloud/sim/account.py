@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import load_grants
 from trmcloud.core.errors import (
     AmbiguousCreate,
     CheckpointError,
@@ -424,6 +425,14 @@ class SimLink:
             pod.world.felt("47")
             raise LinkError("no room on the pod's disk")
         pod.staged = True
+        pod.poke()
+
+    def grant(self, pod_name: str, text: str) -> None:
+        pod = self._reached(pod_name)
+        if pod.world.knobs.pod_disk_full:
+            pod.world.felt("47")
+            raise LinkError("no room on the pod's disk")
+        pod.uploader.give(load_grants(text))
         pod.poke()
 
     def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:

@@ -7,7 +7,7 @@ the guardian ends the pod.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from trmcloud.core.run_state import Outcome
 if TYPE_CHECKING:
     from trmcloud.pod.mind import AgentMind
     from trmcloud.sim.pod import SimPod
+    from trmcloud.sim.store import Checkpoint
     from trmcloud.sim.trainer import SimTrainer
     from trmcloud.sim.world import SimWorld
 
@@ -37,8 +38,14 @@ class Said:
         self._phases: set[tuple[str, str, int | None]] = set()
         self._gates: set[tuple[str, bool]] = set()
         self._last: object = None
+        self.uploaded: dict[str, float] = {}
+        """Of each phase the best that was ever told to be in the bucket."""
 
     def hear(self, report: contract.AgentReport) -> None:
+        for kept in report.uploaded:
+            if kept.val_bpb is not None:
+                best = min(kept.val_bpb, self.uploaded.get(kept.phase, kept.val_bpb))
+                self.uploaded[kept.phase] = best
         if report.result is not None:
             self.results.add(report.result)
         if report.phases is self._last:
@@ -152,7 +159,15 @@ class Duties:
             self.fail("needless kill", f"{pod.rented.pod_id} is ended {early_s:.0f} s early")
 
     def done(self, pod: SimPod, report: contract.AgentReport) -> None:
-        """The agent has said its last word: not before it has tried what could help."""
+        """The agent has said its last word: not before it has tried what could help, nor before
+        what is best and what is latest is in the bucket."""
+        if pod.lease.uploads and "not everything could be uploaded" not in report.message:
+            made = self.world.files.checkpoints.get(pod.lease.run_id, ())
+            mine = [c for c in made if c.pod_id == pod.rented.pod_id and c.whole]
+            for lacking in [c for c in mine if not c.slot and self._is_of_worth(c, mine)]:
+                if report.result != Outcome.KILLED.value:
+                    label = lacking.manifest.label
+                    self.fail("I3", f"{pod.rented.pod_id} is done and {label} is not stored")
         last = next((p for p in reversed(report.phases) if p.state == "ended"), None)
         if report.result != Outcome.FAILED.value or last is None or pod in self._restarted:
             return
@@ -170,6 +185,27 @@ class Duties:
             and not orders
         ):
             self.fail("wasteful", f"{last.name} crashed and was not tried again")
+
+    @staticmethod
+    def _is_of_worth(made: Checkpoint, among: Sequence[Checkpoint]) -> bool:
+        mine = [c.manifest for c in among if c.manifest.phase == made.manifest.phase]
+        scores = [m.val_bpb for m in mine if m.val_bpb is not None]
+        best = bool(scores) and made.manifest.val_bpb == min(scores)
+        return best or made.manifest.step == max(m.step for m in mine)
+
+    def finish(self) -> None:
+        """Whatever an agent has told to be in the bucket is there in the end, or a better one."""
+        if "50" in self.world.fired:
+            return  # a manifest that is not listed yet
+        for account in self.world.accounts.values():
+            for rented in account.pods.values():
+                made = self.world.files.checkpoints.get(rented.run_id, ())
+                for phase, best in rented.pod.said.uploaded.items():
+                    there = [c for c in made if c.manifest.phase == phase and c.slot and c.whole]
+                    if not any(c.true_bpb <= best for c in there):
+                        self.fail(
+                            "I3", f"{rented.pod_id} told of {phase} in the bucket: it is lost"
+                        )
 
     def ordered(self, pod: SimPod) -> None:
         """Orders to land have reached the pod."""

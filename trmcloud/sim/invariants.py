@@ -329,6 +329,7 @@ class Invariants:
         again = fold_ledger(ledger.ledger_id, world.ledger.records())
         if again.runs != ledger.runs or again.caps != ledger.caps:
             self.fail("I5", "a replay of the journal comes to another state")
+        self.duties.finish()
         if any(CANARY in text for text in world.errors):
             self.fail("I9", "a secret stands in an error")
         for account in world.accounts.values():

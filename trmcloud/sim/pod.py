@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import Uploads
 from trmcloud.core.clock import Instant
 from trmcloud.core.providers import traits_of
 from trmcloud.pod.mind import AgentMind, AnchorNote, GuardMind, Trainer
@@ -17,6 +18,7 @@ from trmcloud.sim.duties import Said
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry
 from trmcloud.sim.trainer import SimTrainer
+from trmcloud.sim.uploads import SimUploader
 
 if TYPE_CHECKING:
     from trmcloud.sim.account import Rented
@@ -27,6 +29,7 @@ _COARSE_S = 1800.0
 _HUNG_LOOK_S = 60.0
 _LINGER_S = 20.0
 _AWAIT_S = 300.0
+_LOOK_S = 15.0
 _INSTALL_S = (5.0, 60.0)
 
 
@@ -72,6 +75,7 @@ class SimPod:
         self.said, self.written = Said(), Said()
         self.booted_at = 0.0
         self._pids = 100
+        self.uploader = SimUploader(self)
         self._agent_event = self._guard_event = Entry(0.0, None)
 
     # -- the container ------------------------------------------------------------------------
@@ -102,6 +106,7 @@ class SimPod:
         for trainer in self.trainers_alive:
             trainer.kill(now)
         self._note_saves()
+        self.uploader.stop(now)
         self.trainers_alive.clear()
 
     def restart_container(self, *, wiped: bool) -> None:
@@ -114,6 +119,7 @@ class SimPod:
             self.anchor = None
             self.orders = None
             self.wiped = True
+            self.uploader = SimUploader(self)
             self.world.files.lose_pod(self.rented.run_id, pod_id=self.rented.pod_id)
             self.staged = not self.lease.ready_within_s
         self.trainer_note = None
@@ -313,7 +319,11 @@ class SimPod:
             ):
                 if due > wall - 0.1:
                     wait = min(wait, due - wall + 0.1)
-            if self.agent.report.waiting:
+            if self.agent.report.uploading:
+                return _LOOK_S  # and whenever one is through
+            if self.agent.report.waiting == "grants":
+                wait = min(wait, _LOOK_S)
+            elif self.agent.report.waiting:
                 if not self.staged or self.ready_at > now:
                     left_s = self.ready_at - now  # files that arrive poke it
                     wait = min(wait, left_s if left_s > 0 else _AWAIT_S)
@@ -474,6 +484,9 @@ class SimBody:
         run_id = pod.lease.run_id
         on_pod = pod.world.files.on_pod(run_id, pod.rented.pod_id)
         return tuple(contract.Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb) for m in on_pod)
+
+    def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
+        return self._pod.uploader.uploads(self._pod.world.queue.now)
 
     def guarded(self) -> bool:
         return self._pod.guard is not None

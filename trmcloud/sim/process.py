@@ -32,6 +32,7 @@ from trmcloud.sim.account import SimCompute, SimLink
 from trmcloud.sim.hands import SimWorkers
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry
+from trmcloud.sim.uploads import SimBucket
 
 if TYPE_CHECKING:
     from trmcloud.sim.world import SimWorld
@@ -75,6 +76,7 @@ class Process:
             stage_items=lambda run: (),
             folder_on_pod=lambda kind, folder: f"/sim/{kind}",
             read_note=lambda run_id: _NOTE,
+            bucket=lambda place: SimBucket(world, self),
         )
         world.processes.append(self)
 

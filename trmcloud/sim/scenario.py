@@ -10,6 +10,7 @@ from trmcloud.core.outlook import (
     LOCAL_LANDING_MARGIN_S,
     MIN_LOCAL_LANDING_S,
     REMOTE_LANDING_MARGIN_S,
+    UPLOAD_MARGIN_S,
 )
 from trmcloud.core.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.providers import traits_of
@@ -19,6 +20,8 @@ from trmcloud.sim.trainer import Shape
 
 PROVIDERS = ("runpod", "runpod", "runpod", "skypilot", "aws", "local")
 HOUR_S = 3600.0
+_UPLOAD_S = 25.0
+"""Of one checkpoint, at most: see ``sim.uploads``."""
 
 
 @dataclass(frozen=True)
@@ -167,10 +170,12 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
                 parts_s={"compile": compile_s, "training": steps * step_s},
             )
         )
-    binds, volume = rng.random() < 0.5, rng.random() < 0.5
+    binds, keeps = rng.random() < 0.5, rng.random()
+    volume, bucket = keeps < 0.4, keeps > 0.65
     slowest_s = max(shape.eval_s + shape.save_s for shape in shapes.values())
     plan = make_plan(
-        rng, provider, rate, tuple(phases), slowest_s, binds=binds, volume=volume
+        rng, provider, rate, tuple(phases), slowest_s,
+        binds=binds, volume=volume, bucket=bucket,
     )  # fmt: skip
     return Wish(
         run_id=f"r-{number}{rng.getrandbits(20):05x}",
@@ -194,6 +199,7 @@ def make_plan(
     *,
     binds: bool,
     volume: bool,
+    bucket: bool = False,
 ) -> Plan:
     """A plan as ``planning`` makes them: stops, landing reserve, storage and worst case.
 
@@ -206,6 +212,8 @@ def make_plan(
     landing_s = max(MIN_LOCAL_LANDING_S, 1.5 * slowest_s + LOCAL_LANDING_MARGIN_S)
     if provider != "local":
         landing_s = 2 * slowest_s + REMOTE_LANDING_MARGIN_S
+    if bucket:
+        landing_s += UPLOAD_MARGIN_S + 2 * _UPLOAD_S
     storage = Usd.from_micros(rng.randint(0, 200_000))
     hard_s = p90 + landing_s
     if binds:
@@ -247,6 +255,8 @@ def make_plan(
     ]
     names = tuple(p.name for p in phases)
     spec = RunSpec(recipe="trm", phases=names, hardware="8xSIM", volume=volume)
+    if bucket:
+        spec = replace(spec, bucket="s3://bucket/sim")
     return Plan(
         id="p-51a0",
         created_at=0.0,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.manifest import CheckpointFile, CheckpointManifest, pick_best
-from trmcloud.core.pod_contract import Heartbeat
+from trmcloud.core.pod_contract import Heartbeat, Kept
 
 
 @dataclass
@@ -23,6 +23,9 @@ class Checkpoint:
     """The pod on whose own disk it lies; '' where it lies on what outlives pods."""
     home: bool = True
     """Whether there is a copy where the run's files are kept."""
+
+    slot: str = ""
+    """Where in the bucket it is whole; '' where it is not there."""
 
     @property
     def whole(self) -> bool:
@@ -87,6 +90,43 @@ class SimFiles:
                 return
         raise CheckpointError(f"{wanted.label} is not there any more")
 
+    def is_sound(self, run_id: str, kept: Kept) -> bool:
+        """Whether the bits on the pod are those that its manifest names."""
+        found = self._find(run_id, kept)
+        return found is not None and found.whole
+
+    def store(self, run_id: str, kept: Kept, slot: str) -> None:
+        """It is whole in the bucket now, under its manifest."""
+        found = self._find(run_id, kept)
+        if found is not None:
+            found.slot, found.home = slot, True
+
+    def overwrite(self, run_id: str, kept: Kept) -> None:
+        """Its slot in the bucket is written to: there it is no more."""
+        found = self._find(run_id, kept)
+        if found is not None:
+            found.slot, found.home = "", False
+            if not found.pod_id:
+                self.checkpoints[run_id].remove(found)
+
+    def in_slots(self, run_id: str, phase: str, slots: Sequence[str]) -> dict[str, Kept]:
+        made = self.checkpoints.get(run_id, ())
+        return {
+            c.slot: Kept(phase, c.manifest.step, c.manifest.sha256, 1_000_000, c.manifest.val_bpb)
+            for c in made
+            if c.slot in slots and c.manifest.phase == phase
+        }
+
+    def stored(self, run_id: str) -> list[CheckpointManifest]:
+        return [c.manifest for c in self.checkpoints.get(run_id, ()) if c.slot]
+
+    def _find(self, run_id: str, kept: Kept) -> Checkpoint | None:
+        for made in self.checkpoints.get(run_id, ()):
+            m = made.manifest
+            if (m.phase, m.step, m.sha256) == (kept.phase, kept.step, kept.sha256):
+                return made
+        return None
+
     def lose_pod(self, run_id: str, *, pod_id: str) -> None:
         """A pod's own disk ends with it; copies remain."""
         kept = self.checkpoints.get(run_id, [])
@@ -94,6 +134,13 @@ class SimFiles:
         for made in kept:
             if made.pod_id == pod_id:
                 made.pod_id = ""
+
+    def lose_volume(self, run_id: str) -> None:
+        """Nothing but what is in the bucket remains."""
+        kept = self.checkpoints.pop(run_id, [])
+        stored = [made for made in kept if made.slot]
+        if stored:
+            self.checkpoints[run_id] = stored
 
     def whole(self, run_id: str, phase: str) -> list[Checkpoint]:
         kept = self.checkpoints.get(run_id, ())

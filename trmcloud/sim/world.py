@@ -52,6 +52,7 @@ class Knobs:
     garbage_until: float = 0.0
     key_revoked_until: float = 0.0
     pod_api_down_until: float = 0.0
+    bucket_down_until: float = 0.0
     pod_key_useless: bool = False
     bill_lag_s: float = 0.0
     storage_tail_micros: int = 0
@@ -277,7 +278,7 @@ class SimWorld:
             self.felt("53")
         manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, len(kept))
         made = Checkpoint(manifest, manifest.sha256, true_bpb)
-        if rented.pod.lease.hold or not self._on_volume(rented):
+        if rented.pod.lease.hold or rented.pod.lease.uploads or not self._on_volume(rented):
             made.pod_id, made.home = rented.pod_id, False
         damage = self.knobs.next_damages.pop(0) if self.knobs.next_damages else ""
         if damage:

@@ -61,6 +61,7 @@ class StubSpec:
     """``volume``: checkpoints outlive the pod without anybody there to pull them."""
 
     volume: bool = True
+    pod_uploads: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from trmcloud.core.pod_contract import (
 from trmcloud.core.run_state import Outcome
 from trmcloud.core.supervisor import (
     Act,
+    AwaitUploads,
     EndPod,
     JudgeGate,
     KillTrainer,
@@ -482,3 +483,30 @@ def test_told_to_land_nothing_new_is_ever_begun(
         assert not isinstance(act, StartPhase)
     if isinstance(act, StartPhase):
         assert soft_left_s > LEASE.min_useful_s
+
+
+# -- uploads -----------------------------------------------------------------------------------
+UPLOADS = replace(ONE, uploads=True)
+
+
+def test_a_result_waits_for_uploads_that_get_on() -> None:
+    done = ended("finished")
+    assert supervise(UPLOADS, (done,), view(unstored=True, upload_idle_s=99.0)) == AwaitUploads()
+    assert supervise(UPLOADS, (done,), view(unstored=False)) == EndPod("finished", "")
+
+
+def test_without_a_bucket_no_result_waits() -> None:
+    assert supervise(ONE, (ended("finished"),), view(unstored=True)) == EndPod("finished", "")
+
+
+@pytest.mark.parametrize("late", [{"upload_idle_s": 100.0}, {"hard_left_s": 2.5}])
+def test_money_comes_before_an_upload(late: dict[str, float]) -> None:
+    """One that stands still for as long as landing may take, and any at the hard stop."""
+    act = supervise(UPLOADS, (ended("finished"),), view(unstored=True, **late))
+    assert act == EndPod("finished", "not everything could be uploaded")
+
+
+def test_grants_are_not_waited_for_for_ever() -> None:
+    assert supervise(UPLOADS, (FAST,), view(waiting="grants", age_s=299.0)) == Wait()
+    act = supervise(UPLOADS, (FAST,), view(waiting="grants", age_s=301.0))
+    assert act == EndPod("failed", "still grants after 301 s")

@@ -20,6 +20,7 @@ from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import Parcel, parcel_of, push, verify
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import GRANTS_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.pod.files import read_small, sync_folder, write_atomic
@@ -100,6 +101,10 @@ class SshPodLink:
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         path = f"{self._pod_folder(pod_name)}/{contract.ORDERS_NAME}"
         self._write(self._connection(pod_name), path, contract.dump(orders))
+
+    def grant(self, pod_name: str, text: str) -> None:
+        path = f"{self._pod_folder(pod_name)}/{GRANTS_NAME}"
+        self._write(self._connection(pod_name), path, text, umask="077")
 
     def answers(self, pod_name: str) -> bool:
         """Whether the pod's SSH server lets us in now."""
@@ -290,12 +295,14 @@ class SshPodLink:
     def _is_ours(self, remote: str) -> bool:
         return remote.startswith(self._root + "/")
 
-    def _write(self, connection: SshConnection, path: str, text: str) -> None:
+    def _write(
+        self, connection: SshConnection, path: str, text: str, *, umask: str = "022"
+    ) -> None:
         """Replace a small file there so that its reader sees the old or the new."""
         folder, _, name = path.rpartition("/")
         new = f".{name}.new.$$"
         script = (
-            f"mkdir -p {shlex.quote(folder)} && cd {shlex.quote(folder)} && umask 022\n"
+            f"mkdir -p {shlex.quote(folder)} && cd {shlex.quote(folder)} && umask {umask}\n"
             f"cat > {new} && mv -f {new} {shlex.quote(name)} || {{ rm -f {new}; exit 1; }}"
         )
         answer = connection.run(script, content=text.encode(), timeout_s=_WRITE_TIMEOUT_S)

@@ -130,7 +130,7 @@ def _preempted(arms: Arms) -> None:
 def _host_lost(arms: Arms) -> None:
     def lose(rented: Rented) -> None:
         rented.account.host_lost(rented, "host lost")
-        arms.world.files.checkpoints.pop(rented.run_id, None)
+        arms.world.files.lose_volume(rented.run_id)
         rented.pod.report = rented.pod.durable_report = None
         arms.world.felt(arms.number)
 

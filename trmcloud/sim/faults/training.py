@@ -29,6 +29,17 @@ def _fetch_fails(text: str) -> Fault:
     return arm
 
 
+def _store_fails(arms: Arms) -> None:
+    """A fetch that fails though it succeeded, and a store that is down for pods and laptops."""
+    arms.strike(
+        arms.soon(),
+        "the store fails after success",
+        lambda: arms.world.knobs.fetch_fails.append(arms.number),
+    )
+    seconds = arms.rng.uniform(30, 7200)
+    arms.for_a_while("bucket_down_until", arms.some_time(0.0, 1.05), seconds, "the store is down")
+
+
 def _stale_pointer(arms: Arms) -> None:
     """A list of checkpoints lacks the newest: what is chosen must still be whole."""
 
@@ -161,7 +172,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "45": ("bit flip", _damage("45")),
     "46": ("a rank's shard is missing", _damage("46")),
     "47": ("pod's disk full", _pod_disk_full),
-    "48": ("5xx after the upload succeeded", _fetch_fails("the store fails after success")),
+    "48": ("5xx after the upload succeeded", _store_fails),
     "49": ("abandoned multipart upload", _damage("49")),
     "50": ("stale pointer", _stale_pointer),
     "51": ("SSH drops", _link_down(10, 900, "SSH drops")),

@@ -1,0 +1,238 @@
+"""The pod's uploading process against a real S3 server: by presigned requests, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trmcloud.core import bucket as bk
+from trmcloud.core import manifest as mf
+from trmcloud.core import pod_contract as contract
+from trmcloud.pod.files import write_atomic
+from trmcloud.pod.upload import Uploader
+
+boto3 = pytest.importorskip("boto3")
+pytest.importorskip("moto")
+
+BUCKET, CANARY = "trmc-test", "CANARY-secret-key"
+POD = "trmc-abcd1234-r1-g1-1790003000"
+PLACE = bk.Place(BUCKET, "some/prefix")
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Any]:
+    """A client of a moto server of this module's own, with one bucket."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stderr is not None
+        port = next(m[1] for line in server.stderr if (m := re.search(r"127\.0\.0\.1:(\d+)", line)))
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            region_name="us-east-1",
+            aws_access_key_id="id",
+            aws_secret_access_key=CANARY,
+        )
+        client.create_bucket(Bucket=BUCKET)
+        yield client
+    finally:
+        server.kill()
+        server.wait()
+
+
+def save(root: Path, step: int, bpb: float, size: int = 3000) -> mf.CheckpointManifest:
+    folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
+    folder = folder / mf.step_dir_name(step)
+    folder.mkdir(parents=True)
+    data = hashlib.shake_128(str(step).encode()).digest(size)
+    (folder / "weights.safetensors").write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    made = mf.CheckpointManifest(
+        run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
+        settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
+        data_sha256="0" * 64, tokenizer_sha256="0" * 64,
+        files=(mf.CheckpointFile("weights.safetensors", "weights", size, digest),),
+    )  # fmt: skip
+    write_atomic(folder / mf.MANIFEST_NAME, mf.to_json(made))
+    return made
+
+
+def grant(store: Any, root: Path, **changes: Any) -> bk.Grants:
+    slots = bk.slots_of(1, 1)
+
+    def signed(slot: str, name: str) -> str:
+        key = PLACE.run("r1", "fast", slot, name)
+        return str(
+            store.generate_presigned_url(
+                "put_object", Params={"Bucket": BUCKET, "Key": key}, ExpiresIn=600
+            )
+        )
+
+    puts = {f"fast/{s}/{name}": signed(s, name) for s in slots for name in bk.names_in_slot()}
+    grants = bk.Grants(POD, 1790003000.0, {"fast": bk.PhaseSlots(1, slots)}, puts)
+    grants = replace(grants, **changes)
+    path = root / contract.PODS_DIR / POD / bk.GRANTS_NAME
+    write_atomic(path, bk.dump_grants(grants), mode=0o600)
+    return grants
+
+
+@pytest.fixture
+def root(tmp_path: Path, store: Any) -> Path:
+    for found in store.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
+        store.delete_object(Bucket=BUCKET, Key=found["Key"])
+    folder = tmp_path / contract.PODS_DIR / POD
+    folder.mkdir(parents=True)
+    phases = (contract.PhaseLease("fast", 0.0, 1.0, 1.0),)
+    lease = contract.Lease(
+        "r1", POD, 1, 0.0, 1.0, 2.0, 1.0, phases, fits_budget=True, min_useful_s=1.0
+    )
+    write_atomic(folder / contract.LEASE_NAME, contract.dump(lease))
+    return tmp_path
+
+
+def uploader(root: Path) -> Uploader:
+    return Uploader(root, POD, sleep=lambda seconds: None)
+
+
+def account(root: Path) -> bk.Uploads:
+    return bk.load_uploads((root / contract.PODS_DIR / POD / bk.UPLOADS_NAME).read_text())
+
+
+def in_slot(store: Any, slot: str, name: str) -> bytes:
+    key = PLACE.run("r1", "fast", slot, name)
+    return bytes(store.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
+
+def settle(made: Uploader) -> None:
+    while made.once():
+        pass
+
+
+def test_best_and_latest_are_stored_bit_by_bit_and_told(root: Path, store: Any) -> None:
+    best, _, latest = save(root, 10, 1.0), save(root, 20, 1.5), save(root, 30, 2.0)
+    grant(store, root)
+    settle(uploader(root))
+    told = {kept.step: kept for kept in account(root).uploaded}
+    assert set(told) == {10, 30}, "what is neither best nor latest stays"
+    for slot, made in (("g1-slot-0", best), ("g1-slot-1", latest)):
+        text = in_slot(store, slot, mf.MANIFEST_NAME)
+        assert mf.from_json(text, slot) == made
+        weights = in_slot(store, slot, "weights.safetensors")
+        assert hashlib.sha256(weights).hexdigest() == made.sha256
+
+
+def test_a_large_file_goes_in_pieces_and_one_that_died_goes_on(
+    root: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    made = save(root, 10, 1.0, size=4500)
+    grants = grant(store, root)
+    last = "fast/g1-slot-0/weights.safetensors.part-00004"
+    lame = {**grants.puts, last: grants.puts[last].replace(BUCKET, "no-such-bucket")}
+    grant(store, root, puts=lame)
+    first = uploader(root)
+    first.once()
+    first.once()
+    assert account(root).uploaded == ()
+    assert "NoSuchBucket" in account(root).trouble
+    pieces = [piece.name for piece in bk.pieces_of("weights.safetensors", 4500)]
+    stored = {found["Key"].rpartition("/")[2] for found in store.list_objects_v2(
+        Bucket=BUCKET)["Contents"]}  # fmt: skip
+    assert stored < set(pieces), "no manifest, no checkpoint"
+    before = store.head_object(Bucket=BUCKET, Key=PLACE.run("r1", "fast", "g1-slot-0", pieces[0]))
+    grant(store, root)
+    settle(uploader(root))
+    assert [kept.step for kept in account(root).uploaded] == [10]
+    whole = b"".join(in_slot(store, "g1-slot-0", name) for name in pieces)
+    assert hashlib.sha256(whole).hexdigest() == made.sha256
+    after = store.head_object(Bucket=BUCKET, Key=PLACE.run("r1", "fast", "g1-slot-0", pieces[0]))
+    assert after["LastModified"] == before["LastModified"], "a stored piece is not sent again"
+
+
+def test_slots_are_written_again_but_never_the_best_or_the_latest(root: Path, store: Any) -> None:
+    grant(store, root)
+    made = uploader(root)
+    for step, bpb in ((10, 1.0), (20, 2.0), (30, 1.9), (40, 1.8), (50, 1.7)):
+        save(root, step, bpb)
+        settle(made)
+        steps = {kept.step for kept in account(root).uploaded}
+        assert {10, step} <= steps
+    assert len(steps) == 3
+
+
+def test_a_damaged_checkpoint_is_given_up_and_never_told(root: Path, store: Any) -> None:
+    save(root, 10, 1.0)
+    folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
+    weights = folder / mf.step_dir_name(10) / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    grant(store, root)
+    settle(uploader(root))
+    assert account(root).uploaded == ()
+    assert [kept.step for kept in account(root).given_up] == [10]
+    assert "Contents" not in store.list_objects_v2(Bucket=BUCKET)
+
+
+def test_a_pod_that_lost_its_notes_writes_around_what_its_slots_hold(
+    root: Path, store: Any
+) -> None:
+    save(root, 10, 1.0)
+    grants = grant(store, root)
+    settle(uploader(root))
+    held = {"g1-slot-0": account(root).uploaded[0]}
+    os.unlink(root / contract.PODS_DIR / POD / bk.UPLOADS_NAME)
+    share = replace(grants.phases["fast"], held=held)
+    grant(store, root, phases={"fast": share})
+    save(root, 20, 2.0)
+    settle(uploader(root))
+    assert mf.from_json(in_slot(store, "g1-slot-0", mf.MANIFEST_NAME), "").step == 10
+    assert mf.from_json(in_slot(store, "g1-slot-1", mf.MANIFEST_NAME), "").step == 20
+
+
+def test_no_signature_is_written_down(
+    root: Path, store: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    grants = grant(store, root)
+    save(root, 10, 1.0)
+    lame = {key: url.replace(BUCKET, "no-such-bucket") for key, url in grants.puts.items()}
+    grant(store, root, puts=lame)
+    made = uploader(root)
+    made.once()
+    made.once()
+    pod_dir = root / contract.PODS_DIR / POD
+    written = (pod_dir / bk.UPLOADS_NAME).read_text() + "".join(capfd.readouterr())
+    assert "NoSuchBucket" in written
+    assert "Signature" not in written
+    assert CANARY not in written
+    assert (pod_dir / bk.GRANTS_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -> None:
+    data = hashlib.shake_128(b"data").digest(5000)
+    key = PLACE.key("data", "abc", "train.bin")
+    store.put_object(Bucket=BUCKET, Key=key, Body=data)
+    url = store.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key})
+    file = bk.FileGet("train.bin", len(data), hashlib.sha256(data).hexdigest(), url)
+    wrong = replace(file, sha256="0" * 64)
+    folder = str(root / "data" / "abc")
+    grant(store, root, gets=(bk.FolderGet(folder, (wrong,)),))
+    uploader(root).once()
+    assert not Path(folder).exists()
+    assert "damaged" in account(root).trouble
+    grant(store, root, gets=(bk.FolderGet(folder, (file,)),))
+    uploader(root).once()
+    assert account(root).fetched
+    assert (Path(folder) / "train.bin").read_bytes() == data

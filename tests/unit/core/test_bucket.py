@@ -1,0 +1,74 @@
+"""Where things lie in a bucket, what must be there, and what is never written over."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trmcloud.core import bucket as bk
+from trmcloud.core.errors import UsageError
+from trmcloud.core.pod_contract import ContractError, Kept
+
+
+def kept(step: int, bpb: float | None) -> Kept:
+    return Kept("fast", step, f"{step:064x}", 10, bpb)
+
+
+@pytest.mark.parametrize(
+    ("text", "bucket", "prefix"),
+    [("s3://abc", "abc", ""), ("s3://abc/", "abc", ""), ("s3://a-b.c/x//y/", "a-b.c", "x/y")],
+)
+def test_a_place_is_read(text: str, bucket: str, prefix: str) -> None:
+    assert bk.parse_place(text) == bk.Place(bucket, prefix)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "s3://", "s3://a", "s3://abc/../x", "s3://abc/a b"])
+def test_what_names_no_bucket_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        bk.parse_place(text)
+
+
+@given(st.integers(min_value=0, max_value=bk.MOST_PIECES * bk.MAX_PUT_BYTES))
+def test_pieces_cover_a_file_without_overlap_and_are_all_granted(size: int) -> None:
+    pieces = bk.pieces_of("weights.safetensors", size)
+    assert pieces[0].start == 0
+    assert pieces[-1].end == size
+    assert all(a.end == b.start for a, b in itertools.pairwise(pieces))
+    assert {piece.name for piece in pieces} <= set(bk.names_in_slot())
+    assert max(piece.end - piece.start for piece in pieces) <= bk.MAX_PUT_BYTES
+
+
+def test_a_file_beyond_all_pieces_is_refused() -> None:
+    with pytest.raises(ValueError, match="larger"):
+        bk.pieces_of("weights.safetensors", bk.MOST_PIECES * bk.MAX_PUT_BYTES + 1)
+
+
+@given(st.lists(st.none() | st.floats(0.5, 3.0), min_size=1, max_size=30), st.integers(1, 4))
+def test_no_slot_that_is_needed_is_ever_written_to(scores: list[float | None], best: int) -> None:
+    slots: dict[str, Kept | None] = dict.fromkeys(bk.slots_of(1, best))
+    for step, bpb in enumerate(scores):
+        slot = bk.free_slot(slots, best)
+        gone = slots[slot]
+        there = [k for k in slots.values() if k is not None]
+        if gone is not None:
+            assert gone not in bk.worth_saving(there)
+        slots[slot] = kept(step, bpb)
+
+
+def test_best_and_latest_of_each_phase_are_worth_saving() -> None:
+    made = [kept(1, 1.0), kept(2, None), kept(3, 2.0)]
+    assert bk.worth_saving(made) == (made[0], made[2])
+    assert bk.unstored(made, made[:1]) == (made[2],)
+
+
+def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:
+    share = bk.PhaseSlots(1, ("g1-slot-0",), {"g1-slot-0": kept(1, 1.0)})
+    file = bk.FileGet("a/b.bin", 1, "0" * 64, "http://x")
+    grants = bk.Grants("p", 5.0, {"fast": share}, {"k": "u"}, (bk.FolderGet("/x", (file,)),))
+    assert bk.load_grants(bk.dump_grants(grants)) == grants
+    for text in ("", "[]", "{}", bk.dump_grants(grants).replace("a/b.bin", "../b.bin")):
+        with pytest.raises(ContractError):
+            bk.load_grants(text)

@@ -1,0 +1,324 @@
+"""Checkpoints in a bucket: where they lie, what a pod is granted, what must be there. Pure.
+
+    <prefix>/runs/<run id>/owner.json                              whose run this is
+    <prefix>/runs/<run id>/<phase>/g<n>-slot-<m>/<file>            manifest.json last
+    <prefix>/data/<content key>/<file>                             prepared data, data.json last
+
+A pod writes into slots, since every object that it may write must be granted one by one, before
+it knows its steps. Slots belong to a generation: a pod that was given up and writes on cannot touch
+what a later one has stored. A file beyond ``PIECE_BYTES`` lies in pieces, each an object of its
+own; how it is cut follows from its size alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.manifest import MANIFEST_NAME
+from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
+
+SCHEME = "s3://"
+PIECE_BYTES = 64 << 20
+"""Large enough for a fast link; small enough to be sent again."""
+MOST_PIECES = 16
+MAX_PUT_BYTES = 5 << 30
+"""S3's own limit of one PUT."""
+LONGEST_GRANT_S = 7 * 86_400.0
+"""SigV4 signs nothing for longer."""
+RENEW_BEFORE_S = 3600.0
+"""How long before its end a grant that ends before the hard stop is renewed."""
+BUCKET_BYTES_PER_S = 50e6
+"""From a pod to a bucket, when nothing was measured."""
+BUCKET_MICROS_PER_GB_MONTH = 23_000
+"""S3 Standard, us-east-1, first 50 TB: $0.023 per GB and month, read 2026-11-21."""
+BUCKET_PRICE_AS_OF = "2026-11-21"
+
+GRANTS_NAME = "grants.json"
+UPLOADS_NAME = "uploads.json"
+OWNER_NAME = "owner.json"
+DATA_INDEX_NAME = "data.json"
+MAX_GRANTS_BYTES = 16 << 20
+#: What a trainer's checkpoint is made of; the pieces that each may come in.
+CHECKPOINT_NAMES: Mapping[str, int] = {
+    "weights.safetensors": MOST_PIECES,
+    "optimizer.safetensors": MOST_PIECES,
+    "state.json": 0,
+    "tokenizer.json": 0,
+    MANIFEST_NAME: 0,
+}
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]{0,120}")
+_SLOT = re.compile(r"g([0-9]{1,4})-slot-([0-9]{1,3})")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A bucket and a prefix in it, without slashes at its ends."""
+
+    bucket: str
+    prefix: str = ""
+
+    def key(self, *parts: str) -> str:
+        return "/".join(part for part in (self.prefix, *parts) if part)
+
+    def run(self, run_id: str, *parts: str) -> str:
+        return self.key("runs", run_id, *parts)
+
+    def __str__(self) -> str:
+        return SCHEME + self.key_in_bucket()
+
+    def key_in_bucket(self) -> str:
+        return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+
+
+def parse_place(text: str) -> Place:
+    """
+    Raises:
+        UsageError: not of the form s3://bucket/prefix.
+    """
+    bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    segments = [part for part in prefix.split("/") if part]
+    plain = all(_SEGMENT.fullmatch(part) for part in segments) and len(segments) <= 12
+    if not text.startswith(SCHEME) or not _BUCKET.fullmatch(bucket) or not plain:
+        raise UsageError(
+            f"{text!r:.200} does not name a bucket", next_step="--bucket s3://my-bucket/my-prefix"
+        )
+    return Place(bucket, "/".join(segments))
+
+
+def slot_name(generation: int, number: int) -> str:
+    return f"g{generation}-slot-{number}"
+
+
+def is_slot(name: str) -> bool:
+    return _SLOT.fullmatch(name) is not None
+
+
+def slots_of(generation: int, keep_best: int) -> tuple[str, ...]:
+    """As many as are kept, one for the latest, and one to write into meanwhile."""
+    return tuple(slot_name(generation, number) for number in range(max(1, keep_best) + 2))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes ``start`` to ``end`` of a file, under the object name ``name``."""
+
+    name: str
+    start: int
+    end: int
+
+
+def pieces_of(name: str, size_bytes: int) -> tuple[Piece, ...]:
+    """How a file of this size is cut.
+
+    Raises:
+        ValueError: it is too large for any cut.
+    """
+    if size_bytes <= PIECE_BYTES:
+        return (Piece(name, 0, size_bytes),)
+    each = max(PIECE_BYTES, -(-size_bytes // MOST_PIECES))
+    if each > MAX_PUT_BYTES:
+        raise ValueError(f"{name} of {size_bytes} bytes is larger than {MOST_PIECES} pieces may be")
+    starts = range(0, size_bytes, each)
+    return tuple(
+        Piece(f"{name}.part-{number:05d}", start, min(size_bytes, start + each))
+        for number, start in enumerate(starts)
+    )
+
+
+def names_in_slot() -> tuple[str, ...]:
+    """Every object that a slot may hold."""
+    names: list[str] = []
+    for name, most in CHECKPOINT_NAMES.items():
+        names.append(name)
+        names += [f"{name}.part-{number:05d}" for number in range(most)]
+    return tuple(names)
+
+
+# -- what must be there -----------------------------------------------------------------------
+def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
+    """Of each phase the best by its metric, then the latest where that is another one."""
+    wanted: list[Kept] = []
+    for phase in dict.fromkeys(each.phase for each in kept):
+        mine = [each for each in kept if each.phase == phase]
+        wanted += _best(mine, 1)
+        latest = max(mine, key=lambda each: each.step)
+        if latest not in wanted:
+            wanted.append(latest)
+    return tuple(wanted)
+
+
+def unstored(kept: Sequence[Kept], done: Sequence[Kept]) -> tuple[Kept, ...]:
+    """What is worth saving and is not among ``done``."""
+    known = {(each.phase, each.step, each.sha256) for each in done}
+    return tuple(k for k in worth_saving(kept) if (k.phase, k.step, k.sha256) not in known)
+
+
+def free_slot(held: Mapping[str, Kept | None], keep_best: int) -> str:
+    """The slot of a phase to write into next: an empty one, else the oldest superseded one.
+
+    There always is one: slots are two more than the best that are kept, and one of these two holds
+    the latest.
+    """
+    for name, kept in held.items():
+        if kept is None:
+            return name
+    there = {name: kept for name, kept in held.items() if kept is not None}
+    needed = _best(tuple(there.values()), max(1, keep_best))
+    latest = max(there.values(), key=lambda kept: kept.step)
+    if latest not in needed:
+        needed.append(latest)
+    spare = []
+    for name, kept in there.items():
+        if kept in needed:
+            needed.remove(kept)
+        else:
+            spare.append(name)
+    return min(spare, key=lambda name: there[name].step)
+
+
+def _best(kept: Sequence[Kept], count: int) -> list[Kept]:
+    scored = [k for k in kept if k.val_bpb is not None and isfinite(k.val_bpb)]
+    return sorted(scored, key=lambda k: (k.val_bpb, -k.step))[:count]
+
+
+# -- what a pod is granted --------------------------------------------------------------------
+@dataclass(frozen=True)
+class PhaseSlots:
+    """``held``: what the slots hold by the store's own word, for a pod that lost its notes."""
+
+    keep_best: int
+    slots: tuple[str, ...]
+    held: Mapping[str, Kept] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileGet:
+    """One file of a folder to be fetched: flat or relative name, size, SHA-256, and where."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    url: str
+
+
+@dataclass(frozen=True)
+class FolderGet:
+    """``folder`` is an absolute path on the pod."""
+
+    folder: str
+    files: tuple[FileGet, ...]
+
+
+@dataclass(frozen=True)
+class Grants:
+    """``grants.json``: each URL is one object and one verb, until ``until`` (epoch s).
+
+    ``puts`` go by ``<phase>/<slot>/<object>``.
+    """
+
+    pod_name: str
+    until: float
+    phases: Mapping[str, PhaseSlots]
+    puts: Mapping[str, str]
+    gets: tuple[FolderGet, ...] = ()
+    version: int = CONTRACT_VERSION
+
+
+def dump_grants(grants: Grants) -> str:
+    return json.dumps(asdict(grants), sort_keys=True)
+
+
+def load_grants(text: str | bytes) -> Grants:
+    """
+    Raises:
+        ContractError: it is no such record.
+    """
+    if len(text) > MAX_GRANTS_BYTES:
+        raise ContractError("Grants: larger than any real one")
+    try:
+        data = json.loads(text)
+        if data["version"] != CONTRACT_VERSION:
+            raise ContractError(f"Grants: version {data['version']!r:.20}")
+        made = Grants(
+            pod_name=str(data["pod_name"]),
+            until=float(data["until"]),
+            phases={
+                str(name): PhaseSlots(
+                    int(row["keep_best"]),
+                    tuple(map(str, row["slots"])),
+                    {str(slot): Kept(**kept) for slot, kept in row["held"].items()},
+                )
+                for name, row in data["phases"].items()
+            },
+            puts={str(key): str(url) for key, url in data["puts"].items()},
+            gets=tuple(
+                FolderGet(
+                    str(row["folder"]),
+                    tuple(
+                        FileGet(str(f["name"]), int(f["size_bytes"]), str(f["sha256"]), f["url"])
+                        for f in row["files"]
+                    ),
+                )
+                for row in data["gets"]
+            ),
+        )
+    except ContractError:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ContractError(f"Grants: {type(error).__name__}") from None
+    for get in made.gets:
+        names = [file.name for file in get.files]
+        if not get.folder.startswith("/") or any(not _is_inside(name) for name in names):
+            raise ContractError("Grants: a path that leads elsewhere")
+    return made
+
+
+def _is_inside(name: str) -> bool:
+    parts = name.split("/")
+    return bool(name) and "\0" not in name and not {"", ".", ".."} & set(parts)
+
+
+# -- what a pod has done with it --------------------------------------------------------------
+@dataclass(frozen=True)
+class Uploads:
+    """``uploads.json``: the transfer process's account to the agent.
+
+    ``given_up`` are damaged on the pod itself, or have a file that no grant covers. ``moved_boot``
+    is when a byte last arrived anywhere, on the pod's boot-time clock. ``fetched``: every folder
+    that was to be brought is in place.
+    """
+
+    uploaded: tuple[Kept, ...] = ()
+    given_up: tuple[Kept, ...] = ()
+    moved_boot: float = 0.0
+    fetched: bool = False
+    trouble: str = ""
+
+
+def dump_uploads(uploads: Uploads) -> str:
+    return json.dumps(asdict(uploads), sort_keys=True)
+
+
+def load_uploads(text: str) -> Uploads:
+    """
+    Raises:
+        ContractError: it is no such record.
+    """
+    try:
+        data = json.loads(text)
+        return Uploads(
+            uploaded=tuple(Kept(**row) for row in data["uploaded"]),
+            given_up=tuple(Kept(**row) for row in data["given_up"]),
+            moved_boot=float(data["moved_boot"]),
+            fetched=data["fetched"] is True,
+            trouble=str(data["trouble"])[:200],
+        )
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ContractError(f"Uploads: {type(error).__name__}") from None

@@ -1,0 +1,100 @@
+"""A folder that a pod brings from a bucket: ranges side by side, verified, renamed last."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from trmcloud.core.bucket import FileGet, FolderGet
+from trmcloud.pod.files import sync_folder
+from trmcloud.pod.objects import Objects, StoreError
+
+RANGE_BYTES = 64 << 20
+LANES = 4
+_TRIES = 5
+_FIRST_PAUSE_S = 0.5
+_HASH_BLOCK = 1 << 20
+
+
+def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> None:
+    """Bring ``folder``, which lies below ``root``; nothing where it is there already.
+
+    Raises:
+        StoreError: something could not be had, or is not what was promised.
+        OSError: it cannot be kept here.
+    """
+    target = Path(folder.folder)
+    if not os.path.realpath(target).startswith(os.path.realpath(root) + os.sep):
+        raise StoreError(f"{folder.folder} is not below {root}", refused=True)
+    if target.is_dir():
+        return
+    making = target.with_name(f".{target.name}.fetch")
+    for file in folder.files:
+        path = making / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not _is_right(path, file):
+            _bring(path, file, moved)
+    sync_folder(making)
+    with contextlib.suppress(OSError):  # another pod on this volume was quicker
+        os.rename(making, target)
+    shutil.rmtree(making, ignore_errors=True)
+    if not target.is_dir():
+        raise OSError(0, f"{target} could not be put in place")
+
+
+def _bring(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    mine = threading.local()
+
+    def one(start: int, end: int) -> None:
+        objects: Objects = getattr(mine, "objects", None) or Objects()
+        mine.objects = objects
+        for attempt in range(_TRIES):
+            try:
+                objects.get(file.url, start, end, handle, lambda count: None)
+                return
+            except StoreError as error:
+                if error.refused or attempt == _TRIES - 1:
+                    raise
+            time.sleep(_FIRST_PAUSE_S * 2**attempt)
+
+    try:
+        os.ftruncate(handle, file.size_bytes)
+        starts = range(0, file.size_bytes, RANGE_BYTES)
+        with ThreadPoolExecutor(LANES) as pool:
+            ends = {s: min(file.size_bytes, s + RANGE_BYTES) for s in starts}
+            running: set[Future[None]] = {pool.submit(one, *span) for span in ends.items()}
+            failure: BaseException | None = None
+            while running:
+                ended, running = wait(running, timeout=1.0)
+                for future in ended:
+                    failure = failure or future.exception()
+                    moved()
+        if failure is not None:
+            raise failure
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if not _is_right(path, file):
+        path.unlink(missing_ok=True)
+        raise StoreError(f"{file.name} came damaged: it is not what its hash says")
+
+
+def _is_right(path: Path, file: FileGet) -> bool:
+    try:
+        if path.is_symlink() or path.stat().st_size != file.size_bytes:
+            return False
+        digest = hashlib.sha256()
+        with open(path, "rb") as stream:
+            while block := stream.read(_HASH_BLOCK):
+                digest.update(block)
+    except OSError:
+        return False
+    return digest.hexdigest() == file.sha256

@@ -1,0 +1,189 @@
+"""The uploading process of a simulated pod, and the bucket: slots, and what they hold by the truth.
+
+Like the trainer it is arithmetic: whoever looks brings it up to that instant. It picks, slots and
+supersedes with the very functions of ``core.bucket`` that the real one uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trmcloud.core.bucket import Grants, PhaseSlots, Uploads, free_slot, slots_of, unstored
+from trmcloud.core.errors import ProviderError
+from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.pod_contract import Kept
+from trmcloud.ports import GrantRequest, StageItem, Stored
+
+if TYPE_CHECKING:
+    from trmcloud.sim.pod import SimPod
+    from trmcloud.sim.process import Process
+    from trmcloud.sim.world import SimWorld
+
+_LOOK_S = 0.5
+_UPLOAD_S = (2.0, 25.0)
+
+
+@dataclass
+class _Doing:
+    kept: Kept
+    slot: str
+    ends_at: float
+
+
+class SimUploader:
+    """One pod's; its notes survive the agent, and end with the pod's own disk."""
+
+    def __init__(self, pod: SimPod) -> None:
+        self._pod = pod
+        self.grants: Grants | None = None
+        self._slots: dict[str, dict[str, Kept | None]] = {}
+        self._given_up: list[Kept] = []
+        self._doing: _Doing | None = None
+        self._free_at = 0.0
+        self._moved_boot = 0.0
+
+    def give(self, grants: Grants) -> None:
+        self.grants = grants
+        for phase, share in grants.phases.items():
+            held = self._slots.setdefault(phase, {})
+            for slot in share.slots:
+                held.setdefault(slot, share.held.get(slot))
+
+    def stop(self, now: float) -> None:
+        """The pod ends: what was on its way is half there, which is nothing."""
+        self.advance(now)
+        self._doing = None
+
+    def uploads(self, now: float) -> tuple[float | None, Uploads]:
+        self.advance(now)
+        until = self.grants.until if self.grants is not None else None
+        held = (kept for slots in self._slots.values() for kept in slots.values())
+        uploaded = tuple(kept for kept in held if kept is not None)
+        moved = self._moved_boot
+        return until, Uploads(uploaded, tuple(self._given_up), moved, fetched=True)
+
+    def ends_at(self) -> float | None:
+        """When the upload in progress will be through, if nothing else happens."""
+        return self._doing.ends_at if self._doing is not None else None
+
+    def advance(self, now: float) -> None:
+        """Up to ``now``: finish what is through, begin what is due."""
+        grants = self.grants
+        if grants is None:
+            return
+        world = self._pod.world
+        while True:
+            doing = self._doing
+            if doing is not None:
+                if self._hindered(doing, now) or doing.ends_at > now:
+                    return
+                self._finish(doing)
+            if self._free_at > now or not self._begin(now):
+                return
+            world.queue.after(max(0.0, self._doing_left_s(now)), self._pod.poke)
+
+    def _doing_left_s(self, now: float) -> float:
+        return self._doing.ends_at - now if self._doing is not None else 0.0
+
+    def _hindered(self, doing: _Doing, now: float) -> bool:
+        """While the store or the pod's network is down nothing arrives."""
+        world, knobs = self._pod.world, self._pod.world.knobs
+        down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
+        if self.grants is not None and now > self.grants.until:
+            down_until = float("inf")
+        if doing.ends_at > down_until - 1.0 and now >= down_until:
+            return False
+        if now >= down_until:
+            return False
+        if knobs.bucket_down_until > now:
+            world.felt("48")
+        if down_until != float("inf"):
+            doing.ends_at = max(doing.ends_at, down_until + world.rng.uniform(*_UPLOAD_S))
+            world.queue.at(doing.ends_at + 0.1, self._pod.poke)
+        return True
+
+    def _begin(self, now: float) -> bool:
+        pod, world = self._pod, self._pod.world
+        assert self.grants is not None
+        here = world.files.on_pod(pod.lease.run_id, pod.rented.pod_id)
+        kept = [Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb) for m in here]
+        held = (one for slots in self._slots.values() for one in slots.values())
+        done = [*(one for one in held if one is not None), *self._given_up]
+        wanted = [one for one in unstored(kept, done) if one.phase in self._slots]
+        if not wanted:
+            return False
+        chosen = wanted[0]
+        if not world.files.is_sound(pod.lease.run_id, chosen):
+            world.felt_any("damage")
+            self._given_up.append(chosen)
+            return self._begin(now)
+        slots = self._slots[chosen.phase]
+        slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
+        before, slots[slot] = slots[slot], None
+        if before is not None:
+            world.files.overwrite(pod.lease.run_id, before)
+        self._doing = _Doing(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
+        return True
+
+    def _finish(self, doing: _Doing) -> None:
+        pod = self._pod
+        self._doing, self._free_at = None, doing.ends_at
+        # The trainer may have pruned it meanwhile: its files were held open.
+        self._slots[doing.kept.phase][doing.slot] = doing.kept
+        pod.world.files.store(pod.lease.run_id, doing.kept, doing.slot)
+        self._moved_boot = doing.ends_at - pod.machine.boot_at
+
+
+class SimBucket:
+    """``ports.Bucket`` as one process has it."""
+
+    def __init__(self, world: SimWorld, process: Process) -> None:
+        self._world, self._process = world, process
+
+    def _gate(self) -> None:
+        self._process.cross("bucket")
+        if not self._process.machine.online:
+            self._world.felt_any("offline")
+            raise ProviderError("the bucket cannot be reached")
+        if self._world.queue.now < self._world.knobs.bucket_down_until:
+            self._world.felt("48")
+            raise ProviderError("503 from the bucket")
+
+    def claim(self, run_id: str, ledger_id: str) -> None:
+        self._gate()
+
+    def grant(self, request: GrantRequest) -> Grants:
+        self._gate()
+        phases = {}
+        for name, best in request.phases.items():
+            slots = slots_of(request.generation, best)
+            held = self._world.files.in_slots(request.run_id, name, slots)
+            phases[name] = PhaseSlots(best, slots, held)
+        until = min(request.until, self._process.machine.now().wall + 7 * 86_400.0)
+        return Grants(request.pod_name, until, phases, {})
+
+    def checkpoints(self, run_id: str) -> Sequence[Stored]:
+        self._gate()
+        found = self._world.files.stored(run_id)
+        return [Stored(manifest, manifest.label) for manifest in found]
+
+    def fetch(
+        self,
+        stored: Stored,
+        names: Sequence[str],
+        target: Path,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._gate()
+
+    def delete(self, run_id: str, stored: Stored, names: Sequence[str] = ()) -> None:
+        self._gate()
+
+    def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:
+        self._gate()
+
+    def store(self, folder: Path, manifest: CheckpointManifest, slot: str) -> None:
+        self._gate()
