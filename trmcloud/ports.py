@@ -283,6 +283,18 @@ class TroubledLink(Protocol):
 
 
 @runtime_checkable
+class HearingLink(Protocol):
+    """A ``PodLink`` to machines whose disk an earlier one may have had."""
+
+    def left_behind(self, pod_name: str, earlier: str) -> AgentReport | None:
+        """What the agent of an ``earlier`` pod said last; None where there is no word of it.
+
+        Raises:
+            LinkError: the pod is out of reach.
+        """
+
+
+@runtime_checkable
 class DeletingLink(Protocol):
     """A ``PodLink`` to a machine on which checkpoints can be deleted."""
 

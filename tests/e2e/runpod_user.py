@@ -23,6 +23,7 @@ from tests.standins.runpod.pods import Pod
 from tests.standins.runpod.standin import GivenClock, StandIn
 from tests.standins.sshd import find_sshd
 from trmcloud.core import manifest as mf
+from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.money import Usd
 from trmcloud.core.run_state import RunState, State
 
@@ -200,16 +201,17 @@ class RentedUser(User):
         return self.see_out(self.start(*arguments), code, within_s)[0]
 
     def close_books(self) -> RunState:
-        """The next commands, until the run that nobody drives has been settled."""
+        """The next commands, until the run that nobody drives has been settled and billed."""
         until(lambda: not self.live(), what="every pod has ended")
         self.run("status")
         for _ in range(8):
-            if not self.only_run().live:
+            if not self.only_run().live and not awaiting_bill(self.only_run()):
                 break
             self.clock.advance(1800.0)
             self.run("status")
         run = self.only_run()
         assert not run.live, run.state
+        assert not awaiting_bill(run)
         return run
 
     def plan_to_bind(self, *arguments: str, hard_stop_s: float, landing_s: float) -> str:

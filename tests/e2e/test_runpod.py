@@ -74,7 +74,7 @@ MOMENTS = {
     "training": lambda run: run.trains,
     "pulling": lambda run: in_hand(run, "/pull-"),
     "ending": lambda run: run.state is State.ENDING,
-    "settling": lambda run: run.state is State.SETTLING,
+    "missed": lambda run: run.generation is not None and run.generation.missed_at is not None,
 }
 
 
@@ -87,9 +87,6 @@ def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> 
     command = rented.start(*LAUNCH, *arguments)
     until(rented.ledger_path.exists)
     for name, reached in MOMENTS.items():
-        if name == "settling":
-            until(rented.pod_missed, what="the pod is missed")
-            rented.clock.advance(BILLED_AFTER_S)
         until(
             lambda reached=reached: any(map(reached, rented.ledger().runs.values())),
             what=name,
@@ -101,9 +98,15 @@ def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> 
         rented.run("status")
         run = rented.only_run()
         assert run.live, (name, run.outcome)
-        if name != "settling":
+        if name != "missed":
             command = rented.start("resume", run.run_id)
+    rented.clock.advance(BILLED_AFTER_S)
+    rented.run("status")
+    run = rented.only_run()
+    assert (run.outcome, run.billed) == (Outcome.FINISHED, None)
+    estimate = run.settled
     run = rented.close_books()
+    assert run.settled <= estimate
     assert run.outcome is Outcome.FINISHED
     assert len(rented.truth()) == 1
     assert run.settled <= run.cap

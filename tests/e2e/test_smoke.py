@@ -117,9 +117,6 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     ("knobs", "way"),
     [
         ({**NO_WAY, "self_graphql": True, "runpodctl": "old"}, "runpodctl remove pod"),
-        ({**NO_WAY, "self_delete": True, "runpodctl": "new"}, "runpodctl pod delete"),
-        ({**NO_WAY, "self_graphql": True, "runpodctl": "absent"}, "graphql podTerminate"),
-        ({**NO_WAY, "self_action": True}, "v2 action terminate"),
         ({**NO_WAY, "self_delete": True, "runpodctl": "absent"}, "v2 delete"),
     ],
 )

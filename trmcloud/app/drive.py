@@ -6,6 +6,7 @@ It holds no state that matters: whoever runs it next, from whatever point, comes
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trmcloud.app import reap
@@ -13,13 +14,16 @@ from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.world import World
 from trmcloud.core import events as ev
+from trmcloud.core.accounts import heard, unheard
 from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
+from trmcloud.core.billing import awaiting_bill, late_bills
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.controller import decide
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
+    LinkError,
     NoCapacity,
     ProviderError,
     ProviderRefused,
@@ -33,11 +37,12 @@ from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, IllegalTransition, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, pull_name
-from trmcloud.ports import Driver, Progress
+from trmcloud.ports import Driver, HearingLink, Progress
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0
 _SWEEP_EVERY_S = 30.0
+_BILLS_EVERY_S = 60.0
 _STALE_DRIVER_S = 120.0
 _MOST_EVENTS_AT_ONCE = 50
 
@@ -59,6 +64,8 @@ class RunDriver:
     _governed_at: float = 0.0
     _swept_at: float | None = None
     _listed_generation: int = field(default=0)
+    _heard: bool = False
+    _billed_at: float = -_BILLS_EVERY_S
     _kept: dict[str, Kept] = field(default_factory=dict)
     _pulling: dict[str, Kept] = field(default_factory=dict)
 
@@ -87,7 +94,7 @@ class RunDriver:
             # A pod that came late, or came twice, is nobody's: whoever is up ends it.
             self._swept_at = now
             reap.end(self.world, reap.look(self.world, own_only=True))
-        run = self._collect(self.run())
+        run = self._hear(self._correct(self._collect(self.run())))
         for _ in range(_MOST_EVENTS_AT_ONCE):
             if not run.live:
                 return run
@@ -119,6 +126,35 @@ class RunDriver:
             self._beaten_at = now
             self.world.ledger.beat(self.run_id, self.epoch, now)
         return self.run() if decision.actions else run
+
+    def _correct(self, run: RunState) -> RunState:
+        """Put final bills in the place of estimates, now and then."""
+        now = self.world.wall()
+        if not awaiting_bill(run) or 0 <= now - self._billed_at < _BILLS_EVERY_S:
+            return run
+        self._billed_at = now
+        events = _final_bills(self.world, run)
+        if events:
+            self._append(*events)
+        return self.run() if events else run
+
+    def _hear(self, run: RunState) -> RunState:
+        """On an errand: how the machine that was here before had ended, if nobody knows."""
+        earlier, here = unheard(run), run.generation
+        up = run.state in (State.RUNNING, State.ENDING)
+        if earlier is None or here is None or not up or self._heard:
+            return run
+        link = self.world.links[here.provider]
+        if not isinstance(link, HearingLink):
+            return run
+        with suppress(LinkError):
+            report = link.left_behind(here.pod_name, earlier.pod_name)
+            self._heard = True
+            events = heard(run, self.plan(run), earlier, report) if report is not None else ()
+            if events:
+                self._append(*events)
+                return self.run()
+        return run
 
     def until(
         self, done: Callable[[RunState], bool], watch: Watcher, pause_s: float = 0.5
@@ -304,6 +340,17 @@ def is_driven(world: World, driver: Driver | None) -> bool:
     return alive
 
 
+def _final_bills(world: World, run: RunState) -> tuple[ev.Billed, ...]:
+    bills = {}
+    for generation in awaiting_bill(run):
+        with suppress(TrmcloudError):  # what cannot be asked now is asked another time
+            compute = world.computes[generation.provider]
+            bill = compute.bill(generation.pod_id or generation.pod_name)
+            if bill is not None:
+                bills[generation.number] = bill
+    return late_bills(run, bills)
+
+
 def _call_off_unrented(world: World, run: RunState) -> RunState:
     """A bystander rents nothing for a launch that was killed before it asked for a pod: it would
     not stay to see to it."""
@@ -326,11 +373,14 @@ def reconcile(world: World) -> list[str]:
     said: list[str] = []
     land_overdrawn(world)
     for run_id, run in world.ledger.read().runs.items():
-        if not run.live or is_driven(world, world.ledger.driver(run_id)):
+        bills = () if run.live else _final_bills(world, run)
+        if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
             continue
         epoch = world.ledger.take_over(run_id, world.who, world.wall())
         try:
-            after = RunDriver(world, run_id, epoch, errands=False).step()
+            if bills:
+                world.ledger.append(run_id, epoch, bills, world.wall())
+            after = RunDriver(world, run_id, epoch, errands=False).step() if run.live else run
         except StaleEpoch:
             continue
         world.ledger.release(run_id, epoch)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.errors import NotFoundError, NotSupported
 from trmcloud.core.hardware import LOCAL
 
@@ -71,8 +72,9 @@ def providers_in_use(world: World) -> tuple[str, ...]:
 
 
 def is_quiet(world: World) -> bool:
-    """Whether nothing is live: no run to drive, no pod to end. Reconciling would find nothing."""
-    if any(run.live for run in world.ledger.read().runs.values()):
+    """Whether nothing is owed: no run to drive, no bill to come, no pod to end. Reconciling would
+    find nothing."""
+    if any(run.live or awaiting_bill(run) for run in world.ledger.read().runs.values()):
         return False
     pods = (p for name in providers_in_use(world) for p in world.computes[name].list_pods())
     return all(pod.status == "gone" for pod in pods)

@@ -29,7 +29,7 @@ def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
         return run
     if run.live:
         print(
-            f"{run.run_id}: waiting until its pod is proven gone and billed; "
+            f"{run.run_id}: waiting until its pod is proven gone; "
             "Ctrl-C leaves, and nothing is lost",
             file=sys.stderr,
         )

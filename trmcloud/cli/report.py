@@ -101,6 +101,7 @@ def _show(reports: list[RunReport]) -> None:
         )
     print("\n".join(table(header, rows)))
     known = [r for r in reports if r.billed is not None]
+    unknown = len(reports) - len(known)
     billed = total(r.billed for r in known if r.billed is not None)
     accrued = total(r.accrued for r in known)
     drift = billed.micros / accrued.micros - 1 if accrued else 0.0
@@ -108,8 +109,9 @@ def _show(reports: list[RunReport]) -> None:
     counted = f"{len(reports)} run{'s' if len(reports) > 1 else ''}"
     print(
         f"total {counted} · planned {total(r.planned for r in reports)} · "
-        f"accrued {total(r.accrued for r in reports)} · billed {billed} · "
-        f"drift {drift:+.1%}{alarm}"
+        f"accrued {total(r.accrued for r in reports)} · billed {billed}"
+        + (f" and {unknown} not known yet" if unknown else "")
+        + (f" · drift {drift:+.1%}{alarm}" if accrued else "")
     )
 
 

@@ -11,6 +11,7 @@ from trmcloud.app.launch import follow_or_drive, request_stop
 from trmcloud.app.world import World
 from trmcloud.cli.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.text import duration
+from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.controller import foreseen_end
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.events import Closed
@@ -23,7 +24,7 @@ from trmcloud.core.providers import traits_of
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
 
-_RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST)
+_RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNHEARD)
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Limits that the row "stops" tells already."""
 _BILL_WAIT_S = 20.0
@@ -171,6 +172,8 @@ def show_end(world: World, run: RunState) -> int:
         )
     else:
         spent_words = f"  spent {run.settled} of {run.cap}"
+        if awaiting_bill(run):
+            spent_words += " at most: its bill is not final yet"
         print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
     if manifests:
         again = f" · resume {run.run_id}" if outcome in _RESUMABLE else ""

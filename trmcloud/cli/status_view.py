@@ -10,6 +10,8 @@ from trmcloud.app.layers import VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run
 from trmcloud.app.world import World
 from trmcloud.cli.text import bpb, duration, losses, table
+from trmcloud.core.billing import awaiting_bill
+from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import RunState
 
@@ -35,6 +37,10 @@ def show_one(world: World, run: RunState) -> None:
         ("state", run.state.value + (f" · {run.outcome.meaning}" if run.outcome else "")),
         ("spent", f"{spent_so_far(run, now)} of {run.cap} · {run.reserved} reserved"),
     ]
+    if run.message:
+        rows.insert(2, ("why", strip_control(run.message)))
+    if awaiting_bill(run):
+        rows.append(("bill", "not final yet: what is spent is the most that it can be"))
     guards = guards_of(world, run)
     beat = guards.beat
     if beat is not None:

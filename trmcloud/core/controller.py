@@ -12,6 +12,7 @@ from math import inf
 
 from trmcloud.core import events as ev
 from trmcloud.core.absence import find_pod, is_absent, note_absence, proven_end
+from trmcloud.core.accounts import phases_ended, result_of
 from trmcloud.core.actions import (
     CREATE,
     LAND,
@@ -25,12 +26,13 @@ from trmcloud.core.actions import (
     next_attempt,
     next_long,
 )
+from trmcloud.core.billing import settle
 from trmcloud.core.bucket import RENEW_BEFORE_S
 from trmcloud.core.clock import Seen
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.observation import Observation
 from trmcloud.core.plan import Candidate, Plan
-from trmcloud.core.pod_contract import CLEAN, AgentReport, PodName, parse_pod_name
+from trmcloud.core.pod_contract import AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
 from trmcloud.core.run_state import GRANT, STAGE, Generation, Outcome, RunState, State
 from trmcloud.core.safekeeping import is_held, is_pulled, pull_name, unsaved
@@ -61,7 +63,9 @@ def decide(
     if run.state in (State.BOOTING, State.RUNNING, State.ENDING):
         return _watch(run, plan, traits, seen, now)
     if run.state is State.SETTLING:
-        return _settle(run, seen)
+        generation = current_generation(run)
+        settled = settle(generation, run.reserved, seen.bill, now)
+        return Decision(events=(settled,) if settled is not None else ())
     if run.state is State.SETTLED:
         again = _try_next(run, plan, traits)
         return Decision(events=(again if again is not None else _closing(run),))
@@ -212,14 +216,14 @@ def _watch(
         if run.state is State.BOOTING:
             return Decision(events=(ev.AgentUp(generation.number),))
         final = report.result is not None
-        accounts = _phases_ended(run, plan, generation, report, final=final)
+        accounts = phases_ended(run, plan, generation, report, final=final)
         if accounts:
             return Decision(events=tuple(accounts))
         if report.result is not None and run.state is not State.ENDING:
-            return Decision(events=(_result(report.result, report.message),))
+            return Decision(events=(result_of(report.result, report.message),))
     gone = proven_end(run, seen, generation, traits)
     if gone is not None and report is not None:
-        accounts = _phases_ended(run, plan, generation, report, final=True)
+        accounts = phases_ended(run, plan, generation, report, final=True)
         if accounts:
             return Decision(events=tuple(accounts))
     if gone is not None:
@@ -285,40 +289,6 @@ def _lacks_grants(run: RunState, generation: Generation, report: AgentReport, no
     return until < min(generation.hard_stop_at, now + RENEW_BEFORE_S)
 
 
-def _phases_ended(
-    run: RunState, plan: Plan, generation: Generation, report: AgentReport, *, final: bool
-) -> list[ev.RunEvent]:
-    """Accounts of phases that are over; one that crashed is not, while its agent may try again.
-
-    Phases that the plan does not know are passed over: a report may come from a hostile machine.
-    """
-    planned = {phase.name for phase in plan.candidate(generation.candidate_id).phases}
-    events: list[ev.RunEvent] = []
-    number = generation.number
-    accounted = {a.phase for a in run.phase_accounts if a.generation == number}
-    for phase in report.phases:
-        if phase.name not in planned:
-            continue
-        over = phase.state == "ended" and (final or phase.outcome in CLEAN)
-        if over and phase.name not in accounted:
-            events.append(
-                ev.PhaseEnded(
-                    generation=number,
-                    phase=phase.name,
-                    outcome=phase.outcome or "lost",
-                    step=phase.step,
-                    val_bpb=phase.val_bpb,
-                    seconds=dict(phase.seconds),
-                    attempts=phase.attempts,
-                )
-            )
-        known = run.gates.get(phase.name)
-        if phase.gate is not None and (known is None or known.generation != number):
-            passed = bool(phase.gate.get("passed"))
-            events.append(ev.GateJudged(number, phase.name, passed, phase.gate))
-    return events
-
-
 def _why_terminate(
     run: RunState,
     generation: Generation,
@@ -362,24 +332,6 @@ def _why_terminate(
     return ""
 
 
-def _settle(run: RunState, seen: Observation) -> Decision:
-    generation = current_generation(run)
-    if generation.settled is not None:
-        return Decision()
-    if not isinstance(seen.bill, Seen) or not seen.bill.value.final:
-        return Decision()
-    amount = seen.bill.value.amount
-    return Decision(events=(ev.Settled(generation.number, amount, amount),))
-
-
-def _result(name: str, message: str) -> ev.ResultKnown:
-    """What the agent says, which may be newer than we are, or nobody's friend."""
-    known = {outcome.value for outcome in Outcome}
-    if name in known:
-        return ev.ResultKnown(name, message)
-    return ev.ResultKnown(Outcome.FAILED.value, f"its agent ended with {name[:80]!r}: {message}")
-
-
 def _closing(run: RunState) -> ev.Closed:
     if run.result is not None:
         return ev.Closed(run.result, run.message)
@@ -393,9 +345,11 @@ def _closing(run: RunState) -> ev.Closed:
     ended = run.actions.get(name_action(run, TERMINATE, 1))
     if ended is not None and ended.detail:
         return ev.Closed(Outcome.LOST.value, f"the pod was ended: {ended.detail}")
+    spec = run.plan.get("spec", {})
+    if generation.agent_at is not None and spec.get("volume"):
+        why = "what it saved, and how it ended, is on its network volume: fetch-best brings both"
+        return ev.Closed(Outcome.UNHEARD.value, why)
     why = "the pod ended without a word from its agent"
-    if run.plan.get("spec", {}).get("volume"):
-        why = "the pod ended while nobody was there to hear; what it saved is on its network volume"
-    elif run.plan.get("spec", {}).get("bucket"):
-        why += f"; what it uploaded is in {run.plan['spec']['bucket']}"
+    if spec.get("bucket"):
+        why += f"; what it uploaded is in {spec['bucket']}"
     return ev.Closed(Outcome.LOST.value, why)

@@ -140,6 +140,15 @@ class ResultKnown:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """How a machine's work had ended, read after its end from what it left on its volume."""
+
+    generation: int
+    result: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class PodGone:
     """Proven: the pod no longer exists, and cost nothing after ``ended_at``."""
 
@@ -150,11 +159,19 @@ class PodGone:
 @dataclass(frozen=True)
 class Settled:
     """What the generation cost; the reservation is released. ``billed`` is the provider's own
-    figure, None where it gave none and ``amount`` is rate × time."""
+    final figure, None while there is none: ``amount`` is then an estimate, until ``Billed``."""
 
     generation: int
     amount: Usd
     billed: Usd | None
+
+
+@dataclass(frozen=True)
+class Billed:
+    """The provider's final figure for a generation that was settled at an estimate."""
+
+    generation: int
+    amount: Usd
 
 
 @dataclass(frozen=True)
@@ -240,6 +257,8 @@ RunEvent = (
     | ResultKnown
     | PodGone
     | Settled
+    | Billed
+    | Heard
     | Closed
     | Reopened
     | PlanRevised
@@ -255,7 +274,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
     for kind in (
         RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
         PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
-        ResultKnown, PodGone, Settled,
+        ResultKnown, PodGone, Settled, Billed, Heard,
         Closed, Reopened, PlanRevised, Pulled, Fetched, CapSet, LayerVerified,
     )
 }  # fmt: skip

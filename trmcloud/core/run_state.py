@@ -39,6 +39,7 @@ class Outcome(str, Enum):
     FAILED = "failed"
     KILLED = "killed"
     LOST = "lost"
+    UNHEARD = "unheard"
     NOT_STARTED = "not_started"
     UNFIT = "unfit"
 
@@ -62,6 +63,7 @@ _EXIT_CODES = {
     Outcome.LOST: 26,
     Outcome.NOT_STARTED: 27,
     Outcome.UNFIT: 28,
+    Outcome.UNHEARD: 29,
 }
 _MEANINGS = {
     Outcome.FINISHED: "every step was trained",
@@ -73,6 +75,7 @@ _MEANINGS = {
     Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
     Outcome.LOST: "the machine was lost; the last checkpoint stands",
     Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
+    Outcome.UNHEARD: "its machine ended while nobody was there to hear; what it kept outlives it",
     Outcome.UNFIT: "no machine that came was the one that was rented",
 }
 
@@ -109,6 +112,8 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.ResultKnown: frozenset({State.SETTLING}),
     ev.Pulled: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.Fetched: frozenset(State) - {State.NEW},
+    ev.Heard: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
+    ev.Billed: frozenset(State) - {State.NEW, State.PLANNED},
 }
 
 
@@ -208,6 +213,7 @@ class RunState:
     errand: str | None = None
     """The candidate that is rented only to bring checkpoints home; None while it trains."""
     kept_outcome: Outcome | None = None
+    kept_message: str = ""
     """What became of the training, while an errand is run."""
     pulled: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """(phase, step) → hash of each checkpoint that was copied here from its pod, verified."""
@@ -356,6 +362,17 @@ def _settled(run: RunState, event: ev.Settled, at: float) -> RunState:
     return replace(changed, settled=run.settled + event.amount, reserved=ZERO)
 
 
+def _billed(run: RunState, event: ev.Billed, at: float) -> RunState:
+    """Whatever the run does by now: the bill of an earlier generation may come late."""
+    known = {g.number: g for g in run.generations}.get(event.generation)
+    if known is None or known.settled is None or known.billed is not None:
+        raise IllegalTransition(f"generation {event.generation} of {run.run_id} awaits no bill")
+    corrected = replace(known, settled=event.amount, billed=event.amount)
+    generations = tuple(corrected if g is known else g for g in run.generations)
+    settled = run.settled - known.settled + event.amount
+    return replace(run, generations=generations, settled=settled)
+
+
 def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
     if run.generation is None or run.generation.number != number:
         raise IllegalTransition(f"generation {number} of {run.run_id} is not the current one")
@@ -385,14 +402,19 @@ def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
     return replace(run, result=result.value, result_at=at, message=event.message)
 
 
+def _heard(run: RunState, event: ev.Heard, at: float) -> RunState:
+    if run.errand is None:
+        raise IllegalTransition(f"{run.run_id} is on no errand: nothing was left to be heard")
+    return replace(run, kept_outcome=_outcome(run, event.result), kept_message=event.message)
+
+
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
     message = event.message or run.message
     outcome = _outcome(run, event.outcome)
     if run.errand is not None:
-        outcome, message = run.kept_outcome or outcome, ""
-    return replace(
-        run, outcome=outcome, message=message, reserved=ZERO, errand=None, kept_outcome=None
-    )
+        outcome, message = run.kept_outcome or outcome, run.kept_message
+    done = replace(run, outcome=outcome, message=message, reserved=ZERO)
+    return replace(done, errand=None, kept_outcome=None, kept_message="")
 
 
 def _outcome(run: RunState, name: str) -> Outcome:
@@ -413,6 +435,7 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
         plan=plan,
         errand=errand,
         kept_outcome=run.outcome if errand is not None else None,
+        kept_message=run.message if errand is not None else "",
         cap=event.cap,
         first_generation=len(run.generations) + 1,
         outcome=None,
@@ -450,10 +473,12 @@ _CHANGES: Mapping[type[Any], Any] = {
     ev.AgentUp: _agent_up,
     ev.PodGone: _pod_gone,
     ev.Settled: _settled,
+    ev.Billed: _billed,
     ev.PhaseEnded: _phase_ended,
     ev.GateJudged: _gate_judged,
     ev.StopRequested: _stop_requested,
     ev.ResultKnown: _result_known,
+    ev.Heard: _heard,
     ev.Closed: _closed,
     ev.Reopened: _reopened,
     ev.PlanRevised: _plan_revised,

@@ -12,6 +12,7 @@ from trmcloud.app import launch as use_case
 from trmcloud.app.checkpoints import choose, plan_pruning, prune
 from trmcloud.app.drive import RunDriver, is_driven, reconcile
 from trmcloud.core import events as ev
+from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.errors import BudgetRefused, NotFoundError, TrmcloudError
 from trmcloud.core.money import ZERO
 from trmcloud.core.plan import plan_to_json
@@ -272,7 +273,7 @@ class _Story:
 
     def done(self) -> bool:
         world = self.world
-        if any(run.live for run in world.ledger.read().runs.values()):
+        if any(run.live or awaiting_bill(run) for run in world.ledger.read().runs.values()):
             return False
         return all(rented.pod_id in world.check.foreign for rented in world.living())
 

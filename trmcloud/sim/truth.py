@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core import events as ev
 from trmcloud.core.actions import CREATE, LAND, TERMINATE
-from trmcloud.core.money import cost
+from trmcloud.core.money import Usd, cost
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import Generation, Outcome, RunState, State
@@ -199,9 +199,27 @@ class Witness:
         rented = self._pod_of(run.generation)
         if rented is None or rented.ended_at is None:
             return
-        bill = rented.micros(self.world.queue.now) + rented.storage_micros
-        if abs(event.amount.micros - bill) > 2 * rented.rate_micros / 3600 + 2:
+        bill = rented.micros(self.world.queue.now)
+        over = event.amount.micros - bill - rented.storage_micros
+        quantum = 2 * rented.rate_micros / 3600 + 2
+        if event.billed is not None and abs(over) > quantum:
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, billed {bill / 1e6:.6f}")
+        if event.billed is None and self._short(rented, run, event.amount):
+            self.fail("I4", f"{rented.pod_id} settled {event.amount}, cost {bill / 1e6:.6f}")
+
+    def _short(self, rented: Rented, run: RunState, amount: Usd) -> bool:
+        """Whether an estimate lacks what the pod has cost for certain: the storage that is billed
+        later, and what went beyond its reservation, are only known from its bill."""
+        quantum = 2 * rented.rate_micros / 3600 + 2
+        known = min(rented.micros(self.world.queue.now), run.reservation.micros)
+        return amount.micros < known - quantum and not self.undecidable.clocks_moved
+
+    def _late_bill(self, process: Process, run: RunState, event: ev.Billed) -> None:
+        name = run.generations[event.generation - 1].pod_name
+        pods = [p for a in self.world.accounts.values() for p in a.pods.values() if p.name == name]
+        bills = [p.micros(self.world.queue.now) + p.storage_micros for p in pods]
+        if all(abs(event.amount.micros - bill) > 2 for bill in bills):
+            self.fail("I4", f"{name} is corrected to {event.amount}, which nobody billed")
 
     def _closed(self, process: Process, run: RunState, event: ev.Closed) -> None:
         self._held[run.run_id] = 0
@@ -335,5 +353,6 @@ _JUDGES: Mapping[type[Any], Callable[[Witness, Process, RunState, Any], None]] =
     ev.ResultKnown: Witness._result,
     ev.PodGone: Witness._gone,
     ev.Settled: Witness._settled,
+    ev.Billed: Witness._late_bill,
     ev.Closed: Witness._closed,
 }

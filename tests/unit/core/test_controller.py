@@ -342,7 +342,7 @@ def test_a_pod_that_appears_is_adopted_whatever_was_answered(kind: str, status: 
 @pytest.mark.parametrize("kind", ["ambiguous", "refused"])
 def test_a_pod_that_came_and_went_has_a_bill(kind: str) -> None:
     run = failed(kind)
-    gone = the_pod(run, status="gone", ended_at=AT + 100)
+    gone = the_pod(run, status="gone", ended_at=AT + 280)
     run, _ = follow(run, AT + 300, pods=[gone])
     assert run.state is State.SETTLING
     assert run.reserved == RESERVATION
@@ -691,11 +691,29 @@ def settling() -> RunState:
     return run
 
 
-def test_a_bill_that_is_not_final_settles_nothing() -> None:
+@pytest.mark.parametrize("amount", [None, ZERO, Usd("0.4")], ids=["unknown", "nothing", "less"])
+def test_a_late_bill_is_waited_for_and_then_estimated(amount: Usd | None) -> None:
+    bill = None if amount is None else Bill("id-1", amount, final=False)
     run = settling()
-    for bill in (None, Bill("id-1", Usd("0.4"), final=False), Bill("id-1", ZERO, final=False)):
-        assert ask(run, AT + 99_999, bill=bill) == Decision()
-    assert run.reserved == RESERVATION, "unknown is never zero: the money stays held"
+    assert ask(run, AT + 569, bill=bill) == Decision()
+    assert run.reserved == RESERVATION
+    closed, _ = follow(run, AT + 570, bill=bill)
+    assert (closed.state, closed.reserved) == (State.CLOSED, ZERO)
+    assert closed.settled == Usd("0.51"), "rate × 510 s: unknown is never zero"
+    assert closed.billed is None
+
+
+def test_what_is_billed_already_is_the_least_that_it_cost() -> None:
+    bill = Bill("id-1", Usd("0.6"), final=False)
+    closed, _ = follow(settling(), AT + 570, bill=bill)
+    assert (closed.settled, closed.billed) == (Usd("0.6"), None)
+
+
+def test_an_estimate_is_no_more_than_was_reserved() -> None:
+    run = ending()
+    gone = the_pod(run, status="gone", ended_at=AT + 99_999)
+    closed, _ = follow(run, AT + 200_000, pods=[gone])
+    assert (closed.state, closed.settled) == (State.CLOSED, RESERVATION)
 
 
 def test_a_final_bill_settles_and_closes() -> None:

@@ -236,16 +236,16 @@ def gone_unbilled(run: RunState, at: float, ended_s: float) -> RunState:
     ids=["lost", "killed", "stopped"],
 )
 def test_the_end_is_foreseen_as_the_bill_then_makes_it(run: RunState, ended_s: float) -> None:
-    waiting = gone_unbilled(run, AT + 3005, ended_s)
+    waiting = gone_unbilled(run, AT + ended_s + 4, ended_s)
     foreseen = foreseen_end(waiting, PLAN, TRAITS)
     assert foreseen is not None
-    closed, _ = settled(run, AT + 3005, ended_s)
+    closed, _ = settled(run, AT + ended_s + 4, ended_s)
     assert closed.outcome is not None
     assert (closed.outcome.value, closed.message) == (foreseen.outcome, foreseen.message)
 
 
 def test_no_end_is_foreseen_where_another_machine_may_be_tried() -> None:
-    assert foreseen_end(gone_unbilled(booting(), AT + 500, 400.0), PLAN, TRAITS) is None
+    assert foreseen_end(gone_unbilled(booting(), AT + 440, 400.0), PLAN, TRAITS) is None
     assert foreseen_end(running(), PLAN, TRAITS) is None
 
 

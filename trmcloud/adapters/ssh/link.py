@@ -137,6 +137,17 @@ class SshPodLink:
         )
         return answer.out.decode("utf-8", "replace")
 
+    def left_behind(self, pod_name: str, earlier: str) -> contract.AgentReport | None:
+        """As the port says; what cannot be understood counts as no word."""
+        path = shlex.quote(f"{self._pod_folder(earlier)}/{contract.REPORT_NAME}")
+        answer = self._connection(pod_name).run(
+            f"head -c {contract.MAX_JSON_BYTES} {path} 2>/dev/null", timeout_s=_READ_TIMEOUT_S
+        )
+        try:
+            return contract.load_report(answer.out) if answer.out else None
+        except contract.ContractError:
+            return None
+
     @contextmanager
     def tensorboard(self, pod_name: str, local_port: int) -> Iterator[Callable[[], bool]]:
         """As the port says."""

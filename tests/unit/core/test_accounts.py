@@ -1,0 +1,85 @@
+"""What a machine had said before it went, read from what it left: it says how the run had ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.core.test_controller import AT, PLAN, a_report, apply, booting, running
+from tests.unit.core.test_controller_errands import settled
+from trmcloud.core import events as ev
+from trmcloud.core.accounts import heard, unheard
+from trmcloud.core.money import Usd
+from trmcloud.core.plan import Plan
+from trmcloud.core.pod_contract import PhaseReport
+from trmcloud.core.run_state import IllegalTransition, Outcome, RunState, State
+
+DONE = PhaseReport("fast", state="ended", outcome="finished", step=120, val_bpb=1.9)
+
+
+def on_volume() -> RunState:
+    """A run whose machine ended by itself while nobody looked."""
+    run = running()
+    run = replace(run, plan={**run.plan, "spec": {"volume": True}})
+    run, _ = settled(run, AT + 500, 400.0)
+    return run
+
+
+def on_errand(run: RunState) -> RunState:
+    errand = {"id": "fetch1", "rate_usd": "0.4"}
+    run = apply(run, ev.Reopened(Usd(20), errand), ev.Reserved(Usd(1)), at=AT + 600)
+    intent = ev.PodIntended(2, "trmc-2", "runpod", "fetch1", Usd("0.4"), AT + 900, AT + 1000)
+    return apply(run, intent, ev.PodUp(2, "id-2", Usd("0.4")), ev.AgentUp(2), at=AT + 610)
+
+
+def said(run: RunState, **changes: Any) -> tuple[ev.RunEvent, ...]:
+    earlier = run.generations[0]
+    report = replace(a_report(running()), phases=(DONE,), result="finished", **changes)
+    return heard(run, cast(Plan, PLAN), earlier, report)
+
+
+def test_what_ended_unheard_is_not_called_lost() -> None:
+    run = on_volume()
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.UNHEARD)
+    assert "fetch-best" in run.message
+
+
+def test_what_never_spoke_is_lost_even_with_a_volume() -> None:
+    run = booting()
+    run = replace(run, plan={**run.plan, "spec": {"volume": True}})
+    run, _ = settled(run, AT + 3000, 2960.0)
+    assert run.outcome is Outcome.LOST
+
+
+def test_the_errand_hears_it() -> None:
+    run = on_errand(on_volume())
+    earlier = unheard(run)
+    assert earlier is not None
+    assert earlier.number == 1
+    events = said(run, message="all steps done")
+    assert [type(event) for event in events] == [ev.PhaseEnded, ev.Heard]
+    run = apply(run, *events, at=AT + 620)
+    assert unheard(run) is None
+    closed = apply(run, ev.ResultKnown("landed"), ev.PodGone(2, AT + 700), at=AT + 700)
+    closed = apply(closed, ev.Settled(2, Usd("0.1"), Usd("0.1")), ev.Closed("landed"), at=AT + 700)
+    assert (closed.outcome, closed.message) == (Outcome.FINISHED, "all steps done")
+    assert closed.phases["fast"].step == 120
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pod_name": "trmc-other"}, {"run_id": "r2"}, {"result": None}], ids=str
+)
+def test_words_of_another_or_of_nobody_are_passed_over(changes: dict[str, Any]) -> None:
+    run = on_errand(on_volume())
+    report = replace(a_report(running()), **{"phases": (DONE,), "result": "finished", **changes})
+    assert heard(run, cast(Plan, PLAN), run.generations[0], report) == ()
+
+
+def test_nothing_is_heard_beside_an_errand() -> None:
+    with pytest.raises(IllegalTransition):
+        apply(running(), ev.Heard(1, "finished"), at=AT + 60)
+    assert unheard(running()) is None
+    finished = replace(on_errand(on_volume()), kept_outcome=Outcome.FINISHED)
+    assert unheard(finished) is None, "how it ended is known"

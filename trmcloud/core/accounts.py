@@ -1,0 +1,74 @@
+"""What an agent's report says of phases and of the end, as facts for the ledger. Pure."""
+
+from __future__ import annotations
+
+from trmcloud.core import events as ev
+from trmcloud.core.plan import Plan
+from trmcloud.core.pod_contract import CLEAN, AgentReport
+from trmcloud.core.run_state import Generation, Outcome, RunState
+
+
+def phases_ended(
+    run: RunState, plan: Plan, generation: Generation, report: AgentReport, *, final: bool
+) -> list[ev.RunEvent]:
+    """Accounts of phases that are over; one that crashed is not, while its agent may try again.
+
+    Phases that the plan does not know are passed over: a report may come from a hostile machine.
+    """
+    planned = {phase.name for phase in plan.candidate(generation.candidate_id).phases}
+    events: list[ev.RunEvent] = []
+    number = generation.number
+    accounted = {a.phase for a in run.phase_accounts if a.generation == number}
+    for phase in report.phases:
+        if phase.name not in planned:
+            continue
+        over = phase.state == "ended" and (final or phase.outcome in CLEAN)
+        if over and phase.name not in accounted:
+            events.append(
+                ev.PhaseEnded(
+                    generation=number,
+                    phase=phase.name,
+                    outcome=phase.outcome or "lost",
+                    step=phase.step,
+                    val_bpb=phase.val_bpb,
+                    seconds=dict(phase.seconds),
+                    attempts=phase.attempts,
+                )
+            )
+        known = run.gates.get(phase.name)
+        if phase.gate is not None and (known is None or known.generation != number):
+            passed = bool(phase.gate.get("passed"))
+            events.append(ev.GateJudged(number, phase.name, passed, phase.gate))
+    return events
+
+
+def result_of(name: str, message: str) -> ev.ResultKnown:
+    """What the agent says, which may be newer than we are, or nobody's friend."""
+    known = {outcome.value for outcome in Outcome}
+    if name in known:
+        return ev.ResultKnown(name, message)
+    return ev.ResultKnown(Outcome.FAILED.value, f"its agent ended with {name[:80]!r}: {message}")
+
+
+def unheard(run: RunState) -> Generation | None:
+    """The machine whose agent's last words nobody has read, while another one is on its volume."""
+    if run.errand is None or run.kept_outcome not in (Outcome.UNHEARD, Outcome.LOST):
+        return None
+    before = [g for g in run.generations[: run.first_generation - 1] if g.agent_at is not None]
+    return before[-1] if before else None
+
+
+def heard(
+    run: RunState, plan: Plan, generation: Generation, report: AgentReport
+) -> tuple[ev.RunEvent, ...]:
+    """What its report, found on the volume, says of a machine that is gone.
+
+    Nothing where it had not ended by itself: then it was lost indeed.
+    """
+    if (report.pod_name, report.run_id) != (generation.pod_name, run.run_id):
+        return ()
+    if report.result is None:
+        return ()
+    known = result_of(report.result, report.message)
+    accounts = phases_ended(run, plan, generation, report, final=True)
+    return (*accounts, ev.Heard(generation.number, known.result, known.message))

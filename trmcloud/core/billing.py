@@ -1,0 +1,58 @@
+"""What a pod that is gone has cost: at first an estimate, then the provider's own figure. Pure.
+
+Providers bill late, by up to hours. A run does not wait for that: it settles at the most its pod
+can have cost, so that its reservation is free and another machine may be rented, and is corrected
+when the bill is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trmcloud.core import events as ev
+from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.observation import Bill
+from trmcloud.core.run_state import Generation, RunState
+
+BILL_WAIT_S = 60.0
+"""So long after a pod's end its final bill is waited for before an estimate serves."""
+
+
+def settle(
+    generation: Generation, reserved: Usd, bill: Maybe[Bill], now: float
+) -> ev.Settled | None:
+    """What the generation is settled at now; None while its bill may still come in time."""
+    if isinstance(bill, Seen) and bill.value.final:
+        amount = bill.value.amount
+        return ev.Settled(generation.number, amount, amount)
+    if generation.ended_at is None or now < generation.ended_at + BILL_WAIT_S:
+        return None
+    return ev.Settled(generation.number, estimate(generation, reserved, bill), None)
+
+
+def estimate(generation: Generation, reserved: Usd, bill: Maybe[Bill]) -> Usd:
+    """The most that a generation whose pod is gone can have cost.
+
+    Rate × its life from the intent on, at the dearer of both rates: no more than was reserved,
+    since it may have ended long before somebody looked; but what is billed already, where that is
+    more.
+    """
+    rate = max(generation.rate, generation.billed_rate or generation.rate)
+    ended_at = generation.ended_at if generation.ended_at is not None else generation.hard_stop_at
+    most = min(cost(rate, max(0.0, ended_at - generation.intended_at)), reserved)
+    return max(most, bill.value.amount) if isinstance(bill, Seen) else most
+
+
+def awaiting_bill(run: RunState) -> tuple[Generation, ...]:
+    """Generations that were settled at an estimate."""
+    return tuple(g for g in run.generations if g.settled is not None and g.billed is None)
+
+
+def late_bills(run: RunState, bills: Mapping[int, Bill]) -> tuple[ev.Billed, ...]:
+    """Corrections that ``bills``, by generation, allow."""
+    return tuple(
+        ev.Billed(g.number, bills[g.number].amount)
+        for g in awaiting_bill(run)
+        if g.number in bills and bills[g.number].final
+    )
