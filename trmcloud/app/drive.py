@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from trmcloud.app import reap
 from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
-from trmcloud.app.world import World
+from trmcloud.app.world import World, list_pods
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
 from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
@@ -23,6 +23,7 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
+    HostKeyChanged,
     LinkError,
     NoCapacity,
     ProviderError,
@@ -31,13 +32,13 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.governance import govern
-from trmcloud.core.observation import Bill, Observation, PodSeen
+from trmcloud.core.observation import Bill, Observation
 from trmcloud.core.plan import Plan, plan_from_json
 from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import GRANT, IllegalTransition, RunState, State
+from trmcloud.core.run_state import GRANT, Generation, IllegalTransition, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, pull_name
-from trmcloud.ports import Driver, HearingLink, Progress
+from trmcloud.ports import Driver, HearingLink, Progress, TroubledLink
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0
@@ -66,6 +67,7 @@ class RunDriver:
     _listed_generation: int = field(default=0)
     _heard: bool = False
     _billed_at: float = -_BILLS_EVERY_S
+    _stranger_at: float | None = None
     _kept: dict[str, Kept] = field(default_factory=dict)
     _pulling: dict[str, Kept] = field(default_factory=dict)
 
@@ -175,9 +177,10 @@ class RunDriver:
         if generation is None:
             nothing = Unknown(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
-        pods = self._list(generation.provider)
+        pods = list_pods(self.world, generation.provider)
         if generation.number != self._listed_generation:
             self._listed_generation, self._absent_lists = generation.number, 0
+            self._stranger_at = None
         if isinstance(pods, Seen):
             present = any(pod.name == generation.pod_name for pod in pods.value)
             self._absent_lists = 0 if present else self._absent_lists + 1
@@ -203,14 +206,20 @@ class RunDriver:
             absent_lists=self._absent_lists,
             unbilled=unbilled,
             in_flight=self.world.workers.running(),
+            stranger_s=self._stranger_s(generation),
         )
 
-    def _list(self, provider: str) -> Maybe[tuple[PodSeen, ...]]:
-        at = self.world.wall()
-        try:
-            return Seen(tuple(self.world.computes[provider].list_pods()), at)
-        except ProviderError as error:
-            return Unknown(at, str(error))
+    def _stranger_s(self, generation: Generation) -> float:
+        """For how long this process has met another machine at the pod's address."""
+        link = self.world.links[generation.provider]
+        trouble = link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
+        if not isinstance(trouble, HostKeyChanged):
+            self._stranger_at = None
+            return 0.0
+        now = self.world.wall()
+        if self._stranger_at is None:
+            self._stranger_at = now
+        return now - self._stranger_at
 
     # -- acting -------------------------------------------------------------------------------
 

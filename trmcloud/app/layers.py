@@ -6,9 +6,8 @@ import time
 from dataclasses import dataclass
 
 from trmcloud.app.reap import GuardVisit, last_visit
-from trmcloud.app.world import World
-from trmcloud.core.clock import Maybe, Seen, Unknown
-from trmcloud.core.errors import ProviderError
+from trmcloud.app.world import World, list_pods
+from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.events import LayerVerified
 from trmcloud.core.exposure import VERIFIED_FOR_S
 from trmcloud.core.hardware import LOCAL
@@ -218,10 +217,8 @@ def _overshoot(
 def _pod(world: World, run: RunState) -> Maybe[PodSeen | None]:
     generation = run.generation
     assert generation is not None
-    now = world.wall()
-    try:
-        pods = world.computes[generation.provider].list_pods()
-    except ProviderError as error:
-        return Unknown(now, str(error))
-    mine = [p for p in pods if p.name == generation.pod_name and p.status != "gone"]
-    return Seen(mine[0] if mine else None, now)
+    pods = list_pods(world, generation.provider)
+    if not isinstance(pods, Seen):
+        return pods
+    mine = [p for p in pods.value if p.name == generation.pod_name and p.status != "gone"]
+    return Seen(mine[0] if mine else None, pods.at)

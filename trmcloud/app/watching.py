@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from trmcloud.app.world import World
 from trmcloud.core import pod_contract as contract
+from trmcloud.core import waiting
 from trmcloud.core.actions import TERMINATE
-from trmcloud.core.errors import LinkError
+from trmcloud.core.clock import Unknown
+from trmcloud.core.errors import HostKeyChanged, LinkError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, STAGE, RunState, State
+from trmcloud.core.waiting import Waiting
 from trmcloud.pod.files import read_small
 from trmcloud.ports import TroubledLink
 
@@ -70,14 +74,29 @@ def errands(world: World, run: RunState) -> tuple[Errand, ...]:
 
 
 def link_trouble(world: World, run: RunState) -> LinkError | None:
-    """Why the run's pod does not answer, where it should: it is up, and nobody has ended it."""
+    """Why the run's pod does not answer, where it should: it is up, and nobody has ended it. While
+    it boots it need not answer; whatever does must be it."""
     generation = run.generation
     if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
         return None
-    if run.state not in (State.RUNNING, State.ENDING) or ending_was_asked(run):
+    if run.state not in (State.BOOTING, State.RUNNING, State.ENDING) or ending_was_asked(run):
         return None
     link = world.links[generation.provider]
-    return link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
+    trouble = link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
+    if run.state is State.BOOTING and not isinstance(trouble, HostKeyChanged):
+        return None
+    return trouble
+
+
+def waits_for(world: World, run: RunState) -> Waiting | None:
+    """What a live run waits for, by what its provider said last to this process."""
+    generation = run.generation
+    if generation is None or not run.live:
+        return None
+    pods = world.listed.get(generation.provider)
+    if pods is None:
+        pods = Unknown(world.wall())
+    return waiting.waits_for(run, traits_of(generation.provider), pods)
 
 
 def ending_was_asked(run: RunState) -> bool:

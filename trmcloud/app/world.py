@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.billing import awaiting_bill
-from trmcloud.core.errors import NotFoundError, NotSupported
+from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
 from trmcloud.core.hardware import LOCAL
 
 if TYPE_CHECKING:
+    from trmcloud.core.observation import PodSeen
     from trmcloud.core.run_state import RunState
     from trmcloud.ports import (
         Bucket,
@@ -53,6 +55,8 @@ class World:
     """The bucket that s3://… names; connected when it is first asked for something."""
     read_note: Callable[[str], Mapping[str, Any]] | None = None
     """A run's launch note by its id, where it is not kept below ``home``."""
+    listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
+    """What each provider's list said when ``list_pods`` asked for it last."""
 
     def wall(self) -> float:
         return self.clock.now().wall
@@ -62,6 +66,18 @@ def bucket_at(world: World, place: str) -> Bucket:
     if world.bucket is None:
         raise NotSupported(f"nothing here can reach {place}")
     return world.bucket(place)
+
+
+def list_pods(world: World, provider: str) -> Maybe[tuple[PodSeen, ...]]:
+    """What the provider lists now; why it cannot be known, where it does not."""
+    at = world.wall()
+    seen: Maybe[tuple[PodSeen, ...]]
+    try:
+        seen = Seen(tuple(world.computes[provider].list_pods()), at)
+    except ProviderError as error:
+        seen = Unknown(at, str(error))
+    world.listed[provider] = seen
+    return seen
 
 
 def providers_in_use(world: World) -> tuple[str, ...]:

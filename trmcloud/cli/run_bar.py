@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
+from math import inf
 from typing import Any
 
-from trmcloud.app.watching import errands, is_rented, last_beat, last_report, link_trouble
+from trmcloud.app.watching import (
+    errands,
+    is_rented,
+    last_beat,
+    last_report,
+    link_trouble,
+    waits_for,
+)
 from trmcloud.app.world import World
-from trmcloud.cli.run_stages import GONE, SENDING, Speed, absence, carried, stage_of, where
+from trmcloud.cli.run_stages import (
+    GONE,
+    SENDING,
+    Speed,
+    absence,
+    carried,
+    stage_of,
+    waiting_words,
+    where,
+)
 from trmcloud.cli.text import bpb, columns, duration, losses
+from trmcloud.core.errors import HostKeyChanged
 from trmcloud.core.pod_contract import Heartbeat, strip_control
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import Outcome, RunState, State
@@ -21,6 +39,9 @@ _PLAIN_EVERY_S = 10.0
 _BAR_WIDTH = 20
 _TROUBLE_AFTER_S = 6.0
 """A connection that drops is made anew at once; only one that cannot be is worth a line."""
+_WAIT_AFTER_S = 5.0
+"""A provider takes a moment to list what it made."""
+_BEFORE_A_POD = (State.RESERVED, State.RENTING)
 _AFTER_WORK = (State.ENDING, State.SETTLING)
 
 
@@ -39,6 +60,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = False
+        self._waits: tuple[str, float] = ("", 0.0)
 
     def __exit__(self, *exc: object) -> None:
         self.pause()
@@ -61,6 +83,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
         self._tell_trouble(run, now)
+        self._tell_waiting(run, now)
         self._tell_pulled(run)
         if beat is not None and run.state is State.RUNNING:
             self._stage_words = _progress(beat)
@@ -115,12 +138,25 @@ class RunBar(AbstractContextManager["RunBar"]):
             return
         if self._trouble_at is None:
             self._trouble_at = now
-        if not self._trouble_said and now - self._trouble_at >= _TROUBLE_AFTER_S:
-            self._trouble_said = True
-            self._print(
-                f"  the pod does not answer: {strip_control(str(trouble))}; "
-                "its agent goes on, and ends it in time"
-            )
+        stranger = isinstance(trouble, HostKeyChanged)
+        if self._trouble_said or (now - self._trouble_at < _TROUBLE_AFTER_S and not stranger):
+            return
+        self._trouble_said = True
+        then = "its agent goes on, and ends it in time"
+        if run.state is State.BOOTING:
+            then = "if that lasts for a minute, the pod is ended"
+        what = "" if stranger else "the pod does not answer: "
+        self._print(f"  {what}{strip_control(str(trouble))}; {then}")
+
+    def _tell_waiting(self, run: RunState, now: float) -> None:
+        """What nothing goes on without, once each, where the stage alone does not tell."""
+        waiting = waits_for(self._world, run) if run.state in _BEFORE_A_POD else None
+        what = waiting.what if waiting is not None else ""
+        if what != self._waits[0]:
+            self._waits = (what, now)
+        if waiting is not None and now - self._waits[1] >= _WAIT_AFTER_S:
+            self._waits = (what, inf)
+            self._print(f"  waits for {strip_control(waiting_words(waiting, now))}")
 
     def _print(self, text: str) -> None:
         if self._live is not None:

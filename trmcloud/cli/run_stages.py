@@ -12,6 +12,7 @@ from trmcloud.core.absence import absence_needed_s
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, STAGE, RunState, State
+from trmcloud.core.waiting import Waiting
 
 SENDING = "Sending code and data"
 PULLING = "Pulling checkpoints"
@@ -120,3 +121,10 @@ def absence(run: RunState, now: float) -> str:
     needed = duration(absence_needed_s(run, traits_of(generation.provider)))
     since = duration(now - generation.missed_at)
     return f"off {generation.provider}'s list for {since}; {needed} prove it"
+
+
+def waiting_words(waiting: Waiting, now: float) -> str:
+    """``runpod to list the pod …; 9 min 40 s more, then it counts as never made``."""
+    if waiting.until_at is None:
+        return waiting.what
+    return f"{waiting.what}; {duration(waiting.until_at - now)} more, then {waiting.then}"

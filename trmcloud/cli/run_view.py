@@ -10,6 +10,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch import follow_or_drive, request_stop
 from trmcloud.app.world import World
 from trmcloud.cli.run_bar import BAD_ENDS, RunBar
+from trmcloud.cli.streams import outlive_the_terminal
 from trmcloud.cli.text import duration
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.controller import foreseen_end
@@ -97,6 +98,8 @@ def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
     A bill that is late keeps nobody here: whatever command comes next settles it.
     """
     run = driver.run()
+    if detach:
+        outlive_the_terminal()
     print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
     over = OverButForItsBill(world)
 

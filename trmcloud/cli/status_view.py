@@ -8,7 +8,9 @@ from typing import Any
 
 from trmcloud.app.layers import VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run
+from trmcloud.app.watching import link_trouble, waits_for
 from trmcloud.app.world import World
+from trmcloud.cli.run_stages import waiting_words
 from trmcloud.cli.text import bpb, duration, losses, table
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.pod_contract import strip_control
@@ -42,6 +44,7 @@ def show_one(world: World, run: RunState) -> None:
     if awaiting_bill(run):
         rows.append(("bill", "not final yet: what is spent is the most that it can be"))
     guards = guards_of(world, run)
+    rows += _in_the_way(world, run)
     beat = guards.beat
     if beat is not None:
         rows.append(
@@ -69,6 +72,17 @@ def show_one(world: World, run: RunState) -> None:
 
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
+
+
+def _in_the_way(world: World, run: RunState) -> list[tuple[str, str]]:
+    """What it waits for, and why its pod cannot be asked."""
+    rows = []
+    waiting, trouble = waits_for(world, run), link_trouble(world, run)
+    if waiting is not None:
+        rows.append(("waits for", strip_control(waiting_words(waiting, world.wall()))))
+    if trouble is not None:
+        rows.append(("link", strip_control(str(trouble))))
+    return rows
 
 
 def _row(world: World, run: RunState) -> tuple[str, ...]:
@@ -111,6 +125,10 @@ def _as_json(world: World, run: RunState) -> dict[str, Any]:
         for layer in guards.layers
     ]
     bound = guards.overshoot.amount
+    waiting, trouble = waits_for(world, run), link_trouble(world, run)
+    data["waits_for"] = waiting.what if waiting is not None else None
+    data["waits_until"] = waiting.until_at if waiting is not None else None
+    data["link_trouble"] = str(trouble) if trouble is not None else None
     data["worst_overshoot"] = guards.overshoot.text if run.live else None
     data["worst_overshoot_usd"] = float(bound) if run.live and bound is not None else None
     return data

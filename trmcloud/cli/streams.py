@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import signal
 import sys
 
 _PLAIN = {
@@ -33,6 +34,17 @@ def drop_stdout() -> None:
     except OSError:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def outlive_the_terminal() -> None:
+    """Let this command finish though its window is closed: what it says from then on is lost."""
+
+    def go_on(signum: int, frame: object) -> None:
+        with open(os.devnull, "r+b") as nowhere:
+            for descriptor in (0, 1, 2):
+                os.dup2(nowhere.fileno(), descriptor)
+
+    signal.signal(signal.SIGHUP, go_on)
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:

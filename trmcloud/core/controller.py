@@ -39,6 +39,8 @@ from trmcloud.core.safekeeping import is_held, is_pulled, pull_name, unsaved
 
 _RESTAGE_S = 30.0
 """How old the agent's word that it lacks files must at least be younger than their arrival."""
+_STRANGER_S = 60.0
+"""An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
 
 
 def decide(
@@ -315,6 +317,8 @@ def _why_terminate(
         up_at = generation.up_at or generation.intended_at
         if report is None and now >= up_at + traits.boot_deadline_s:
             return f"no agent within {traits.boot_deadline_s:.0f} s"
+        if report is None and seen.stranger_s >= _STRANGER_S:
+            return "another machine answers at its address: the host key is not the run's"
     stopping = run.stop is not None and run.state is not State.ENDING
     uploads = report is not None and report.uploading
     if stopping and run.stop_at is not None and not uploads:

@@ -51,3 +51,5 @@ class Observation:
     unbilled: bool = False
     """The provider was asked, and has no bill for the pod."""
     in_flight: frozenset[str] = frozenset()
+    stranger_s: float = 0.0
+    """For how long a machine with another host key has answered at the pod's address."""

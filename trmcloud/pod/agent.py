@@ -41,6 +41,8 @@ from trmcloud.pod.tidy import make_room
 from trmcloud.pod.transfer import Transfer
 
 _TICK_S = 0.5
+_PREPARING_TICK_S = 0.1
+"""While nothing is trained yet: what was rented is paid for all the same."""
 _LINGER_S = 2.0
 _WAITING = {"checking": "checking", "installing": "installing", "waiting": "files", "ready": ""}
 _KEPT_EVERY_S = 5.0
@@ -68,7 +70,7 @@ class Agent:
         while mind.report.result is None:
             mind.tick()
             if mind.report.result is None:
-                time.sleep(_TICK_S)
+                time.sleep(_PREPARING_TICK_S if mind.report.waiting else _TICK_S)
         mind.write_report(force=True)
         while mind.linger():
             time.sleep(_LINGER_S)

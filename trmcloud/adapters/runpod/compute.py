@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from trmcloud.adapters.runpod import models
@@ -27,6 +28,9 @@ from trmcloud.ports import PodKeys, PodRequest
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""
+LIST_FRESH_NEW_S = 1.0
+NEW_S = 20.0
+"""For so long after a creation lists are looked at more often: a pod may be up in moments."""
 ADDRESS_FRESH_S = 10.0
 CONTAINER_DISK_GB = 20
 """The container's own disk, wiped at each restart: caches and temporary files."""
@@ -77,6 +81,7 @@ class RunPodCompute:
         self._lock = threading.RLock()
         self._listed: list[models.Pod] = []
         self._listed_at: float | None = None
+        self._made_at = -inf
         self._failed: ProviderError | None = None
 
     # -- Compute ---------------------------------------------------------------------------------
@@ -101,6 +106,7 @@ class RunPodCompute:
                 made = self._api.create_pod(body)
             finally:
                 self._forget_list()
+                self._made_at = self._now()
             self._note(made, self._now())
             return made.id
 
@@ -256,7 +262,8 @@ class RunPodCompute:
 
     def _list(self, *, fresh: bool = False) -> list[models.Pod]:
         with self._lock:
-            if not fresh and self._age_s() < LIST_FRESH_S:
+            new = 0 <= self._now() - self._made_at < NEW_S
+            if not fresh and self._age_s() < (LIST_FRESH_NEW_S if new else LIST_FRESH_S):
                 if self._failed is not None:
                     raise self._failed
                 return self._listed

@@ -29,6 +29,8 @@ from trmcloud.ports import StageItem
 STAGED_MARK = ".staged"
 CODE_DIR = "code"
 _ASK_EVERY_S = 2.0
+_ASK_SOON_S = 0.5
+"""Of a pod that boots, or prepares itself: its rent runs, and nothing is trained yet."""
 _ASK_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 3.0
 _WRITE_TIMEOUT_S = 15.0
@@ -45,6 +47,16 @@ class _Asked:
     at: float
     report: contract.AgentReport | None = None
     failures: int = 0
+    heard: bool = False
+    """The pod has answered before."""
+
+    def pause_s(self) -> float:
+        """Until it is worth while to ask again."""
+        if self.report is not None:
+            return _ASK_SOON_S if self.report.waiting else _ASK_EVERY_S
+        if not self.heard:
+            return min(_ASK_EVERY_S, _ASK_SOON_S * self.failures)
+        return min(_MAX_PAUSE_S, _ASK_EVERY_S * float(1 << min(self.failures, 10)))
 
 
 class SshPodLink:
@@ -77,20 +89,21 @@ class SshPodLink:
     def report(self, pod_name: str) -> contract.AgentReport | None:
         """What the agent last said; on the way, the run's files here are brought up to date.
 
-        Asks at most every two seconds, less often while the pod does not answer, and never waits
-        for more than a few seconds.
+        Asks at most twice a second until training begins, then every two seconds, less often while
+        a pod that was heard does not answer, and never waits for more than a few seconds.
         """
         asked = self._asked.get(pod_name)
-        if asked is not None and self._now() < asked.at + _pause_s(asked.failures):
+        if asked is not None and self._now() < asked.at + asked.pause_s():
             return asked.report
         try:
             report = self._ask(pod_name)
         except LinkError as error:
             failures = asked.failures + 1 if asked is not None else 1
-            self._asked[pod_name] = _Asked(self._now(), None, failures)
+            heard = (asked is not None and asked.heard) or not isinstance(error, Dropped)
+            self._asked[pod_name] = _Asked(self._now(), None, failures, heard)
             self._troubles[pod_name] = error
             return None
-        self._asked[pod_name] = _Asked(self._now(), report)
+        self._asked[pod_name] = _Asked(self._now(), report, heard=True)
         self._troubles.pop(pod_name, None)
         return report
 
@@ -365,10 +378,6 @@ class SshPodLink:
                 f"what arrived could not be put in place: {answer.said[-200:]}",
                 where=connection.where,
             )
-
-
-def _pause_s(failures: int) -> float:
-    return min(_MAX_PAUSE_S, _ASK_EVERY_S * float(1 << min(failures, 10)))
 
 
 def _shifted(progress: Progress, base: int, whole: int) -> Progress:
