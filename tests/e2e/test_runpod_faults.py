@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import struct
 import subprocess
 from collections.abc import Mapping
@@ -216,10 +217,12 @@ def test_another_machine_at_the_pods_address_is_told_nothing(
         machines.address = lambda pod, port: ("127.0.0.1", rogue.port)  # type: ignore[method-assign]
         launch = begin(rented)
         rented.run_in(State.BOOTING)
-        rented.clock.advance(BOOT_S)
-        rented.see_out(launch, code=Outcome.LOST.exit_code)
+        until(lambda: "not the pod's own" in rented.run("status", rented.only_run().run_id))
+        rented.clock.advance(70.0)
+        _, err = rented.see_out(launch, code=Outcome.LOST.exit_code)
     run = ended(rented, Outcome.LOST)
-    assert "no agent within 900 s" in run.message
+    assert "another machine answers at its address" in run.message
+    assert "host key" in err
     assert not any("/stage/" in name for name in run.actions)
 
 
@@ -242,8 +245,8 @@ def test_detached_with_the_loss_accepted_it_ends_itself(rented: RentedUser) -> N
 
 @pytest.mark.slow
 def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser) -> None:
-    """Closing the terminal ends the command, if it is still there; the agent ends the pod."""
-    rented.wrapper = ("setsid", "--wait")
+    """The window is closed as soon as there is a pod: the command still sends what it needs, and
+    its agent ends it."""
     arguments = (
         "--steps",
         "150",
@@ -257,6 +260,7 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     )
     launch = rented.start(*LAUNCH[:4], *arguments, *rented.data, *ACCEPT)
     until(lambda: bool(rented.live()), what="a pod")
+    launch.send_signal(signal.SIGHUP)
     rented.see_out(launch)
     until(lambda: not rented.live(), what="the pod ends by itself", within_s=90.0)
     assert rented.truth()[0]["ended_by"] not in ("api", "")

@@ -104,6 +104,7 @@ def ask(
     absent_lists: int = 0,
     in_flight: frozenset[str] = frozenset(),
     unbilled: bool = True,
+    stranger_s: float = 0.0,
     plan: StubPlan = PLAN,
     traits: ProviderTraits = TRAITS,
 ) -> Decision:
@@ -114,6 +115,7 @@ def ask(
         absent_lists=absent_lists,
         in_flight=in_flight,
         unbilled=unbilled,
+        stranger_s=stranger_s,
     )
     return decide(run, cast(Plan, plan), "abcd1234", traits, seen, now)
 
@@ -416,6 +418,17 @@ def test_without_an_agent_by_the_boot_deadline_the_pod_is_ended() -> None:
     run, _ = follow(run, AT + 400, pods=[gone], plan=alone)
     run, _ = follow(run, AT + 500, bill=Bill("id-1", Usd("0.39"), final=True), plan=alone)
     assert (run.outcome, run.settled) == (Outcome.LOST, Usd("0.39"))
+
+
+def test_where_a_stranger_answers_the_boot_is_not_waited_for() -> None:
+    run = booting()
+    assert ask(run, AT + 90, pods=[the_pod(run)], stranger_s=59.0) == Decision()
+    (action,) = ask(run, AT + 90, pods=[the_pod(run)], stranger_s=60.0).actions
+    assert (action.verb, action.pod_id) == (TERMINATE, "id-1")
+    assert "host key" in action.reason
+    heard = a_report(run)
+    run, actions = follow(run, AT + 90, pods=[the_pod(run)], report=heard, stranger_s=99.0)
+    assert (run.state, actions) == (State.RUNNING, ())
 
 
 def test_a_pod_that_dies_while_it_boots_is_settled() -> None:
