@@ -30,6 +30,7 @@ SUPERVISE, MIND, MANIFEST = "core/supervisor.py", "pod/mind.py", "core/manifest.
 DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launch.py", "sim/ledger_memory.py",
 )  # fmt: skip
+BILLING, WORLD = "core/billing.py", "app/world.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
 CONTRACT, GATE, PROVIDERS = "core/pod_contract.py", "core/gate.py", "core/providers.py"
 
@@ -119,12 +120,16 @@ BUGS: tuple[Bug, ...] = (
         "if not isinstance(seen.pods, Seen):\n        return seen.pods.since\n    pod = find_pod", timing=True),
     Bug("a pod never seen cost nothing", CONTROL,
         "if isinstance(seen.bill, Seen) and seen.bill.value.amount:", "if False:", timing=True),
-    Bug("a bill that may change is settled", CONTROL,
-        "not isinstance(seen.bill, Seen) or not seen.bill.value.final", "not isinstance(seen.bill, Seen)", timing=True),
-    Bug("nothing is settled", CONTROL,
+    Bug("a bill that may change is settled", BILLING,
+        "isinstance(bill, Seen) and bill.value.final:", "isinstance(bill, Seen):", timing=True),
+    Bug("nothing is settled", BILLING,
         "ev.Settled(generation.number, amount, amount)", "ev.Settled(generation.number, amount - amount, amount)"),
-    Bug("the reservation is settled, not the bill", CONTROL,
-        "ev.Settled(generation.number, amount, amount)", "ev.Settled(generation.number, run.reserved, amount)"),
+    Bug("the reservation is settled, not the bill", BILLING,
+        "ev.Settled(generation.number, amount, amount)", "ev.Settled(generation.number, reserved, amount)"),
+    Bug("an estimate that is never corrected", BILLING,
+        "if g.settled is not None and g.billed is None)", "if False)", timing=True),
+    Bug("an estimate of nothing", BILLING,
+        "estimate(generation, reserved, bill, kill_latency_s), None)", "reserved - reserved, None)"),
     Bug("created twice", CONTROL,
         "if create is None:", 'if create is None or create.failed_kind == "ambiguous":', timing=True),
     Bug("a create whose answer was lost is sent again", CONTROL,
@@ -186,7 +191,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("an open generation is closed once its agent is up", RUN,
         "return self.not_made is None and self.ended_at is None", "return self.not_made is None and self.agent_at is None", timing=True),
     Bug("closing keeps the reservation", RUN,
-        "message=message, reserved=ZERO, errand=None", "message=message, errand=None"),
+        "outcome=outcome, message=message, reserved=ZERO)", "outcome=outcome, message=message)"),
     # -- the loop ---------------------------------------------------------------------------
     Bug("intent after create", DRIVE,
         "        self._append(ev.ActionStarted(action.id, action.verb))\n        try:",
@@ -194,16 +199,16 @@ BUGS: tuple[Bug, ...] = (
     Bug("every failed create is a refusal", DRIVE,
         'self._append(ev.ActionFailed(action.id, action.verb, "ambiguous", str(error)))',
         'self._append(ev.ActionFailed(action.id, action.verb, "refused", str(error)))', timing=True),
-    Bug("no list means an empty list", DRIVE, "return Unknown(at, str(error))", "return Seen((), at)", timing=True),
+    Bug("no list means an empty list", WORLD, "seen = Unknown(at, str(error))", "seen = Seen((), at)", timing=True),
     Bug("a driver sweeps no orphans", DRIVE, "elif now - self._swept_at >= _SWEEP_EVERY_S:", "elif False:", timing=True),
     Bug("budgets are looked at once only", DRIVE,
         "if now - self._governed_at >= _GOVERN_EVERY_S:", "if self._governed_at == 0.0:", timing=True),
     Bug("the bill is asked for only when settling", DRIVE,
         "if run.state is State.SETTLING or generation.missed_at is not None:", "if run.state is State.SETTLING:", timing=True),
     Bug("taken over though it is driven", DRIVE,
-        "if not run.live or is_driven(world, world.ledger.driver(run_id)):", "if not run.live:", timing=True),
+        "if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):", "if not (run.live or bills):", timing=True),
     Bug("nobody ever takes over", DRIVE,
-        "if not run.live or is_driven(world, world.ledger.driver(run_id)):", "if True:", timing=True),
+        "if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):", "if True:", timing=True),
     Bug("a dead controller still drives", DRIVE, "    return alive\n", "    return True\n", timing=True),
     Bug("taken over without a new epoch's release", DRIVE,
         "        world.ledger.release(run_id, epoch)\n", "", timing=True),

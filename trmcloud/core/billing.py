@@ -20,7 +20,7 @@ BILL_WAIT_S = 60.0
 
 
 def settle(
-    generation: Generation, reserved: Usd, bill: Maybe[Bill], now: float
+    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float, now: float
 ) -> ev.Settled | None:
     """What the generation is settled at now; None while its bill may still come in time."""
     if isinstance(bill, Seen) and bill.value.final:
@@ -28,19 +28,21 @@ def settle(
         return ev.Settled(generation.number, amount, amount)
     if generation.ended_at is None or now < generation.ended_at + BILL_WAIT_S:
         return None
-    return ev.Settled(generation.number, estimate(generation, reserved, bill), None)
+    return ev.Settled(generation.number, estimate(generation, reserved, bill, kill_latency_s), None)
 
 
-def estimate(generation: Generation, reserved: Usd, bill: Maybe[Bill]) -> Usd:
+def estimate(
+    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float
+) -> Usd:
     """The most that a generation whose pod is gone can have cost.
 
-    Rate × its life from the intent on, at the dearer of both rates: no more than was reserved,
+    Rate × its life from the intent on until nothing is billed any more: no more than was reserved,
     since it may have ended long before somebody looked; but what is billed already, where that is
     more.
     """
     rate = max(generation.rate, generation.billed_rate or generation.rate)
     ended_at = generation.ended_at if generation.ended_at is not None else generation.hard_stop_at
-    most = min(cost(rate, max(0.0, ended_at - generation.intended_at)), reserved)
+    most = min(cost(rate, max(0.0, ended_at - generation.intended_at) + kill_latency_s), reserved)
     return max(most, bill.value.amount) if isinstance(bill, Seen) else most
 
 

@@ -66,7 +66,7 @@ def decide(
         return _watch(run, plan, traits, seen, now)
     if run.state is State.SETTLING:
         generation = current_generation(run)
-        settled = settle(generation, run.reserved, seen.bill, now)
+        settled = settle(generation, run.reserved, seen.bill, traits.kill_latency_s, now)
         return Decision(events=(settled,) if settled is not None else ())
     if run.state is State.SETTLED:
         again = _try_next(run, plan, traits)

@@ -163,8 +163,10 @@ class Duties:
         what is best and what is latest is in the bucket."""
         if pod.lease.uploads and "not everything could be uploaded" not in report.message:
             made = self.world.files.checkpoints.get(pod.lease.run_id, ())
-            mine = [c for c in made if c.pod_id == pod.rented.pod_id and c.whole]
-            for lacking in [c for c in mine if not c.slot and self._is_of_worth(c, mine)]:
+            mine = [c for c in made if c.pod_id == pod.rented.pod_id]
+            # What is damaged counts as best or latest to an agent that has not read it again.
+            owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine)]
+            for lacking in owed:
                 if report.result != Outcome.KILLED.value:
                     label = lacking.manifest.label
                     self.fail("I3", f"{pod.rented.pod_id} is done and {label} is not stored")

@@ -71,9 +71,9 @@ def test_an_estimate_lies_between_bill_and_reservation(
 ) -> None:
     generation = run_of(*SETTLING).generations[0]
     generation = replace(generation, ended_at=generation.intended_at + life_s)
-    unknown = estimate(generation, reserved, NO_BILL)
+    unknown = estimate(generation, reserved, NO_BILL, 60.0)
     assert ZERO <= unknown <= reserved
-    known = estimate(generation, reserved, Seen(Bill("id-1", billed, final=False), AT))
+    known = estimate(generation, reserved, Seen(Bill("id-1", billed, final=False), AT), 60.0)
     assert known == max(unknown, billed)
-    event = settle(generation, reserved, NO_BILL, AT + life_s + 1e4)
+    event = settle(generation, reserved, NO_BILL, 60.0, AT + life_s + 1e4)
     assert event == ev.Settled(1, unknown, None)

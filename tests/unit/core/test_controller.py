@@ -712,7 +712,7 @@ def test_a_late_bill_is_waited_for_and_then_estimated(amount: Usd | None) -> Non
     assert run.reserved == RESERVATION
     closed, _ = follow(run, AT + 570, bill=bill)
     assert (closed.state, closed.reserved) == (State.CLOSED, ZERO)
-    assert closed.settled == Usd("0.51"), "rate × 510 s: unknown is never zero"
+    assert closed.settled == cost(FIRST.rate, 510 + TRAITS.kill_latency_s), "never zero"
     assert closed.billed is None
 
 
