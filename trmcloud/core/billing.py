@@ -16,7 +16,8 @@ from trmcloud.core.observation import Bill
 from trmcloud.core.run_state import Generation, RunState
 
 BILL_WAIT_S = 60.0
-"""So long after a pod's end its final bill is waited for before an estimate serves."""
+"""So long after a pod's end is on record its final bill is waited for before an estimate serves:
+time, too, for a pod to be listed again that was not gone."""
 
 
 def settle(
@@ -26,7 +27,7 @@ def settle(
     if isinstance(bill, Seen) and bill.value.final:
         amount = bill.value.amount
         return ev.Settled(generation.number, amount, amount)
-    if generation.ended_at is None or now < generation.ended_at + BILL_WAIT_S:
+    if generation.gone_at is None or now < generation.gone_at + BILL_WAIT_S:
         return None
     return ev.Settled(generation.number, estimate(generation, reserved, bill, kill_latency_s), None)
 

@@ -67,11 +67,18 @@ def decide(
     if run.state is State.SETTLING:
         generation = current_generation(run)
         settled = settle(generation, run.reserved, seen.bill, traits.kill_latency_s, now)
+        if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
+            return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())
     if run.state is State.SETTLED:
         again = _try_next(run, plan, traits)
         return Decision(events=(again if again is not None else _closing(run),))
     return Decision()
+
+
+def _is_unlisted(seen: Observation, generation: Generation) -> bool:
+    pod = find_pod(seen, generation)
+    return isinstance(seen.pods, Seen) and (pod is None or pod.status == "gone")
 
 
 def _may_haunt(run: RunState, ledger_id: str, seen: Observation) -> bool:

@@ -167,6 +167,8 @@ class Generation:
     missed_at: float | None = None
     """Since when every fresh list has lacked the pod."""
     ended_at: float | None = None
+    gone_at: float | None = None
+    """When its end was put on record, by the clock of whoever did."""
     not_made: str | None = None
     settled: Usd | None = None
     billed: Usd | None = None
@@ -354,7 +356,7 @@ def _agent_up(run: RunState, event: ev.AgentUp, at: float) -> RunState:
 
 
 def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
-    return _on_generation(run, event.generation, ended_at=event.ended_at)
+    return _on_generation(run, event.generation, ended_at=event.ended_at, gone_at=at)
 
 
 def _settled(run: RunState, event: ev.Settled, at: float) -> RunState:

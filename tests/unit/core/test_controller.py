@@ -708,9 +708,11 @@ def settling() -> RunState:
 def test_a_late_bill_is_waited_for_and_then_estimated(amount: Usd | None) -> None:
     bill = None if amount is None else Bill("id-1", amount, final=False)
     run = settling()
-    assert ask(run, AT + 569, bill=bill) == Decision()
+    assert ask(run, AT + 579, bill=bill) == Decision()
     assert run.reserved == RESERVATION
-    closed, _ = follow(run, AT + 570, bill=bill)
+    listed = [the_pod(run)]
+    assert ask(run, AT + 580, bill=bill, pods=listed) == Decision(), "it is not gone after all"
+    closed, _ = follow(run, AT + 580, bill=bill)
     assert (closed.state, closed.reserved) == (State.CLOSED, ZERO)
     assert closed.settled == cost(FIRST.rate, 510 + TRAITS.kill_latency_s), "never zero"
     assert closed.billed is None
@@ -718,14 +720,15 @@ def test_a_late_bill_is_waited_for_and_then_estimated(amount: Usd | None) -> Non
 
 def test_what_is_billed_already_is_the_least_that_it_cost() -> None:
     bill = Bill("id-1", Usd("0.6"), final=False)
-    closed, _ = follow(settling(), AT + 570, bill=bill)
+    closed, _ = follow(settling(), AT + 580, bill=bill)
     assert (closed.settled, closed.billed) == (Usd("0.6"), None)
 
 
 def test_an_estimate_is_no_more_than_was_reserved() -> None:
     run = ending()
     gone = the_pod(run, status="gone", ended_at=AT + 99_999)
-    closed, _ = follow(run, AT + 200_000, pods=[gone])
+    run, _ = follow(run, AT + 200_000, pods=[gone])
+    closed, _ = follow(run, AT + 200_060, pods=[gone])
     assert (closed.state, closed.settled) == (State.CLOSED, RESERVATION)
 
 
