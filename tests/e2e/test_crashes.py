@@ -131,10 +131,18 @@ def test_killing_agent_rank_or_torchrun(new_user: NewUser, victim: str) -> None:
 def test_killing_guardian_and_agent_leaves_the_trainer_to_land_by_itself(user: User) -> None:
     user.run(*LAUNCH, "-d")
     until(lambda: bool(pids(user, "model.train")))
-    for word in ("trmcloud.pod.guardian", "trmcloud.pod.agent"):
-        for pid in pids(user, word):
+
+    def no_guard_left() -> bool:
+        """The guardian first; what it was starting just then, and who has yet to die, again."""
+        guards = [
+            pid for word in ("trmcloud.pod.guardian", "trmcloud.pod") for pid in pids(user, word)
+        ]
+        for pid in guards:
             kill(pid)
-    assert pids(user, "trmcloud.pod") == []
+        return not guards
+
+    until(no_guard_left)
+    assert pids(user, "model.train")
     run = settle(user)
     assert run.outcome is Outcome.LOST
     assert checkpoints(user)
