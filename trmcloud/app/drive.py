@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from trmcloud.app import reap
 from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
-from trmcloud.app.world import World, list_pods
+from trmcloud.app.world import World, list_pods, plan_of
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
 from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
@@ -33,7 +33,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.governance import govern
 from trmcloud.core.observation import Bill, Observation
-from trmcloud.core.plan import Plan, plan_from_json
+from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, Generation, IllegalTransition, RunState, State
@@ -77,7 +77,7 @@ class RunDriver:
 
     def plan(self, run: RunState) -> Plan:
         if self._plan is None:
-            self._plan = plan_from_json(run.plan)
+            self._plan = plan_of(self.world, run)
         return self._plan
 
     def step(self) -> RunState:
@@ -186,6 +186,8 @@ class RunDriver:
             self._absent_lists = 0 if present else self._absent_lists + 1
         report: Maybe[AgentReport] = Unknown(now)
         found = self.world.links[generation.provider].report(generation.pod_name)
+        if found is not None or run.state is not State.BOOTING:
+            self._stranger_at = None
         if found is not None:
             report = Seen(found, found.at)
             self._kept = {pull_name(kept): kept for kept in found.kept}
@@ -206,11 +208,13 @@ class RunDriver:
             absent_lists=self._absent_lists,
             unbilled=unbilled,
             in_flight=self.world.workers.running(),
-            stranger_s=self._stranger_s(generation),
+            stranger_s=self._stranger_s(run, generation) if found is None else 0.0,
         )
 
-    def _stranger_s(self, generation: Generation) -> float:
-        """For how long this process has met another machine at the pod's address."""
+    def _stranger_s(self, run: RunState, generation: Generation) -> float:
+        """For how long this process has met another machine at a booting pod's address."""
+        if run.state is not State.BOOTING:
+            return 0.0
         link = self.world.links[generation.provider]
         trouble = link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
         if not isinstance(trouble, HostKeyChanged):

@@ -43,7 +43,7 @@ def look(world: World, *, own_only: bool = False) -> Found:
         except ProviderError as error:
             unreachable.append((provider, str(error)))
             continue
-        if isinstance(compute, CrossListing) and not own_only:
+        if not own_only and isinstance(compute, CrossListing):
             # Not on every sweep of a driver: it is one more question, for what hardly ever is.
             try:
                 listed += tuple(compute.cross_listed())

@@ -11,6 +11,7 @@ from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
 from trmcloud.core.hardware import LOCAL
+from trmcloud.core.plan import Plan, plan_from_json
 
 if TYPE_CHECKING:
     from trmcloud.core.observation import PodSeen
@@ -57,9 +58,19 @@ class World:
     """A run's launch note by its id, where it is not kept below ``home``."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
     """What each provider's list said when ``list_pods`` asked for it last."""
+    plans: dict[str, tuple[Mapping[str, Any], Plan]] = field(default_factory=dict)
+    """Plans that were read before, each with what it was read from."""
 
     def wall(self) -> float:
         return self.clock.now().wall
+
+
+def plan_of(world: World, run: RunState) -> Plan:
+    """The run's plan, read from its JSON once."""
+    known = world.plans.get(run.run_id)
+    if known is None or known[0] is not run.plan:
+        known = world.plans[run.run_id] = run.plan, plan_from_json(run.plan)
+    return known[1]
 
 
 def bucket_at(world: World, place: str) -> Bucket:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Iterable, Mapping
 
 from trmcloud.core import events as ev
@@ -18,6 +19,7 @@ from trmcloud.core.run_state import RunState, State, apply_event
 LEVELS = ("account", "month", "project", "run")
 
 
+@lru_cache(maxsize=4096)
 def month_of(at: float) -> str:
     """The UTC month of an instant: ``2026-11``."""
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
@@ -165,7 +167,8 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> Line | None:
         if ledger.cap_of(level, key) is None:
             continue  # asked at every look, and most levels have none
         line = ledger.line(level, key)
-        if line.remaining is not None and line.remaining < ZERO:
+        left = line.remaining
+        if left is not None and left < ZERO:
             return line
     return None
 

@@ -23,12 +23,54 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Governance:
-    """What the ledger as a whole asks for: runs to be driven, runs to be landed, pods to end."""
+    """What the ledger as a whole asks for, each part worked out where it is asked for."""
 
-    drive: tuple[str, ...]
-    land: tuple[tuple[str, str], ...]
-    """(run id, reason)"""
-    orphans: tuple[Orphan, ...]
+    ledger: LedgerState
+    pods: Maybe[tuple[PodSeen, ...]]
+    now: float
+
+    @property
+    def drive(self) -> tuple[str, ...]:
+        """Runs that somebody has to drive."""
+        return tuple(run.run_id for run in self.ledger.runs.values() if run.live)
+
+    @property
+    def land(self) -> tuple[tuple[str, str], ...]:
+        """Runs whose budget, at any level, was cut below what it holds: (run id, reason)."""
+        land = []
+        for run in self.ledger.runs.values():
+            if run.stop is not None or run.state not in _LANDABLE:
+                continue
+            line = overdrawn(self.ledger, run, self.now)
+            if line is not None:
+                land.append((run.run_id, f"the {line.level} budget was cut to {line.cap}"))
+        return tuple(land)
+
+    @property
+    def orphans(self) -> tuple[Orphan, ...]:
+        """Pods to end: ours by name, and nobody's, or past their own hard stop."""
+        if not isinstance(self.pods, Seen):
+            return ()
+        owned: dict[str, str | None] = {}
+        for run in self.ledger.runs.values():
+            generation = run.generation
+            if run.live and generation is not None and generation.open:
+                owned[generation.pod_name] = generation.pod_id
+        orphans = []
+        for pod in self.pods.value:
+            if pod.status == "gone":
+                continue
+            name = parse_pod_name(pod.name)
+            if name is None:
+                continue
+            if pod.name in owned:
+                if owned[pod.name] not in (None, pod.pod_id):
+                    orphans.append(Orphan(pod, "its run has another pod of this name"))
+            elif name.ledger == self.ledger.ledger_id:
+                orphans.append(Orphan(pod, "no live run of this ledger owns it"))
+            elif self.now > name.hard_stop_at:
+                orphans.append(Orphan(pod, "its hard stop has passed"))
+        return tuple(orphans)
 
 
 def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) -> Governance:
@@ -39,28 +81,4 @@ def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) ->
     must have been listed *before* the ledger was read: a run launched in between would seem to
     be nobody's.
     """
-    drive, land = [], []
-    owned: dict[str, str | None] = {}
-    for run in ledger.runs.values():
-        if not run.live:
-            continue
-        drive.append(run.run_id)
-        generation = run.generation
-        if generation is not None and generation.open:
-            owned[generation.pod_name] = generation.pod_id
-        line = overdrawn(ledger, run, now)
-        if line is not None and run.stop is None and run.state in _LANDABLE:
-            land.append((run.run_id, f"the {line.level} budget was cut to {line.cap}"))
-    orphans = []
-    for pod in pods.value if isinstance(pods, Seen) else ():
-        name = parse_pod_name(pod.name)
-        if name is None or pod.status == "gone":
-            continue
-        if pod.name in owned:
-            if owned[pod.name] not in (None, pod.pod_id):
-                orphans.append(Orphan(pod, "its run has another pod of this name"))
-        elif name.ledger == ledger.ledger_id:
-            orphans.append(Orphan(pod, "no live run of this ledger owns it"))
-        elif now > name.hard_stop_at:
-            orphans.append(Orphan(pod, "its hard stop has passed"))
-    return Governance(tuple(drive), tuple(land), tuple(orphans))
+    return Governance(ledger, pods, now)

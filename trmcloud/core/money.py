@@ -53,9 +53,7 @@ class Usd:
     def from_micros(cls, micros: int) -> Usd:
         if not isinstance(micros, int) or isinstance(micros, bool):
             raise TypeError(f"micros are a whole number, not {type(micros).__name__}")
-        made = object.__new__(cls)
-        object.__setattr__(made, "micros", micros)
-        return made
+        return _exactly(micros)
 
     @classmethod
     def rounded_up(cls, amount: Decimal) -> Usd:
@@ -70,12 +68,12 @@ class Usd:
     def __add__(self, other: Usd) -> Usd:
         if not isinstance(other, Usd):
             return NotImplemented
-        return Usd.from_micros(self.micros + other.micros)
+        return _exactly(self.micros + other.micros)
 
     def __sub__(self, other: Usd) -> Usd:
         if not isinstance(other, Usd):
             return NotImplemented
-        return Usd.from_micros(self.micros - other.micros)
+        return _exactly(self.micros - other.micros)
 
     def __mul__(self, factor: int | Decimal) -> Usd:
         if isinstance(factor, bool) or not isinstance(factor, int | Decimal):
@@ -116,6 +114,12 @@ class Usd:
         """The amount as ``Usd`` reads it back: ``'0.0125'``."""
         text = f"{self.amount:f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _exactly(micros: int) -> Usd:
+    made = object.__new__(Usd)
+    object.__setattr__(made, "micros", micros)
+    return made
 
 
 ZERO = Usd(0)

@@ -66,7 +66,7 @@ class MemoryLedger:
         driver = self._drivers.get(run_id)
         bookkeeping.require_epoch(run_id, epoch, driver.epoch if driver else 0)
         if driver is not None:
-            self._drivers[run_id] = replace(driver, beat_at=at)
+            self._drivers[run_id] = Driver(driver.epoch, driver.controller, at)
 
     def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         bookkeeping.require_run(self._state, run_id)

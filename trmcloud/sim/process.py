@@ -7,7 +7,6 @@ goes on: those are the instants that matter to a crash.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +75,7 @@ class Process:
             stage_items=lambda run: (),
             folder_on_pod=lambda kind, folder: f"/sim/{kind}",
             read_note=lambda run_id: _NOTE,
+            plans=world.plans,
             bucket=lambda place: SimBucket(world, self),
         )
         world.processes.append(self)
@@ -283,7 +283,7 @@ class LedgerView:
         # One that looks every half second beats, even where its idle looks are left out here.
         for process in self._process.sim.processes:
             if process.who == driver.controller and process.up and process.machine.online:
-                return replace(driver, beat_at=process.machine.now().wall)
+                return Driver(driver.epoch, driver.controller, process.machine.now().wall)
         return driver
 
     def open_run(

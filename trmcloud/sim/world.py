@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.plan import Plan
@@ -125,6 +125,7 @@ class SimWorld:
         self.processes_made = 0
         self.armed: list[Trap] = []
         self.truths: dict[str, Truth] = {}
+        self.plans: dict[str, tuple[Mapping[str, Any], Plan]] = {}
         self.told: list[Told] = []
         self.fired: dict[str, int] = {}
         self.felt_faults: dict[str, int] = {}
