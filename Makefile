@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench calibrate soak soak-crashes sky clean
+.PHONY: help install demo test check format bench calibrate soak soak-crashes sky sky-tasks clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -16,6 +16,7 @@ help:
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
 	@echo "make install  the environment alone (.venv)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
+	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -35,6 +36,9 @@ sky: .venv-sky/.ready
 	@test -x .venv-sky/bin/python || $(PYTHON) -m venv .venv-sky
 	.venv-sky/bin/python -m pip install --progress-bar on -c constraints-sky.txt 'skypilot[aws,runpod]'
 	@touch $@
+
+sky-tasks: $(READY)
+	$(BIN)/python -m trmcloud export all --as sky --force --output sky
 
 demo: $(READY)
 	@scripts/demo.sh

@@ -32,15 +32,22 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     empty.mkdir()
     bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": sys.executable}
 
-    def start() -> subprocess.CompletedProcess[str]:
+    bare["TRMCLOUD_KEEP"] = str(tmp_path / "kept")
+
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", str(user.folder / "train.sh")],
+            ["bash", str(user.folder / "train.sh"), *words],
             cwd=empty, env=bare, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
 
+    # In two steps, as a SkyPilot task does: its clock runs from the first.
+    assert start("set-up").returncode == 0
     first = start()
     assert first.returncode == 20, first.stderr  # landed at its budget
-    assert list((empty / "trmcloud-run/runs").glob("r-*/fast/checkpoints/*/manifest.json"))
+    made = list((empty / "trmcloud-run/runs").glob("r-*/fast/checkpoints/*/manifest.json"))
+    kept = list((tmp_path / "kept").glob("r-*/fast/checkpoints/*/manifest.json"))
+    assert made
+    assert {path.read_bytes() for path in made} <= {path.read_bytes() for path in kept}
     assert not list(tmp_path.rglob("oops"))
     second = start()
     assert second.returncode == 20
@@ -50,5 +57,6 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     user = User(tmp_path)
     user.refused("export", "8xA100", "--budget", "0.10", "--data", "/x", code=4)
-    user.refused("export", "8xA100", "--as", "sky", "--data", "/x", code=2)
+    user.refused("export", "local", "--as", "sky", "--rate", "1", "--data", "/x", code=2)
+    user.refused("export", "all", code=2)
     user.refused("export", "8xA100", code=9)

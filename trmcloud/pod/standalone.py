@@ -20,15 +20,21 @@ from pathlib import Path
 
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import TrmcloudError, UsageError
+from trmcloud.core.manifest import MANIFEST_NAME
 from trmcloud.core.run_state import Outcome
 from trmcloud.pod.environment import for_trainers, pod_environment
+from trmcloud.pod.files import read_small
 from trmcloud.pod.guardian import Watch, listen
+from trmcloud.pod.keep import ENV_KEEP
 from trmcloud.pod.standalone_run import Ended, Standalone, read_spec
 from trmcloud.pod.terminate import TERMINATION_NAME, Chain, ways_of
 
 ENV_AT_END = "TRMCLOUD_AT_END"
-"""What becomes of the machine once nothing more will happen: none, shutdown or runpod."""
-AT_ENDS = ("none", "shutdown", "runpod")
+"""What becomes of the machine once nothing more will happen: none, shutdown, runpod or skypilot."""
+AT_ENDS = ("none", "shutdown", "runpod", "skypilot")
+UNTIL_HARD_STOP = "hard-stop"
+"""In place of seconds to linger: what was saved may be fetched until then. Where nothing was, the
+machine is of no more use."""
 
 _LINGER_S = 15.0
 _GUARD_TRIES = 3
@@ -52,7 +58,7 @@ def guard(root: Path, pod_name: str) -> None:
     ways = ways_of({**environment, contract.ENV_PROVIDER: at_end})
     if not ways:
         return
-    time.sleep(_linger_s(environment))
+    time.sleep(linger_s(root, pod_name, environment, time.time()))
     record = root / contract.PODS_DIR / pod_name / TERMINATION_NAME
     while True:
         with contextlib.suppress(Exception):
@@ -71,12 +77,21 @@ def _agent_environment(environment: Mapping[str, str], pod_name: str) -> dict[st
     }
 
 
-def _linger_s(environment: Mapping[str, str]) -> float:
-    """Seconds in which the end can still be read by whoever looks on."""
-    try:
-        return max(0.0, min(float(environment.get(contract.ENV_LINGER_S, _LINGER_S)), 3600.0))
-    except ValueError:
+def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: float) -> float:
+    """Seconds in which the end can still be read by whoever looks on, and its results fetched."""
+    wanted = environment.get(contract.ENV_LINGER_S, "")
+    if wanted == UNTIL_HARD_STOP:
+        with contextlib.suppress(ValueError):
+            lease = contract.load_lease(
+                read_small(root / contract.PODS_DIR / pod_name / contract.LEASE_NAME) or ""
+            )
+            run_dir = root / contract.RUNS_DIR / lease.run_id
+            if any(run_dir.glob(f"*/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")):
+                return max(_LINGER_S, lease.hard_stop_at - now)
         return _LINGER_S
+    with contextlib.suppress(ValueError):
+        return max(0.0, min(float(wanted), 3600.0))
+    return _LINGER_S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif asked.command == "ready":
             run.ready(read_spec(asked.spec), asked.code.absolute(), asked.data.absolute())
         elif asked.command == "follow":
-            return _told(run.follow(), run.why_last(), run.root)
+            kept = os.environ.get(ENV_KEEP)
+            outcome = run.follow(Path(kept).expanduser() if kept else None)
+            return _told(outcome, run.why_last(), run.root)
         elif asked.command == "land":
             run.land(asked.reason)
         elif asked.command == "give-up":

@@ -30,6 +30,7 @@ from trmcloud.pod import processes
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.follow import Follower
 from trmcloud.pod.hardware import load_check
+from trmcloud.pod.keep import Keeper
 from trmcloud.pod.lives import (
     PAID,
     WALL,
@@ -49,6 +50,7 @@ SETTINGS_NAME = "settings.json"
 _PHASES_NAME = "phases.json"
 _LOCK_NAME = ".standalone.lock"
 _POLL_S = 0.25
+_KEEP_EVERY_S = 10.0
 _START_S = 30.0
 _DONE_FOR_GOOD = (Outcome.FINISHED.value, Outcome.GATE_FAILED.value)
 
@@ -292,15 +294,23 @@ class Standalone:
             write_atomic(out_dir / contract.JOB_NAME, contract.dump(job))
         write_atomic(pod_dir / contract.STAGED_NAME, contract.dump(contract.Staged(str(code))))
 
-    def follow(self) -> Outcome:
-        """Show what agent and trainer write until the run has ended; how it ended."""
+    def follow(self, kept: Path | None = None) -> Outcome:
+        """Show what agent and trainer write until the run has ended; how it ended. ``kept``: where
+        finished checkpoints are copied meanwhile."""
         lives, life = self._current()
         run_dir = self.root / contract.RUNS_DIR / lives.run_id
         follower = Follower(self._pod_dir(life), run_dir, print)
+        keeper = Keeper(run_dir, kept, self._say) if kept is not None else None
+        keep_at = 0.0
         while not self.over(life):
             follower.show()
+            if keeper is not None and time.monotonic() >= keep_at:
+                keeper.copy_new()
+                keep_at = time.monotonic() + _KEEP_EVERY_S
             time.sleep(_POLL_S)
         follower.show()
+        if keeper is not None:
+            keeper.copy_new()
         return self.outcome(life)
 
     def land(self, reason: str) -> None:

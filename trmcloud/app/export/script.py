@@ -19,6 +19,17 @@ from trmcloud.core.plan import Candidate, Plan, plan_to_json
 BASH, SBATCH = "bash", "sbatch"
 FORMS = (BASH, SBATCH)
 _BODY = Path(__file__).with_name("standalone.sh")
+_USE = (
+    "RUN_DIR, DATA and PYTHON may be set in the environment. TRMCLOUD_AT_END=shutdown powers",
+    "the machine off at the end, runpod removes the pod. A second start goes on within the",
+    "first one's time; --again gives it anew.",
+    "",
+)
+_ALWAYS = (
+    "recipe", "phases", "hardware", "processes", "budget_usd", "rate_usd_per_hour", "data",
+    "overrides", "steps", "hours", "tokens", "initial_from", "strict_gate", "objective",
+    "hour_value_usd",
+)  # fmt: skip
 _MIN_CUDA = "12.0"
 """torch for CUDA 12.8 runs on any driver of CUDA 12, by its minor versions' compatibility."""
 
@@ -30,15 +41,13 @@ def script(plan: Plan, candidate: Candidate, payload: Payload, *, form: str, dat
         NotSupported: another form than bash and sbatch.
     """
     if form not in FORMS:
-        raise NotSupported(
-            f"exporting as {form!r} is not built yet", next_step=f"--as {' or '.join(FORMS)}"
-        )
+        raise NotSupported(f"{form!r} is no script", next_step=f"--as {' or '.join(FORMS)}")
     slurm = form == SBATCH
-    spec = json.dumps(_spec(plan, candidate, slurm=slurm), indent=1)
+    spec = spec_text(plan, candidate, slurm=slurm)
     lines = [
         "#!/usr/bin/env bash",
         *(_slurm_lines(candidate) if slurm else ()),
-        *(f"# {comment(line)}".rstrip() for line in _estimate(plan, candidate, data)),
+        *(f"# {comment(line)}".rstrip() for line in (*estimate(plan, candidate, data), *_USE)),
         "",
         f"DEFAULT_DATA={quote(data)}",
         f"PAYLOAD_SHA256={payload.sha256}",
@@ -62,7 +71,8 @@ def script(plan: Plan, candidate: Candidate, payload: Payload, *, form: str, dat
     return "\n".join(lines)
 
 
-def _spec(plan: Plan, candidate: Candidate, *, slurm: bool) -> dict[str, Any]:
+def spec_text(plan: Plan, candidate: Candidate, *, slurm: bool = False) -> str:
+    """What ``trmcloud.pod.standalone`` reads: the plan with ``candidate`` alone, as JSON."""
     alone = replace(
         plan, candidates=(candidate,), launchable=(candidate.id,), recommended_id=candidate.id
     )
@@ -73,7 +83,12 @@ def _spec(plan: Plan, candidate: Candidate, *, slurm: bool) -> dict[str, Any]:
         # nvidia-smi may show a whole node's GPUs, other people's among them.
         check = {key: value for key, value in check.items() if key not in ("count", "idle")}
     clock = "paid" if slurm else "wall"
-    return {"version": 1, "clock": clock, "check": check, "plan": plan_to_json(alone)}
+    told = plan_to_json(alone)
+    # What was not asked for, and what is for a reader of the plan, is left out.
+    told["limits"] = {}
+    told["spec"] = {key: it for key, it in told["spec"].items() if it or key in _ALWAYS}
+    data = {"version": 1, "clock": clock, "check": check, "plan": told}
+    return json.dumps(data, indent=1)
 
 
 def _slurm_lines(candidate: Candidate) -> list[str]:
@@ -91,7 +106,9 @@ def _slurm_lines(candidate: Candidate) -> list[str]:
     ]
 
 
-def _estimate(plan: Plan, chosen: Candidate, data: str) -> list[str]:
+def estimate(plan: Plan, chosen: Candidate, data: str) -> list[str]:
+    """What stands at a script's head: hardware, price, time, cost and stops."""
+
     def day(at: float) -> str:
         return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
 
@@ -117,9 +134,5 @@ def _estimate(plan: Plan, chosen: Candidate, data: str) -> list[str]:
         f"  stops     lands {chosen.soft_stop_s:,.0f} s after its first start, killed after "
         f"{chosen.hard_stop_s:,.0f} s: at most {chosen.worst_case} at this price",
         f"  data      {data}",
-        "",
-        "RUN_DIR, DATA and PYTHON may be set in the environment. TRMCLOUD_AT_END=shutdown powers",
-        "the machine off at the end, runpod removes the pod. A second start goes on within the",
-        "first one's time; --again gives it anew.",
         "",
     ]

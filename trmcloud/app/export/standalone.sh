@@ -114,15 +114,17 @@ prepare_data() {
         DATA_DIR="$DATA"
         return
     fi
-    local name
+    local name said
     name="$(printf '%s' "$DATA" | sha256sum)"
     DATA_DIR="$RUN_DIR/data-${name:0:12}"
     if [[ -f "$DATA_DIR/meta.json" ]]; then return; fi
     say "preparing data and tokenizer from $DATA"
     within "$PYTHON" -P -m model.prepare "--source=$DATA" "--settings=$RUN_DIR/settings.json" \
-        "--out=$DATA_DIR" >"$RUN_DIR/prepare.log" 2>"$RUN_DIR/prepare.err" ||
-        die 9 "$(sed -n 's/^error: //p' "$RUN_DIR/prepare.err" | head -n 1)" \
+        "--out=$DATA_DIR" >"$RUN_DIR/prepare.log" 2>"$RUN_DIR/prepare.err" || {
+        said="$(sed -n 's/^error: //p' "$RUN_DIR/prepare.err" | head -n 1)"
+        die 9 "${said:-preparing the data was ended before it was done}" \
             'DATA=/path/to/a/text/file/or/folder'
+    }
 }
 
 # Set-up that fails ends the run at once: nothing is left running that nobody uses.

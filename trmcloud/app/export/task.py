@@ -1,0 +1,101 @@
+"""A plan as a SkyPilot task that needs no trmcloud to be launched: YAML, to be read and edited.
+
+It runs what an exported script runs. SkyPilot's own limit stands behind the guardian's hard stop.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from trmcloud.app.export.script import estimate, spec_text
+from trmcloud.app.export.shell import comment
+from trmcloud.core.plan import Candidate, Plan
+
+_ENTRY = "trmcloud/app/export/task.sh"
+_CARRIED = "~/.trmcloud/train.sh"
+_DISK_GB = 100
+_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What SkyPilot calls it: the cloud, the GPU, and the minutes after which its limit may end the
+    cluster. ``script`` is the exported script that carries the sources; where it is empty, the
+    task is launched from a checkout."""
+
+    infra: str
+    accelerator: str
+    limit_minutes: int
+    script: str = ""
+
+
+def limit_minutes(candidate: Candidate, slack_minutes: int) -> int:
+    """Minutes from the first start to just behind the hard stop."""
+    return math.ceil(candidate.hard_stop_s / 60.0) + slack_minutes
+
+
+def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch: str) -> str:
+    """The task, as YAML. ``data`` is a path on the cluster or python-stdlib; ``launch`` is the
+    command that its head shows."""
+    rate = candidate.planned_rate or candidate.rate
+    phases = "-".join(plan.spec.phases)
+    script = _CARRIED if ground.script else _ENTRY
+    mounts = ["file_mounts:", f"  {_CARRIED}: {_text(ground.script)}"] if ground.script else []
+    lines = [
+        *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data)),
+        f"#   {comment(launch)}",
+        "#",
+        "# The clock runs from the first line of setup. What was trained lies below",
+        "# ~/trmcloud-run/runs until the hard stop; fetch it before, or name a bucket below.",
+        f"name: {_text(f'{plan.spec.recipe}-{candidate.hardware}-{phases}'.lower())}",
+        "num_nodes: 1",
+        *([] if ground.script else ["workdir: ."]),
+        "resources:",
+        f"  infra: {ground.infra}",
+        f"  accelerators: {{{ground.accelerator}: {candidate.gpus}}}",
+        f"  max_hourly_cost: {rate.plain()}",
+        f"  disk_size: {_DISK_GB}",
+        "  # Behind the guardian's own end of the cluster, should that fail.",
+        f"  autostop: {{idle_minutes: {ground.limit_minutes}, down: true, wait_for: none}}",
+        "envs:",
+        "  # Text, or a folder of text or of prepared data, on the cluster.",
+        f"  DATA: {_text(data)}",
+        "  # A folder that outlives the cluster: every finished checkpoint is copied into it.",
+        '  TRMCLOUD_KEEP: ""',
+        "  # At the end the cluster is taken down: at the hard stop where anything was saved,",
+        "  # or as many seconds after the end as are given here instead (with a bucket: 120).",
+        "  TRMCLOUD_AT_END: skypilot",
+        "  TRMCLOUD_LINGER_S: hard-stop",
+        *(() if ground.script else _spec_lines(plan, candidate)),
+        "# Storage: a bucket of yours; then set TRMCLOUD_KEEP to /kept.",
+        *(mounts or ["# file_mounts:"]),
+        "#   /kept:",
+        "#     source: s3://NAME",
+        "#     mode: MOUNT_CACHED",
+        "setup: |",
+        *_command(f"bash {script} set-up"),
+        "run: |",
+        *_command(f"bash {script}"),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _spec_lines(plan: Plan, candidate: Candidate) -> list[str]:
+    text = spec_text(plan, candidate)
+    return ["  TRMCLOUD_SPEC: |", *(_INDENT + line for line in text.splitlines())]
+
+
+def _command(command: str) -> list[str]:
+    return [
+        '  export RUN_DIR="$HOME/trmcloud-run"',
+        '  export TRMCLOUD_SKY_HOME="$HOME" TRMCLOUD_SKY_USER="$(id -un)"',
+        f"  {command}",
+    ]
+
+
+def _text(value: str) -> str:
+    """A JSON string is one of YAML's, too."""
+    return json.dumps(value, ensure_ascii=True)
