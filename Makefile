@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Making $(VENV): the packages pinned in constraints.txt, torch among them (about 200 MB for"
 	@echo "the CPU build, several GB where pip finds a CUDA build). Your own pip settings are used."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e '.[train,runpod,dev]'
+	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e '.[train,runpod,s3,dev]'
 	@touch $(READY)
 
 install: $(READY)

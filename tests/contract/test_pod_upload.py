@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +11,17 @@ from typing import Any
 
 import pytest
 
+from tests.standins.s3 import CANARY, running
 from trmcloud.core import bucket as bk
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.pod.files import write_atomic
 from trmcloud.pod.upload import Uploader
 
-boto3 = pytest.importorskip("boto3")
+pytest.importorskip("boto3")
 pytest.importorskip("moto")
 
-BUCKET, CANARY = "trmc-test", "CANARY-secret-key"
+BUCKET = "trmc-test"
 POD = "trmc-abcd1234-r1-g1-1790003000"
 PLACE = bk.Place(BUCKET, "some/prefix")
 
@@ -31,27 +29,9 @@ PLACE = bk.Place(BUCKET, "some/prefix")
 @pytest.fixture(scope="module")
 def store() -> Iterator[Any]:
     """A client of a moto server of this module's own, with one bucket."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stderr is not None
-        port = next(m[1] for line in server.stderr if (m := re.search(r"127\.0\.0\.1:(\d+)", line)))
-        client = boto3.client(
-            "s3",
-            endpoint_url=f"http://127.0.0.1:{port}",
-            region_name="us-east-1",
-            aws_access_key_id="id",
-            aws_secret_access_key=CANARY,
-        )
-        client.create_bucket(Bucket=BUCKET)
-        yield client
-    finally:
-        server.kill()
-        server.wait()
+    with running() as server:
+        server.client.create_bucket(Bucket=BUCKET)
+        yield server.client
 
 
 def save(root: Path, step: int, bpb: float, size: int = 3000) -> mf.CheckpointManifest:
@@ -225,7 +205,7 @@ def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -
     key = PLACE.key("data", "abc", "train.bin")
     store.put_object(Bucket=BUCKET, Key=key, Body=data)
     url = store.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key})
-    file = bk.FileGet("train.bin", len(data), hashlib.sha256(data).hexdigest(), url)
+    file = bk.FileGet("train.bin", len(data), hashlib.sha256(data).hexdigest(), (url,))
     wrong = replace(file, sha256="0" * 64)
     folder = str(root / "data" / "abc")
     grant(store, root, gets=(bk.FolderGet(folder, (wrong,)),))

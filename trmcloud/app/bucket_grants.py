@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from trmcloud.app.world import World, bucket_at
-from trmcloud.core.bucket import dump_grants
+from trmcloud.core import manifest as mf
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import dump_grants, furthest
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.hardware import LOCAL
+from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.plan import Plan
 from trmcloud.core.run_state import Generation, RunState
-from trmcloud.ports import GrantingLink, GrantRequest, Progress
+from trmcloud.ports import GrantingLink, GrantRequest, Progress, Shelf, Stored
 
 _AFTER_HARD_STOP_S = 60.0
 """A pod's clock may be slow, and its last answer late; nothing runs there any more by then."""
+
+
+def to_go_on_from(run: RunState, shelf: Shelf) -> tuple[Stored, ...]:
+    """Of each phase that has not finished the furthest checkpoint in the bucket."""
+    done = {name for name, account in run.phases.items() if account.outcome == "finished"}
+    wanted = furthest(s.manifest for s in shelf.whole if s.manifest.phase not in done)
+    return tuple(stored for stored in shelf.whole if stored.manifest in wanted)
+
+
+def _place_on_pod(root: str, manifest: CheckpointManifest) -> str:
+    """Where its own trainer would have kept it."""
+    phase = f"{root}/{contract.RUNS_DIR}/{manifest.run_id}/{manifest.phase}"
+    return f"{phase}/{contract.CHECKPOINTS_DIR}/{mf.step_dir_name(manifest.step)}"
 
 
 def give_grants(
@@ -27,9 +43,11 @@ def give_grants(
         raise NotSupported(f"pods at {generation.provider} cannot upload by themselves yet")
     bucket = bucket_at(world, plan.spec.bucket)
     bucket.claim(run.run_id, world.ledger.ledger_id)
-    folders = [] if generation.provider == LOCAL else list(world.bucket_items(run))
+    local = generation.provider == LOCAL
+    folders = [] if local else list(world.bucket_items(run))
     for item in folders:
         bucket.send(item, progress)
+    root = str(world.home) if local else contract.POD_ROOT
     candidate = plan.candidate(generation.candidate_id)
     grants = bucket.grant(
         GrantRequest(
@@ -39,6 +57,10 @@ def give_grants(
             phases={phase.name: phase.settings.keep_best for phase in candidate.phases},
             until=generation.hard_stop_at + _AFTER_HARD_STOP_S,
             folders=folders,
+            go_on_from=[
+                (stored, _place_on_pod(root, stored.manifest))
+                for stored in to_go_on_from(run, bucket.checkpoints(run.run_id))
+            ],
         )
     )
     link.grant(generation.pod_name, dump_grants(grants))

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.manifest import MANIFEST_NAME
+from trmcloud.core.manifest import MANIFEST_NAME, CheckpointManifest
 from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
 
 SCHEME = "s3://"
@@ -188,6 +188,17 @@ def _best(kept: Sequence[Kept], count: int) -> list[Kept]:
     return sorted(scored, key=lambda k: (k.val_bpb, -k.step))[:count]
 
 
+def furthest(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:
+    """What a new pod goes on from: of each phase the latest step that has its optimizer's state."""
+    latest: dict[str, CheckpointManifest] = {}
+    for made in manifests:
+        known = latest.get(made.phase)
+        later = known is None or (made.step, made.created_at) > (known.step, known.created_at)
+        if later and any(file.kind == "optimizer" for file in made.files):
+            latest[made.phase] = made
+    return tuple(latest.values())
+
+
 # -- what a pod is granted --------------------------------------------------------------------
 @dataclass(frozen=True)
 class PhaseSlots:
@@ -200,20 +211,23 @@ class PhaseSlots:
 
 @dataclass(frozen=True)
 class FileGet:
-    """One file of a folder to be fetched: flat or relative name, size, SHA-256, and where."""
+    """One file of a folder to be fetched: flat or relative name, size, SHA-256, and where: one
+    object, or the pieces that ``pieces_of`` cuts it into."""
 
     name: str
     size_bytes: int
     sha256: str
-    url: str
+    urls: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class FolderGet:
-    """``folder`` is an absolute path on the pod."""
+    """``folder`` is an absolute path on the pod. Where it is not ``needed``, what cannot be had is
+    done without."""
 
     folder: str
     files: tuple[FileGet, ...]
+    needed: bool = True
 
 
 @dataclass(frozen=True)
@@ -262,9 +276,15 @@ def load_grants(text: str | bytes) -> Grants:
                 FolderGet(
                     str(row["folder"]),
                     tuple(
-                        FileGet(str(f["name"]), int(f["size_bytes"]), str(f["sha256"]), f["url"])
+                        FileGet(
+                            str(f["name"]),
+                            int(f["size_bytes"]),
+                            str(f["sha256"]),
+                            tuple(map(str, f["urls"])),
+                        )
                         for f in row["files"]
                     ),
+                    row["needed"] is True,
                 )
                 for row in data["gets"]
             ),

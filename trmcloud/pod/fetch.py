@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from trmcloud.core.bucket import FileGet, FolderGet
+from trmcloud.core.bucket import FileGet, FolderGet, Piece, pieces_of
 from trmcloud.pod.files import sync_folder
 from trmcloud.pod.objects import Objects, StoreError
 
@@ -53,12 +53,12 @@ def _bring(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     mine = threading.local()
 
-    def one(start: int, end: int) -> None:
+    def one(url: str, start: int, end: int, shift: int) -> None:
         objects: Objects = getattr(mine, "objects", None) or Objects()
         mine.objects = objects
         for attempt in range(_TRIES):
             try:
-                objects.get(file.url, start, end, handle, lambda count: None)
+                objects.get(url, start, end, handle, lambda count: None, shift)
                 return
             except StoreError as error:
                 if error.refused or attempt == _TRIES - 1:
@@ -67,10 +67,13 @@ def _bring(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
 
     try:
         os.ftruncate(handle, file.size_bytes)
-        starts = range(0, file.size_bytes, RANGE_BYTES)
         with ThreadPoolExecutor(LANES) as pool:
-            ends = {s: min(file.size_bytes, s + RANGE_BYTES) for s in starts}
-            running: set[Future[None]] = {pool.submit(one, *span) for span in ends.items()}
+            running: set[Future[None]] = {
+                pool.submit(one, url, at, min(size, at + RANGE_BYTES), piece.start)
+                for piece, url in _objects(file)
+                for size in (piece.end - piece.start,)
+                for at in range(0, size, RANGE_BYTES)
+            }
             failure: BaseException | None = None
             while running:
                 ended, running = wait(running, timeout=1.0)
@@ -85,6 +88,20 @@ def _bring(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
     if not _is_right(path, file):
         path.unlink(missing_ok=True)
         raise StoreError(f"{file.name} came damaged: it is not what its hash says")
+
+
+def _objects(file: FileGet) -> list[tuple[Piece, str]]:
+    """Which bytes of the file each of its objects is.
+
+    Raises:
+        StoreError: there are not as many as it is cut into.
+    """
+    if len(file.urls) == 1:
+        return [(Piece(file.name, 0, file.size_bytes), file.urls[0])]
+    try:
+        return list(zip(pieces_of(file.name, file.size_bytes), file.urls, strict=True))
+    except ValueError:
+        raise StoreError(f"{file.name} is granted in part", refused=True) from None
 
 
 def _is_right(path: Path, file: FileGet) -> bool:

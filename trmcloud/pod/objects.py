@@ -92,9 +92,15 @@ class Objects:
             raise StoreError(f"{_name(url)}: the store has other bytes than were sent")
 
     def get(
-        self, url: str, start: int, end: int, handle: int, moved: Callable[[int], None]
+        self,
+        url: str,
+        start: int,
+        end: int,
+        handle: int,
+        moved: Callable[[int], None],
+        shift: int = 0,
     ) -> None:
-        """Write bytes ``start`` to ``end`` of an object to the same place of an open file.
+        """Write bytes ``start`` to ``end`` of an object to an open file, ``shift`` bytes further.
 
         Raises:
             StoreError: they could not be had, or not all of them.
@@ -114,7 +120,7 @@ class Objects:
                 block = response.read(min(_BLOCK, end - at))
                 if not block:
                     raise StoreError(f"{_name(url)}: cut off at byte {at}")
-                os.pwrite(handle, block, at)
+                os.pwrite(handle, block, at + shift)
                 at += len(block)
                 moved(at - start)
             if not response.isclosed():

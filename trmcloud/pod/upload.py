@@ -55,6 +55,8 @@ from trmcloud.pod.objects import Objects, StoreError
 LANES = 4
 _TRIES = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
+_FETCH_TRIES = 3
+"""So often an unneeded folder is tried that a store does not have as it was promised."""
 _LOOK_EVERY_S = 0.5
 _WRITE_EVERY_S = 1.0
 _HASH_BLOCK = 1 << 20
@@ -106,6 +108,8 @@ class Uploader:
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._doing: Doing | None = None
         self._fetched = False
+        self._passed_over: set[str] = set()
+        self._tries = 0
         self._trouble = ""
         self._written: tuple[float, str] = (-1e9, "")
         self._refused_stamp: tuple[int, int] | None = None
@@ -353,15 +357,24 @@ class Uploader:
 
     def _fetch(self) -> bool:
         assert self._grants is not None
-        try:
-            for folder in self._grants.gets:
+        for folder in self._grants.gets:
+            if folder.folder in self._passed_over:
+                continue
+            try:
                 fetch_folder(self._root, folder, self._progressed)
-        except StoreError as error:
-            self._fail(error)
-            return False
-        except OSError as error:
-            self._fail(StoreError(f"data cannot be kept here: {error.strerror or error}"))
-            return False
+            except StoreError as error:
+                self._tries += 1
+                if not folder.needed and self._tries >= _FETCH_TRIES:
+                    self._passed_over.add(folder.folder)
+                    self._tries = 0
+                    self._say(f"{folder.folder} is done without: {error}")
+                    return True
+                self._fail(error)
+                return False
+            except OSError as error:
+                self._fail(StoreError(f"data cannot be kept here: {error.strerror or error}"))
+                return False
+            self._tries = 0
         self._fetched, self._trouble = True, ""
         self._write(force=True)
         return True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import Uploads
 from trmcloud.core.clock import Instant
+from trmcloud.core.hardware import LOCAL
 from trmcloud.core.providers import traits_of
 from trmcloud.pod.mind import AgentMind, AnchorNote, GuardMind, Trainer
 from trmcloud.sim.duties import Said
@@ -22,6 +23,7 @@ from trmcloud.sim.uploads import SimUploader
 
 if TYPE_CHECKING:
     from trmcloud.sim.account import Rented
+    from trmcloud.sim.store import Checkpoint
     from trmcloud.sim.world import SimWorld
 
 _TICK_S = 0.5
@@ -349,7 +351,7 @@ class SimPod:
             self.world.check.fail("two trainers", f"{self.rented.pod_id} runs two trainers")
         self._pids += 1
         files = self.world.files
-        whole = files.whole(run_id, phase)
+        whole = [c for c in files.whole(run_id, phase) if self._has(c)]
         from_step = max((c.manifest.step for c in whole), default=0)
         for made in files.checkpoints.get(run_id, ()):
             if made.manifest.phase == phase and not made.whole:
@@ -369,6 +371,14 @@ class SimPod:
         self.world.check.duties.spawned(self, self.trainer, left_s)
         self.world.say(f"{self.rented.pod_id} {phase} attempt {attempt} from step {from_step}")
         return self._pids
+
+    def _has(self, made: Checkpoint) -> bool:
+        """Whether it lies on this pod: what a rented one did not make itself it was given, by the
+        controller, or by grants where it is to work with a bucket."""
+        if not self.lease.uploads or self.rented.account.habits.provider == LOCAL:
+            return True
+        mine = made.pod_id == self.rented.pod_id
+        return mine or made.manifest.sha256 in self.uploader.fetched
 
     def save_now(self) -> None:
         """Bring the run's checkpoints up to this instant."""

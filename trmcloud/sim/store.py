@@ -56,7 +56,10 @@ def make_manifest(
         cooled=False,
         data_sha256="",
         tokenizer_sha256="",
-        files=(CheckpointFile("weights.safetensors", "weights", 1_000_000, sha256),),
+        files=(
+            CheckpointFile("weights.safetensors", "weights", 1_000_000, sha256),
+            CheckpointFile("optimizer.safetensors", "optimizer", 1_000_000, sha256),
+        ),
     )
 
 

@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.core.bucket import Grants, PhaseSlots, Uploads, free_slot, slots_of, unstored
+from trmcloud.core.bucket import (
+    FolderGet,
+    Grants,
+    PhaseSlots,
+    Uploads,
+    free_slot,
+    slots_of,
+    unstored,
+)
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import Kept
-from trmcloud.ports import GrantRequest, StageItem, Stored
+from trmcloud.ports import GrantRequest, Shelf, StageItem, Stored
 
 if TYPE_CHECKING:
     from trmcloud.sim.pod import SimPod
@@ -39,6 +47,8 @@ class SimUploader:
     def __init__(self, pod: SimPod) -> None:
         self._pod = pod
         self.grants: Grants | None = None
+        self.fetched: set[str] = set()
+        """Hashes of the checkpoints that it brought from the bucket, to go on from."""
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._given_up: list[Kept] = []
         self._doing: _Doing | None = None
@@ -46,6 +56,8 @@ class SimUploader:
         self._moved_boot = 0.0
 
     def give(self, grants: Grants) -> None:
+        if self.grants is None:
+            self.fetched = {get.folder.rpartition("/")[2] for get in grants.gets}
         self.grants = grants
         for phase, share in grants.phases.items():
             held = self._slots.setdefault(phase, {})
@@ -152,6 +164,9 @@ class SimBucket:
             self._world.felt("48")
             raise ProviderError("503 from the bucket")
 
+    def check(self) -> None:
+        self._gate()
+
     def claim(self, run_id: str, ledger_id: str) -> None:
         self._gate()
 
@@ -163,12 +178,16 @@ class SimBucket:
             held = self._world.files.in_slots(request.run_id, name, slots)
             phases[name] = PhaseSlots(best, slots, held)
         until = min(request.until, self._process.machine.now().wall + 7 * 86_400.0)
-        return Grants(request.pod_name, until, phases, {})
+        gets = tuple(
+            FolderGet(f"/sim/{stored.manifest.sha256}", (), needed=False)
+            for stored, _ in request.go_on_from
+        )
+        return Grants(request.pod_name, until, phases, {}, gets)
 
-    def checkpoints(self, run_id: str) -> Sequence[Stored]:
+    def checkpoints(self, run_id: str) -> Shelf:
         self._gate()
         found = self._world.files.stored(run_id)
-        return [Stored(manifest, manifest.label) for manifest in found]
+        return Shelf(tuple(Stored(manifest, manifest.label) for manifest in found))
 
     def fetch(
         self,
@@ -179,11 +198,17 @@ class SimBucket:
     ) -> None:
         self._gate()
 
-    def delete(self, run_id: str, stored: Stored, names: Sequence[str] = ()) -> None:
+    def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
         self._gate()
 
     def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:
         self._gate()
 
-    def store(self, folder: Path, manifest: CheckpointManifest, slot: str) -> None:
+    def store(
+        self,
+        folder: Path,
+        manifest: CheckpointManifest,
+        slot: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
         self._gate()

@@ -66,7 +66,7 @@ def test_best_and_latest_of_each_phase_are_worth_saving() -> None:
 
 def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:
     share = bk.PhaseSlots(1, ("g1-slot-0",), {"g1-slot-0": kept(1, 1.0)})
-    file = bk.FileGet("a/b.bin", 1, "0" * 64, "http://x")
+    file = bk.FileGet("a/b.bin", 1, "0" * 64, ("http://x",))
     grants = bk.Grants("p", 5.0, {"fast": share}, {"k": "u"}, (bk.FolderGet("/x", (file,)),))
     assert bk.load_grants(bk.dump_grants(grants)) == grants
     for text in ("", "[]", "{}", bk.dump_grants(grants).replace("a/b.bin", "../b.bin")):

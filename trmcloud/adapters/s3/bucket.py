@@ -1,0 +1,357 @@
+"""``ports.Bucket`` on S3 or anything that speaks it: where things lie is ``core.bucket``'s word."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trmcloud.adapters.s3.client import Client, connect, told
+from trmcloud.adapters.s3.transfer import (
+    LANES,
+    Meter,
+    Source,
+    fetch_file,
+    get_bytes,
+    put_bytes,
+    put_file,
+    put_pieces,
+)
+from trmcloud.core import bucket as bk
+from trmcloud.core import manifest as mf
+from trmcloud.core.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
+from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
+from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.pod_contract import Kept
+from trmcloud.ports import GrantRequest, Shelf, StageItem, Stored
+
+ABANDONED_AFTER_S = 86_400.0
+_MARGIN_S = 5.0
+_MAX_NOTE_BYTES = 1 << 20
+_MOST_AT_ONCE = 1000
+"""Keys of one deletion, by S3's own limit."""
+
+
+class S3Bucket:
+    """One bucket and prefix; connected to when it is first asked for something."""
+
+    def __init__(
+        self,
+        place: Place,
+        environ: Mapping[str, str] = os.environ,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._place, self._environ, self._now = place, environ, now
+
+    @cached_property
+    def client(self) -> Client:
+        return connect(self._place, self._environ)
+
+    # -- whose ----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """As the port says: a probe of a few bytes is written, read and deleted."""
+        key = self._place.key(f".trmcloud-probe-{os.urandom(6).hex()}")
+        client, said = self.client, b"trmcloud probe"
+        put_bytes(client, key, said)
+        try:
+            if get_bytes(client, key, len(said)) != said:
+                raise ProviderError(
+                    "what was written there is not what is read", where=str(self._place)
+                )
+        finally:
+            with told(self._place, "delete"):
+                client.s3.delete_object(Bucket=self._place.bucket, Key=key)
+
+    def claim(self, run_id: str, ledger_id: str) -> None:
+        key = self._place.run(run_id, bk.OWNER_NAME)
+        mine = {"ledger": ledger_id, "run": run_id}
+        found = get_bytes(self.client, key, _MAX_NOTE_BYTES)
+        if found is None:
+            if next(self._keys(self._place.run(run_id) + "/"), None) is not None:
+                raise self._anothers(run_id)
+            if put_bytes(self.client, key, json.dumps(mine).encode(), once=True):
+                return
+            found = get_bytes(self.client, key, _MAX_NOTE_BYTES)
+        try:
+            theirs = json.loads(found or b"null")
+        except ValueError:
+            theirs = None
+        if theirs != mine:
+            raise self._anothers(run_id)
+
+    def _anothers(self, run_id: str) -> ConflictError:
+        return ConflictError(
+            f"a run {run_id} of somebody else lies there: it is left as it is",
+            where=str(self._place),
+            next_step="another prefix: --bucket s3://BUCKET/PREFIX",
+        )
+
+    # -- grants ---------------------------------------------------------------------------------
+
+    def grant(self, request: GrantRequest) -> Grants:
+        if self.client.plain:
+            raise NotSupported(
+                "this store takes no presigned requests: a pod cannot upload to it",
+                where=self.client.endpoint,
+            )
+        until = min(request.until, self._now() + bk.LONGEST_GRANT_S - _MARGIN_S)
+        if self.client.until is not None:
+            until = min(until, self.client.until)
+        seconds = max(1, int(until - self._now()))
+        shelf = self.checkpoints(request.run_id)
+        puts: dict[str, str] = {}
+        phases = {}
+        for phase, keep_best in request.phases.items():
+            slots = bk.slots_of(request.generation, keep_best)
+            held = {
+                slot: _kept(stored.manifest)
+                for stored in shelf.whole
+                for slot in slots
+                if stored.at == self._place.run(request.run_id, phase, slot)
+            }
+            phases[phase] = PhaseSlots(keep_best, slots, held)
+            for slot in slots:
+                for name in bk.names_in_slot():
+                    key = self._place.run(request.run_id, phase, slot, name)
+                    puts[f"{phase}/{slot}/{name}"] = self._signed("put_object", key, seconds)
+        gets = [self._get_item(item, seconds) for item in request.folders]
+        gets += [self._get_stored(stored, folder, seconds) for stored, folder in request.go_on_from]
+        return Grants(request.pod_name, until, phases, puts, tuple(gets))
+
+    def _signed(self, verb: str, key: str, seconds: int) -> str:
+        with told(self._place):
+            return str(
+                self.client.s3.generate_presigned_url(
+                    verb, Params={"Bucket": self._place.bucket, "Key": key}, ExpiresIn=seconds
+                )
+            )
+
+    def _get_item(self, item: StageItem, seconds: int) -> FolderGet:
+        files = []
+        for name, sha256 in item.sha256.items():
+            key = self._data_key(item, name)
+            size = _local_path(item, name).stat().st_size
+            files.append(FileGet(name, size, sha256, (self._signed("get_object", key, seconds),)))
+        return FolderGet(item.remote, tuple(files))
+
+    def _get_stored(self, stored: Stored, folder: str, seconds: int) -> FolderGet:
+        """A checkpoint's files, its manifest as the last one."""
+        files = [
+            FileGet(
+                file.name,
+                file.size_bytes,
+                file.sha256,
+                tuple(
+                    self._signed("get_object", source.key, seconds)
+                    for source in _sources(stored.at, file)
+                ),
+            )
+            for file in stored.manifest.files
+        ]
+        key = f"{stored.at}/{mf.MANIFEST_NAME}"
+        url = self._signed("get_object", key, seconds)
+        files.append(FileGet(mf.MANIFEST_NAME, stored.text_bytes, stored.text_sha256, (url,)))
+        return FolderGet(folder, tuple(files), needed=False)
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def checkpoints(self, run_id: str) -> Shelf:
+        """As the port says. Manifests are hostile text, from a pod that somebody else owns."""
+        start = self._place.run(run_id) + "/"
+        sizes: dict[str, dict[str, int]] = {}
+        for key, size in self._keys(start):
+            phase, _, rest = key.removeprefix(start).partition("/")
+            slot, _, name = rest.partition("/")
+            if name and "/" not in name and bk.is_slot(slot):
+                sizes.setdefault(f"{phase}/{slot}", {})[name] = size
+        begun = {
+            label: names
+            for label, names in sorted(sizes.items())
+            if 0 < names.get(mf.MANIFEST_NAME, 0) <= mf.MAX_MANIFEST_BYTES
+        }
+        half = {label: "it was never completed" for label in sizes if label not in begun}
+        whole: dict[tuple[str, str], Stored] = {}
+        with ThreadPoolExecutor(LANES) as pool:
+            texts = pool.map(lambda label: self._manifest_text(start + label), begun)
+            for (label, names), text in zip(begun.items(), texts, strict=True):
+                try:
+                    made = _read(text, run_id, label, names)
+                    stored = Stored(
+                        made, start + label, len(text), hashlib.sha256(text).hexdigest()
+                    )
+                    whole.setdefault((made.label, made.sha256), stored)
+                except CheckpointError as error:
+                    half[label] = str(error)
+        return Shelf(tuple(whole.values()), tuple(sorted(half.items())))
+
+    def _manifest_text(self, at: str) -> bytes:
+        return get_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.MAX_MANIFEST_BYTES) or b""
+
+    def fetch(
+        self,
+        stored: Stored,
+        names: Sequence[str],
+        target: Path,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        wanted = [file for file in stored.manifest.files if file.name in names]
+        meter = Meter(progress, sum(file.size_bytes for file in wanted))
+        for file in wanted:
+            path = target / file.name
+            if _is_right(path, file):
+                meter.add(file.size_bytes)
+                continue
+            fetch_file(self.client, _sources(stored.at, file), path, file.sha256, meter)
+
+    def store(
+        self,
+        folder: Path,
+        manifest: CheckpointManifest,
+        slot: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        at = self._place.run(manifest.run_id, manifest.phase, slot)
+        meter = Meter(progress, manifest.size_bytes)
+        put_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", b"")
+        for file in manifest.files:
+            put_pieces(self.client, folder / file.name, _sources(at, file), file.sha256, meter)
+        put_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.to_json(manifest).encode())
+
+    def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
+        manifest_key = f"{stored.at}/{mf.MANIFEST_NAME}"
+        if not names:
+            self._delete([manifest_key])
+            self._delete([key for key, _ in self._keys(stored.at + "/")])
+            return
+        kept = tuple(file for file in stored.manifest.files if file.name not in names)
+        left = replace(stored.manifest, files=kept)
+        gone = [file for file in stored.manifest.files if file.name in names]
+        put_bytes(self.client, manifest_key, mf.to_json(left).encode())
+        self._delete([source.key for file in gone for source in _sources(stored.at, file)])
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:
+        sizes = {name: _local_path(item, name).stat().st_size for name in item.sha256}
+        index = {name: [size, item.sha256[name]] for name, size in sorted(sizes.items())}
+        text = json.dumps(index, sort_keys=True).encode()
+        key = self._data_key(item, bk.DATA_INDEX_NAME)
+        if get_bytes(self.client, key, _MAX_NOTE_BYTES) == text:
+            return
+        meter = Meter(progress, sum(sizes.values()))
+        for name, sha256 in item.sha256.items():
+            path = _local_path(item, name)
+            put_file(self.client, path, self._data_key(item, name), sha256, meter)
+        put_bytes(self.client, key, text)
+        self.sweep()
+
+    def sweep(self) -> int:
+        """Abort multipart uploads that nobody has gone on with for a day, below our own prefix
+        alone; how many there were."""
+        old = []
+        with told(self._place, "list uploads"):
+            pages = self.client.s3.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self._place.bucket, Prefix=self._place.key("data") + "/"
+            )
+            for page in pages:
+                for upload in page.get("Uploads", ()):
+                    began: datetime = upload["Initiated"]
+                    if self._now() - began.timestamp() > ABANDONED_AFTER_S:
+                        old.append((upload["Key"], upload["UploadId"]))
+            for key, upload_id in old:
+                self.client.s3.abort_multipart_upload(
+                    Bucket=self._place.bucket, Key=key, UploadId=upload_id
+                )
+        return len(old)
+
+    def _data_key(self, item: StageItem, name: str) -> str:
+        return self._place.key("data", item.remote.rpartition("/")[2], name)
+
+    # -- keys -----------------------------------------------------------------------------------
+
+    def _keys(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """(key, size) of every object below ``prefix``; one page's token twice ends it."""
+        before, token = None, None
+        while True:
+            more: dict[str, Any] = {"ContinuationToken": token} if token else {}
+            with told(self._place, "list"):
+                page = self.client.s3.list_objects_v2(
+                    Bucket=self._place.bucket, Prefix=prefix, **more
+                )
+            for found in page.get("Contents", ()):
+                yield found["Key"], int(found["Size"])
+            before, token = token, page.get("NextContinuationToken")
+            if not token or token == before:
+                return
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        s3, bucket = self.client.s3, self._place.bucket
+        if self.client.plain or len(keys) < 2:
+            self._delete_singly(keys)
+            return
+        for at in range(0, len(keys), _MOST_AT_ONCE):
+            some = keys[at : at + _MOST_AT_ONCE]
+            objects = {"Objects": [{"Key": key} for key in some], "Quiet": True}
+            try:
+                with told(self._place, "delete"):
+                    refused = s3.delete_objects(Bucket=bucket, Delete=objects).get("Errors", ())
+            except ProviderError:
+                self._delete_singly(some)  # a store without batches refuses them in its own words
+                continue
+            self._delete_singly([error["Key"] for error in refused])
+
+    def _delete_singly(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with told(self._place, "delete"):
+                self.client.s3.delete_object(Bucket=self._place.bucket, Key=key)
+
+
+def _kept(manifest: CheckpointManifest) -> Kept:
+    m = manifest
+    return Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb)
+
+
+def _sources(at: str, file: CheckpointFile) -> tuple[Source, ...]:
+    """Where a checkpoint's file lies."""
+    try:
+        pieces = bk.pieces_of(file.name, file.size_bytes)
+    except ValueError as error:
+        raise CheckpointError(str(error), where=at) from None
+    return tuple(Source(f"{at}/{piece.name}", piece.start, piece.end) for piece in pieces)
+
+
+def _read(text: bytes, run_id: str, label: str, names: Mapping[str, int]) -> CheckpointManifest:
+    """
+    Raises:
+        CheckpointError: it is no manifest, another run's, or not all that it names is there.
+    """
+    made = mf.from_json(text, label)
+    if (made.run_id, made.phase) != (run_id, label.partition("/")[0]):
+        raise CheckpointError("the manifest is that of another checkpoint", where=label)
+    for file in made.files:
+        for source in _sources("", file):
+            name = source.key.removeprefix("/")
+            if names.get(name) != source.end - source.start:
+                raise CheckpointError(f"{name} is missing or cut short", where=label)
+    return made
+
+
+def _is_right(path: Path, file: CheckpointFile) -> bool:
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != file.size_bytes:
+        return False
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+
+
+def _local_path(item: StageItem, name: str) -> Path:
+    return item.local / name if item.local.is_dir() else item.local

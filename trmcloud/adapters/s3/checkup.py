@@ -1,0 +1,41 @@
+"""What ``doctor`` says of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trmcloud.adapters.s3 import settings
+from trmcloud.app.doctor import Finding
+from trmcloud.core.bucket import parse_place
+from trmcloud.core.errors import TrmcloudError
+
+MOST_SKEW_S = 300.0
+"""S3 takes no request that is signed further from its own time than fifteen minutes."""
+
+
+def check_bucket(environ: Mapping[str, str], named: str) -> list[Finding]:
+    """Whether the bucket (or the environment's) can be used; nothing where none is named."""
+    text = named or environ.get(settings.ENV_BUCKET, "")
+    if not text:
+        return []
+    try:
+        place = parse_place(text)
+        settings.require_client()
+        from trmcloud.adapters.s3.bucket import S3Bucket
+        from trmcloud.adapters.s3.client import clock_skew_s
+
+        bucket = S3Bucket(place)
+        client = bucket.client
+        bucket.check()
+        skew_s = clock_skew_s(client)
+    except TrmcloudError as error:
+        return [Finding("bucket", "bad", str(error), error.next_step)]
+    where = client.endpoint or "AWS"
+    detail = f"{place} at {where}, {client.region}: written, read and deleted"
+    if client.plain:
+        detail += "; takes no presigned requests, so checkpoints are pulled and uploaded from here"
+    if skew_s is not None and abs(skew_s) > MOST_SKEW_S:
+        ahead = "ahead of" if skew_s > 0 else "behind"
+        far = f"this machine's clock is {abs(skew_s):.0f} s {ahead} the store's"
+        return [Finding("bucket", "warn", f"{detail}; {far}", "set the clock (NTP)")]
+    return [Finding("bucket", "ok", detail)]
