@@ -206,6 +206,23 @@ class Account(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class OwnLimit:
+    """A kill layer of the provider's own on one pod; ``layer`` is its name in the traits."""
+
+    layer: str
+    armed: bool
+    detail: str
+
+
+@runtime_checkable
+class Limiting(Protocol):
+    """A ``Compute`` that can tell which of the provider's own limits stand on a pod."""
+
+    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+        """By the newest list; asks nothing."""
+
+
 @runtime_checkable
 class CrossListing(Protocol):
     """A ``Compute`` whose provider can be asked for its pods in a second way."""

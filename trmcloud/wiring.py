@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -18,8 +18,10 @@ from trmcloud.app.bundle import bundle_root
 from trmcloud.app.home import home_dir
 from trmcloud.app.world import World
 from trmcloud.core.errors import UsageError
+from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.pod import processes
 from trmcloud.ports import ControllerId
+from trmcloud.wiring_skypilot import SkyPilot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +80,7 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
     local = LocalCompute(home, python_path())
     clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
     runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id))
+    skypilot = SkyPilot(home)
     here = os.uname().nodename + ":" + processes.boot_id()
     who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
 
@@ -93,8 +96,20 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
         home=home,
         clock=clock,
         ledger=ledger,
-        computes=WhenAsked({"local": lambda: local, "runpod": lambda: runpod().compute}),
-        links=WhenAsked({"local": lambda: local, "runpod": lambda: runpod().link}),
+        computes=WhenAsked(
+            {
+                "local": lambda: local,
+                "runpod": lambda: runpod().compute,
+                **{name: partial(skypilot.compute, name) for name in BY_SKYPILOT},
+            }
+        ),
+        links=WhenAsked(
+            {
+                "local": lambda: local,
+                "runpod": lambda: runpod().link,
+                **{name: partial(skypilot.link, name) for name in BY_SKYPILOT},
+            }
+        ),
         files=files,
         who=who,
         is_alive=is_alive,
@@ -161,8 +176,8 @@ def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
     from trmcloud.adapters.runpod.compute import RunPodCompute
     from trmcloud.adapters.runpod.graphql import RunPodGraphql
     from trmcloud.adapters.runpod.http import Http
-    from trmcloud.adapters.runpod.sightings import Sightings
     from trmcloud.adapters.runpod.volumes import RunPodVolumes
+    from trmcloud.adapters.sightings import Sightings
     from trmcloud.adapters.ssh.keys import KeyStore
     from trmcloud.adapters.ssh.link import SshPodLink
 
@@ -292,8 +307,13 @@ def account_checks(
 ) -> list[Callable[[], Sequence[Finding]]]:
     """What ``doctor`` asks of each provider; ``rates`` are USD/h of what is meant to be rented."""
     from trmcloud.adapters.runpod.checkup import check_account
+    from trmcloud.adapters.skypilot.checkup import check_skypilot
 
-    return [lambda: check_account(environ, rates.get("runpod"))]
+    home = home_dir(environ)
+    return [
+        lambda: check_account(environ, rates.get("runpod")),
+        lambda: check_skypilot(environ, lambda provider: (home / provider).is_dir()),
+    ]
 
 
 def known_offers(now: float) -> list[Offer]:

@@ -18,7 +18,7 @@ from trmcloud.adapters.runpod.bundle import boot_payload
 from trmcloud.adapters.runpod.compute import RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
-from trmcloud.adapters.runpod.sightings import Sightings
+from trmcloud.adapters.sightings import Sightings
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import (
     AccessDenied,

@@ -74,6 +74,8 @@ def answer(state: dict[str, Any], words: list[str]) -> int:
     elif verb == "autostop":
         row = clusters[words[2]]
         row["autostop"], row["to_down"] = int(words[words.index("-i") + 1]), "--down" in words
+    elif verb == "cost-report":
+        print(json.dumps(state.get("costs", []), indent=2))
     elif verb == "check":
         if "-o" in words:
             on = {cloud: ["compute"] for cloud in state.get("enabled", [])}

@@ -26,7 +26,7 @@ from trmcloud.core.hardware import LOCAL
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
-from trmcloud.core.providers import traits_of
+from trmcloud.core.providers import BY_SKYPILOT, RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.run_state import Outcome, RunState
 from trmcloud.ports import Account
 
@@ -59,6 +59,11 @@ def check_launchable(world: World, plan: Plan) -> None:
         raise NotSupported(
             f"{plan.spec.recipe} can be planned, not launched: its trainer is not there yet",
             next_step="--recipe trm or trm-tiny; --dry-run shows this plan",
+        )
+    if plan.spec.volume and candidate.provider in BY_SKYPILOT:
+        raise NotSupported(
+            f"{candidate.provider} has no network volumes that this version rents",
+            next_step="leave --volume out, or rent at RunPod",
         )
     if candidate.provider not in world.computes:
         raise NotSupported(
@@ -131,8 +136,23 @@ def check_exposure(world: World, plan: Plan, accepted: Usd | None) -> None:
     why = why_not_exposed(traits, verified, candidate.rate, accepted, world.wall())
     if why:
         accept = f"--accept-exposure {candidate.rate.plain()}"
-        smoke = f"trmcloud smoke --provider {candidate.provider} --max-usd 0.25"
-        raise BudgetRefused(why, next_step=f"{smoke} verifies them; or {accept}")
+        smoke = f"trmcloud smoke --provider {candidate.provider} --max-usd 0.25 verifies them; or "
+        if candidate.provider in BY_SKYPILOT:
+            smoke = ""
+        raise BudgetRefused(why, next_step=f"{smoke}{accept}")
+
+
+def check_account_key(plan: Plan, *, allowed: bool) -> None:
+    """
+    Raises:
+        UsageError: whoever gets at the pod would get at the whole account, and nobody said so.
+    """
+    providers = {plan.candidate(name).provider for name in plan.launchable}
+    if RUNPOD_BY_SKYPILOT in providers and not allowed:
+        raise UsageError(
+            "SkyPilot copies the RunPod account's own key to every pod it makes there",
+            next_step="leave --via out to rent from RunPod without; or --allow-account-key-on-pod",
+        )
 
 
 def check_account(world: World, provider: str, rate: Usd) -> None:
@@ -161,7 +181,7 @@ def start(
     check_account(world, provider, min(c.rate for c in launchable if c.provider == provider))
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
-    names = [n for n in plan.launchable if plan.candidate(n).provider in world.computes]
+    names = [n for n in plan.launchable if _may_follow(world, plan, n, provider)]
     plan = replace(plan, launchable=tuple(names))
     planned = ev.RunPlanned(
         plan=plan_to_json(plan),
@@ -265,6 +285,14 @@ def follow_or_drive(
         if done(run) or not run.live:
             return run
         world.clock.sleep(0.5)
+
+
+def _may_follow(world: World, plan: Plan, name: str, first: str) -> bool:
+    """Whether a candidate may be tried where those before it are sold out. Accounts at clouds of
+    SkyPilot's are taken for there only where the user named them."""
+    provider = plan.candidate(name).provider
+    named = provider == first or provider in plan.spec.providers
+    return provider in world.computes and (named or provider not in BY_SKYPILOT)
 
 
 def _rate_of(run: RunState) -> Usd:

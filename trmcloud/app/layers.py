@@ -16,6 +16,7 @@ from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
 from trmcloud.core.providers import ProviderTraits, traits_of
 from trmcloud.core.run_state import RunState
+from trmcloud.ports import Limiting
 
 VERIFIED, ARMED, SILENT, ABSENT = "verified", "armed", "silent", "absent"
 WORKING = (VERIFIED, ARMED)
@@ -87,6 +88,7 @@ def guards_of(world: World, run: RunState) -> Guards:
         "reap": _reaper(visit, generation.provider, now),
     }  # fmt: skip
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
+    seen |= _own_limits(world, generation.provider, generation.pod_name)
     known = _verified(world, traits, now)
     layers = []
     for name in names:
@@ -98,6 +100,16 @@ def guards_of(world: World, run: RunState) -> Guards:
         layers.append(Layer("provider limit", ABSENT, "this machine has none"))
     overshoot = _overshoot(run, traits, {x.name: x for x in layers}, pod, visit)
     return Guards(tuple(layers), overshoot, beat)
+
+
+def _own_limits(world: World, provider: str, pod_name: str) -> dict[str, Layer]:
+    """The provider's own, where it can be asked which of them stand."""
+    compute = world.computes[provider]
+    limits = compute.own_limits(pod_name) if isinstance(compute, Limiting) else ()
+    return {
+        limit.layer: Layer(limit.layer, ARMED if limit.armed else ABSENT, limit.detail)
+        for limit in limits
+    }
 
 
 def _with_record(layer: Layer, record: str | None, *, heard: bool) -> Layer:
@@ -209,7 +221,9 @@ def _overshoot(
     if "controller" in working:
         return Overshoot(ZERO, f"{ZERO} while this controller lives")
     text = f"{generation.rate}/h until a command runs here"
-    if "prepaid" in working:
+    if "autostop" in working:
+        text += ", at most until the provider's own autostop"
+    elif "prepaid" in working:
         text += ", at most what the account's balance holds"
     return Overshoot(None, text)
 

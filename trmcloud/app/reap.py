@@ -10,6 +10,7 @@ from trmcloud.core.clock import Seen
 from trmcloud.core.errors import AuthError, ProviderError
 from trmcloud.core.governance import Orphan, govern
 from trmcloud.core.pod_contract import parse_pod_name
+from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.pod.files import write_atomic
 from trmcloud.ports import CrossListing
 
@@ -31,13 +32,20 @@ def look(world: World, *, own_only: bool = False) -> Found:
     """
     orphans: list[tuple[str, Orphan]] = []
     unreachable: list[tuple[str, str]] = []
-    for provider in providers_in_use(world) if own_only else tuple(world.computes):
+    in_use = providers_in_use(world)
+    # Asking SkyPilot starts a server: not where nothing was ever rented through it.
+    asked = (
+        in_use
+        if own_only
+        else [name for name in world.computes if name in in_use or name not in BY_SKYPILOT]
+    )
+    for provider in asked:
         try:
             compute = world.computes[provider]
             # Listed before the ledger is read: a run launched in between owns its pod.
             listed = tuple(compute.list_pods())
         except AuthError as error:
-            if provider in providers_in_use(world):
+            if provider in in_use:
                 unreachable.append((provider, str(error)))
             continue
         except ProviderError as error:

@@ -55,6 +55,19 @@ def command(
         bool,
         typer.Option("--volume", help="Keep checkpoints on a network volume, not pulled here."),
     ] = False,
+    provider: Annotated[
+        list[str] | None, typer.Option(help="Whom to rent from, repeatable (default: runpod).")
+    ] = None,
+    via: Annotated[
+        str, typer.Option(help="skypilot: through it, from any cloud it has access to.")
+    ] = "",
+    allow_key: Annotated[
+        bool,
+        typer.Option(
+            "--allow-account-key-on-pod",
+            help="RunPod through SkyPilot puts the account's key on the pod.",
+        ),
+    ] = False,
     region: Annotated[
         list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")
     ] = None,
@@ -84,10 +97,12 @@ def command(
     from trmcloud.app.plans import is_plan_id
     from trmcloud.app.world import World
     from trmcloud.cli import launch_steps, run_view
+    from trmcloud.cli.launch_whom import rent_from
     from trmcloud.cli.plan_making import make_spec, parse_money
     from trmcloud.core.plan import Plan
     from trmcloud.core.run_state import Outcome
     from trmcloud.wiring import build_world
+    from trmcloud.wiring_skypilot import enabled_by_skypilot
 
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
@@ -103,12 +118,16 @@ def command(
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
             processes=processes, initial_from=initial_from, strict_gate=strict_guide,
             volume=volume, regions=region, community=community,
+            providers=rent_from(
+                hardware, provider or [], via, key_allowed=allow_key, enabled=enabled_by_skypilot
+            ),
         )  # fmt: skip
         plan, data_dir = launch_steps.new_plan(world, spec, dry_run=dry_run)
     if dry_run:
         run_view.show_plan(world, plan, as_json=as_json)
         return
     use_case.check_launchable(world, plan)
+    use_case.check_account_key(plan, allowed=allow_key)
     use_case.check_disk(world.home, plan)
     use_case.check_loss(plan, detached=detach, accepted=accept_loss)
     use_case.check_exposure(world, plan, parse_money("--accept-exposure", accept_exposure))
@@ -133,6 +152,7 @@ def _refuse_changes(context: typer.Context, plan_id: str) -> None:
     """A plan is carried out as it is: options that would make another one are not ignored."""
     kept = (
         "hardware", "data", "dry_run", "detach", "yes", "as_json", "accept_loss", "accept_exposure",
+        "allow_key",
     )  # fmt: skip
     names = {"initial_from": "--from", "setting": "--set", "strict_guide": "--strict-guide"}
     for name in context.params:

@@ -12,6 +12,7 @@ from trmcloud.app.data import need_training_extra, prepare, resolve_source
 from trmcloud.app.launch import check_launchable
 from trmcloud.app.plans import load
 from trmcloud.app.world import World, find_run
+from trmcloud.cli.launch_whom import RUNPOD
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plan import Plan
@@ -27,9 +28,6 @@ def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
     """
     from trmcloud.cli.plan_making import plan_for as make
 
-    if spec.hardware != LOCAL and not spec.providers:
-        # A launch chooses among those it can rent from; a plan shows everybody.
-        spec = replace(spec, providers=tuple(name for name in world.computes if name != LOCAL))
     first = make(spec, save=False, home=world.home)
     if not dry_run:
         check_launchable(world, first)
@@ -53,7 +51,7 @@ def next_best(world: World, plan: Plan) -> str:
     from trmcloud.cli.plan_making import plan_for as make
 
     refused = {candidate.sku for candidate in plan.candidates}
-    providers = tuple(name for name in world.computes if name != LOCAL)
+    providers = plan.spec.providers or (RUNPOD,)
     anything = replace(plan.spec, hardware="", gpus=0, providers=providers)
     wide = make(anything, save=False, home=world.home)
     for offer in wide.candidates:

@@ -8,6 +8,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.hardware import LocalMachine
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.plan import Plan
+from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.recipe import PHASES, SINGLE_PHASE, Recipe, parse_setting
 from trmcloud.core.spec import GUIDE_HOUR_VALUE, RunSpec
 
@@ -125,6 +126,13 @@ def plan_for(
     where = home_dir(os.environ) if home is None else home
     recipe = load_recipe(spec.recipe)
     offers = [] if spec.hardware == "local" else load_offers(at, where)
+    if RUNPOD_BY_SKYPILOT in spec.providers:
+        # SkyPilot rents RunPod's own hosts there, never private ones.
+        offers = offers + [
+            offer._replace(provider=RUNPOD_BY_SKYPILOT)
+            for offer in offers
+            if offer.provider == "runpod" and not offer.is_community
+        ]
     plan = make_plan(
         spec,
         recipe,

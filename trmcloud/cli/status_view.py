@@ -14,6 +14,7 @@ from trmcloud.cli.run_stages import waiting_words
 from trmcloud.cli.text import bpb, duration, losses, table
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.pod_contract import strip_control
+from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import RunState
 
@@ -41,6 +42,8 @@ def show_one(world: World, run: RunState) -> None:
     ]
     if run.message:
         rows.insert(2, ("why", strip_control(run.message)))
+    if any(generation.provider in BY_SKYPILOT for generation in run.generations):
+        rows.append(("bill", "an estimate: catalogue prices and time, none of a provider's own"))
     if awaiting_bill(run):
         rows.append(("bill", "not final yet: what is spent is the most that it can be"))
     guards = guards_of(world, run)
@@ -51,6 +54,8 @@ def show_one(world: World, run: RunState) -> None:
             ("training", f"{beat.phase} step {beat.step:,} of {beat.steps:,} · {beat.state}")
         )
         rows.append(("losses", f"ℓ {losses(beat.step_losses)} · bpb {bpb(beat.val_bpb)}"))
+    if run.live and run.generation is not None and run.generation.provider in BY_SKYPILOT:
+        rows.append(("host key", "the pod's is pinned; the first hop's, SkyPilot's own, is not"))
     if run.live and run.generation is not None:
         rows.append(("lands in", duration(run.generation.soft_stop_at - now)))
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))

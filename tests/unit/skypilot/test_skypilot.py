@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import Usd
+from trmcloud.core.observation import Bill
 from trmcloud.core.pod_contract import Lease, PodName
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
-from trmcloud.ports import PodKeys, PodRequest
+from trmcloud.ports import OwnLimit, PodKeys, PodRequest
 
 STANDIN = Path(__file__).resolve().parents[2] / "standins" / "sky.py"
 NOW = 1_795_264_000.0
@@ -38,16 +40,25 @@ class Rig:
         program = folder / "sky"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STANDIN} {self.state} "$@"\n')
         program.chmod(0o755)
-        self.sky = Sky(str(program), {"PATH": "/usr/bin:/bin"})
+        self.sky = Sky(str(program), {"PATH": "/usr/bin:/bin", "HOME": str(folder)})
         self.folder = folder
+        self.now = NOW
 
     def compute(self, provider: str = "aws") -> SkyPilotCompute:
         return SkyPilotCompute(
-            provider, self.sky, lambda name: KEYS, b"payload", self.folder, now=lambda: NOW
+            provider,
+            self.sky,
+            lambda name: KEYS,
+            b"payload",
+            self.folder / provider,
+            now=lambda: self.now,
         )
 
     def set(self, **values: Any) -> None:
         self.state.write_text(json.dumps({**self.told(), **values}))
+
+    def later(self, seconds: float) -> None:
+        self.now = NOW + seconds
 
     def told(self) -> dict[str, Any]:
         return json.loads(self.state.read_text()) if self.state.exists() else {}
@@ -80,6 +91,7 @@ def test_a_launch_carries_rate_limit_and_agent_and_is_not_waited_for(rig: Rig) -
         "infra": "aws/us-east-1",
         "accelerators": {"H100": 8},
         "max_hourly_cost": 55.04,
+        "labels": {"trmcloud-pod": NAME},
         "disk_size": 120,
         "autostop": {"idle_minutes": 63, "down": True, "wait_for": "none"},
     }
@@ -137,23 +149,55 @@ def test_an_end_calls_off_a_launch_that_goes_on_for_ever(rig: Rig) -> None:
     assert not any("purge" in word for asked in rig.told()["asked"] for word in asked)
 
 
-def test_a_limit_that_never_armed_is_told_and_can_be_set(rig: Rig) -> None:
+def test_a_limit_that_never_armed_is_set_again_and_told_as_absent_until_then(rig: Rig) -> None:
     compute = rig.compute()
     compute.create(request())
     rig.row(status="UP", autostop=-1, to_down=False)
+    rig.set(fail={"autostop": "sky.exceptions.ClusterNotUpError: not yet"})
     compute.list_pods()
-    limit = rig.compute().limit(NAME)
-    assert limit is None, "nothing was listed by this one"
+    (limit,) = compute.own_limits(NAME)
+    assert (limit.layer, limit.armed) == ("autostop", False)
+    rig.set(fail={})
+    assert [one.armed for one in told_by(rig)] == [False], "what was listed before it was mended"
+    assert [one.armed for one in told_by(rig)] == [True]
+    assert rig.told()["clusters"][NAME]["autostop"] == 63
+
+
+def told_by(rig: Rig) -> Sequence[OwnLimit]:
+    """What a command that comes anew says."""
     fresh = rig.compute()
     fresh.list_pods()
-    limit = fresh.limit(NAME)
-    assert limit is not None
-    assert not limit.armed
-    fresh.arm(NAME, NOW + 3600)
-    fresh.list_pods()
-    limit = fresh.limit(NAME)
-    assert limit is not None
-    assert (limit.armed, limit.minutes) == (True, 63)
+    return fresh.own_limits(NAME)
+
+
+def test_a_cluster_costs_no_less_than_its_rate_and_time_and_what_is_reported(rig: Rig) -> None:
+    compute = rig.compute()
+    compute.create(request())
+    rig.row(status="UP", launched_at=int(NOW))
+    rig.later(1800.0)
+    assert rig.compute().bill(NAME) == Bill(NAME, Usd("27.52"), final=False), "a new controller"
+    rig.set(costs=[{"name": NAME, "total_cost": 30.5}, {"name": NAME, "total_cost": None}])
+    assert rig.compute().bill(NAME) == Bill(NAME, Usd("30.5"), final=False)
+    compute = rig.compute()
+    compute.terminate(NAME)
+    compute.list_pods()
+    rig.later(1900.0)
+    assert compute.bill(NAME) == Bill(NAME, Usd("30.5"), final=True)
+    assert rig.compute().bill("trmc-0a1b2c3d-r9-g1-1795267600") is None
+
+
+def test_the_pods_own_server_is_reached_through_the_first_hop_alone(rig: Rig) -> None:
+    compute = rig.compute()
+    compute.create(request())
+    assert compute.address_of(NAME) is None
+    way = rig.folder / ".sky" / "generated" / "ssh" / NAME
+    way.parent.mkdir(parents=True)
+    way.write_text(f"Host {NAME}\n")
+    assert compute.address_of(NAME) == ("127.0.0.1", 10022)
+    words = compute.way_to(NAME).split()
+    assert words[:3] == ["ssh", "-F", str(way)]
+    assert words[-3:] == ["-W", "%h:%p", NAME]
+    assert "ForwardAgent=no" in words
 
 
 def test_a_launch_that_fails_is_told_apart(rig: Rig) -> None:

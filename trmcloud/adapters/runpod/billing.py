@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.sightings import Sighting, Sightings
 from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
+from trmcloud.adapters.sightings import Sighting, Sightings
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill
 

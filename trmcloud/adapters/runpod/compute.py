@@ -18,8 +18,8 @@ from trmcloud.adapters.runpod.graphql import Account, RunPodGraphql
 from trmcloud.adapters.runpod.http import compact
 from trmcloud.adapters.runpod.offers import RUNPOD_IDS
 from trmcloud.adapters.runpod.settings import IMAGE
-from trmcloud.adapters.runpod.sightings import Sightings
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
+from trmcloud.adapters.sightings import Sightings
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import NotSupported, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd

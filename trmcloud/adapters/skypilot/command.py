@@ -49,6 +49,10 @@ class Sky:
         self._program = program
         self._environ = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **environ}
 
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return self._environ
+
     def version(self) -> str:
         """
         Raises:
@@ -114,24 +118,32 @@ class Sky:
         Raises:
             AuthError: SkyPilot has no access to it; its own advice is shown.
         """
-        enabled = self.read("check", cloud)
-        names = {
-            str(name).lower()
-            for clouds in (enabled.values() if isinstance(enabled, dict) else ())
-            for name in clouds
-        }
-        if cloud.lower() not in names:
+        if cloud.lower() not in _names(self.read("check", cloud)):
             advice = _advice(self._try("check", cloud))
             raise AuthError(
                 f"{cloud} is not enabled in SkyPilot: {advice or 'no access'}",
                 next_step=f"sky check {cloud}",
             )
 
+    def enabled(self) -> frozenset[str]:
+        """Clouds that SkyPilot has access to, in its own words.
+
+        Raises:
+            ProviderError: it cannot be asked.
+        """
+        return _names(self.read("check"))
+
     def _try(self, *words: str) -> str:
         try:
             return self.run(*words)
         except ProviderError as error:
             return error.what
+
+
+def _names(told: Any) -> frozenset[str]:
+    """Of what ``sky check`` tells: workspace → cloud → what it is good for."""
+    clouds = told.values() if isinstance(told, dict) else ()
+    return frozenset(str(name).lower() for names in clouds for name in names)
 
 
 def _advice(said: str) -> str:

@@ -6,27 +6,28 @@ is not plainly running or being made is "unknown", which counts as spending.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from trmcloud.adapters.sightings import Sightings
+from trmcloud.adapters.skypilot.aws import ShutdownLimit
+from trmcloud.adapters.skypilot.billing import Biller
+from trmcloud.adapters.skypilot.clusters import Clusters, Row
 from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.task import CLOUDS, limit_minutes, make_task
+from trmcloud.adapters.skypilot.task import CLOUDS, NO_AUTODOWN, limit_minutes, make_task
+from trmcloud.adapters.skypilot.way import config_of, proxy_command
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError, ProviderRefused
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import PodSeen
-from trmcloud.core.pod_contract import POD_PREFIX, parse_pod_name
-from trmcloud.ports import PodKeys, PodRequest
+from trmcloud.core.observation import Bill, PodSeen
+from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
+from trmcloud.ports import OwnLimit, PodKeys, PodRequest
 
-LIST_FRESH_S = 20.0
-"""A list takes SkyPilot seconds of a processor: one serves all who ask within this time."""
-_QUIET = ("--no-show-managed-jobs", "--no-show-services", "--no-show-pools")
 _SUBMITTED = re.compile(r"Submitted sky\.launch request: ([0-9a-f-]{8,36})")
 _ID = re.compile(r"[0-9a-f-]{8,36}")
 _ACTIVE = ("PENDING", "RUNNING")
@@ -37,17 +38,14 @@ _STATUS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A cluster's own limit, as its row tells: ``armed`` once it would end the cluster."""
-
-    armed: bool
-    minutes: int
+ARM_AGAIN_S = 120.0
+"""So long after a limit was set it may still not be shown by a list."""
 
 
 class SkyPilotCompute:
     """``keys`` gives a pod's SSH keys by its name; ``payload`` is the agent's archive, kept below
-    ``folder`` for SkyPilot to send; ``now`` is epoch seconds."""
+    ``folder`` for SkyPilot to send, beside what was seen of each cluster; ``clusters`` may be
+    shared with other providers; ``shutdown`` is AWS's own limit; ``now`` is epoch seconds."""
 
     def __init__(
         self,
@@ -57,15 +55,19 @@ class SkyPilotCompute:
         payload: bytes,
         folder: Path,
         *,
+        clusters: Clusters | None = None,
+        shutdown: ShutdownLimit | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._provider, self._sky, self._keys = provider, sky, keys
         self._payload, self._folder, self._now = payload, folder, now
+        self._clusters = clusters if clusters is not None else Clusters(sky, now=now)
+        self._shutdown = shutdown
+        self._seen = Sightings(folder)
+        self._biller = Biller(sky, self._seen, now)
         self._lock = threading.RLock()
-        self._rows: list[Mapping[str, Any]] = []
-        self._listed_at: float | None = None
-        self._is_cached = False
-        self._rates: dict[str, Usd] = {}
+        self._noted_at: float | None = None
+        self._armed_at: dict[str, float] = {}
 
     def require_account(self, rate: Usd) -> None:
         """See ``ports.Account``.
@@ -94,8 +96,9 @@ class SkyPilotCompute:
                 self._provider, request, self._keys(request.name), str(self._archive()), self._now()
             )
             request.require_timely(self._now())
-            self._listed_at = None
-            self._rates[request.name] = request.rate
+            self._clusters.forget()
+            # Before it is sent: whoever comes after a crash must know what it costs.
+            self._note(request.name, self._now(), rate=request.rate)
             self._submit(request.name, text)
             return request.name
 
@@ -114,21 +117,35 @@ class SkyPilotCompute:
                 f"{pod_id!r:.80} is not a pod of ours", next_step="sky down it, if it is yours"
             )
         with self._lock:
-            self._listed_at = None
+            self._clusters.forget()
             active = self._requests(pod_id, active=True)
             for request_id in active:
                 self._sky.run("api", "cancel", "-y", request_id)
             said = self._sky.run("down", "-y", pod_id)
             return bool(active) or "not found" not in said
 
-    def limit(self, pod_name: str) -> Limit | None:
-        """The cluster's own limit by its newest row; None where there is no such row."""
-        for row in self._rows:
-            if row.get("name") == pod_name:
-                minutes = row.get("autostop")
-                whole = minutes if isinstance(minutes, int) else -1
-                return Limit(whole >= 0 and row.get("to_down") is True, whole)
-        return None
+    def bill(self, pod_id: str) -> Bill | None:
+        """An estimate, by SkyPilot's own prices and ours: see ``billing``."""
+        with self._lock:
+            self._pods()
+            return self._biller.bill(pod_id)
+
+    # -- beyond Compute --------------------------------------------------------------------------
+
+    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+        """What of SkyPilot's and the cloud's own would end the cluster, by its newest row."""
+        row = next((row for row in self._clusters.known() if row.get("name") == pod_name), None)
+        if row is None or not self._is_mine(row):
+            return ()
+        limits = []
+        if self._provider not in NO_AUTODOWN:
+            minutes = row.get("autostop")
+            text = f"SkyPilot's autodown, {minutes} min from when it was set, whatever runs"
+            armed = _is_armed(row)
+            limits.append(OwnLimit("autostop", armed, text if armed else "it is not set there"))
+        if self._shutdown is not None:
+            limits.append(self._shutdown.limit(pod_name))
+        return limits
 
     def arm(self, pod_name: str, hard_stop_at: float) -> None:
         """Set the limit anew, just behind the hard stop: it counts from when it is set, and of
@@ -140,8 +157,19 @@ class SkyPilotCompute:
         minutes = str(limit_minutes(hard_stop_at, self._now()))
         limit = ("-i", minutes, "--down", "--wait-for", "none")
         self._sky.run("autostop", "-y", pod_name, *limit)
-        with self._lock:
-            self._listed_at = None
+        self._clusters.forget()
+
+    def address_of(self, pod_name: str) -> tuple[str, int] | None:
+        """Where the cluster's own machine reaches the pod's SSH server; None until there is a way
+        to that machine."""
+        with contextlib.suppress(ProviderError):
+            self._pods()
+        there = config_of(self._sky.environ, pod_name).is_file()
+        return ("127.0.0.1", INNER_SSH_PORT) if there else None
+
+    def way_to(self, pod_name: str) -> str:
+        """ssh's ProxyCommand to that machine."""
+        return proxy_command(config_of(self._sky.environ, pod_name), pod_name)
 
     # -- how -------------------------------------------------------------------------------------
 
@@ -188,42 +216,70 @@ class SkyPilotCompute:
 
     def _pods(self, *, fresh: bool = False) -> list[PodSeen]:
         with self._lock:
-            age_s = self._now() - self._listed_at if self._listed_at is not None else -1.0
-            if fresh or not 0 <= age_s < LIST_FRESH_S:
-                self._rows, self._is_cached = self._read_rows()
-                self._listed_at = self._now()
-            mine = [row for row in self._rows if self._is_mine(row)]
-            return [self._seen(row) for row in mine]
+            rows = [row for row in self._clusters.rows(fresh=fresh) if self._is_mine(row)]
+            if self._noted_at != self._clusters.listed_at:
+                self._noted_at = self._clusters.listed_at
+                self._look_at(rows)
+            return [self._pod_seen(row) for row in rows]
 
-    def _read_rows(self) -> tuple[list[Mapping[str, Any]], bool]:
-        """Fresh rows; where one of them cannot be refreshed (a RunPod pod that has exited makes
-        SkyPilot fail), what it last knew, of which nothing is believed but that it is there."""
-        words = ("status", *_QUIET, f"{POD_PREFIX}-*")
-        try:
-            return _checked(self._sky.read(*words, "-r")), False
-        except ProviderRefused:
-            raise
-        except ProviderError as error:
-            if "KeyError" not in error.what:
-                raise
-        return _checked(self._sky.read(*words)), True
+    def _look_at(self, rows: Sequence[Row]) -> None:
+        """Put a new list on record, and mend what it lacks."""
+        at = self._now()
+        for row in rows:
+            self._note(str(row["name"]), at, row)
+        self._seen.missed((str(row["name"]) for row in rows), at)
+        for row in rows:
+            if row.get("status") == "UP" and not self._clusters.are_cached:
+                self._see_to_limits(row, at)
 
-    def _is_mine(self, row: Mapping[str, Any]) -> bool:
-        if parse_pod_name(str(row.get("name"))) is None:
-            return False
+    def _see_to_limits(self, row: Row, at: float) -> None:
+        name = str(row["name"])
+        if self._shutdown is not None:
+            self._shutdown.see_to(name, str(row.get("region") or ""), at)
+        known_at = self._armed_at.get(name)
+        if self._provider in NO_AUTODOWN or _is_armed(row):
+            return
+        if known_at is not None and 0 <= at - known_at < ARM_AGAIN_S:
+            return
+        self._armed_at[name] = at
+        parsed = parse_pod_name(name)
+        assert parsed is not None
+        # It is asked again in a while; until then the layer is told as absent.
+        with contextlib.suppress(ProviderError):
+            self.arm(name, parsed.hard_stop_at)
+
+    def _note(self, name: str, at: float, row: Row | None = None, rate: Usd | None = None) -> None:
+        made = row.get("launched_at") if row is not None else at
+        is_up = row is not None and row.get("status") == "UP"
+        self._seen.alive(
+            name,
+            name,
+            rate=rate,
+            disk_gb=0,
+            made_at=float(made) if isinstance(made, int | float) else None,
+            started_at=at if is_up else None,
+            at=at,
+        )
+
+    def _is_mine(self, row: Row) -> bool:
         cloud = row.get("cloud")
-        return cloud is None or str(cloud).lower() == CLOUDS[self._provider]
+        if cloud is None:
+            # It is being launched, and may yet become anybody's; who asked for it knows.
+            return self._seen.get(str(row["name"])) is not None
+        return str(cloud).lower() == CLOUDS[self._provider]
 
-    def _seen(self, row: Mapping[str, Any]) -> PodSeen:
+    def _pod_seen(self, row: Row) -> PodSeen:
         name, status = str(row["name"]), row.get("status")
         word = _STATUS.get(str(status), "unknown")
         if status == "INIT" and row.get("init_kind") == "launching":
             word = "creating"
-        if self._is_cached:
+        if self._clusters.are_cached:
             word = "unknown"
         made = row.get("launched_at")
         made_at = float(made) if isinstance(made, int | float) else None
-        return PodSeen(name, name, word, self._rates.get(name, ZERO), made_at=made_at)
+        sighting = self._seen.get(name)
+        rate = sighting.rate if sighting is not None else ZERO
+        return PodSeen(name, name, word, rate, made_at=made_at)
 
     def _archive(self) -> Path:
         """SkyPilot reads it when the machine is up, long after the launch was submitted."""
@@ -236,7 +292,7 @@ class SkyPilotCompute:
         return path
 
 
-def _checked(rows: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ProviderError("sky status printed no list of clusters")
-    return rows
+def _is_armed(row: Row) -> bool:
+    """Whether the row's limit would end the cluster, and not only stop it."""
+    minutes = row.get("autostop")
+    return isinstance(minutes, int) and minutes >= 0 and row.get("to_down") is True

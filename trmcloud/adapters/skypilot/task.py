@@ -28,7 +28,7 @@ CLOUDS: Mapping[str, str] = {
     "verda": "verda",
 }
 """Our providers in SkyPilot's words."""
-_NO_AUTODOWN = frozenset({"verda"})
+NO_AUTODOWN = frozenset({"verda"})
 #: One name is several chips: elsewhere H100 and A100-80GB are the SXM boards.
 _RUNPOD_NAMES: Mapping[str, str] = {
     "A100-80GB-SXM": "A100-80GB-SXM",
@@ -50,6 +50,8 @@ _DISK_GB = 70
 """System image and environment, beside what a run asks for."""
 LIMIT_SLACK_MINUTES = 3
 """How far behind the hard stop the cluster's own limit lies."""
+POD_LABEL = "trmcloud-pod"
+"""The tag of an AWS instance that holds our name: SkyPilot shortens its own."""
 BOOT_ARCHIVE = "~/.trmcloud/boot.tar.gz"
 
 _WORDS = (
@@ -98,6 +100,14 @@ def accelerator(provider: str, sku: str) -> str:
     return name
 
 
+def _place(provider: str, region: str) -> str:
+    """A region in SkyPilot's words: RunPod's data centres are zones of countries."""
+    parts = region.split("-")
+    if provider != RUNPOD_BY_SKYPILOT or len(parts) < 3:
+        return region
+    return f"{parts[0] if parts[0] in ('US', 'CA') else parts[1]}/{region}"
+
+
 def limit_minutes(hard_stop_at: float, now: float) -> int:
     """Minutes from ``now`` to just behind the hard stop: the cluster's own limit."""
     return max(1, math.ceil((hard_stop_at - now) / 60.0) + LIMIT_SLACK_MINUTES)
@@ -119,14 +129,16 @@ def make_task(
     if infra is None:
         raise NotSupported(f"SkyPilot does not rent from {provider}")
     if request.region not in ("", "any"):
-        infra = f"{infra}/{request.region}"
+        infra = f"{infra}/{_place(provider, request.region)}"
     resources: dict[str, Any] = {
         "infra": infra,
         "accelerators": {accelerator(provider, request.sku): request.gpus},
         "max_hourly_cost": float(request.rate),
         "disk_size": _DISK_GB + request.disk_gb,
     }
-    if provider not in _NO_AUTODOWN:
+    if provider == "aws":
+        resources["labels"] = {POD_LABEL: request.name}
+    if provider not in NO_AUTODOWN:
         resources["autostop"] = {
             "idle_minutes": limit_minutes(request.lease.hard_stop_at, now),
             "down": True,
@@ -146,7 +158,7 @@ def make_task(
 
 
 def _words(provider: str, request: PodRequest, keys: PodKeys) -> dict[str, str]:
-    ways = [] if provider in _NO_AUTODOWN else ["skypilot"]
+    ways = [] if provider in NO_AUTODOWN else ["skypilot"]
     if provider == "aws":
         # At once, once the instance is set to be terminated by it; else it stops the rent at least.
         ways.append("shutdown")

@@ -56,12 +56,16 @@ class SshConnection:
         alias: str,
         control_dir: Path,
         user: str = "root",
+        proxy: str = "",
     ) -> None:
+        """``proxy`` is ssh's ProxyCommand, where the address is one of another machine's; empty
+        leaves it to the user's configuration."""
         host, port = address
         if not _HOST.fullmatch(host) or not 0 < port < 65536:
             raise LinkError(f"{host!r:.80}:{port} is no address that can be")
         self.where = f"{alias} at {host}:{port}"
         self._host, self._port, self._user = host, port, user
+        self._proxy = proxy
         self._identity, self._known_hosts, self._alias = identity, known_hosts, alias
         named = hashlib.sha256(f"{known_hosts}\n{user}@{host}:{port}".encode()).hexdigest()
         self._socket = control_dir / named[:12]
@@ -269,6 +273,8 @@ class SshConnection:
         }
         if not master:
             options["ControlMaster"] = "no"
+        if self._proxy:
+            options["ProxyCommand"] = self._proxy
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         return ["ssh", *words, "-i", _escaped(self._identity), "-p", str(self._port), *rest]
 

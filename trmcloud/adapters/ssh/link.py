@@ -61,7 +61,8 @@ class _Asked:
 
 class SshPodLink:
     """``address_of`` gives a pod's (host, port), None while there is none. ``root`` is the folder
-    on the pod that stands for a trmcloud home. ``now`` is epoch seconds."""
+    on the pod that stands for a trmcloud home. ``now`` is epoch seconds. ``way_to`` gives ssh's
+    ProxyCommand where a pod's address is none of this machine's."""
 
     def __init__(
         self,
@@ -72,11 +73,12 @@ class SshPodLink:
         now: Callable[[], float],
         user: str = "root",
         keys: KeyStore | None = None,
+        way_to: Callable[[str], str] = lambda pod_name: "",
     ) -> None:
         if not _SAFE_PATH.fullmatch(root):
             raise LinkError(f"{root!r:.80} cannot be a pod's folder")
         self._home, self._address_of, self._root = home, address_of, root
-        self._now, self._user = now, user
+        self._now, self._user, self._way_to = now, user, way_to
         self._keys = keys or KeyStore(home)
         self._connections: dict[str, tuple[tuple[str, int], SshConnection]] = {}
         self._mirrors: dict[str, Mirror] = {}
@@ -291,6 +293,7 @@ class SshPodLink:
                 alias=pod_name,
                 control_dir=control_dir(self._home),
                 user=self._user,
+                proxy=self._way_to(pod_name),
             )
             self._connections[pod_name] = (address, made)
             return made

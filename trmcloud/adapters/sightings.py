@@ -1,9 +1,9 @@
-"""What was seen of each pod of ours: its rate and times, for when RunPod shows it no more.
+"""What was seen of each pod of ours: its rate and times, for when its provider shows it no more.
 
-RunPod forgets a pod at once when it ends, and bills it by the hour some time later. A controller
-that comes after a crash must still know when the pod was made, when it was last alive, when it was
-first missed, and since when its billing records have stood still. Losing a note loses no money: the
-bill then takes longer to become final.
+RunPod forgets a pod at once when it ends, and bills it by the hour some time later; SkyPilot tells
+no rate at all. A controller that comes after a crash must still know when the pod was made, when it
+was last alive, when it was first missed, and since when its billing records have stood still.
+Losing a note loses no money: the bill then takes longer to become final.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _WRITE_EVERY_S = 30.0
 
 @dataclass(frozen=True)
 class Sighting:
-    """Epoch seconds by this machine's clock, ``made_at`` and ``started_at`` by RunPod's; the rate
-    is per hour."""
+    """Epoch seconds by this machine's clock, ``made_at`` and ``started_at`` by its provider's; the
+    rate is per hour."""
 
     pod_id: str
     name: str

@@ -1,0 +1,78 @@
+"""What a cluster has cost, as far as anyone here can know: an estimate.
+
+SkyPilot reports its own catalogue's price × the time for which it believes the cluster was up. That
+lacks provisioning, disks and traffic, and is nothing where its catalogue lacks the price; so the
+bill is no less than the planned rate × the time from the launch until the cluster was missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trmcloud.adapters.sightings import Sighting, Sightings
+from trmcloud.adapters.skypilot.command import Sky
+from trmcloud.core.errors import ProviderError
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.observation import Bill
+
+ASK_EVERY_S = 30.0
+FINAL_AFTER_S = 20.0
+"""A list that omits a cluster for a moment must not make its bill final."""
+_DAYS = 30
+_MOST_USD = 1e7
+
+
+class Biller:
+    """Bills of clusters that ``seen`` knows. Reports are kept for ``ASK_EVERY_S``."""
+
+    def __init__(self, sky: Sky, seen: Sightings, now: Callable[[], float]) -> None:
+        self._sky, self._seen, self._now = sky, seen, now
+        self._asked_at: float | None = None
+        self._reported: dict[str, Usd] = {}
+
+    def bill(self, name: str) -> Bill | None:
+        """None where nothing is known of the cluster. Final once it has been missed for a while:
+        nobody will say more.
+
+        Raises:
+            ProviderError: SkyPilot cannot be asked.
+        """
+        sighting = self._seen.get(name)
+        reported = self._report().get(name)
+        if sighting is None:
+            return Bill(name, reported, final=False) if reported is not None else None
+        now = self._now()
+        gone_at = sighting.gone_at
+        final = gone_at is not None and now - gone_at >= FINAL_AFTER_S
+        return Bill(name, max(reported or ZERO, _least(sighting, now)), final=final)
+
+    def _report(self) -> dict[str, Usd]:
+        now = self._now()
+        if self._asked_at is None or not 0 <= now - self._asked_at < ASK_EVERY_S:
+            rows = self._sky.read("cost-report", "--days", str(_DAYS))
+            if not isinstance(rows, list):
+                raise ProviderError("sky cost-report printed no list")
+            found: dict[str, Usd] = {}
+            for row in rows:
+                name, amount = _amount(row)
+                # A name that was used twice has cost both.
+                found[name] = found.get(name, ZERO) + amount
+            self._reported, self._asked_at = found, now
+        return self._reported
+
+
+def _least(sighting: Sighting, now: float) -> Usd:
+    if sighting.made_at is None:
+        return ZERO
+    until = sighting.gone_at if sighting.gone_at is not None else now
+    return cost(sighting.rate, max(0.0, until - sighting.made_at))
+
+
+def _amount(row: Any) -> tuple[str, Usd]:
+    if not isinstance(row, dict):
+        return "", ZERO
+    name, total = str(row.get("name")), row.get("total_cost")
+    if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total < _MOST_USD:
+        return name, ZERO
+    return name, Usd.from_micros(round(total * 1e6))

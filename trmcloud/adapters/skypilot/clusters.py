@@ -1,0 +1,80 @@
+"""SkyPilot's table of clusters, asked for once for all providers that are rented through it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trmcloud.adapters.skypilot.command import Sky
+from trmcloud.core.errors import ProviderError, ProviderRefused
+from trmcloud.core.pod_contract import POD_PREFIX, parse_pod_name
+
+LIST_FRESH_S = 20.0
+"""A list takes SkyPilot seconds of a processor: one serves all who ask within this time."""
+_QUIET = ("--no-show-managed-jobs", "--no-show-services", "--no-show-pools")
+
+Row = Mapping[str, Any]
+
+
+class Clusters:
+    """Rows of clusters that bear a name of ours. ``now`` is epoch seconds."""
+
+    def __init__(self, sky: Sky, *, now: Callable[[], float] = time.time) -> None:
+        self._sky, self._now = sky, now
+        self._lock = threading.RLock()
+        self._rows: Sequence[Row] = ()
+        self._failed: ProviderError | None = None
+        self._listed_at: float | None = None
+        self.are_cached = False
+        """The rows are what SkyPilot last knew: none can be believed to be as it says."""
+
+    def rows(self, *, fresh: bool = False) -> Sequence[Row]:
+        """
+        Raises:
+            ProviderError: SkyPilot cannot be asked.
+        """
+        with self._lock:
+            age_s = self._now() - self._listed_at if self._listed_at is not None else -1.0
+            if fresh or not 0 <= age_s < LIST_FRESH_S:
+                try:
+                    self._rows, self.are_cached = self._read()
+                    self._failed = None
+                except ProviderError as error:
+                    self._failed = error
+                self._listed_at = self._now()
+            if self._failed is not None:
+                raise self._failed
+            return self._rows
+
+    def known(self) -> Sequence[Row]:
+        """The rows as they were last read; asks nothing."""
+        return self._rows
+
+    def forget(self) -> None:
+        """The next who asks gets a fresh list."""
+        self._listed_at = None
+
+    @property
+    def listed_at(self) -> float | None:
+        return self._listed_at
+
+    def _read(self) -> tuple[Sequence[Row], bool]:
+        """Fresh rows; where one of them cannot be refreshed (a RunPod pod that has exited makes
+        SkyPilot fail), what it last knew, of which nothing is believed but that it is there."""
+        words = ("status", *_QUIET, f"{POD_PREFIX}-*")
+        try:
+            return _checked(self._sky.read(*words, "-r")), False
+        except ProviderRefused:
+            raise
+        except ProviderError as error:
+            if "KeyError" not in error.what:
+                raise
+        return _checked(self._sky.read(*words)), True
+
+
+def _checked(rows: Any) -> Sequence[Row]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ProviderError("sky status printed no list of clusters")
+    return [row for row in rows if parse_pod_name(str(row.get("name"))) is not None]

@@ -1,0 +1,39 @@
+"""The way to a cluster's own SSH server: through SkyPilot's connection to the machine.
+
+SkyPilot writes a configuration and a key for each cluster that it lists; it pins no host key. What
+lies behind that first hop is ours, and pinned.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+CONNECT_TIMEOUT_S = 10
+
+
+def config_of(environ: Mapping[str, str], cluster: str) -> Path:
+    """Where SkyPilot keeps a cluster's SSH configuration; there only while it has an address."""
+    return Path(environ.get("HOME") or Path.home()) / ".sky" / "generated" / "ssh" / cluster
+
+
+def proxy_command(config: Path, cluster: str) -> str:
+    """For ssh's ProxyCommand. Nothing of this machine is offered to whoever answers."""
+    options = {
+        "BatchMode": "yes",
+        "ConnectTimeout": str(CONNECT_TIMEOUT_S),
+        "ControlMaster": "no",
+        "ControlPath": "none",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "IdentityAgent": "none",
+        "LogLevel": "ERROR",
+        "PermitLocalCommand": "no",
+        "ServerAliveInterval": "5",
+        "ServerAliveCountMax": "3",
+    }
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    command = shlex.join(["ssh", "-F", str(config), *words])
+    # ssh expands % in the whole command; the two that it is to expand come last.
+    return f"{command.replace('%', '%%')} -W %h:%p {shlex.quote(cluster)}"
