@@ -1,4 +1,4 @@
-"""One suite for whoever gives machines: this one, RunPod on its stand-in, the simulated one."""
+"""One suite for whoever gives machines: this one, RunPod and SkyPilot on stand-ins, simulated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.test_runpod_compute import Clocked, build
+from tests.unit.skypilot.rig import Rig
 from trmcloud.adapters.local import LocalCompute
 from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.money import ZERO, Usd, cost
@@ -23,7 +24,7 @@ from trmcloud.sim.world import SimWorld
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = Usd("0.49")
-SKUS = {"local": "CPU", "runpod": "L4", "sim": "L4"}
+SKUS = {"local": "CPU", "runpod": "L4", "skypilot": "L4", "sim": "L4"}
 PROVIDERS = tuple(SKUS)
 
 
@@ -70,6 +71,9 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
         clocked: Clocked = request.getfixturevalue("runpod_and_clock")
         rig = build(clocked)
         yield Ground("runpod", rig.compute, rig.clock, rig.on)
+    elif request.param == "skypilot":
+        sky = Rig(tmp_path)
+        yield Ground("skypilot", sky.compute(), lambda: sky.now, sky.on)
     else:
         world = SimWorld(random.Random(7), ("runpod",))
         world.check = check = Invariants(world)
@@ -151,7 +155,7 @@ def test_pods_are_told_apart_by_their_names(ground: Ground) -> None:
 
 # The simulated provider takes a name twice, as RunPod itself does: a controller that relied on its
 # adapter to ask only once would show there.
-@pytest.mark.parametrize("ground", ["local", "runpod"], indirect=True)
+@pytest.mark.parametrize("ground", ["local", "runpod", "skypilot"], indirect=True)
 def test_a_name_is_given_to_one_pod_alone(ground: Ground) -> None:
     wanted = ground.request()
     made = ground.compute.create(wanted)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.skypilot.test_skypilot import KEYS, NOW, request
+from tests.unit.skypilot.rig import KEYS, NOW, request
 from trmcloud.adapters.skypilot.task import make_task
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
 

@@ -3,7 +3,8 @@
     python tests/standins/sky.py STATE.json status -o json
 
 It prints what 0.14.1 was seen to print. ``STATE.json`` also takes ``fail``: a word of a command →
-what it prints before it ends with 1.
+what it prints before it ends with 1; and ``at``, epoch seconds: a launch asked for before then
+is up.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def answer(state: dict[str, Any], words: list[str]) -> int:
             {"request_id": request_id, "name": "sky.launch", "status": "RUNNING", "on": name}
         )
         clusters[name] = {
-            "name": name, "status": "INIT", "init_kind": "launching", "launched_at": 1795264848,
+            "name": name, "status": "INIT", "init_kind": "launching",
+            "launched_at": int(state.get("at", 1795264000)),
             "autostop": limit["idle_minutes"], "to_down": limit["down"], "cloud": None,
         }  # fmt: skip
         print(f"YAML to run: {words[-1]}\nRunning on cluster: {name}")
@@ -65,6 +67,9 @@ def answer(state: dict[str, Any], words: list[str]) -> int:
             if row["request_id"] == words[-1]:
                 row["status"] = "CANCELLED"
     elif verb == "status":
+        for row in clusters.values():
+            if row["init_kind"] == "launching" and state.get("at", 0) > row["launched_at"]:
+                row |= {"status": "UP", "init_kind": None, "cloud": "AWS", "region": "us-east-1"}
         glob = next(word for word in words if word.startswith("trmc"))
         found = [row for name, row in clusters.items() if fnmatch.fnmatch(name, glob)]
         print(json.dumps(found))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from trmcloud.adapters.skypilot.command import Sky, find_sky
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
+from tests.unit.skypilot.rig import NAME, NOW, Rig, request
+from trmcloud.adapters.skypilot.command import find_sky
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
@@ -23,64 +20,13 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.core.observation import Bill
-from trmcloud.core.pod_contract import Lease, PodName
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
-from trmcloud.ports import OwnLimit, PodKeys, PodRequest
-
-STANDIN = Path(__file__).resolve().parents[2] / "standins" / "sky.py"
-NOW = 1_795_264_000.0
-NAME = str(PodName("0a1b2c3d", "r1", 1, int(NOW) + 3600))
-KEYS = PodKeys("PRIVATE", "ssh-ed25519 AAAA host", "ssh-ed25519 AAAA user")
-
-
-class Rig:
-    def __init__(self, folder: Path) -> None:
-        self.state = folder / "state.json"
-        self.set()
-        program = folder / "sky"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STANDIN} {self.state} "$@"\n')
-        program.chmod(0o755)
-        self.sky = Sky(str(program), {"PATH": "/usr/bin:/bin", "HOME": str(folder)})
-        self.folder = folder
-        self.now = NOW
-
-    def compute(self, provider: str = "aws") -> SkyPilotCompute:
-        return SkyPilotCompute(
-            provider,
-            self.sky,
-            lambda name: KEYS,
-            b"payload",
-            self.folder / provider,
-            now=lambda: self.now,
-        )
-
-    def set(self, **values: Any) -> None:
-        self.state.write_text(json.dumps({**self.told(), **values}))
-
-    def later(self, seconds: float) -> None:
-        self.now = NOW + seconds
-
-    def told(self) -> dict[str, Any]:
-        return json.loads(self.state.read_text()) if self.state.exists() else {}
-
-    def row(self, **values: Any) -> None:
-        clusters = self.told()["clusters"]
-        clusters[NAME].update(values)
-        self.set(clusters=clusters)
+from trmcloud.ports import OwnLimit
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
-
-
-def request(**values: Any) -> PodRequest:
-    lease = Lease(
-        run_id="r1", pod_name=NAME, epoch=1, granted_at=NOW, soft_stop_at=NOW + 3000,
-        hard_stop_at=NOW + 3600, landing_s=60.0, phases=(), fits_budget=True, min_useful_s=10.0,
-    )  # fmt: skip
-    made = PodRequest(NAME, "H100-SXM", 8, Usd("55.04"), lease, (), region="us-east-1")
-    return replace(made, **values)
 
 
 def test_a_launch_carries_rate_limit_and_agent_and_is_not_waited_for(rig: Rig) -> None:

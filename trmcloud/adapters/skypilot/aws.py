@@ -71,9 +71,7 @@ def _set(pod_name: str, region: str) -> str:
     )
     ids = [one["InstanceId"] for group in found["Reservations"] for one in group["Instances"]]
     for instance in ids:
-        ec2.modify_instance_attribute(
-            InstanceId=instance, InstanceInitiatedShutdownBehavior={"Value": "terminate"}
-        )
+        ec2.modify_instance_attribute(InstanceId=instance, Attribute=_ATTRIBUTE, Value="terminate")
     said = {one: _behaviour(ec2, one) for one in ids}
     other = [f"{one} says {text}" for one, text in said.items() if text != "terminate"]
     return ", ".join(other) if ids else f"no instance in {region} bears its name"
