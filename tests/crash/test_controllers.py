@@ -13,7 +13,8 @@ from tests.crash.user import CrashUser, stop_process
 from tests.e2e.user import SMALL, until
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import events as ev
-from trmcloud.core.run_state import Outcome, State
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import State
 from trmcloud.pod import processes
 
 TOOK_OVER = "another command has taken it over"

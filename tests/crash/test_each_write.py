@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.user import SHORT, CrashUser
 from trmcloud.core.money import ZERO
-from trmcloud.core.run_state import Outcome
+from trmcloud.core.outcome import Outcome
 
 NewUser = Callable[[str], CrashUser]
 AT_ONCE = 4

@@ -16,7 +16,8 @@ import pytest
 from tests.e2e.user import SMALL, User, until
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import Outcome, RunState
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import RunState
 from trmcloud.pod import processes
 
 BUDGET = Usd("0.02")

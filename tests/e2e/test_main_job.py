@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.e2e.user import SMALL, User, until
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import Outcome, State
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import State
 
 
 def test_a_budget_that_binds_lands_the_run_within_it(user: User) -> None:

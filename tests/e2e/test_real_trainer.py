@@ -16,7 +16,7 @@ from tests.e2e.test_crashes import checkpoints, kill, pids
 from tests.e2e.user import User, until
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import Outcome
+from trmcloud.core.outcome import Outcome
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,8 @@ from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User, until
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
-from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import RunState, State
 
 WHY_NOT = no_namespaces()
 pytestmark = [

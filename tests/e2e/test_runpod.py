@@ -11,7 +11,8 @@ from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser
 from tests.e2e.user import until
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO
-from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import RunState, State
 
 
 @pytest.mark.slow

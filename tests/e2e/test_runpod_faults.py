@@ -15,8 +15,9 @@ from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
 from tests.standins.sshd import Sshd, make_key, running
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.providers import TRAITS
-from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.core.run_state import RunState, State
 
 BOOT_S = TRAITS["runpod"].boot_deadline_s
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import Outcome, State
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import State
 
 SHORT = ("--steps", "60", "--budget", "0.30")
 

@@ -23,7 +23,7 @@ import pytest
 from tests.e2e.user import SMALL, User, until
 from trmcloud.cli.main import COMMANDS
 from trmcloud.core.money import ZERO
-from trmcloud.core.run_state import Outcome
+from trmcloud.core.outcome import Outcome
 
 LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "--budget", "1")
 

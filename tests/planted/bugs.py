@@ -27,6 +27,7 @@ CONTROL, RUN, LEASE, CLOCK = (
 )  # fmt: skip
 GOVERN, ACTIONS, ABSENCE = "core/governance.py", "core/actions.py", "core/absence.py"
 SUPERVISE, MIND, MANIFEST = "core/supervisor.py", "pod/mind.py", "core/manifest.py"
+GUARD, ANCHORS = "pod/guard_mind.py", "pod/anchors.py"
 DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launch.py", "sim/ledger_memory.py",
 )  # fmt: skip
@@ -247,7 +248,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the next phase is never entered", SUPERVISE, "if trainer.soft_left_s <= lease.min_useful_s:\n        return f", "if any(p.state == 'ended' for p in phases):\n        return f"),
     Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, \"\")\n            return", "return EndPod(Outcome.LANDED.value, \"\")\n            return"),
     Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
-    Bug("a killed agent's anchor is forgotten", MIND, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
+    Bug("a killed agent's anchor is forgotten", ANCHORS, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
     Bug("a killed agent's trainer is forgotten", MIND, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
     Bug("the trainer is not written down", MIND, "        self._body.write_trainer(self._trainer)\n", "", timing=True),
     Bug("a trainer whose start was not reported is not taken up", MIND, "            self._take_up(self._trainer)\n", "            pass\n", timing=True),
@@ -257,11 +258,11 @@ BUGS: tuple[Bug, ...] = (
     Bug("the phase's share does not bind", MIND, "left_s = min(left_s, share.allowed_s)", "pass"),
     Bug("kill is not carried out", MIND, "            self._body.log(f\"killing the trainer: {act.reason}\")\n            self._body.kill_trainer()", "            pass"),
     Bug("older orders win", MIND, "orders.epoch >= self._orders.epoch", "orders.epoch < self._orders.epoch", timing=True),
-    Bug("the guardian never ends at the hard stop", MIND, "if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:", "if False:"),
-    Bug("the guardian is ten minutes late", MIND, "HARD_STOP_GRACE_S = 1.0", "HARD_STOP_GRACE_S = 600.0"),
-    Bug("the guardian ends at once", MIND, "self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S", "self._anchor.seconds_left(now) < 1e9"),
-    Bug("a dead agent is not started again", MIND, "self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S", "pass", timing=True),
-    Bug("done is not the end", MIND, "done = result is not None or agent_done", "done = False", timing=True),
+    Bug("the guardian never ends at the hard stop", GUARD, "if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:", "if False:"),
+    Bug("the guardian is ten minutes late", GUARD, "HARD_STOP_GRACE_S = 1.0", "HARD_STOP_GRACE_S = 600.0"),
+    Bug("the guardian ends at once", GUARD, "self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S", "self._anchor.seconds_left(now) < 1e9"),
+    Bug("a dead agent is not started again", GUARD, "self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S", "pass", timing=True),
+    Bug("done is not the end", GUARD, "done = result is not None or agent_done", "done = False", timing=True),
     # -- manifests --------------------------------------------------------------------------
     Bug("the worst is the best", MANIFEST, "return min(scored, key=lambda m: (m.val_bpb, -m.created_at, -m.step), default=None)", "return max(scored, key=lambda m: (m.val_bpb or 0.0, m.created_at), default=None)"),
     Bug("the latest is the best", CHECKPOINTS, "best = mf.pick_best(manifests) or mf.pick_latest(manifests)", "best = mf.pick_latest(manifests)"),

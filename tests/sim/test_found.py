@@ -6,9 +6,10 @@ import random
 from dataclasses import replace
 
 from trmcloud.core.clock import Anchor, Instant
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Lease, PhaseLease, PhaseReport, PodName
-from trmcloud.core.run_state import Outcome
-from trmcloud.pod.mind import AnchorNote, GuardMind
+from trmcloud.pod.anchors import AnchorNote
+from trmcloud.pod.guard_mind import GuardMind
 from trmcloud.ports import PodRequest
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.invariants import Invariants

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from trmcloud.cli.main import COMMANDS
-from trmcloud.core.run_state import Outcome
+from trmcloud.core.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -25,9 +25,10 @@ from trmcloud.core.exposure import why_not_exposed
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.providers import BY_SKYPILOT, RUNPOD_BY_SKYPILOT, traits_of
-from trmcloud.core.run_state import Outcome, RunState
+from trmcloud.core.run_state import RunState
 from trmcloud.ports import Account
 
 _DISK_MARGIN_BYTES = 64 << 20

@@ -28,10 +28,11 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Plan
 from trmcloud.core.providers import traits_of
 from trmcloud.core.report import spent_so_far
-from trmcloud.core.run_state import Generation, Outcome, RunState, State
+from trmcloud.core.run_state import Generation, RunState, State
 
 FILE_BYTES = 16 << 20
 _LOOK_S = 0.5

@@ -28,7 +28,7 @@ def command(
     from trmcloud.cli.run_view import show_verdict
     from trmcloud.core.errors import NotFoundError
     from trmcloud.core.gate import judge
-    from trmcloud.core.run_state import Outcome
+    from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_world
 
     world = build_world()

@@ -99,8 +99,8 @@ def command(
     from trmcloud.cli import launch_steps, run_view
     from trmcloud.cli.launch_whom import rent_from
     from trmcloud.cli.plan_making import make_spec, parse_money
+    from trmcloud.core.outcome import Outcome
     from trmcloud.core.plan import Plan
-    from trmcloud.core.run_state import Outcome
     from trmcloud.wiring import build_world
     from trmcloud.wiring_skypilot import enabled_by_skypilot
 

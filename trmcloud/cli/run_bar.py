@@ -28,9 +28,10 @@ from trmcloud.cli.run_stages import (
 )
 from trmcloud.cli.text import bpb, columns, duration, losses
 from trmcloud.core.errors import HostKeyChanged
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Heartbeat, strip_control
 from trmcloud.core.report import spent_so_far
-from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.core.run_state import RunState, State
 
 BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 

@@ -19,11 +19,12 @@ from trmcloud.core.events import Closed
 from trmcloud.core.gate import verdict_from_json
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.providers import traits_of
 from trmcloud.core.report import spent_so_far
-from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.core.run_state import RunState, State
 
 _RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNHEARD)
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")

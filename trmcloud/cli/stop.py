@@ -20,7 +20,7 @@ def command(
     from trmcloud.app.launch import follow_or_drive, request_stop
     from trmcloud.cli.run_bar import RunBar
     from trmcloud.cli.run_view import OverButForItsBill, outcome_of, show_end
-    from trmcloud.core.run_state import Outcome
+    from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_world
 
     world = build_world()

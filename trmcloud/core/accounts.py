@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from trmcloud.core import events as ev
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import CLEAN, AgentReport
-from trmcloud.core.run_state import Generation, Outcome, RunState
+from trmcloud.core.run_state import Generation, RunState
 
 
 def phases_ended(

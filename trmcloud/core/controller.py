@@ -31,10 +31,11 @@ from trmcloud.core.bucket import RENEW_BEFORE_S
 from trmcloud.core.clock import Seen
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.observation import Observation
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import AgentReport, PodName, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_state import GRANT, STAGE, Generation, Outcome, RunState, State
+from trmcloud.core.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.safekeeping import is_held, is_pulled, pull_name, unsaved
 
 _RESTAGE_S = 30.0

@@ -18,13 +18,15 @@ Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud h
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
+
+from trmcloud.core.records import MAX_JSON_BYTES as MAX_JSON_BYTES
+from trmcloud.core.records import ContractError as ContractError
+from trmcloud.core.records import dump as dump
+from trmcloud.core.records import load, made
 
 CONTRACT_VERSION = 1
 
@@ -97,8 +99,6 @@ DATA_TRAIN_NAME = "train.bin"
 DATA_VALIDATION_NAME = "validation.bin"
 DATA_TOKENIZER_NAME = "tokenizer.json"
 
-MAX_JSON_BYTES = 1 << 20
-_HUGE = 1e300
 
 # -- how a trainer ends ---------------------------------------------------------------------
 OUTCOMES: Mapping[str, str] = {
@@ -120,13 +120,6 @@ CLEAN = frozenset({"finished", "landed_deadline", "landed_signal"})
 TRAINER_STATES = (
     "starting", "compiling", "training", "evaluating", "saving", "landing", "ended",
 )  # fmt: skip
-
-
-_Record = TypeVar("_Record")
-
-
-class ContractError(ValueError):
-    """Text from the other side that is not what the contract says."""
 
 
 @dataclass(frozen=True)
@@ -358,110 +351,58 @@ def parse_pod_name(text: str) -> PodName | None:
 
 
 # -- JSON -------------------------------------------------------------------------------------
-def dump(record: Any) -> str:
-    """A contract record as one line of JSON; NaN and infinity become null."""
-    return json.dumps(_finite(asdict(record)), sort_keys=True, allow_nan=False)
-
-
 def load_job(text: str | bytes) -> PhaseJob:
-    return _load(PhaseJob, text)
+    return load(PhaseJob, CONTRACT_VERSION, text)
 
 
 def load_heartbeat(text: str | bytes) -> Heartbeat:
     # A loss that was not finite is written as null: then none of them is known, and the rest of
     # the heartbeat, which says how it ended, still is.
-    made = _load(Heartbeat, text, step_losses=lambda rows: () if None in rows else tuple(rows))
-    if made.state not in TRAINER_STATES:
-        raise ContractError(f"unknown trainer state {made.state!r}")
-    if made.outcome is not None and made.outcome not in OUTCOMES:
-        raise ContractError(f"unknown outcome {made.outcome!r}")
-    return made
+    record = load(
+        Heartbeat,
+        CONTRACT_VERSION,
+        text,
+        step_losses=lambda rows: () if None in rows else tuple(rows),
+    )
+    if record.state not in TRAINER_STATES:
+        raise ContractError(f"unknown trainer state {record.state!r}")
+    if record.outcome is not None and record.outcome not in OUTCOMES:
+        raise ContractError(f"unknown outcome {record.outcome!r}")
+    return record
 
 
 def load_lease(text: str | bytes) -> Lease:
-    return _load(Lease, text, phases=lambda rows: tuple(_made(PhaseLease, r) for r in rows))
-
-
-def load_staged(text: str | bytes) -> Staged:
-    made = _load(Staged, text, data=lambda rows: tuple(rows) if isinstance(rows, list) else rows)
-    for path in (made.code, *made.data):
-        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-            raise ContractError(f"Staged: {path!r} is no plain absolute path")
-    return made
-
-
-def load_orders(text: str | bytes) -> Orders:
-    return _load(Orders, text)
-
-
-def load_report(text: str | bytes) -> AgentReport:
-    return _load(
-        AgentReport,
-        text,
-        phases=lambda rows: tuple(_made(PhaseReport, r) for r in rows),
-        kept=lambda rows: tuple(_made(Kept, r) for r in rows),
-        uploaded=lambda rows: tuple(_made(Kept, r) for r in rows),
+    return load(
+        Lease, CONTRACT_VERSION, text, phases=lambda rows: tuple(made(PhaseLease, r) for r in rows)
     )
 
 
-def _load(kind: type[_Record], text: str | bytes, **convert: Any) -> _Record:
-    if len(text) > MAX_JSON_BYTES:
-        raise ContractError(f"{kind.__name__}: larger than any real one")
-    try:
-        data = json.loads(text)
-        if data.get("version") != CONTRACT_VERSION:
-            raise ContractError(f"{kind.__name__}: version {data.get('version')!r}")
-        for key, function in convert.items():
-            if key in data:
-                data[key] = function(data[key])
-        return _made(kind, data)
-    except ContractError:
-        raise
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ContractError(f"{kind.__name__}: {error}") from None
+def load_staged(text: str | bytes) -> Staged:
+    record = load(
+        Staged,
+        CONTRACT_VERSION,
+        text,
+        data=lambda rows: tuple(rows) if isinstance(rows, list) else rows,
+    )
+    for path in (record.code, *record.data):
+        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise ContractError(f"Staged: {path!r} is no plain absolute path")
+    return record
 
 
-def _made(kind: type[_Record], data: Mapping[str, Any]) -> _Record:
-    """A record from its fields, each of the type that is declared; what is unknown is left out,
-    since a newer version may say more."""
-    declared = _declared(kind)  # type: ignore[arg-type]
-    values = {key: value for key, value in data.items() if key in declared}
-    for key, value in values.items():
-        if not _fits(value, declared[key]):
-            raise ContractError(f"{kind.__name__}: {key} is not what it should be")
-    return kind(**values)
+def load_orders(text: str | bytes) -> Orders:
+    return load(Orders, CONTRACT_VERSION, text)
 
 
-@lru_cache
-def _declared(kind: type[Any]) -> Mapping[str, Any]:
-    return get_type_hints(kind)
-
-
-def _fits(value: Any, declared: Any) -> bool:
-    """Whether a value read from JSON is of a declared type, and every number in it finite."""
-    inner = get_args(declared)
-    if get_origin(declared) is Mapping:
-        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
-    if get_origin(declared) is tuple:
-        return isinstance(value, (list, tuple)) and all(_fits(item, inner[0]) for item in value)
-    if inner:
-        return any(_fits(value, one) for one in inner)
-    if declared is Any:
-        return bool(_finite(value) == value)
-    if declared is float or declared is int:
-        kinds = (int, float) if declared is float else int
-        return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) < _HUGE
-    return isinstance(value, declared)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+def load_report(text: str | bytes) -> AgentReport:
+    return load(
+        AgentReport,
+        CONTRACT_VERSION,
+        text,
+        phases=lambda rows: tuple(made(PhaseReport, r) for r in rows),
+        kept=lambda rows: tuple(made(Kept, r) for r in rows),
+        uploaded=lambda rows: tuple(made(Kept, r) for r in rows),
+    )
 
 
 _CONTROL = re.compile(

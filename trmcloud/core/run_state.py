@@ -13,6 +13,7 @@ from typing import Any, Iterable, Mapping
 from trmcloud.core import events as ev
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.outcome import Outcome
 
 
 class State(str, Enum):
@@ -27,57 +28,6 @@ class State(str, Enum):
     SETTLED = "settled"
     CLOSED = "closed"
 
-
-class Outcome(str, Enum):
-    """How a run ended, and the exit code that ``launch``, ``resume`` and ``stop`` give for it."""
-
-    FINISHED = "finished"
-    LANDED = "landed"
-    STOPPED = "stopped"
-    GATE_FAILED = "gate_failed"
-    NEXT_PHASE_REFUSED = "next_phase_refused"
-    FAILED = "failed"
-    KILLED = "killed"
-    LOST = "lost"
-    UNHEARD = "unheard"
-    NOT_STARTED = "not_started"
-    UNFIT = "unfit"
-
-    @property
-    def exit_code(self) -> int:
-        return _EXIT_CODES[self]
-
-    @property
-    def meaning(self) -> str:
-        return _MEANINGS[self]
-
-
-_EXIT_CODES = {
-    Outcome.FINISHED: 0,
-    Outcome.LANDED: 20,
-    Outcome.STOPPED: 21,
-    Outcome.GATE_FAILED: 22,
-    Outcome.NEXT_PHASE_REFUSED: 23,
-    Outcome.FAILED: 24,
-    Outcome.KILLED: 25,
-    Outcome.LOST: 26,
-    Outcome.NOT_STARTED: 27,
-    Outcome.UNFIT: 28,
-    Outcome.UNHEARD: 29,
-}
-_MEANINGS = {
-    Outcome.FINISHED: "every step was trained",
-    Outcome.LANDED: "landed at its budget or time limit, evaluated and saved",
-    Outcome.STOPPED: "stopped on request, evaluated and saved",
-    Outcome.GATE_FAILED: "the gate after the fast phase failed",
-    Outcome.NEXT_PHASE_REFUSED: "the next phase no longer fitted the rest of the budget",
-    Outcome.FAILED: "training failed and could not be restarted",
-    Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
-    Outcome.LOST: "the machine was lost; the last checkpoint stands",
-    Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
-    Outcome.UNHEARD: "its machine ended while nobody was there to hear; what it kept outlives it",
-    Outcome.UNFIT: "no machine that came was the one that was rented",
-}
 
 #: Which event leads from which state to which. An event that is not here is illegal.
 TRANSITIONS: Mapping[tuple[State, type[Any]], State] = {
@@ -118,9 +68,9 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
 
 
 STAGE = "stage"
-GRANT = "grant"
-"""Give a pod the right to upload."""
 """The action that sends code and data to a pod."""
+GRANT = "grant"
+"""The action that gives a pod the right to upload."""
 
 
 class IllegalTransition(Exception):

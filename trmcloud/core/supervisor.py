@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import (
     CLEAN,
     RETRYABLE,
@@ -17,7 +18,6 @@ from trmcloud.core.pod_contract import (
     PhaseLease,
     PhaseReport,
 )
-from trmcloud.core.run_state import Outcome
 
 _LAND_REPEAT_S = 15.0
 REPRICED_P90 = 1.1

@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 
 from trmcloud.core.clock import Instant
+from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.pod.mind import AnchorNote
 
 _NAME = "anchor.json"
 
 
 class AnchorFile:
-    """``mind.Anchors`` in a pod's folder; agent and guardian share it."""
+    """``anchors.Anchors`` in a pod's folder; agent and guardian share it."""
 
     def __init__(self, pod_dir: Path) -> None:
         self._path = pod_dir / _NAME

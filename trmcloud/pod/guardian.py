@@ -25,7 +25,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.pod import processes
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.pod.mind import GuardMind
+from trmcloud.pod.guard_mind import GuardMind
 
 _TICK_S = 0.25
 _KILL_FOR_S = 5.0

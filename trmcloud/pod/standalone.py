@@ -21,7 +21,7 @@ from pathlib import Path
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import TrmcloudError, UsageError
 from trmcloud.core.manifest import MANIFEST_NAME
-from trmcloud.core.run_state import Outcome
+from trmcloud.core.outcome import Outcome
 from trmcloud.pod.environment import for_trainers, pod_environment
 from trmcloud.pod.files import read_small
 from trmcloud.pod.guardian import Watch, listen

@@ -24,8 +24,9 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.events import PhaseEnded
 from trmcloud.core.lease import make_lease, phases_to_run
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan, plan_from_json
-from trmcloud.core.run_state import Generation, Outcome, RunState
+from trmcloud.core.run_state import Generation, RunState
 from trmcloud.pod import processes
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.follow import Follower

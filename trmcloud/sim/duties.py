@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.run_state import Outcome
+from trmcloud.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from trmcloud.pod.mind import AgentMind

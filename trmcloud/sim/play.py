@@ -15,9 +15,10 @@ from trmcloud.core import events as ev
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.errors import BudgetRefused, NotFoundError, TrmcloudError
 from trmcloud.core.money import ZERO
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import plan_to_json
 from trmcloud.core.pod_contract import Lease, PhaseLease, PodName
-from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.core.run_state import RunState, State
 from trmcloud.ports import PodRequest
 from trmcloud.sim.invariants import Invariants, Violated
 from trmcloud.sim.process import Process

@@ -14,7 +14,9 @@ from trmcloud.core.bucket import Uploads
 from trmcloud.core.clock import Instant
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.providers import traits_of
-from trmcloud.pod.mind import AgentMind, AnchorNote, GuardMind, Trainer
+from trmcloud.pod.anchors import AnchorNote
+from trmcloud.pod.guard_mind import GuardMind
+from trmcloud.pod.mind import AgentMind, Trainer
 from trmcloud.sim.duties import Said
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.core import events as ev
 from trmcloud.core.actions import CREATE, LAND, TERMINATE
 from trmcloud.core.money import Usd, cost
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import Generation, Outcome, RunState, State
+from trmcloud.core.run_state import Generation, RunState, State
 from trmcloud.sim.exposure import CLOCK_OFF_S
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from tests.unit.core.test_controller_errands import settled
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
 from trmcloud.core.money import Usd
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import PhaseReport
-from trmcloud.core.run_state import IllegalTransition, Outcome, RunState, State
+from trmcloud.core.run_state import IllegalTransition, RunState, State
 
 DONE = PhaseReport("fast", state="ended", outcome="finished", step=120, val_bpb=1.9)
 

@@ -14,10 +14,11 @@ from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.controller import decide, hard_stop_within, worst_case
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill, Observation, PodSeen
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Interval, Plan
 from trmcloud.core.pod_contract import AgentReport, PhaseReport, parse_pod_name
 from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_state import Outcome, RunState, State, apply_event, fold
+from trmcloud.core.run_state import RunState, State, apply_event, fold
 
 AT = 1_790_000_000.0
 TRAITS = ProviderTraits(

@@ -35,9 +35,10 @@ from trmcloud.core.clock import Unknown
 from trmcloud.core.controller import hard_stop_within
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate
 from trmcloud.core.pod_contract import PhaseReport
-from trmcloud.core.run_state import Outcome, RunState, State
+from trmcloud.core.run_state import RunState, State
 
 LAGGING = replace(TRAITS, absent_s=300.0)
 ALONE = StubPlan((FIRST,))

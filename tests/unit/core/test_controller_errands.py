@@ -31,8 +31,9 @@ from trmcloud.core.clock import Unknown
 from trmcloud.core.controller import foreseen_end
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Kept
-from trmcloud.core.run_state import STAGE, Outcome, RunState, State
+from trmcloud.core.run_state import STAGE, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, MOST_PULLS
 
 PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from trmcloud.core import events as ev
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.run_state import (
     STAYING,
     TRANSITIONS,
     IllegalTransition,
-    Outcome,
     RunState,
     State,
     apply_event,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import (
     CLEAN,
     OUTCOMES,
@@ -19,7 +20,6 @@ from trmcloud.core.pod_contract import (
     PhaseLease,
     PhaseReport,
 )
-from trmcloud.core.run_state import Outcome
 from trmcloud.core.supervisor import (
     Act,
     AwaitUploads,

@@ -9,7 +9,8 @@ import pytest
 from tests.unit.pod.conftest import HARD_STOP_S, a_lease
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.pod.anchor_file import AnchorFile
-from trmcloud.pod.mind import HARD_STOP_GRACE_S, AnchorNote, GuardMind
+from trmcloud.pod.anchors import AnchorNote
+from trmcloud.pod.guard_mind import HARD_STOP_GRACE_S, GuardMind
 
 GRANTED = 1_700_000_000.0
 LEASE = a_lease(GRANTED)

@@ -1,0 +1,77 @@
+"""The guardian's own thinking, without a file, a process or a clock of its own.
+
+``guardian.py`` gives it the pod's real body; the simulated world gives it another one.
+"""
+
+from __future__ import annotations
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.clock import Anchor, Instant
+from trmcloud.pod.anchors import Anchors, first_seen
+
+HARD_STOP_GRACE_S = 1.0
+RESTART_PAUSE_S = 1.0
+
+
+class GuardMind:
+    """The guardian's thinking: end the pod, start the agent, or go on watching."""
+
+    END, START, WATCH = "end", "start", "watch"
+
+    def __init__(self, anchors: Anchors) -> None:
+        self._anchors = anchors
+        self._epoch = 0
+        self._anchor: Anchor | None = None
+        self._agent_known = False
+        self._restart_boot = 0.0
+        self.why = ""
+
+    def look(
+        self,
+        now: Instant,
+        lease: contract.Lease | None,
+        *,
+        agent_runs: bool,
+        agent_done: bool,
+        told: bool,
+        result: str | None,
+    ) -> str:
+        """The one next thing to do.
+
+        ``agent_done``: it left of its own will, its work done; on a full disk its report may lack
+        the ``result``.
+        """
+        if lease is not None and (self._anchor is None or lease.epoch > self._epoch):
+            self._epoch = lease.epoch
+            self._anchor = Anchor(
+                lease.hard_stop_at,
+                first_seen(self._anchors, lease, now),
+                lease.hard_stop_at - lease.granted_at,
+            )
+        held = lease is not None and lease.hold
+        if told:
+            return self._end("terminated")
+        if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:
+            return self._end("hard stop")
+        if self._agent_known and not agent_runs:
+            self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S
+        if not self._agent_known:
+            done = result is not None or agent_done
+            if done and not held:
+                return self._end("its work is done")
+            if done:
+                return self.WATCH  # until the hard stop: the controller has still to pull from it
+            if now.boot >= self._restart_boot:
+                self._agent_known = True
+                return self.START
+        return self.WATCH
+
+    def seconds_left(self, now: Instant) -> float | None:
+        """Until this guardian kills by itself; None while it knows no lease."""
+        if self._anchor is None:
+            return None
+        return self._anchor.seconds_left(now) + HARD_STOP_GRACE_S
+
+    def _end(self, why: str) -> str:
+        self.why = why
+        return self.END
