@@ -111,6 +111,19 @@ class Ledger(Protocol):
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
         """Record that a kill layer was seen to work for this account."""
 
+    def note(self, event: ev.Note, at: float) -> None:
+        """Record what was found out about pods that no run owns.
+
+        Raises:
+            IllegalTransition: somebody else has noted it already; nothing was written.
+        """
+
+    def accept_restored(self, at: float) -> bool:
+        """Go on from an older copy of this ledger; nothing is reserved until it is reconciled.
+
+        False where it is no older copy: nothing was written.
+        """
+
 
 MIN_CUDA = "12.8"
 """What the trainer's pinned torch is built for."""

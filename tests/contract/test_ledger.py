@@ -165,6 +165,18 @@ def test_a_kill_layer_that_was_seen_to_work_is_remembered(ledger: Ledger) -> Non
     assert len(ledger.records()) == 2
 
 
+def test_a_pod_that_nobody_owns_is_noted_once(ledger: Ledger) -> None:
+    charge = ev.StrayCharged("runpod", "id-9", "trmc-x", "", AT - 5, Usd("1.25"))
+    ledger.note(charge, AT)
+    with pytest.raises(IllegalTransition):
+        ledger.note(charge, AT + 1)
+    assert ledger.read().line("account", "").reserved == Usd("1.25")
+    ledger.note(ev.StrayBilled("runpod", "id-9", Usd("0.75")), AT + 2)
+    assert ledger.read().strays["runpod", "id-9"].billed == Usd("0.75")
+    assert ledger.read().line("account", "").settled == Usd("0.75")
+    assert len(ledger.records()) == 2
+
+
 def test_a_stale_controller_cannot_write(ledger: Ledger) -> None:
     old = ledger.open_run("r1", planned(), Usd(1), LAPTOP, AT)
     new = ledger.take_over("r1", SERVER, AT + 1)

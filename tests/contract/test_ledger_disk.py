@@ -16,8 +16,16 @@ import pytest
 
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import events as ev
-from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew
+from trmcloud.core.errors import (
+    BudgetRefused,
+    LedgerDamaged,
+    LedgerError,
+    LedgerLocked,
+    LedgerTooNew,
+)
 from trmcloud.core.money import Usd
+from trmcloud.core.run_state import IllegalTransition
+from trmcloud.core.strays import Restored
 from trmcloud.ports import ControllerId
 
 WHO = ControllerId("laptop", 101, "boot-1")
@@ -449,11 +457,33 @@ def test_a_restored_backup_is_noticed(path: Path) -> None:
         ):
             with pytest.raises(LedgerDamaged, match="restored from a backup") as caught:
                 use(ledger)
-            assert str(head_of(path)) in caught.value.next_step
+            assert "--accept-restored" in caught.value.next_step
     assert path.read_bytes() == backup
     head_of(path).unlink()
     append(path, "c")
     assert set(ledger_at(path).read().runs["r1"].actions) == {"a", "c"}
+
+
+def test_a_restored_backup_is_accepted_once_and_reserves_nothing_until_reconciled(
+    path: Path,
+) -> None:
+    open_run(path)
+    backup = path.read_bytes()
+    assert not ledger_at(path).accept_restored(AT + 4)
+    append(path, "b")
+    alive = ledger_at(path)
+    alive.read()
+    path.write_bytes(backup)
+    assert ledger_at(path).accept_restored(AT + 5)
+    for ledger in (alive, ledger_at(path)):
+        assert ledger.read().restored == Restored(at=AT + 5, since=AT)
+        assert not ledger.accept_restored(AT + 6)
+        with pytest.raises(BudgetRefused, match="restored from a backup"):
+            open_run(path, "r2")
+    alive.note(ev.LedgerReconciled(), AT + 7)
+    open_run(path, "r2")
+    with pytest.raises(IllegalTransition):
+        ledger_at(path).note(ev.LedgerReconciled(), AT + 8)
 
 
 def test_a_backup_that_went_on_by_itself_is_noticed(path: Path, tmp_path: Path) -> None:

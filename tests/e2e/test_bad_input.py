@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import ROOT, SMALL, User, until
+from trmcloud.core.money import ZERO
 from trmcloud.core.run_state import RunState
 
 LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "-y")
@@ -392,12 +393,25 @@ def test_a_locked_ledger(owner: User) -> None:
     owner.run("status")
 
 
-def test_a_ledger_from_a_backup(owner: User) -> None:
-    ledger = owner.home / "ledger.db"
-    backup = ledger.read_bytes()
-    owner.run("budget", "set", "month", "500")
-    ledger.write_bytes(backup)
-    assert "lacks records it once had" in owner.refused("status", code=7)
+def test_a_backup_is_accepted_and_what_it_forgot_is_found_and_charged(owner: User) -> None:
+    """The ledger is put back to what it was before its only run."""
+    (run,) = owner.ledger().runs.values()
+    with sqlite3.connect(owner.ledger_path) as conn:
+        conn.execute("DELETE FROM events")
+        conn.execute("DELETE FROM drivers")
+    conn.close()
+    for arguments in (("status",), (*LAUNCH, "--budget", "1")):
+        said = owner.refused(*arguments, code=7)
+        assert "lacks records it once had" in said
+        assert "reap --accept-restored" in said
+    said = owner.run("reap", "--accept-restored", "--yes")
+    until(lambda: "is reconciled" in said or "is reconciled" in owner.run("reap", "--yes"))
+    ledger = owner.ledger()
+    (stray,) = ledger.strays.values()
+    assert ledger.runs == {}
+    assert (stray.pod_name, stray.billed) == (run.generations[0].pod_name, run.settled)
+    assert ledger.line("account", "").settled == run.settled > ZERO
+    assert "nothing to accept" in owner.refused("reap", "--accept-restored", code=2)
 
 
 def _flip_weights(folder: Path) -> None:

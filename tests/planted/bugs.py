@@ -33,6 +33,7 @@ DRIVE, REAP, LAUNCH, LEDGER = (
 )  # fmt: skip
 BILLING, WORLD = "core/billing.py", "app/world.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
+STRAYS = "core/strays.py"
 CONTRACT, GATE, PROVIDERS = "core/pod_contract.py", "core/gate.py", "core/providers.py"
 
 BUGS: tuple[Bug, ...] = (
@@ -50,7 +51,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("other runs are not counted", BUDGET,
         "runs={**others, run.run_id: mine}", "runs={run.run_id: mine}"),
     Bug("overdrawn never says so", BUDGET,
-        "left < ZERO:\n            return line", "left < ZERO:\n            continue"),
+        "            lines.append(line)\n", "            continue\n"),
     Bug("closed runs are not counted", BUDGET,
         "if run.state is State.NEW:", "if run.state in (State.NEW, State.CLOSED):"),
     Bug("removing a cap keeps it, setting removes", BUDGET,
@@ -154,14 +155,27 @@ BUGS: tuple[Bug, ...] = (
     Bug("pods of open generations are orphans", GOVERN,
         "if run.live and generation is not None and generation.open:",
         "if run.live and generation is not None and not generation.open:"),
+    Bug("a stray is ended and not charged", REAP,
+        "for charge in found.charges:\n        _note(world, charge)", "pass", timing=True),
+    Bug("a stray is ended before it is charged", REAP,
+        "for charge in found.charges:\n        _note(world, charge)\n    said = []\n",
+        "said = []\n    if not found.orphans:\n        for charge in found.charges:\n            _note(world, charge)\n", timing=True),
+    Bug("a stray is charged from now on", STRAYS, "return generation.intended_at", "return now"),
+    Bug("a stray's bill is taken before it is final", STRAYS, "bill is None or not bill.final", "bill is None", timing=True),
+    Bug("a run's own pod is charged once more", STRAYS, "if pod.pod_id in known or pod.name in awaited:", "if pod.name in awaited:"),
+    Bug("a pod that is awaited is charged too", STRAYS, "if pod.pod_id in known or pod.name in awaited:", "if pod.pod_id in known:", timing=True),
+    Bug("strays burden no budget", BUDGET, "for stray in self.strays.values() if self.strays else ():", "for stray in ():"),
+    Bug("a restored ledger reserves at once", BOOKS, "if is_pending(ledger):", "if False:"),
+    Bug("a restored ledger is reconciled at once", STRAYS, "return now >= ledger.restored.at + settled_s", "return True", timing=True),
+    Bug("reconciled while an orphan lives", STRAYS, "not is_pending(ledger) or orphans:", "not is_pending(ledger):", timing=True),
     Bug("a pod found by name alone", ABSENCE,
         "if generation.pod_id is not None:\n        return next((pod for pod in mine if pod.pod_id == generation.pod_id), None)",
         "if generation.pod_id is not None:\n        return mine[-1] if mine else None", timing=True),
     Bug("overdrawn runs go on", GOVERN,
-        "if line is not None:", "if False:"),
+        "if why:", "if False:"),
     Bug("every run lands", GOVERN,
-        "if line is not None:\n                land.append((run.run_id, f\"the {line.level} budget was cut to {line.cap}\"))",
-        "land.append((run.run_id, \"cut\"))"),
+        "for line in overdrawn(self.ledger, run, self.now):\n                why = _why_land(run, line, self.now)",
+        "for _ in range(1):\n                why = \"cut\""),
     Bug("an end is tried once", ACTIONS,
         "(once and last.finished)", "last.finished", timing=True),
     Bug("an end is tried again after an hour", ACTIONS,
@@ -222,7 +236,7 @@ BUGS: tuple[Bug, ...] = (
         "        try:\n            self.world.ledger.append(self.run_id, self.epoch, events, self.world.wall())\n        except StaleEpoch:\n            pass\n", timing=True),
     Bug("reaper ends nothing", REAP, "world.computes[provider].terminate(orphan.pod.pod_id)", "pass"),
     Bug("one provider error ends the reaper's round", REAP, "except ProviderError as error:\n            said.append", "except ValueError as error:\n            said.append", timing=True),
-    Bug("a resumed run reserves its whole cap", LAUNCH, "left = whole - run.settled", "left = whole"),
+    Bug("a resumed run reserves its whole cap", LAUNCH, "left = line.remaining or ZERO", "left = whole"),
     # -- lease and clocks -------------------------------------------------------------------
     Bug("the lease lasts an hour more", LEASE, "hard_stop_at=generation.hard_stop_at,", "hard_stop_at=generation.hard_stop_at + 3600,"),
     Bug("the lease's soft stop is its hard stop", LEASE, "soft_stop_at=generation.soft_stop_at,\n", "soft_stop_at=generation.hard_stop_at,\n"),

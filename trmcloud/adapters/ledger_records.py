@@ -65,9 +65,8 @@ class Rows:
 class LedgerRecords:
     """Reads and writes within a transaction that somebody else holds on the file at ``path``."""
 
-    def __init__(self, path: str, head_path: str) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._head_path = head_path
 
     def fetch(self, conn: sqlite3.Connection, known: Verified | None, head: Head | None) -> Rows:
         """Everything after ``known``, in one snapshot; to be checked by ``verify``."""
@@ -109,8 +108,8 @@ class LedgerRecords:
             raise LedgerDamaged(
                 "the ledger lacks records it once had: it was restored from a backup, or replaced",
                 where=self._path,
-                next_step="look for pods at your provider, end those you do not want, put the"
-                f" newest ledger back, or accept this one by removing {self._head_path}",
+                next_step="put the newest ledger back, or accept this one and have its pods found:"
+                " trmcloud reap --accept-restored --yes",
             )
         try:
             state = extend_ledger(fetched.known.state, records) if records else fetched.known.state

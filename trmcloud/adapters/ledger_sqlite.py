@@ -41,7 +41,7 @@ class SqliteLedger:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._file = LedgerFile(path, busy_timeout_s, random_bytes)
-        self._records = LedgerRecords(self._file.path, self._file.head_path)
+        self._records = LedgerRecords(self._file.path)
         self._known: Verified | None = None
 
     @property
@@ -123,6 +123,24 @@ class SqliteLedger:
         with self._writing() as write:
             write.add_verified(event, at)
 
+    def note(self, event: ev.Note, at: float) -> None:
+        with self._writing() as write:
+            write.add_note(event, at)
+
+    def accept_restored(self, at: float) -> bool:
+        head = self._file.read_head()
+        with self._file.connection(write=True) as conn:
+            fetched = self._records.fetch(conn, None, head)
+            if head is None or fetched.chain_at_head == head[1]:
+                return False
+            known = self._records.verify(fetched, None)
+            write = _Write(self._file.path, self._records, conn, known)
+            since = known.records[-1].at if known.records else 0.0
+            write.add_note(ev.LedgerRestored(since), at)
+        self._known = write.known
+        self._file.write_head(write.known.seq, write.known.chain)
+        return True
+
     def _refreshed(self) -> Verified:
         head = self._file.read_head()
         with self._file.connection(write=False) as conn:
@@ -170,6 +188,10 @@ class _Write:
 
     def add_verified(self, event: ev.LayerVerified, at: float) -> None:
         _, record = bookkeeping.add_verified(self.state, self.known.seq, event, at)
+        self.known = self._records.insert(self._conn, self.known, (record,))
+
+    def add_note(self, event: ev.Note | ev.LedgerRestored, at: float) -> None:
+        _, record = bookkeeping.add_note(self.state, self.known.seq, event, at)
         self.known = self._records.insert(self._conn, self.known, (record,))
 
     def newest_epoch(self, run_id: str) -> int:

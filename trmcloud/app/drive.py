@@ -95,7 +95,7 @@ class RunDriver:
         elif now - self._swept_at >= _SWEEP_EVERY_S:
             # A pod that came late, or came twice, is nobody's: whoever is up ends it.
             self._swept_at = now
-            reap.end(self.world, reap.look(self.world, own_only=True))
+            reap.sweep(self.world)
         run = self._hear(self._correct(self._collect(self.run())))
         for _ in range(_MOST_EVENTS_AT_ONCE):
             if not run.live:
@@ -400,4 +400,4 @@ def reconcile(world: World) -> list[str]:
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value
             said.append(f"{run_id}: {run.state.value} → {outcome}")
-    return said + reap.end(world, reap.look(world, own_only=True))
+    return said + reap.sweep(world)

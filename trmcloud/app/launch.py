@@ -232,7 +232,8 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
             f"trmcloud launch HARDWARE --phase extreme --from {run.run_id}",
         )
     whole = run.cap if cap is None else cap
-    left = whole - run.settled
+    line = replace(world.ledger.read().line("run", run.run_id), cap=whole)
+    left = line.remaining or ZERO
     rate = _rate_of(run)
     if whole < run.cap:
         raise UsageError(
@@ -241,7 +242,7 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
         )
     if rate and left <= ZERO:
         raise BudgetRefused(
-            f"{run.run_id} has spent {run.settled} of {run.cap}",
+            f"{run.run_id} has spent {line.settled + line.reserved} of {run.cap}",
             next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
         )
     if run.generation is not None:

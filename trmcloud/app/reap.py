@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from trmcloud.app.world import World, providers_in_use
+from trmcloud.core import events as ev
+from trmcloud.core import strays
 from trmcloud.core.clock import Seen
-from trmcloud.core.errors import AuthError, ProviderError
+from trmcloud.core.errors import AuthError, LedgerError, ProviderError
 from trmcloud.core.governance import Orphan, govern
+from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.providers import BY_SKYPILOT
+from trmcloud.core.run_state import IllegalTransition
 from trmcloud.pod.files import write_atomic
 from trmcloud.ports import CrossListing
 
@@ -23,6 +29,10 @@ class Found:
 
     orphans: tuple[tuple[str, Orphan], ...]
     unreachable: tuple[tuple[str, str], ...]
+    charges: tuple[ev.StrayCharged, ...] = ()
+    """What those of this ledger cost, as far as it is not on record."""
+    listed: Mapping[str, tuple[PodSeen, ...]] = field(default_factory=dict)
+    """By provider that gave a list."""
 
 
 def look(world: World, *, own_only: bool = False) -> Found:
@@ -32,14 +42,14 @@ def look(world: World, *, own_only: bool = False) -> Found:
     """
     orphans: list[tuple[str, Orphan]] = []
     unreachable: list[tuple[str, str]] = []
+    charged: list[ev.StrayCharged] = []
+    lists: dict[str, tuple[PodSeen, ...]] = {}
     in_use = providers_in_use(world)
-    # Asking SkyPilot starts a server: not where nothing was ever rented through it.
-    asked = (
-        in_use
-        if own_only
-        else [name for name in world.computes if name in in_use or name not in BY_SKYPILOT]
-    )
-    for provider in asked:
+    # A ledger that has forgotten runs may have forgotten whom it rented from; but asking SkyPilot
+    # starts a server: not where this home has no trace of anything rented through it.
+    everywhere = not own_only or strays.is_pending(world.ledger.read())
+    others = [n for n in world.computes if n not in in_use and n not in BY_SKYPILOT]
+    for provider in (*in_use, *others) if everywhere else in_use:
         try:
             compute = world.computes[provider]
             # Listed before the ledger is read: a run launched in between owns its pod.
@@ -57,16 +67,21 @@ def look(world: World, *, own_only: bool = False) -> Found:
                 listed += tuple(compute.cross_listed())
             except ProviderError as error:
                 unreachable.append((provider, f"its second list: {error}"))
-        pods = Seen(listed, world.wall())
-        found = govern(world.ledger.read(), pods, world.wall()).orphans
+        ledger, now = world.ledger.read(), world.wall()
+        lists[provider] = listed
+        found = govern(ledger, Seen(listed, now), now).orphans
+        charged += strays.charges(ledger, provider, listed, now)
         orphans += [
             (provider, orphan) for orphan in found if not own_only or _is_own(world, orphan)
         ]
-    return Found(tuple(orphans), tuple(unreachable))
+    return Found(tuple(orphans), tuple(unreachable), tuple(charged), lists)
 
 
 def end(world: World, found: Found) -> list[str]:
-    """End them all; a line for each, failures included."""
+    """End them all; a line for each, failures included. What they cost is put on record first:
+    nobody may see them again."""
+    for charge in found.charges:
+        _note(world, charge)
     said = []
     for provider, orphan in found.orphans:
         try:
@@ -75,6 +90,30 @@ def end(world: World, found: Found) -> list[str]:
         except ProviderError as error:
             said.append(f"could not end {orphan.pod.name} on {provider}: {error}")
     return said
+
+
+def sweep(world: World) -> list[str]:
+    """End this ledger's own orphans, see to their bills, and, where an older copy of the ledger
+    was accepted, say so once it knows everything again. A line for each thing done."""
+    found = look(world, own_only=True)
+    said = end(world, found)
+    ledger = world.ledger.read()
+    for stray in strays.awaiting_bill(ledger):
+        with suppress(ProviderError, KeyError):
+            billed = strays.final_bill(stray, world.computes[stray.provider].bill(stray.pod_id))
+            if billed is not None:
+                _note(world, billed)
+    complete = not found.unreachable
+    if complete and strays.is_reconciled(ledger, found.listed, len(found.orphans), world.wall()):
+        _note(world, ev.LedgerReconciled())
+        said.append("the ledger is reconciled: no pod lives that it does not know")
+    return said
+
+
+def _note(world: World, event: ev.Note) -> None:
+    """A full disk keeps no pod alive, and what another process has noted is noted."""
+    with suppress(LedgerError, IllegalTransition):
+        world.ledger.note(event, world.wall())
 
 
 def _is_own(world: World, orphan: Orphan) -> bool:

@@ -33,4 +33,5 @@ def report_run(world: World, run: RunState) -> RunReport:
         world.wall(),
         live_seconds=live,
         first_bpb=first_bpb(world, run.run_id, last) if last is not None else None,
+        strays=world.ledger.read().strays_of(run.run_id),
     )

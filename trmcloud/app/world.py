@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.core import strays
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
@@ -101,7 +102,10 @@ def providers_in_use(world: World) -> tuple[str, ...]:
 def is_quiet(world: World) -> bool:
     """Whether nothing is owed: no run to drive, no bill to come, no pod to end. Reconciling would
     find nothing."""
-    if any(run.live or awaiting_bill(run) for run in world.ledger.read().runs.values()):
+    ledger = world.ledger.read()
+    if any(run.live or awaiting_bill(run) for run in ledger.runs.values()):
+        return False
+    if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
         return False
     pods = (p for name in providers_in_use(world) for p in world.computes[name].list_pods())
     return all(pod.status == "gone" for pod in pods)

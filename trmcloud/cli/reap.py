@@ -11,6 +11,10 @@ import typer
 
 def command(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End what is found.")] = False,
+    accept_restored: Annotated[
+        bool,
+        typer.Option(help="Go on from a ledger that was restored from a backup."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     guard_every: Annotated[
         int, typer.Option(help="Set by the guard: minutes between its visits.", hidden=True)
@@ -21,26 +25,38 @@ def command(
     Only names that trmcloud made are ever touched: those of this ledger that it does not own, and
     those of any ledger whose own hard stop has passed.
 
+    A ledger that was restored from a backup is accepted with --accept-restored. Pods that it has
+    forgotten are found and charged; until none can be left, nothing new is reserved.
+
     Example: trmcloud reap --yes
     """
     from trmcloud.app import reap
     from trmcloud.app.drive import reconcile
+    from trmcloud.core.errors import UsageError
+    from trmcloud.core.strays import is_pending
     from trmcloud.wiring import build_world
 
     world = build_world()
+    if accept_restored and not world.ledger.accept_restored(world.wall()):
+        raise UsageError(
+            "the ledger was not restored from a backup: there is nothing to accept",
+            next_step="trmcloud reap --yes",
+        )
     found = reap.look(world)
     said = reap.end(world, found) if yes else []
     if yes:
         said += reconcile(world)
     if guard_every:
         reap.note_visit(world, guard_every * 60.0, found)
+    known = not is_pending(world.ledger.read())
     if as_json:
         rows = [
             {"provider": provider, "pod": orphan.pod.name, "reason": orphan.reason}
             for provider, orphan in found.orphans
         ]
         unreachable = dict(found.unreachable)
-        print(json.dumps({"orphans": rows, "did": said, "unreachable": unreachable}))
+        words = {"orphans": rows, "did": said, "unreachable": unreachable, "reconciled": known}
+        print(json.dumps(words))
     else:
         for provider, orphan in found.orphans if not yes else ():
             print(f"{orphan.pod.name} on {provider}: {orphan.reason}")
@@ -48,7 +64,10 @@ def command(
             print(line)
         for provider, why in found.unreachable:
             print(f"{provider} gave no list: {why}", file=sys.stderr)
-        if not found.orphans and not said:
+        if not known:
+            print("the ledger is not reconciled yet: nothing is reserved until trmcloud reap --yes")
+            print("says so; a pod may appear up to 10 minutes after it was asked for")
+        elif not found.orphans and not said:
             print("nothing is running that no run owns")
         elif found.orphans and not yes:
             print("trmcloud reap --yes ends them")

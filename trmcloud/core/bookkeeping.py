@@ -21,6 +21,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import IllegalTransition, RunState, State, apply_event
+from trmcloud.core.strays import is_pending
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _WISHES = (ev.StopRequested, ev.Fetched)
@@ -102,6 +103,17 @@ def add_verified(
     return extend_ledger(ledger, (record,)), record
 
 
+def add_note(
+    ledger: LedgerState, last_seq: int, event: ev.Note | ev.LedgerRestored, at: float
+) -> tuple[LedgerState, ev.Record]:
+    """
+    Raises:
+        IllegalTransition: somebody else has noted it already.
+    """
+    record = ev.Record(last_seq + 1, "", 0, at, event)
+    return extend_ledger(ledger, (record,)), record
+
+
 def require_new(ledger: LedgerState, run_id: str) -> None:
     if run_id in ledger.runs:
         raise ConflictError(
@@ -149,6 +161,11 @@ def require_wish(event: ev.RunEvent) -> None:
 def _require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
     if amount < ZERO:
         raise UsageError(f"a reservation of {amount} is below zero")
+    if is_pending(ledger):
+        raise BudgetRefused(
+            "the ledger was restored from a backup: what its pods have cost since is not known yet",
+            next_step="trmcloud reap --yes, until it says that the ledger is reconciled",
+        )
     refusal = admit(ledger, run, amount, at)
     if refusal is not None:
         raise BudgetRefused(str(refusal), next_step=_raise_hint(refusal))

@@ -14,7 +14,8 @@ from typing import Iterable, Mapping
 
 from trmcloud.core import events as ev
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import RunState, State, apply_event
+from trmcloud.core.run_state import IllegalTransition, RunState, State, apply_event
+from trmcloud.core.strays import Restored, Stray
 
 LEVELS = ("account", "month", "project", "run")
 
@@ -34,6 +35,8 @@ class Line:
     cap: Usd | None
     settled: Usd
     reserved: Usd
+    strays: Usd = ZERO
+    """What pods that nobody asked for hold of both."""
 
     @property
     def remaining(self) -> Usd | None:
@@ -66,6 +69,9 @@ class LedgerState:
     cap_history: tuple[ev.Record, ...] = ()
     verified: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(provider, kill layer) → when it was last seen to work, epoch s."""
+    strays: Mapping[tuple[str, str], Stray] = field(default_factory=dict)
+    """By (provider, pod id)."""
+    restored: Restored | None = None
 
     def line(self, level: str, key: str) -> Line:
         """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
@@ -78,7 +84,23 @@ class LedgerState:
         for run in counted:
             settled += run.settled
             reserved += run.reserved
-        return Line(level, key, self.cap_of(level, key), settled, reserved)
+        strays = ZERO
+        for stray in self.strays.values() if self.strays else ():
+            if self._burdens(stray, level, key):
+                strays += stray.cost
+                settled += stray.billed or ZERO
+                reserved += stray.amount if stray.billed is None else ZERO
+        return Line(level, key, self.cap_of(level, key), settled, reserved, strays)
+
+    def strays_of(self, run_id: str) -> tuple[Stray, ...]:
+        return tuple(stray for stray in self.strays.values() if stray.run_id == run_id)
+
+    def _burdens(self, stray: Stray, level: str, key: str) -> bool:
+        if level == "month":
+            return month_of(stray.at) == key
+        if level == "project":
+            return stray.run_id in self.runs and self.runs[stray.run_id].project == key
+        return level == "account" or stray.run_id == key
 
     def cap_of(self, level: str, key: str) -> Usd | None:
         """The cap of one budget, None where it has none."""
@@ -118,6 +140,8 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     caps = dict(ledger.caps)
     history = list(ledger.cap_history)
     verified = dict(ledger.verified)
+    strays = dict(ledger.strays)
+    restored = ledger.restored
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -128,10 +152,41 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
                 caps[(event.level, event.key)] = event.cap
         elif isinstance(event, ev.LayerVerified):
             verified[(event.provider, event.layer)] = record.at
+        elif isinstance(event, ev.StrayCharged | ev.StrayBilled):
+            strays[(event.provider, event.pod_id)] = _with_stray(strays, event, record.at)
+        elif isinstance(event, ev.LedgerRestored):
+            restored = Restored(record.at, event.since)
+        elif isinstance(event, ev.LedgerReconciled):
+            if restored is None or restored.reconciled_at is not None:
+                raise IllegalTransition("the ledger was not restored: nothing is to be reconciled")
+            restored = replace(restored, reconciled_at=record.at)
         else:
             run = runs.get(record.run_id) or RunState(record.run_id)
             runs[record.run_id] = apply_event(run, record)
-    return LedgerState(ledger.ledger_id, runs, caps, tuple(history), verified)
+    return LedgerState(ledger.ledger_id, runs, caps, tuple(history), verified, strays, restored)
+
+
+def _with_stray(
+    strays: Mapping[tuple[str, str], Stray], event: ev.StrayCharged | ev.StrayBilled, at: float
+) -> Stray:
+    before = strays.get((event.provider, event.pod_id))
+    if before is not None and before.billed is not None:
+        raise IllegalTransition(f"{event.pod_id} has its final bill already")
+    if isinstance(event, ev.StrayBilled):
+        if before is None:
+            raise IllegalTransition(f"{event.pod_id} was never charged")
+        return replace(before, billed=event.amount)
+    if before is not None and event.amount <= before.amount:
+        raise IllegalTransition(f"{event.pod_id} is charged with {before.amount} already")
+    return Stray(
+        provider=event.provider,
+        pod_id=event.pod_id,
+        pod_name=event.pod_name,
+        run_id=event.run_id,
+        since=event.since,
+        at=at if before is None else before.at,
+        amount=event.amount,
+    )
 
 
 def with_run(ledger: LedgerState, run: RunState) -> LedgerState:
@@ -152,12 +207,13 @@ def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal
     return None
 
 
-def overdrawn(ledger: LedgerState, run: RunState, at: float) -> Line | None:
-    """The first level, if any, whose cap is below what is spent and reserved on it.
+def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]:
+    """The levels whose cap is below what is spent and reserved on them.
 
     The month is the one in which the run's money was reserved: it counts in no other.
     """
     reserved_at = run.reserved_at or at
+    lines = []
     for level, key in (
         ("account", ""),
         ("month", month_of(reserved_at)),
@@ -169,8 +225,8 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> Line | None:
         line = ledger.line(level, key)
         left = line.remaining
         if left is not None and left < ZERO:
-            return line
-    return None
+            lines.append(line)
+    return tuple(lines)
 
 
 def _counts(run: RunState, level: str, key: str) -> bool:

@@ -239,6 +239,41 @@ class LayerVerified:
     how: str
 
 
+@dataclass(frozen=True)
+class StrayCharged:
+    """A pod of ours that nothing here owns was found, and is charged with the most that it can
+    have cost: made at ``since`` (epoch s) or later. Again, with more, while it goes on living.
+    Ledger-wide; ``run_id`` is the run that it was made for, where this ledger knows it."""
+
+    provider: str
+    pod_id: str
+    pod_name: str
+    run_id: str
+    since: float
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class StrayBilled:
+    """The provider's final figure for such a pod."""
+
+    provider: str
+    pod_id: str
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class LedgerRestored:
+    """An older copy of this ledger was accepted, which knows nothing after ``since`` (epoch s)."""
+
+    since: float
+
+
+@dataclass(frozen=True)
+class LedgerReconciled:
+    """Every provider was asked since, and what the older copy had forgotten is charged."""
+
+
 RunEvent = (
     RunPlanned
     | Reserved
@@ -265,7 +300,8 @@ RunEvent = (
     | Pulled
     | Fetched
 )
-LedgerEvent = CapSet | LayerVerified
+Note = StrayCharged | StrayBilled | LedgerReconciled
+LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
 """Events of the whole ledger: they belong to no run."""
 Event = RunEvent | LedgerEvent
 
@@ -276,6 +312,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
         PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
         ResultKnown, PodGone, Settled, Billed, Heard,
         Closed, Reopened, PlanRevised, Pulled, Fetched, CapSet, LayerVerified,
+        StrayCharged, StrayBilled, LedgerRestored, LedgerReconciled,
     )
 }  # fmt: skip
 _MONEY = frozenset({"cap", "amount", "rate", "billed"})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trmcloud.core.budget import LedgerState, overdrawn
+from trmcloud.core.budget import LedgerState, Line, overdrawn
 from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.money import ZERO, affordable_seconds
 from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import parse_pod_name
-from trmcloud.core.run_state import State
+from trmcloud.core.run_state import RunState, State
 
 _LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
@@ -36,14 +37,16 @@ class Governance:
 
     @property
     def land(self) -> tuple[tuple[str, str], ...]:
-        """Runs whose budget, at any level, was cut below what it holds: (run id, reason)."""
+        """Runs whose budget, at any level, is below what it holds: (run id, reason)."""
         land = []
         for run in self.ledger.runs.values():
             if run.stop is not None or run.state not in _LANDABLE:
                 continue
-            line = overdrawn(self.ledger, run, self.now)
-            if line is not None:
-                land.append((run.run_id, f"the {line.level} budget was cut to {line.cap}"))
+            for line in overdrawn(self.ledger, run, self.now):
+                why = _why_land(run, line, self.now)
+                if why:
+                    land.append((run.run_id, why))
+                    break
         return tuple(land)
 
     @property
@@ -71,6 +74,23 @@ class Governance:
             elif self.now > name.hard_stop_at:
                 orphans.append(Orphan(pod, "its hard stop has passed"))
         return tuple(orphans)
+
+
+def _why_land(run: RunState, line: Line, now: float) -> str:
+    """Why a run lands now that holds more than ``line`` allows; empty while it may go on.
+
+    Where only pods that nobody asked for have used up what it holds, it gives up the end of its
+    time: as much as costs what they did.
+    """
+    over = ZERO - (line.remaining or ZERO)
+    if over > line.strays:
+        return f"the {line.level} budget was cut to {line.cap}"
+    generation = run.generation
+    if run.state is State.RESERVED or generation is None:
+        return ""
+    if now < generation.soft_stop_at - affordable_seconds(over, generation.rate):
+        return ""
+    return f"pods that nobody asked for have cost {line.strays} of the {line.level} budget"
 
 
 def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) -> Governance:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trmcloud.core.manifest import CheckpointManifest, pick_best
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.run_state import Generation, RunState
+from trmcloud.core.strays import Stray
 
 #: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
 #: the pod before and after its trainer, and the time between two attempts.
@@ -21,8 +22,8 @@ class RunReport:
     """One run's line. Money in USD, times in seconds.
 
     ``planned`` is the Plan's P50, or the cap where that ends the run first; ``accrued`` rate × time
-    by our clock; ``billed`` what the provider says, None while unknown. ``drift`` = billed ÷
-    accrued − 1.
+    by our clock; ``billed`` what the provider says, None while unknown: both with what pods cost
+    that were made in the run's name and that it never owned. ``drift`` = billed ÷ accrued − 1.
     """
 
     run_id: str
@@ -95,11 +96,12 @@ def report_on(
     *,
     live_seconds: Mapping[str, float] | None = None,
     first_bpb: float | None = None,
+    strays: Sequence[Stray] = (),
 ) -> RunReport:
     """The report on one run at ``now`` (epoch s).
 
     ``live_seconds`` is the running phase's account so far, where there is one; ``first_bpb`` the
-    run's first evaluation.
+    run's first evaluation; ``strays`` are pods that were made in its name and that it never owned.
     """
     made = [g for g in run.generations if g.not_made is None]
     paid = {g.number: _paid_seconds(g, now) for g in made}
@@ -112,6 +114,11 @@ def report_on(
     candidates = {c["id"]: c for c in run.plan.get("candidates", ())}
     chosen = candidates.get(run.candidate_id or run.plan.get("recommended_id")) or {}
     every = tuple(manifests)
+    billed = run.billed if made else ZERO
+    if billed is not None:
+        unbilled = any(stray.billed is None for stray in strays)
+        billed = None if unbilled else billed + total(stray.cost for stray in strays)
+    accrued = total(cost(g.billed_rate or g.rate, paid[g.number]) for g in made)
     return RunReport(
         run_id=run.run_id,
         hardware=chosen.get("hardware", "?"),
@@ -121,8 +128,8 @@ def report_on(
         created_at=run.created_at,
         budget=run.cap,
         planned=min(_planned(chosen), run.cap),
-        accrued=total(cost(g.billed_rate or g.rate, paid[g.number]) for g in made),
-        billed=run.billed if made else ZERO,
+        accrued=accrued + total(stray.cost for stray in strays),
+        billed=billed,
         reserved=run.reserved,
         paid_s=whole,
         seconds=seconds,

@@ -47,6 +47,7 @@ class Exposure:
             knobs.ledger_too_new_until,
             knobs.disk_full_until,
         )
+        heard = heard and not self.world.ledger.is_older
         drives: set[str] = set()
         stuck: set[str] = set()
         reaps = False

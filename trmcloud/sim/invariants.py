@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core import events as ev
 from trmcloud.core.budget import fold_ledger, month_of
-from trmcloud.core.money import Usd
+from trmcloud.core.money import Usd, total
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import State
 from trmcloud.sim.duties import Duties
 from trmcloud.sim.exposure import CLOCK_OFF_S, REACTION_S, Exposure
+from trmcloud.sim.strays import StrayJudge
 from trmcloud.sim.truth import STOPPED, Witness
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Invariants:
         self.exposure = Exposure(world)
         self.truth = Witness(world, self.fail)
         self.duties = Duties(world, self.fail)
+        self.strays = StrayJudge(world, self.fail)
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:
@@ -275,6 +277,7 @@ class Invariants:
     # -- the ledger's writes ------------------------------------------------------------------
 
     def appended(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+        self.strays.appended(events)
         if not self.forgotten:
             self.truth.appended(process, run_id, events)
 
@@ -304,7 +307,15 @@ class Invariants:
                 sums["month", month] += held
             if other.project == run.project:
                 sums["project", run.project] += held
-        if run.settled + run.reserved > run.cap:
+        for stray in ledger.strays.values():
+            sums["account", ""] += stray.cost.micros
+            if month_of(stray.at) == month:
+                sums["month", month] += stray.cost.micros
+            owner = ledger.runs.get(stray.run_id)
+            if owner is not None and owner.project == run.project:
+                sums["project", run.project] += stray.cost.micros
+        strays = total(stray.cost for stray in ledger.strays_of(run_id))
+        if run.settled + run.reserved + strays > run.cap:
             self.fail("I1", f"{run_id} holds more than its budget")
         for (level, key), held in sums.items():
             cap = self.account_cap if level == "account" else ledger.caps.get((level, key))
@@ -327,9 +338,10 @@ class Invariants:
             self._money(run.run_id, now)
             self._settled(run.run_id)
         again = fold_ledger(ledger.ledger_id, world.ledger.records())
-        if again.runs != ledger.runs or again.caps != ledger.caps:
+        if again != ledger:
             self.fail("I5", "a replay of the journal comes to another state")
         self.duties.finish()
+        self.strays.finish()
         if any(CANARY in text for text in world.errors):
             self.fail("I9", "a secret stands in an error")
         for account in world.accounts.values():

@@ -20,6 +20,8 @@ class MemoryLedger:
         self._state = LedgerState(ledger_id)
         self._records: list[ev.Record] = []
         self._drivers: dict[str, Driver] = {}
+        self.is_older = False
+        """Whether an older copy was put in its place, which nobody has accepted yet."""
 
     @property
     def ledger_id(self) -> str:
@@ -86,6 +88,20 @@ class MemoryLedger:
         self._state, record = bookkeeping.add_verified(self._state, len(self._records), event, at)
         self._records.append(record)
 
+    def note(self, event: ev.Note, at: float) -> None:
+        self._state, record = bookkeeping.add_note(self._state, len(self._records), event, at)
+        self._records.append(record)
+
+    def accept_restored(self, at: float) -> bool:
+        if not self.is_older:
+            return False
+        self.is_older = False
+        since = self._records[-1].at if self._records else 0.0
+        restored = ev.LedgerRestored(since)
+        self._state, record = bookkeeping.add_note(self._state, len(self._records), restored, at)
+        self._records.append(record)
+        return True
+
     def backup(self) -> object:
         """What a copy of the file would hold now."""
         return self._state, tuple(self._records), dict(self._drivers)
@@ -93,6 +109,7 @@ class MemoryLedger:
     def restore(self, copy: object) -> None:
         """Put an old copy back in the file's place."""
         assert isinstance(copy, tuple)
+        self.is_older = len(copy[1]) < len(self._records)
         self._state, self._records, self._drivers = copy[0], list(copy[1]), dict(copy[2])
 
     def _add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:

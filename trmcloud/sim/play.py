@@ -12,6 +12,7 @@ from trmcloud.app import launch as use_case
 from trmcloud.app.checkpoints import choose, plan_pruning, prune
 from trmcloud.app.drive import RunDriver, is_driven, reconcile
 from trmcloud.core import events as ev
+from trmcloud.core import strays
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.errors import BudgetRefused, NotFoundError, TrmcloudError
 from trmcloud.core.money import ZERO
@@ -212,9 +213,10 @@ class _Story:
             process.drive(use_case.resume(process.world, wish.run_id, cap=None))
 
         run = self.runs()[wish.run_id]
-        left = run.cap.micros - run.settled.micros
+        left = (self.world.ledger.read().line("run", run.run_id).remaining or ZERO).micros
         said = process.do(resume)
         enough = left > run.cap.micros * _LEAST_LEFT and self._only_its_own_budget()
+        enough = enough and not strays.is_pending(self.world.ledger.read())
         if isinstance(said, BudgetRefused) and enough:
             self.world.check.fail("wasteful", f"{wish.run_id} may not use what it has left")
         if process.alive and process.driver is None:
@@ -274,7 +276,10 @@ class _Story:
 
     def done(self) -> bool:
         world = self.world
-        if any(run.live or awaiting_bill(run) for run in world.ledger.read().runs.values()):
+        ledger = world.ledger.read()
+        if any(run.live or awaiting_bill(run) for run in ledger.runs.values()):
+            return False
+        if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
             return False
         return all(rented.pod_id in world.check.foreign for rented in world.living())
 
@@ -296,6 +301,7 @@ class _Story:
         world.queue.after(1.0, partial(self._rescue, rescue))
 
     def _rescue(self, rescue: Process) -> None:
+        rescue.do(lambda: rescue.world.ledger.accept_restored(rescue.world.wall()))
         rescue.do(lambda: reconcile(rescue.world))
         if not self.done():
             settling = all(

@@ -250,6 +250,9 @@ class LedgerView:
         if now < knobs.ledger_damaged_until:
             sim.felt("39")
             raise LedgerDamaged("the ledger is damaged")
+        if sim.ledger.is_older:
+            sim.felt("40")
+            raise LedgerDamaged("the ledger was restored from a backup")
         if now < knobs.ledger_too_new_until:
             sim.felt("10")
             raise LedgerTooNew("a newer version wrote to the ledger")
@@ -352,6 +355,19 @@ class LedgerView:
         self._may_write()
         self._ledger.verify_layer(event, at)
         self._written("LayerVerified", None, "")
+
+    def note(self, event: ev.Note, at: float) -> None:
+        name = type(event).__name__
+        self._process.cross(f"{name}.before")
+        self._may_write()
+        self._ledger.note(event, at)
+        self._process.sim.check.strays.noted(event)
+        self._written(name, None, "")
+
+    def accept_restored(self, at: float) -> bool:
+        accepted: bool = self._ledger.accept_restored(at)
+        self._written("LedgerRestored", None, "")
+        return accepted
 
     def _judged(self, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         self._process.sim.check.appended(self._process, run_id, events)

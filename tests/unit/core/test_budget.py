@@ -143,24 +143,22 @@ def test_what_a_run_spent_moves_to_the_month_of_its_new_reservation() -> None:
 @pytest.mark.parametrize("level", ["account", "month", "project_thesis"])
 def test_a_cap_cut_below_what_is_held_is_noticed(level: str) -> None:
     mine = run("a", settled="3", reserved="2")
-    assert overdrawn(ledger(mine, **{level: "5"}), mine, SEPTEMBER) is None
-    line = overdrawn(ledger(mine, **{level: "4.99"}), mine, SEPTEMBER)
-    assert line is not None
+    assert overdrawn(ledger(mine, **{level: "5"}), mine, SEPTEMBER) == ()
+    (line,) = overdrawn(ledger(mine, **{level: "4.99"}), mine, SEPTEMBER)
     assert line.level == level.partition("_")[0]
 
 
 def test_a_run_answers_for_the_month_of_its_reservation_alone() -> None:
     mine = run("a", reserved="2", at=SEPTEMBER)
     other = run("b", reserved="9", at=OCTOBER)
-    assert overdrawn(ledger(mine, other, month_2026_10="5"), mine, OCTOBER) is None
-    assert overdrawn(ledger(mine, other, month_2026_09="1"), mine, OCTOBER) is not None
-    assert overdrawn(ledger(mine, other, month_2026_10="5"), other, OCTOBER) is not None
+    assert overdrawn(ledger(mine, other, month_2026_10="5"), mine, OCTOBER) == ()
+    assert overdrawn(ledger(mine, other, month_2026_09="1"), mine, OCTOBER)
+    assert overdrawn(ledger(mine, other, month_2026_10="5"), other, OCTOBER)
 
 
 def test_a_bill_above_its_reservation_overdraws() -> None:
     mine = run("a", cap="5", settled="5.01")
-    line = overdrawn(ledger(mine), mine, SEPTEMBER)
-    assert line is not None
+    (line,) = overdrawn(ledger(mine), mine, SEPTEMBER)
     assert line.level == "run"
 
 

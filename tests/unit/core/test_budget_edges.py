@@ -37,10 +37,9 @@ def test_a_run_that_never_reserved_answers_for_the_month_it_is_asked_in() -> Non
     idle = run("a", at=0.0)
     spender = run("b", reserved="9", at=OCTOBER)
     book = ledger(idle, spender, month_2026_10="5")
-    line = overdrawn(book, idle, OCTOBER)
-    assert line is not None
+    (line,) = overdrawn(book, idle, OCTOBER)
     assert line.key == "2026-10"
-    assert overdrawn(book, idle, SEPTEMBER) is None
+    assert overdrawn(book, idle, SEPTEMBER) == ()
 
 
 def record(seq: int, event: ev.Event, run_id: str = "", at: float = SEPTEMBER) -> ev.Record:

@@ -6,6 +6,7 @@ from trmcloud.core import events as ev
 from trmcloud.core.money import Usd
 from trmcloud.sim.account import Rented
 from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.process import Process
 
 HOUR_S = 3600.0
 
@@ -165,14 +166,23 @@ def _timer_ignored(arms: Arms) -> None:
 
 
 def _backup(arms: Arms) -> None:
-    """The ledger's file is put back to what it was some time ago."""
+    """The ledger's file is put back to what it was some time ago; its user accepts that later."""
     world = arms.world
     kept: list[object] = []
 
     def restore() -> None:
         world.check.forgotten = True
+        world.check.strays.restored_at = world.queue.now
         world.ledger.restore(kept[0])
         world.felt(arms.number)
+        world.queue.after(arms.rng.uniform(30, 7200), accept)
+
+    def accept() -> None:
+        user = Process(world, world.laptop, "user")
+        user.do(lambda: user.world.ledger.accept_restored(user.world.wall()))
+        user.kill()
+        if world.ledger.is_older:
+            world.queue.after(1800.0, accept)
 
     at = arms.some_time(0.02, 0.9)
     world.queue.at(at, lambda: kept.append(world.ledger.backup()))

@@ -1,0 +1,244 @@
+"""Pods of this ledger that no generation owns: who is charged, with how much, until when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trmcloud.core import events as ev
+from trmcloud.core.budget import LedgerState, admit, extend_ledger
+from trmcloud.core.clock import Unknown
+from trmcloud.core.governance import govern
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.observation import Bill, PodSeen
+from trmcloud.core.pod_contract import PodName
+from trmcloud.core.run_state import Generation, IllegalTransition, RunState, State
+from trmcloud.core.strays import (
+    AHEAD_S,
+    Restored,
+    awaiting_bill,
+    charges,
+    final_bill,
+    is_pending,
+    is_reconciled,
+)
+
+OURS, AT = "abcd1234", 1_790_000_000.0
+NAME = str(PodName(OURS, "r-1", 1, int(AT) + 7200))
+RATE = Usd(36)
+LATENCY_S = 60.0
+LEFT_AT = AT + 5400
+
+
+def run(state: State = State.RUNNING, pod_id: str | None = "id-1", **more: object) -> RunState:
+    generation = Generation(
+        number=1, pod_name=NAME, provider="runpod", candidate_id="c", rate=RATE,
+        soft_stop_at=LEFT_AT, hard_stop_at=AT + 7200, intended_at=AT, pod_id=pod_id,
+    )  # fmt: skip
+    made = RunState(
+        "r-1", state=state, cap=Usd(100), project="thesis", reserved=Usd(80), reserved_at=AT,
+        created_at=AT - 100, generations=(generation,),
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def ledger(*runs: RunState) -> LedgerState:
+    return LedgerState(OURS, {r.run_id: r for r in runs})
+
+
+def pod(pod_id: str = "id-2", name: str = NAME, status: str = "running", **more: object) -> PodSeen:
+    return replace(PodSeen(pod_id, name, status, RATE), **more)  # type: ignore[arg-type]
+
+
+def charged(book: LedgerState, now: float, *pods: PodSeen) -> list[tuple[str, str, float, Usd]]:
+    return [(c.pod_id, c.run_id, c.since, c.amount) for c in charges(book, "runpod", pods, now)]
+
+
+def noted(book: LedgerState, *events: ev.LedgerEvent, at: float = AT + 30) -> LedgerState:
+    return extend_ledger(book, [ev.Record(n, "", 0, at, e) for n, e in enumerate(events, 1)])
+
+
+def stray(amount: str, run_id: str = "r-1", pod_id: str = "id-2") -> ev.StrayCharged:
+    return ev.StrayCharged("runpod", pod_id, NAME, run_id, AT, Usd(amount))
+
+
+# -- who is charged ----------------------------------------------------------------------------
+
+
+def test_a_second_pod_of_a_runs_name_is_charged_to_it_from_its_intent_on() -> None:
+    most = cost(RATE, 100 + LATENCY_S + AHEAD_S)
+    assert charged(ledger(run()), AT + 100, pod("id-1"), pod()) == [("id-2", "r-1", AT, most)]
+
+
+def test_a_name_that_waits_for_its_pod_is_not_judged_yet() -> None:
+    assert charged(ledger(run(State.RENTING, pod_id=None)), AT + 100, pod()) == []
+    given_up = ledger(run(State.CLOSED, pod_id=None))
+    assert [c[0] for c in charged(given_up, AT + 100, pod())] == ["id-2"]
+
+
+def test_a_pod_that_a_closed_generation_owned_is_settled_there() -> None:
+    assert charged(ledger(run(State.CLOSED)), AT + 100, pod("id-1")) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["mine", str(PodName("ffffffff", "r-1", 1, int(AT) + 7200)), f"{NAME}-x"]
+)
+def test_what_is_not_this_ledgers_is_never_charged(name: str) -> None:
+    assert charged(ledger(run()), AT + 100, pod(name=name)) == []
+
+
+def test_what_costs_nothing_is_not_charged() -> None:
+    assert charged(ledger(run()), AT + 100, pod(rate=ZERO)) == []
+
+
+def test_one_that_is_gone_is_charged_for_its_life_alone() -> None:
+    gone = pod(status="gone", ended_at=AT + 40)
+    assert charged(ledger(run()), AT + 1000, gone)[0][3] == cost(RATE, 40 + LATENCY_S)
+    assert charged(ledger(run()), AT + 1000, pod(status="gone"))[0][3] == cost(RATE, 1060)
+
+
+def test_the_providers_own_word_of_its_making_counts() -> None:
+    ((_, _, since, amount),) = charged(ledger(run()), AT + 100, pod(made_at=AT + 70))
+    assert (since, amount) == (AT + 70, cost(RATE, 30 + LATENCY_S + AHEAD_S))
+
+
+def test_a_pod_of_an_unknown_generation_is_charged_since_the_ledger_knows_nothing() -> None:
+    other = str(PodName(OURS, "r-1", 7, int(AT) + 7200))
+    unknown = str(PodName(OURS, "r-9", 1, int(AT) + 7200))
+    book = ledger(run())
+    assert charged(book, AT + 100, pod(name=other))[0][1:3] == ("r-1", AT - 100)
+    assert charged(book, AT + 100, pod(name=unknown))[0][1:3] == ("", AT + 100)
+    restored = replace(book, restored=Restored(AT + 50, AT - 7))
+    assert charged(restored, AT + 100, pod(name=other))[0][1:3] == ("r-1", AT - 7)
+    assert charged(restored, AT + 100, pod(name=unknown))[0][1:3] == ("", AT - 7)
+    assert charged(restored, AT + 100, pod())[0][1:3] == ("r-1", AT)
+
+
+def test_it_is_charged_again_only_once_it_may_have_cost_more() -> None:
+    first = charges(ledger(run()), "runpod", [pod()], AT + 100)
+    book = noted(ledger(run()), *first)
+    assert charged(book, AT + 100 + AHEAD_S, pod()) == []
+    more = charges(book, "runpod", [pod()], AT + 101 + AHEAD_S)
+    assert more[0].amount == cost(RATE, 101 + LATENCY_S + 2 * AHEAD_S)
+    again = noted(book, *more, at=AT + 999)
+    assert again.strays["runpod", "id-2"].at == AT + 30
+    assert charged(again, AT + 200 + AHEAD_S, pod(status="gone")) == []
+    billed = noted(again, ev.StrayBilled("runpod", "id-2", Usd(2)))
+    assert charged(billed, AT + 90_000, pod()) == []
+
+
+# -- what it is charged to ---------------------------------------------------------------------
+
+
+def test_every_budget_that_it_belongs_to_holds_it() -> None:
+    book = noted(ledger(run()), stray("3"), stray("5", run_id="", pod_id="id-3"))
+    held = {
+        (level, key): (book.line(level, key).settled, book.line(level, key).reserved)
+        for level, key in (
+            ("account", ""), ("month", "2026-09"), ("month", "2026-10"), ("project", "thesis"),
+            ("project", "other"), ("run", "r-1"),
+        )
+    }  # fmt: skip
+    assert held == {
+        ("account", ""): (ZERO, Usd(88)),
+        ("month", "2026-09"): (ZERO, Usd(88)),
+        ("month", "2026-10"): (ZERO, ZERO),
+        ("project", "thesis"): (ZERO, Usd(83)),
+        ("project", "other"): (ZERO, ZERO),
+        ("run", "r-1"): (ZERO, Usd(83)),
+    }
+    billed = noted(book, ev.StrayBilled("runpod", "id-2", Usd("1.5"))).line("run", "r-1")
+    assert (billed.settled, billed.reserved, billed.strays) == (Usd("1.5"), Usd(80), Usd("1.5"))
+    assert billed.remaining == Usd("18.5")
+
+
+def test_money_that_a_stray_holds_cannot_be_reserved() -> None:
+    closed = run(State.CLOSED, reserved=ZERO)
+    book = noted(ledger(closed), stray("3"))
+    assert admit(book, closed, Usd(97), AT) is None
+    refusal = admit(book, closed, Usd("97.000001"), AT)
+    assert refusal is not None
+    assert refusal.line.level == "run"
+
+
+def test_a_run_gives_up_the_end_of_its_time_for_what_strays_cost() -> None:
+    """It holds $80 of $100 and the stray $23: $3 too much are 300 s of its rent."""
+    book = noted(ledger(run()), stray("23"))
+    due = LEFT_AT - 300
+    assert govern(book, Unknown(due), due - 1).land == ()
+    ((run_id, why),) = govern(book, Unknown(due), due).land
+    assert (run_id, why) == (
+        "r-1",
+        "pods that nobody asked for have cost $23.00 of the run budget",
+    )
+    fits = noted(ledger(run()), stray("20"))
+    assert govern(fits, Unknown(AT), LEFT_AT + 100).land == ()
+    waiting = noted(ledger(run(State.RESERVED)), stray("23"))
+    assert govern(waiting, Unknown(AT), LEFT_AT + 100).land == ()
+    unrented = noted(ledger(run(State.RENTING, generations=())), stray("23"))
+    assert govern(unrented, Unknown(AT), LEFT_AT + 100).land == ()
+
+
+def test_a_cap_that_was_cut_further_than_strays_cost_lands_at_once() -> None:
+    book = replace(noted(ledger(run()), stray("2")), caps={("account", ""): Usd("79.999999")})
+    ((_, why),) = govern(book, Unknown(AT), AT).land
+    assert why == "the account budget was cut to $80.00"
+    enough = replace(book, caps={("account", ""): Usd(80)})
+    assert govern(enough, Unknown(AT), AT).land == ()
+
+
+# -- bills -------------------------------------------------------------------------------------
+
+
+def test_a_final_bill_of_that_very_pod_is_taken() -> None:
+    (waiting,) = awaiting_bill(noted(ledger(run()), stray("3")))
+    assert final_bill(waiting, Bill("id-2", Usd(1), True)) == ev.StrayBilled(
+        "runpod", "id-2", Usd(1)
+    )
+    assert final_bill(waiting, Bill("id-2", Usd(1), False)) is None
+    assert final_bill(waiting, Bill("id-1", Usd(1), True)) is None
+    assert final_bill(waiting, None) is None
+
+
+def test_what_is_noted_is_noted_once() -> None:
+    book = noted(ledger(run()), stray("3"))
+    for again in (stray("3"), stray("2")):
+        with pytest.raises(IllegalTransition, match="charged with"):
+            noted(book, again)
+    with pytest.raises(IllegalTransition, match="never charged"):
+        noted(book, ev.StrayBilled("runpod", "id-9", Usd(1)))
+    billed = noted(book, ev.StrayBilled("runpod", "id-2", Usd(1)))
+    assert awaiting_bill(billed) == ()
+    assert billed.strays_of("r-1")[0].cost == Usd(1)
+    for late in (ev.StrayBilled("runpod", "id-2", Usd(1)), stray("9")):
+        with pytest.raises(IllegalTransition, match="final bill"):
+            noted(billed, late)
+
+
+# -- after a restoration -----------------------------------------------------------------------
+
+
+def test_a_restored_ledger_is_reconciled_once_nothing_can_be_missing() -> None:
+    book = noted(ledger(run()), ev.LedgerRestored(AT - 7), at=AT)
+    assert book.restored == Restored(AT, AT - 7)
+    assert is_pending(book)
+    rented: dict[str, tuple[PodSeen, ...]] = {"runpod": (), "local": ()}
+    assert not is_reconciled(book, rented, 0, AT + 599)
+    assert is_reconciled(book, rented, 0, AT + 600)
+    assert not is_reconciled(book, rented, 1, AT + 600)
+    assert is_reconciled(book, {"local": ()}, 0, AT + 1)
+    done = noted(book, ev.LedgerReconciled(), at=AT + 700)
+    assert not is_pending(done)
+    assert not is_reconciled(done, rented, 0, AT + 800)
+    assert done.restored == Restored(AT, AT - 7, AT + 700)
+    again = noted(done, ev.LedgerRestored(AT + 800), at=AT + 900)
+    assert is_pending(again)
+
+
+def test_what_was_not_restored_is_not_reconciled() -> None:
+    book = ledger(run())
+    assert not is_pending(book)
+    assert not is_reconciled(book, {}, 0, AT)
+    with pytest.raises(IllegalTransition, match="not restored"):
+        noted(book, ev.LedgerReconciled())

@@ -1,0 +1,143 @@
+"""Pods of this ledger that no generation of it owns, and what they cost. Pure.
+
+A provider may make two pods for one create, or one long after it said no; a ledger restored from a
+backup has forgotten some. Their money is real: it is charged to every budget that it belongs to at
+the most that it can be, and corrected when the provider's bill is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trmcloud.core import events as ev
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.pod_contract import PodName, parse_pod_name
+from trmcloud.core.providers import traits_of
+
+if TYPE_CHECKING:
+    from trmcloud.core.budget import LedgerState
+    from trmcloud.core.observation import Bill, PodSeen
+
+AHEAD_S = 600.0
+"""So far ahead a pod that still lives is charged, so that not every look writes a record."""
+
+
+@dataclass(frozen=True)
+class Stray:
+    """What one such pod is charged with. ``run_id`` is empty where no run here is of its name;
+    ``since`` is the earliest that it can have been made, ``at`` when it was first charged."""
+
+    provider: str
+    pod_id: str
+    pod_name: str
+    run_id: str
+    since: float
+    at: float
+    amount: Usd
+    billed: Usd | None = None
+
+    @property
+    def cost(self) -> Usd:
+        return self.amount if self.billed is None else self.billed
+
+
+@dataclass(frozen=True)
+class Restored:
+    """An older copy of the ledger was accepted at ``at``: it knows nothing after ``since``. Until
+    ``reconciled_at`` nothing is reserved."""
+
+    at: float
+    since: float
+    reconciled_at: float | None = None
+
+
+def charges(
+    ledger: LedgerState, provider: str, pods: Iterable[PodSeen], now: float
+) -> tuple[ev.StrayCharged, ...]:
+    """What is to be charged for pods that ``provider`` lists and nothing here owns.
+
+    Those that are gone count too, as long as they are listed: they were made, and are billed.
+    """
+    known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
+    awaited = {
+        g.pod_name
+        for run in ledger.runs.values()
+        for g in run.generations[-1:]
+        if run.live and g.open and g.pod_id is None
+    }
+    made = []
+    for pod in pods:
+        if pod.pod_id in known or pod.name in awaited:
+            continue
+        name = parse_pod_name(pod.name)
+        if name is None or name.ledger != ledger.ledger_id:
+            continue
+        charge = _charge(ledger, provider, pod, name, now)
+        if charge is not None:
+            made.append(charge)
+    return tuple(made)
+
+
+def _charge(
+    ledger: LedgerState, provider: str, pod: PodSeen, name: PodName, now: float
+) -> ev.StrayCharged | None:
+    before = ledger.strays.get((provider, pod.pod_id))
+    if before is not None and before.billed is not None:
+        return None
+    run_id = next((r for r in ledger.runs if r.replace("-", "") == name.run_id), "")
+    since = before.since if before is not None else _made_since(ledger, pod, run_id, now)
+    gone = pod.status == "gone"
+    until = pod.ended_at if gone and pod.ended_at is not None else now
+    spent_s = max(0.0, until - since) + traits_of(provider).kill_latency_s
+    if before is not None and cost(pod.rate, spent_s) <= before.amount:
+        return None
+    amount = cost(pod.rate, spent_s if gone else spent_s + AHEAD_S)
+    if not amount:
+        return None
+    return ev.StrayCharged(provider, pod.pod_id, pod.name, run_id, since, amount)
+
+
+def _made_since(ledger: LedgerState, pod: PodSeen, run_id: str, now: float) -> float:
+    """The earliest that a pod can have been made: its intent came first, wherever that is."""
+    if pod.made_at is not None:
+        return pod.made_at
+    run = ledger.runs.get(run_id)
+    for generation in run.generations if run is not None else ():
+        if generation.pod_name == pod.name:
+            return generation.intended_at
+    if ledger.restored is not None:
+        return ledger.restored.since
+    return run.created_at if run is not None else now
+
+
+def awaiting_bill(ledger: LedgerState) -> tuple[Stray, ...]:
+    """Those whose final bill is not in yet."""
+    return tuple(stray for stray in ledger.strays.values() if stray.billed is None)
+
+
+def final_bill(stray: Stray, bill: Bill | None) -> ev.StrayBilled | None:
+    if bill is None or not bill.final or bill.pod_id != stray.pod_id:
+        return None
+    return ev.StrayBilled(stray.provider, stray.pod_id, bill.amount)
+
+
+def is_pending(ledger: LedgerState) -> bool:
+    """Whether an older copy was accepted, and what it has forgotten is not accounted for yet."""
+    return ledger.restored is not None and ledger.restored.reconciled_at is None
+
+
+def is_reconciled(
+    ledger: LedgerState, listed: Mapping[str, Iterable[PodSeen]], orphans: int, now: float
+) -> bool:
+    """Whether a restored ledger knows all that lives again.
+
+    ``listed`` holds every provider that could have a pod of ours, ``orphans`` how many of those
+    are nobody's: each is to be ended first. Until a pod that was asked for before the restoration
+    must have appeared, a list proves nothing.
+    """
+    if ledger.restored is None or not is_pending(ledger) or orphans:
+        return False
+    settled_s = max((traits_of(name).create_settle_s for name in listed), default=0.0)
+    return now >= ledger.restored.at + settled_s
