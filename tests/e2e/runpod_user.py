@@ -25,6 +25,7 @@ from tests.standins.sshd import find_sshd
 from trmcloud.core import manifest as mf
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.money import Usd
+from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import RunState, State
 
 _ENV_CLOCK = "TEST_CLOCK"
@@ -221,7 +222,8 @@ class RentedUser(User):
         plan = json.loads(path.read_text())
         chosen = next(c for c in plan["candidates"] if c["id"] == plan["recommended_id"])
         rate, storage = Usd(chosen["rate_usd"]), Usd(chosen["storage_usd"])
-        worst = Usd.from_micros(round(rate.micros * (hard_stop_s + 60.0) / 3600.0)) + storage
+        paid_s = hard_stop_s + traits_of(chosen["provider"]).kill_latency_s
+        worst = Usd.from_micros(round(rate.micros * paid_s / 3600.0)) + storage
         chosen["soft_stop_s"] = hard_stop_s - landing_s
         chosen["hard_stop_s"], chosen["landing_s"] = hard_stop_s, landing_s
         chosen["worst_case_usd"] = worst.plain()

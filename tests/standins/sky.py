@@ -3,33 +3,58 @@
     python tests/standins/sky.py STATE.json status -o json
 
 It prints what 0.14.1 was seen to print. ``STATE.json`` also takes ``fail``: a word of a command →
-what it prints before it ends with 1; and ``at``, epoch seconds: a launch asked for before then
-is up.
+what it prints before it ends with 1; ``at``, epoch seconds: a launch asked for before then is up;
+and ``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then.
 """
 
 from __future__ import annotations
 
+import fcntl
 import fnmatch
 import json
+import os
+import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import sky_machines as machines
+
 VERSION = "0.14.1"
+PROVISION = "--provision"
+State = dict[str, Any]
 
 
 def main() -> int:
     path, words = Path(sys.argv[1]), sys.argv[2:]
-    state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    state.setdefault("asked", []).append(words)
-    code = answer(state, words)
-    path.write_text(json.dumps(state))
+    if words[0] == PROVISION:
+        provision(path, words[1])
+        return 0
+
+    def answered(state: State) -> int:
+        state.setdefault("asked", []).append(words)
+        return answer(state, words, path)
+
+    return changed(path, answered)
+
+
+def changed(path: Path, change: Callable[[State], int]) -> int:
+    """What ``change`` returns; nobody else reads or writes the state meanwhile."""
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state: State = json.loads(path.read_text()) if path.exists() else {}
+        code = change(state)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(state))
+        part.replace(path)
     return code
 
 
-def answer(state: dict[str, Any], words: list[str]) -> int:
-    clusters: dict[str, Any] = state.setdefault("clusters", {})
+def answer(state: State, words: list[str], path: Path) -> int:
+    clusters: State = state.setdefault("clusters", {})
     requests: list[Any] = state.setdefault("requests", [])
     verb = words[0]
     line = " ".join(words)
@@ -40,21 +65,7 @@ def answer(state: dict[str, Any], words: list[str]) -> int:
     if verb == "--version":
         print(f"skypilot, version {state.get('version', VERSION)}")
     elif verb == "launch":
-        name = words[words.index("-c") + 1]
-        task = json.loads(Path(words[-1]).read_text())
-        state.setdefault("tasks", {})[name] = task
-        limit = task["resources"].get("autostop", {"idle_minutes": -1, "down": False})
-        request_id = str(uuid.uuid4())
-        requests.append(
-            {"request_id": request_id, "name": "sky.launch", "status": "RUNNING", "on": name}
-        )
-        clusters[name] = {
-            "name": name, "status": "INIT", "init_kind": "launching",
-            "launched_at": int(state.get("at", 1795264000)),
-            "autostop": limit["idle_minutes"], "to_down": limit["down"], "cloud": None,
-        }  # fmt: skip
-        print(f"YAML to run: {words[-1]}\nRunning on cluster: {name}")
-        print(f"Submitted sky.launch request: {request_id}")
+        launch(state, words, path)
     elif line.startswith("api status"):
         name = words[words.index("-c") + 1]
         print("The flag is ignored because the server does not support it yet.")
@@ -67,15 +78,18 @@ def answer(state: dict[str, Any], words: list[str]) -> int:
             if row["request_id"] == words[-1]:
                 row["status"] = "CANCELLED"
     elif verb == "status":
-        for row in clusters.values():
-            if row["init_kind"] == "launching" and state.get("at", 0) > row["launched_at"]:
-                row |= {"status": "UP", "init_kind": None, "cloud": "AWS", "region": "us-east-1"}
+        if not refresh(state, "-r" in words):
+            print("KeyError: 'EXITED'", file=sys.stderr)
+            return 1
         glob = next(word for word in words if word.startswith("trmc"))
-        found = [row for name, row in clusters.items() if fnmatch.fnmatch(name, glob)]
-        print(json.dumps(found))
+        print(json.dumps([row for name, row in clusters.items() if fnmatch.fnmatch(name, glob)]))
     elif verb == "down":
-        if clusters.pop(words[-1], None) is None:
-            print(f"Cluster(s) not found: {words[-1]}.")
+        if words[-1] not in clusters:
+            print("Cluster(s) not found (tip: see `sky status`).")
+        else:
+            if "runpod" in state and clusters[words[-1]].get("pod"):
+                machines.ask(state["runpod"], "DELETE", f"/pods/{clusters[words[-1]]['pod']}")
+            forget(state, words[-1])
     elif verb == "autostop":
         row = clusters[words[2]]
         row["autostop"], row["to_down"] = int(words[words.index("-i") + 1]), "--down" in words
@@ -88,6 +102,82 @@ def answer(state: dict[str, Any], words: list[str]) -> int:
         else:
             print("  AWS: disabled \n    Reason [compute, storage]: AWS credentials are not set.")
     return 0
+
+
+def launch(state: State, words: list[str], path: Path) -> None:
+    name = words[words.index("-c") + 1]
+    task = json.loads(Path(words[-1]).read_text())
+    state.setdefault("tasks", {})[name] = task
+    limit = task["resources"].get("autostop", {"idle_minutes": -1, "down": False})
+    request_id = str(uuid.uuid4())
+    at = time.time() if "runpod" in state else state.get("at", 1795264000)
+    state["requests"].append(
+        {"request_id": request_id, "name": "sky.launch", "status": "RUNNING", "on": name}
+    )
+    state["clusters"][name] = {
+        "name": name, "status": "INIT", "init_kind": "launching", "launched_at": int(at),
+        "autostop": limit["idle_minutes"], "to_down": limit["down"], "cloud": None,
+    }  # fmt: skip
+    if "runpod" in state:
+        with open(path.with_suffix(".log"), "ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-S", __file__, str(path), PROVISION, name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+    print(f"YAML to run: {words[-1]}\nRunning on cluster: {name}")
+    print(f"Submitted sky.launch request: {request_id}")
+
+
+def provision(path: Path, name: str) -> None:
+    """What the API server does after ``launch --async``."""
+    home = Path(os.environ["HOME"])
+
+    def made(state: State) -> int:
+        row = state["clusters"].get(name)
+        if row is None:
+            raise SystemExit("it was called off")
+        row["pod"] = machines.make(state["runpod"], name, state["tasks"][name], home)
+        row |= {"cloud": "RunPod", "region": "US"}
+        return 0
+
+    def is_up(state: State) -> int:
+        if name in state["clusters"]:
+            state["clusters"][name] |= {"status": "UP", "init_kind": None}
+        return 0
+
+    changed(path, made)
+    state = json.loads(path.read_text())
+    machines.bring_up(state["runpod"], state["clusters"][name]["pod"], name, home)
+    changed(path, is_up)
+    machines.start(name, state["tasks"][name], home)
+
+
+def refresh(state: State, ask: bool) -> bool:
+    """Look at every machine; False where one of them has exited, which 0.14.1 cannot read."""
+    for name, row in list(state["clusters"].items()):
+        if row["init_kind"] == "launching" and state.get("at", 0) > row["launched_at"]:
+            row |= {"status": "UP", "init_kind": None, "cloud": "AWS", "region": "us-east-1"}
+        if ask and row.get("pod"):
+            pod = machines.ask(state["runpod"], "GET", f"/pods/{row['pod']}")
+            if pod is None or pod["status"] == "TERMINATED":
+                forget(state, name)
+            elif pod["status"] == "EXITED":
+                return False
+    return True
+
+
+def forget(state: State, name: str) -> None:
+    row = state["clusters"].pop(name)
+    if "runpod" in state:
+        machines.config_of(Path(os.environ["HOME"]), name).unlink(missing_ok=True)
+        hourly = state["tasks"][name]["resources"]["max_hourly_cost"]
+        cost = hourly * (time.time() - row["launched_at"]) / 3600
+        state.setdefault("costs", []).append(
+            {"name": name, "status": "TERMINATED", "total_cost": cost}
+        )
 
 
 if __name__ == "__main__":

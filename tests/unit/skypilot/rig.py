@@ -20,13 +20,18 @@ NAME = str(PodName("0a1b2c3d", "r1", 1, int(NOW) + 3600))
 KEYS = PodKeys("PRIVATE", "ssh-ed25519 AAAA host", "ssh-ed25519 AAAA user")
 
 
+def stand_in(program: Path, state: Path) -> Path:
+    """A ``sky`` command whose memory is ``state``."""
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STANDIN} {state} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
 class Rig:
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state.json"
         self.set()
-        program = folder / "sky"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STANDIN} {self.state} "$@"\n')
-        program.chmod(0o755)
+        program = stand_in(folder / "sky", self.state)
         self.sky = Sky(str(program), {"PATH": "/usr/bin:/bin", "HOME": str(folder)})
         self.folder = folder
         self.now = NOW

@@ -13,6 +13,8 @@ from trmcloud.core.pod_contract import POD_PREFIX, parse_pod_name
 
 LIST_FRESH_S = 20.0
 """A list takes SkyPilot seconds of a processor: one serves all who ask within this time."""
+LIST_FRESH_NEW_S = 5.0
+"""While one is being launched: it may be up at any moment, and be paid for."""
 _QUIET = ("--no-show-managed-jobs", "--no-show-services", "--no-show-pools")
 
 Row = Mapping[str, Any]
@@ -37,7 +39,8 @@ class Clusters:
         """
         with self._lock:
             age_s = self._now() - self._listed_at if self._listed_at is not None else -1.0
-            if fresh or not 0 <= age_s < LIST_FRESH_S:
+            fresh_s = LIST_FRESH_NEW_S if any(map(is_new, self._rows)) else LIST_FRESH_S
+            if fresh or not 0 <= age_s < fresh_s:
                 try:
                     self._rows, self.are_cached = self._read()
                     self._failed = None
@@ -72,6 +75,10 @@ class Clusters:
             if "KeyError" not in error.what:
                 raise
         return _checked(self._sky.read(*words)), True
+
+
+def is_new(row: Row) -> bool:
+    return row.get("status") == "INIT" and row.get("init_kind") == "launching"
 
 
 def _checked(rows: Any) -> Sequence[Row]:

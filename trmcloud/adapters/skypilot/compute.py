@@ -18,7 +18,7 @@ from pathlib import Path
 from trmcloud.adapters.sightings import Sightings
 from trmcloud.adapters.skypilot.aws import ShutdownLimit
 from trmcloud.adapters.skypilot.billing import Biller
-from trmcloud.adapters.skypilot.clusters import Clusters, Row
+from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
 from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.adapters.skypilot.task import CLOUDS, NO_AUTODOWN, limit_minutes, make_task
 from trmcloud.adapters.skypilot.way import config_of, proxy_command
@@ -271,7 +271,7 @@ class SkyPilotCompute:
     def _pod_seen(self, row: Row) -> PodSeen:
         name, status = str(row["name"]), row.get("status")
         word = _STATUS.get(str(status), "unknown")
-        if status == "INIT" and row.get("init_kind") == "launching":
+        if is_new(row):
             word = "creating"
         if self._clusters.are_cached:
             word = "unknown"
