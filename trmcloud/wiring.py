@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trmcloud.core.money import Usd
     from trmcloud.core.offers import Offer
     from trmcloud.core.run_state import RunState
-    from trmcloud.ports import StageItem
+    from trmcloud.ports import Bucket, StageItem
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -115,7 +115,9 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
         is_alive=is_alive,
         project=os.environ.get(ENV_PROJECT, "default"),
         workers=ThreadWorkers(),
-        stage_items=lambda run: _stage_items(home, files, run),
+        stage_items=lambda run: _stage_items(home, files, run)[0],
+        bucket_items=lambda run: _stage_items(home, files, run)[1],
+        bucket=cache(_bucket),
         folder_on_pod=_folder_on_pod,
         was_used=lambda provider: (home / provider).is_dir(),
     )
@@ -256,11 +258,23 @@ def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
     return ground.offers(now), ground.disk_rate
 
 
-def _stage_items(home: Path, files: LocalRunFiles, run: RunState) -> Sequence[StageItem]:
+def _stage_items(
+    home: Path, files: LocalRunFiles, run: RunState
+) -> tuple[Sequence[StageItem], Sequence[StageItem]]:
+    """(what is sent to the run's pod from here, what it fetches from its bucket)"""
     from trmcloud.app.jobs import read_launch_note
-    from trmcloud.app.staging import stage_items
+    from trmcloud.app.staging import stage_items, through_bucket
 
-    return stage_items(files, read_launch_note(home, run.run_id), trainer_package(), run)
+    items = stage_items(files, read_launch_note(home, run.run_id), trainer_package(), run)
+    fetched = through_bucket(run, items)
+    return tuple(item for item in items if item not in fetched), fetched
+
+
+def _bucket(place: str) -> Bucket:
+    from trmcloud.adapters.s3.bucket import S3Bucket
+    from trmcloud.core.bucket import parse_place
+
+    return S3Bucket(parse_place(place))
 
 
 def _folder_on_pod(kind: str, folder: Path) -> str:
@@ -303,16 +317,19 @@ def price_sources(environ: Mapping[str, str]) -> list[Source]:
 
 
 def account_checks(
-    environ: Mapping[str, str], rates: Mapping[str, Usd]
+    environ: Mapping[str, str], rates: Mapping[str, Usd], bucket: str = ""
 ) -> list[Callable[[], Sequence[Finding]]]:
-    """What ``doctor`` asks of each provider; ``rates`` are USD/h of what is meant to be rented."""
+    """What ``doctor`` asks of each provider, and of a bucket; ``rates`` are USD/h of what is meant
+    to be rented."""
     from trmcloud.adapters.runpod.checkup import check_account
+    from trmcloud.adapters.s3.checkup import check_bucket
     from trmcloud.adapters.skypilot.checkup import check_skypilot
 
     home = home_dir(environ)
     return [
         lambda: check_account(environ, rates.get("runpod")),
         lambda: check_skypilot(environ, lambda provider: (home / provider).is_dir()),
+        lambda: check_bucket(environ, bucket),
     ]
 
 

@@ -19,8 +19,12 @@ from trmcloud.core.manifest import CheckpointManifest, Pruning
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.run_state import RunState
 from trmcloud.pod.files import sync_folder, write_atomic
+from trmcloud.ports import Progress
 
 _PARTIAL_SUFFIX = ".partial"
+
+Source = Callable[[CheckpointManifest, Sequence[str], str, Progress], None]
+"""Brings files of a checkpoint into a folder, verified: see ``RunFiles.fetch``."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,13 @@ def choose(
     phase: str | None = None,
     step: int | None = None,
     also: Sequence[CheckpointManifest] | None = None,
+    half: Sequence[tuple[str, str]] = (),
 ) -> CheckpointManifest:
     """The checkpoint asked for: the best of the last phase that has any, unless told otherwise.
 
     Phases are not compared with one another: extreme starts from fresh weights, and is what the
-    run was for. ``also`` are checkpoints that only its pod has; None where it was not asked.
+    run was for. ``also`` are checkpoints that only its pod or its bucket has; None where neither
+    was asked. ``half``: (where, why) of what is no whole checkpoint there.
 
     Raises:
         NotFoundError: no such checkpoint. CheckpointError: only damaged ones.
@@ -61,7 +67,7 @@ def choose(
     best = mf.pick_best(manifests) or mf.pick_latest(manifests)
     if best is not None:
         return best
-    damaged = world.files.damaged(run.run_id)
+    damaged = [*world.files.damaged(run.run_id), *half]
     if damaged:
         label, why = damaged[0]
         raise CheckpointError(
@@ -76,6 +82,8 @@ def choose(
 
 
 def _where_it_could_be(run: RunState, *, asked: bool) -> str:
+    if run.bucket:
+        return f" here or in {run.bucket}"
     if live_pod(run) is not None:
         return " yet, here or on its pod" if asked else " here; fetch-best asks its pod for one"
     if is_rented(run) and run.generation is not None and run.generation.pod_id is not None:
@@ -90,18 +98,21 @@ def fetch(
     into: Path,
     *,
     weights_only: bool,
-    progress: Callable[[int, int], None],
+    progress: Progress,
+    source: Source | None = None,
 ) -> Fetched:
     """Copy a checkpoint to ``into``, verify every hash, then rename it into place.
 
     Interrupted, it goes on where it stopped: verified files in ``into.partial`` are kept.
+    ``source`` brings files that are not here.
 
     Raises:
         ConflictError: ``into`` holds something else. CheckpointError: a file is not what its hash
             says. DoesNotFit: too little room.
     """
     names = sorted(wanted_names(manifest, weights_only=weights_only))
-    if into.exists() and _holds(into, manifest, names, world, progress):
+    source = source or world.files.fetch
+    if into.exists() and _holds(into, manifest, names, source, progress):
         _note(world, run, manifest, into)
         return Fetched(manifest, into, already_there=True)
     needed = sum(file.size_bytes for file in manifest.files if file.name in names)
@@ -114,7 +125,7 @@ def fetch(
             next_step="--into a larger disk, or --weights-only",
         )
     partial = into.with_name(into.name + _PARTIAL_SUFFIX)
-    world.files.fetch(manifest, names, str(partial), progress)
+    source(manifest, names, str(partial), progress)
     kept = tuple(file for file in manifest.files if file.name in names)
     write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
     for entry in partial.iterdir():
@@ -154,8 +165,8 @@ def _holds(
     into: Path,
     manifest: CheckpointManifest,
     names: list[str],
-    world: World,
-    progress: Callable[[int, int], None],
+    source: Source,
+    progress: Progress,
 ) -> bool:
     """Whether ``into`` is this very checkpoint, whole; an empty folder is free to be used."""
     if not into.is_dir():
@@ -183,7 +194,7 @@ def _holds(
             where=str(into),
             next_step="--into another folder",
         )
-    world.files.fetch(manifest, names, str(into), progress)
+    source(manifest, names, str(into), progress)
     kept = tuple(f for f in manifest.files if f.name in {*names, *entries})
     write_atomic(into / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
     return True

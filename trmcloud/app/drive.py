@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trmcloud.app import reap
+from trmcloud.app.bucket_checkpoints import pull
 from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.world import World, list_pods, plan_of
@@ -254,19 +255,15 @@ class RunDriver:
             return
         link, pod_name = world.links[generation.provider], generation.pod_name
         self._append(ev.ActionStarted(action.id, action.verb))
+        plan = self.plan(run)
         if action.verb == PULL:
             kept = self._kept[action.id.split("/")[2].removeprefix(f"{PULL}-")]
             self._pulling[action.id] = kept
-
-            def pull(progress: Progress) -> None:
-                manifest = link.manifest(pod_name, run.run_id, kept)
-                names = [file.name for file in manifest.files]
-                link.pull(pod_name, run.run_id, manifest, names, progress)
-
-            world.workers.start(action.id, pull)
+            world.workers.start(
+                action.id, lambda progress: pull(world, run, plan, generation, kept, progress)
+            )
             return
         if action.verb == GRANT:
-            plan = self.plan(run)
             world.workers.start(
                 action.id, lambda progress: give_grants(world, run, plan, generation, progress)
             )

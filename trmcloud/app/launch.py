@@ -12,7 +12,7 @@ from trmcloud.app import smoke_plan
 from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import write_launch_note
 from trmcloud.app.layers import verified_layers
-from trmcloud.app.world import World, find_run
+from trmcloud.app.world import World, bucket_at, find_run
 from trmcloud.core import events as ev
 from trmcloud.core.errors import (
     BudgetRefused,
@@ -26,9 +26,10 @@ from trmcloud.core.hardware import LOCAL
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Candidate, Plan, plan_to_json
+from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.providers import BY_SKYPILOT, RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.run_state import RunState
+from trmcloud.core.spec import RunSpec
 from trmcloud.ports import Account
 
 _DISK_MARGIN_BYTES = 64 << 20
@@ -118,11 +119,22 @@ def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
         UsageError: nobody would be there to pull what only a pull saves.
     """
     rented = first_candidate(plan).provider != LOCAL
-    if rented and detached and not plan.spec.volume and not accepted:
+    kept = plan.spec.volume or plan.spec.pod_uploads
+    if rented and detached and not kept and not accepted:
         raise UsageError(
             "left alone, this run's checkpoints end with its pod: nobody would pull them",
-            next_step="--volume keeps them on a network volume; --accept-loss leaves it so",
+            next_step="--bucket s3://… or --volume keeps them; --accept-loss leaves it so",
         )
+
+
+def check_bucket(world: World, spec: RunSpec) -> None:
+    """
+    Raises:
+        AuthError, NotFoundError, ProviderError: the bucket that is named cannot be written, read
+            and deleted in.
+    """
+    if spec.bucket:
+        bucket_at(world, spec.bucket).check()
 
 
 def check_exposure(world: World, plan: Plan, accepted: Usd | None) -> None:
@@ -245,6 +257,7 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
             f"{run.run_id} has spent {line.settled + line.reserved} of {run.cap}",
             next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
         )
+    check_bucket(world, plan_from_json(run.plan).spec)
     if run.generation is not None:
         check_account(world, run.generation.provider, rate)
     amount = left if rate else ZERO

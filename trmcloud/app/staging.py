@@ -5,7 +5,7 @@ from. Each lies in a folder on the pod that is named by its content, so that it 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,21 @@ def stage_items(
         items.append(_item(WEIGHTS_DIR, Path(note["initial_weights"])))
     items += _to_go_on_from(files, run)
     return tuple(items)
+
+
+def through_bucket(run: RunState, items: Sequence[StageItem]) -> tuple[StageItem, ...]:
+    """Those that the run's pod fetches from its bucket by itself: what may be large."""
+    spec = run.plan.get("spec", {})
+    if not spec.get("bucket") or spec.get("bucket_relayed") or run.errand is not None:
+        return ()
+    large = tuple(f"{contract.POD_ROOT}/{kind}/" for kind in (DATA_DIR, WEIGHTS_DIR))
+    return tuple(item for item in items if item.remote.startswith(large))
+
+
+def data_items(data_dir: str, weights: str) -> tuple[StageItem, ...]:
+    """What a launch with a bucket uploads before anything is rented."""
+    named = ((DATA_DIR, data_dir), (WEIGHTS_DIR, weights))
+    return tuple(_item(kind, Path(folder)) for kind, folder in named if folder)
 
 
 def code_item(package: Path) -> StageItem:

@@ -8,10 +8,12 @@ from trmcloud.app.world import World
 from trmcloud.core import pod_contract as contract
 from trmcloud.core import waiting
 from trmcloud.core.actions import TERMINATE
+from trmcloud.core.bucket import as_told
 from trmcloud.core.clock import Unknown
 from trmcloud.core.errors import HostKeyChanged, LinkError
 from trmcloud.core.hardware import LOCAL
-from trmcloud.core.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.pod_contract import AgentReport, Heartbeat, Kept
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, STAGE, RunState, State
 from trmcloud.core.waiting import Waiting
@@ -46,6 +48,24 @@ def last_report(world: World, run: RunState) -> AgentReport | None:
         return contract.load_report(text) if text is not None else None
     except ValueError:
         return None
+
+
+def told_uploaded(world: World, run: RunState) -> tuple[CheckpointManifest, ...]:
+    """What the run's agents have told to be in its bucket, as this home heard it last: the bucket
+    itself is not asked."""
+    if not run.bucket:
+        return ()
+    found: dict[tuple[str, int, str], Kept] = {}
+    for generation in run.generations:
+        path = world.home / contract.PODS_DIR / generation.pod_name / contract.REPORT_NAME
+        try:
+            text = read_small(path)
+            report = contract.load_report(text) if text is not None else None
+        except ValueError:
+            report = None
+        for kept in report.uploaded if report is not None else ():
+            found[(kept.phase, kept.step, kept.sha256)] = kept
+    return tuple(as_told(run.run_id, kept) for kept in found.values())
 
 
 def last_beat(world: World, run: RunState) -> Heartbeat | None:

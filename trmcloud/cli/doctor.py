@@ -18,6 +18,9 @@ def command(
     plan: Annotated[
         str, typer.Argument(help="A saved plan, to hold against balance and spend limit.")
     ] = "",
+    bucket: Annotated[
+        str, typer.Option(help="A bucket to try, too.", envvar="TRMCLOUD_BUCKET", metavar="S3_URL")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what trmcloud needs here, each with its fix.
@@ -33,7 +36,7 @@ def command(
         python_path,
     )
 
-    checks = account_checks(os.environ, _rates(plan) if plan else {})
+    checks = account_checks(os.environ, _rates(plan) if plan else {}, bucket)
     findings = examine(build_world, local_machine, python_path, known_offers, checks)
     if as_json:
         print(json.dumps([finding._asdict() for finding in findings], indent=1))

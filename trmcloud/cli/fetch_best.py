@@ -29,11 +29,12 @@ def command(
 ) -> None:
     """Copy the best checkpoint (lowest validation bits per byte), verifying every hash.
 
-    What lies on a rented pod alone is pulled from it first.
+    What lies in the run's bucket comes from there, with or without a pod; what lies on a rented pod
+    alone is pulled from it first.
 
     Example: trmcloud fetch-best r-1f3a9c --weights-only
     """
-    from trmcloud.app import checkpoints, pod_checkpoints
+    from trmcloud.app import bucket_checkpoints, checkpoints, pod_checkpoints
     from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
     from trmcloud.cli.fetch_errand import bring_from_volume
@@ -44,21 +45,36 @@ def command(
     reconcile(world)
     state = bring_from_volume(world, find_run(world, run or None), yes=yes)
     asked = pod_checkpoints.on_pod(world, state)
-    there = pod_checkpoints.lacking_here(world, state, asked.manifests, weights_only=weights_only)
-    if asked.silent:
+    found = bucket_checkpoints.in_bucket(world, state)
+    on_pod = [m for m in asked.manifests if found.stored(m) is None]
+    there = pod_checkpoints.lacking_here(world, state, on_pod, weights_only=weights_only)
+    stored = [one.manifest for one in found.shelf.whole]
+    elsewhere = pod_checkpoints.lacking_here(world, state, stored, weights_only=weights_only)
+    if found.trouble is not None:
+        if not (there or world.files.manifests(state.run_id)):
+            raise found.trouble
+        print(
+            f"{state.run_id}: {found.trouble}; this is what is to be had without it",
+            file=sys.stderr,
+        )
+    if asked.silent and not found.place:
         print(
             f"{state.run_id}: its pod does not answer now; this is what is here of its checkpoints",
             file=sys.stderr,
         )
-    best = checkpoints.choose(world, state, phase=phase or None, step=step, also=there)
+    best = checkpoints.choose(
+        world, state, phase=phase or None, step=step, also=[*there, *elsewhere],
+        half=found.shelf.half,
+    )  # fmt: skip
     if best in there:
         names = pod_checkpoints.wanted_names(best, weights_only=weights_only)
         pod_checkpoints.bring(world, state, best, names, Progress("from its pod"))
     chosen = Path(into).expanduser() if into else None
     folder = chosen or checkpoints.default_folder(state, best, Path.cwd())
     fetched = checkpoints.fetch(
-        world, state, best, folder, weights_only=weights_only, progress=Progress()
-    )
+        world, state, best, folder, weights_only=weights_only, progress=Progress(),
+        source=bucket_checkpoints.fetching(world, state, found, best, weights_only=weights_only),
+    )  # fmt: skip
     if as_json:
         print(checkpoints.to_json(fetched))
         return

@@ -68,6 +68,14 @@ def command(
             help="RunPod through SkyPilot puts the account's key on the pod.",
         ),
     ] = False,
+    bucket: Annotated[
+        str,
+        typer.Option(
+            help="s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
+            envvar="TRMCLOUD_BUCKET",
+            metavar="S3_URL",
+        ),
+    ] = "",
     region: Annotated[
         list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")
     ] = None,
@@ -117,7 +125,7 @@ def command(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
             processes=processes, initial_from=initial_from, strict_gate=strict_guide,
-            volume=volume, regions=region, community=community,
+            volume=volume, regions=region, community=community, bucket=bucket,
             providers=rent_from(
                 hardware, provider or [], via, key_allowed=allow_key, enabled=enabled_by_skypilot
             ),
@@ -130,6 +138,7 @@ def command(
     use_case.check_account_key(plan, allowed=allow_key)
     use_case.check_disk(world.home, plan)
     use_case.check_loss(plan, detached=detach, accepted=accept_loss)
+    use_case.check_bucket(world, plan.spec)
     use_case.check_exposure(world, plan, parse_money("--accept-exposure", accept_exposure))
     weights = launch_steps.initial_weights(world, plan.spec.initial_from)
     run_view.show_plan(world, plan)
@@ -137,6 +146,7 @@ def command(
     if not yes and not _confirmed():
         print("nothing was started, nothing was spent")
         return
+    launch_steps.upload_data(world, plan, data_dir, weights)
     driver = use_case.start(
         world, plan, data_dir=data_dir, initial_weights=weights, detached=detach
     )

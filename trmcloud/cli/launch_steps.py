@@ -105,6 +105,19 @@ def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[str, 
     return str(folder), int(meta["train_tokens"])
 
 
+def upload_data(world: World, plan: Plan, data_dir: str, weights: str) -> None:
+    """Bring to the bucket what its pod is to fetch from there, before anything is rented."""
+    from trmcloud.app.launch import first_candidate
+    from trmcloud.app.staging import data_items
+    from trmcloud.app.world import bucket_at
+    from trmcloud.cli.fetch_best import Progress
+
+    if plan.spec.pod_uploads and first_candidate(plan).provider != LOCAL:
+        bucket = bucket_at(world, plan.spec.bucket)
+        for item in data_items(data_dir, weights):
+            bucket.send(item, Progress(f"to {plan.spec.bucket}"))
+
+
 def ready_data(
     world: World, source: str, settings: PhaseRecipe, tokenizer: Path | None = None
 ) -> tuple[Path, dict[str, Any]]:

@@ -55,6 +55,14 @@ def command(
     equal_work: Annotated[
         bool, typer.Option("--equal-work", help="The same tokens on every hardware.")
     ] = False,
+    bucket: Annotated[
+        str,
+        typer.Option(
+            help="s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
+            envvar="TRMCLOUD_BUCKET",
+            metavar="S3_URL",
+        ),
+    ] = "",
     explain: Annotated[
         str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
     ] = None,
@@ -77,7 +85,7 @@ def command(
         steps=steps, hours=hours, tokens=tokens, settings=setting or [], processes=processes,
         objective=objective, hour_value=hour_value, deadline=deadline, providers=provider or [],
         regions=region or [], gpus=gpus, spot=spot, community=community, fill=fill,
-        equal_work=equal_work,
+        equal_work=equal_work, bucket=bucket,
     )  # fmt: skip
     if probe:
         from trmcloud.cli.plan_probe import run_probe

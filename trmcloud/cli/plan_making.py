@@ -43,6 +43,7 @@ def make_spec(
     volume: bool = False,
     fill: bool = False,
     equal_work: bool = False,
+    bucket: str = "",
 ) -> RunSpec:
     """A checked RunSpec from what was typed; ``launch`` reads its options with this, too.
 
@@ -74,6 +75,15 @@ def make_spec(
         canonical = parse_hardware(hardware).text
     if rate is not None and canonical not in ("", "local"):
         raise UsageError("--rate is the price of this machine; rented hardware has its own")
+    relayed = False
+    if bucket:
+        import os
+
+        from trmcloud.adapters.s3 import settings as s3_settings
+        from trmcloud.core.bucket import parse_place
+
+        bucket = str(parse_place(bucket))
+        relayed = not s3_settings.takes_presigned(s3_settings.endpoint(os.environ))
     return RunSpec(
         recipe=recipe,
         phases=PHASES if phase == "both" else (phase,),
@@ -99,6 +109,8 @@ def make_spec(
         volume=volume,
         fill=fill,
         equal_work=equal_work,
+        bucket=bucket,
+        bucket_relayed=relayed,
     )
 
 

@@ -20,11 +20,12 @@ def command(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Delete checkpoints, never the best of a phase nor its latest; on a rented pod, there too.
+    """Delete checkpoints, never the best of a phase nor its latest; on a rented pod or in the run's
+    bucket, there too. In a bucket the optimizer's state of what nothing goes on from goes first.
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
-    from trmcloud.app import checkpoints, pod_checkpoints
+    from trmcloud.app import bucket_checkpoints, checkpoints, pod_checkpoints
     from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
     from trmcloud.core.errors import ConflictError, LinkError, UsageError
@@ -36,7 +37,7 @@ def command(
     reconcile(world)
     state = find_run(world, run or None)
     pod = pod_checkpoints.live_pod(state)
-    if state.live and pod is None:
+    if state.live and (pod is None or state.bucket):
         raise ConflictError(
             f"{state.run_id} is running, and prunes by itself",
             next_step=f"trmcloud stop {state.run_id}, then prune",
@@ -46,16 +47,30 @@ def command(
         raise LinkError(f"{state.run_id}'s pod does not answer now", next_step="try again later")
     here = checkpoints.plan_pruning(world, state, keep_best)
     there = checkpoints.what_to_prune(asked.manifests, keep_best)
-    pruning = {"": here, " on its pod": there} if pod is not None else {"": here}
-    freed = sum(each.freed_bytes for each in pruning.values())
+    found = bucket_checkpoints.in_bucket(world, state)
+    if found.trouble is not None:
+        raise found.trouble
+    stored = checkpoints.what_to_prune([one.manifest for one in found.shelf.whole], keep_best)
+    dropped = bucket_checkpoints.optimizers_to_drop(stored)
+    pruning = {"": here} | ({" on its pod": there} if pod is not None else {})
+    freed = sum(each.freed_bytes for each in (here, there))
+    freed += bucket_checkpoints.freed_bytes(stored)
     if as_json:
-        print(json.dumps(_as_json(here, freed) | ({"pod": _as_json(there)} if pod else {})))
+        more = {"pod": _as_json(there)} if pod else {}
+        if found.place:
+            more["bucket"] = _as_json(stored) | {"drop_optimizer": [m.label for m in dropped]}
+        print(json.dumps(_as_json(here, freed) | more))
     else:
         for place, each in pruning.items():
             _show(each, place)
         if pod is not None:
             print(f"  {pod_checkpoints.what_keeping_costs(state, there)}")
-    if not any(each.checkpoints for each in pruning.values()):
+        if found.place:
+            _show(stored, f" in {found.place}")
+            for manifest in dropped:
+                print(f"  drop   {manifest.label}'s optimizer state: nothing goes on from it")
+            print(f"  {bucket_checkpoints.what_keeping_costs(found, stored)}")
+    if not any(each.checkpoints for each in (here, there, stored)) and not dropped:
         return
     if not yes:
         if not sys.stdin.isatty():
@@ -65,6 +80,8 @@ def command(
     checkpoints.prune(world, here)
     if there.checkpoints:
         pod_checkpoints.prune_there(world, state, there)
+    if found.place:
+        bucket_checkpoints.prune_there(world, state, found, stored)
     if not as_json:
         print(f"freed {freed / 1e6:,.1f} MB")
 

@@ -100,6 +100,9 @@ def _show(reports: list[RunReport]) -> None:
             )
         )
     print("\n".join(table(header, rows)))
+    for r in reports:
+        if r.bucket and r.best is not None:
+            print(f"{r.run_id}: its best is {r.best.label} in {r.bucket}")
     known = [r for r in reports if r.billed is not None]
     unknown = len(reports) - len(known)
     billed = total(r.billed for r in known if r.billed is not None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch import follow_or_drive, request_stop
+from trmcloud.app.watching import told_uploaded
 from trmcloud.app.world import World
 from trmcloud.cli.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.streams import outlive_the_terminal
@@ -167,7 +168,7 @@ def show_end(world: World, run: RunState) -> int:
         print(f"  why: {strip_control(message)}")
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
-    manifests = world.files.manifests(run.run_id)
+    manifests = [*world.files.manifests(run.run_id), *told_uploaded(world, run)]
     if run.live:
         spent = spent_so_far(run, world.wall())
         print(

@@ -62,6 +62,8 @@ def show_one(world: World, run: RunState) -> None:
     if report.best is not None:
         best = report.best
         rows.append(("best", f"{best.label} · bpb {bpb(best.val_bpb)} · {best.sha256}"))
+    if report.bucket:
+        rows.append(("survives in", report.bucket))
     for fetched in run.fetched:
         rows.append(("fetched", f"{fetched.phase} step {fetched.step} → {fetched.path}"))
     for layer in guards.layers:

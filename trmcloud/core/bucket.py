@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.manifest import MANIFEST_NAME, CheckpointManifest
+from trmcloud.core.manifest import MANIFEST_NAME, CheckpointFile, CheckpointManifest
 from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
 
 SCHEME = "s3://"
@@ -186,6 +186,27 @@ def free_slot(held: Mapping[str, Kept | None], keep_best: int) -> str:
 def _best(kept: Sequence[Kept], count: int) -> list[Kept]:
     scored = [k for k in kept if k.val_bpb is not None and isfinite(k.val_bpb)]
     return sorted(scored, key=lambda k: (k.val_bpb, -k.step))[:count]
+
+
+def as_told(run_id: str, kept: Kept) -> CheckpointManifest:
+    """What an agent said of a checkpoint that it uploaded: the manifest itself is in the bucket."""
+    weights = CheckpointFile("weights.safetensors", "weights", kept.size_bytes, kept.sha256)
+    return CheckpointManifest(
+        run_id=run_id,
+        phase=kept.phase,
+        step=kept.step,
+        tokens=0,
+        created_at=float(kept.step),
+        recipe="",
+        settings={},
+        world_size=1,
+        val_bpb=kept.val_bpb,
+        step_losses=(),
+        cooled=False,
+        data_sha256="",
+        tokenizer_sha256="",
+        files=(weights,),
+    )
 
 
 def furthest(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:

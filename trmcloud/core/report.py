@@ -42,6 +42,8 @@ class RunReport:
     best: CheckpointManifest | None
     first_bpb: float | None
     steps_done: int
+    bucket: str = ""
+    """s3://… of the folder in which what it uploaded lies; '' for none."""
 
     @property
     def useful_fraction(self) -> float | None:
@@ -85,6 +87,7 @@ class RunReport:
             "best": None
             if best is None
             else {"checkpoint": best.label, "val_bpb": best.val_bpb, "sha256": best.sha256},
+            "bucket": self.bucket,
             "usd_per_centibpb": self.usd_per_centibpb,
         }
 
@@ -136,6 +139,7 @@ def report_on(
         best=pick_best(every),
         first_bpb=first_bpb,
         steps_done=max((m.step for m in every), default=0),
+        bucket=f"{run.bucket}/runs/{run.run_id}" if run.bucket else "",
     )
 
 

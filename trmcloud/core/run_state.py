@@ -180,6 +180,11 @@ class RunState:
         return self.state not in (State.NEW, State.CLOSED)
 
     @property
+    def bucket(self) -> str:
+        """s3://… where its checkpoints go; '' for none."""
+        return str(self.plan.get("spec", {}).get("bucket", ""))
+
+    @property
     def trains(self) -> bool:
         """Whether its pod needs nobody here any more to train: code and data are on it, and it may
         upload where it is to."""

@@ -1,0 +1,128 @@
+"""A run whose checkpoints survive in a bucket: plan, stop at the budget, fetch without the pod."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.user import SMALL, User, until
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.run_state import Outcome
+
+pytest.importorskip("boto3")
+pytest.importorskip("moto")
+
+from tests.standins.s3 import CANARY, S3, running
+
+BUCKET = "trmc-e2e"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with running() as server:
+        server.client.create_bucket(Bucket=BUCKET)
+        yield server
+
+
+@pytest.fixture
+def saver(user: User, s3: S3) -> User:
+    """A user of that store."""
+    user.environment |= s3.environment
+    return user
+
+
+def place(user: User) -> tuple[str, str]:
+    return ("--bucket", f"s3://{BUCKET}/{user.folder.name.replace('_', '-')}")
+
+
+def forget(user: User) -> None:
+    """This machine's own copies of every checkpoint are lost."""
+    for folder in user.home.glob("runs/*/*/checkpoints"):
+        shutil.rmtree(folder)
+
+
+def test_a_run_stops_at_its_budget_and_its_best_comes_from_the_bucket_alone(
+    saver: User, s3: S3
+) -> None:
+    named = place(saver)
+    plan = saver.json("launch", "local", *SMALL, *named, "--dry-run", "--json", "--budget", "1")
+    assert plan["survives"].startswith(f"{named[1]}, uploaded")
+    out = saver.run(
+        "launch", "local", *SMALL, *named, "--phase", "fast", "--budget", "0.025", "-y", code=20
+    )
+    run = saver.only_run()
+    assert run.outcome is Outcome.LANDED
+    assert ZERO < run.settled <= Usd("0.025")
+    assert saver.live_pods() == []
+    assert f"trmcloud fetch-best {run.run_id}" in out
+    forget(saver)
+    best = saver.json("fetch-best", "--into", str(saver.folder / "best"), "--json")
+    assert best["checkpoint"] == f"fast/step-{run.phases['fast'].step:08d}"
+    names = {entry.name for entry in (saver.folder / "best").iterdir()}
+    assert names == {"weights.safetensors", "optimizer.safetensors", "manifest.json"}
+    (report,) = saver.json("report", "--json")
+    assert report["best"]["sha256"] == best["sha256"]
+    assert report["bucket"] == f"{named[1]}/runs/{run.run_id}"
+    assert report["billed_usd"] == float(run.settled)
+    assert report["bucket"] in saver.run("status", run.run_id)
+    pruned = saver.json("prune", "--keep-best", "1", "-y", "--json")["bucket"]
+    assert pruned["keep"] == [best["checkpoint"]]
+    left = s3.keys(BUCKET, named[1].removeprefix(f"s3://{BUCKET}/"))
+    assert sum(key.endswith("manifest.json") and size > 0 for key, size in left.items()) == 1
+    again = saver.json("fetch-best", "--into", str(saver.folder / "again"), "--json")
+    assert again["sha256"] == best["sha256"]
+    for path in saver.folder.rglob("*"):
+        if path.is_file():
+            assert CANARY.encode() not in path.read_bytes(), path
+
+
+def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User) -> None:
+    arguments = ("--phase", "fast", "--steps", "400", "--budget", "1", *place(saver))
+    saver.run("launch", "local", *SMALL, *arguments, "-y", "-d")
+    run_id = saver.only_run().run_id
+    until(lambda: bool(list(saver.home.glob("runs/*/fast/checkpoints/step-*"))))
+    saver.run("stop")
+    until(lambda: not saver.live_pods(), what="the pod has ended")
+    saver.run("status")
+    first = saver.only_run()
+    stopped_at = first.phases["fast"].step or 0
+    assert 0 < stopped_at < 400
+    forget(saver)
+    saver.run("resume", run_id)
+    run = saver.only_run()
+    assert run.outcome is Outcome.FINISHED
+    assert len(run.generations) == 2
+    metrics = saver.home / "runs" / run_id / "fast" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
+    assert evaluated.count(10) == 1, "it began anew"
+    assert evaluated[-1] == 400
+
+
+@pytest.mark.parametrize(
+    ("environment", "named", "code", "words"),
+    [
+        ({}, "s3://trmc-nowhere/x", 3, "no such bucket"),
+        ({}, "trmc-e2e/x", 2, "does not name a bucket"),
+        ({"AWS_ENDPOINT_URL_S3": "https://s3api-eu-ro-1.runpod.io"}, "s3://vol/x", 2, "presigned"),
+    ],
+)
+def test_a_bucket_that_cannot_be_used_is_refused_before_anything_starts(
+    saver: User, environment: dict[str, str], named: str, code: int, words: str
+) -> None:
+    saver.environment |= environment
+    err = saver.refused(
+        *("launch", "local", *SMALL, "--phase", "fast", "--budget", "1", "-y"),
+        *("--bucket", named),
+        code=code,
+    )
+    assert words in err
+
+
+def test_doctor_tries_the_bucket_that_the_environment_names(saver: User) -> None:
+    saver.environment["TRMCLOUD_BUCKET"] = f"s3://{BUCKET}/doctor"
+    found = {one["name"]: one for one in saver.json("doctor", "--json")}
+    assert found["bucket"]["state"] == "ok"

@@ -1,0 +1,169 @@
+"""Checkpoints that lie in a run's bucket, whether or not its pod is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trmcloud.app.pod_checkpoints import lacking_here
+from trmcloud.app.world import World, bucket_at
+from trmcloud.core.bucket import BUCKET_MICROS_PER_GB_MONTH, free_slot, slots_of
+from trmcloud.core.candidates import HOURS_PER_MONTH
+from trmcloud.core.errors import ConflictError, TrmcloudError
+from trmcloud.core.manifest import CheckpointManifest, Pruning
+from trmcloud.core.money import Usd
+from trmcloud.core.plan import Plan
+from trmcloud.core.pod_contract import Kept
+from trmcloud.core.run_state import Generation, RunState
+from trmcloud.ports import Progress, Shelf, Stored
+
+NOTHING = Shelf()
+
+
+@dataclass(frozen=True)
+class InBucket:
+    """``place`` is '' where the run has no bucket; ``trouble``: it could not be asked."""
+
+    place: str = ""
+    shelf: Shelf = NOTHING
+    trouble: TrmcloudError | None = None
+
+    def stored(self, manifest: CheckpointManifest) -> Stored | None:
+        wanted = (manifest.label, manifest.sha256)
+        for one in self.shelf.whole:
+            if (one.manifest.label, one.manifest.sha256) == wanted:
+                return one
+        return None
+
+
+def in_bucket(world: World, run: RunState) -> InBucket:
+    """What the run's bucket holds, asked now."""
+    place = run.bucket
+    if not place:
+        return InBucket()
+    try:
+        return InBucket(place, bucket_at(world, place).checkpoints(run.run_id))
+    except TrmcloudError as error:
+        return InBucket(place, trouble=error)
+
+
+def fetching(
+    world: World,
+    run: RunState,
+    found: InBucket,
+    manifest: CheckpointManifest,
+    *,
+    weights_only: bool,
+) -> Callable[[CheckpointManifest, Sequence[str], str, Progress], None] | None:
+    """How a checkpoint's files come from the bucket; None where they are here, or not there."""
+    stored = found.stored(manifest)
+    if stored is None or not lacking_here(world, run, (manifest,), weights_only=weights_only):
+        return None
+    bucket = bucket_at(world, found.place)
+
+    def fetch(
+        wanted: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
+    ) -> None:
+        bucket.fetch(stored, names, Path(into), progress)
+
+    return fetch
+
+
+# -- pruning ----------------------------------------------------------------------------------
+def optimizers_to_drop(pruning: Pruning) -> tuple[CheckpointManifest, ...]:
+    """Of what stays, those that nothing goes on from: their optimizer's state may go first."""
+    latest: dict[str, CheckpointManifest] = {}
+    for manifest in pruning.kept:
+        known = latest.get(manifest.phase)
+        if known is None or manifest.step > known.step:
+            latest[manifest.phase] = manifest
+    return tuple(
+        manifest
+        for manifest in pruning.kept
+        if manifest is not latest[manifest.phase] and _optimizer_names(manifest)
+    )
+
+
+def freed_bytes(pruning: Pruning) -> int:
+    dropped = (
+        file.size_bytes
+        for manifest in optimizers_to_drop(pruning)
+        for file in manifest.files
+        if file.kind == "optimizer"
+    )
+    return pruning.freed_bytes + sum(dropped)
+
+
+def prune_there(world: World, run: RunState, found: InBucket, pruning: Pruning) -> None:
+    """
+    Raises:
+        ConflictError: the run lives, or is somebody else's there.
+    """
+    if run.live:
+        raise ConflictError(f"{run.run_id} is running, and uses its slots again by itself")
+    bucket = bucket_at(world, found.place)
+    bucket.claim(run.run_id, world.ledger.ledger_id)
+    for manifest in optimizers_to_drop(pruning):
+        stored = found.stored(manifest)
+        if stored is not None:
+            bucket.delete(stored, _optimizer_names(manifest))
+    for manifest in pruning.checkpoints:
+        stored = found.stored(manifest)
+        if stored is not None:
+            bucket.delete(stored)
+
+
+def what_keeping_costs(found: InBucket, pruning: Pruning) -> str:
+    size = sum(manifest.size_bytes for manifest in pruning.kept)
+    size -= freed_bytes(pruning) - pruning.freed_bytes
+    per_day = -(-size * BUCKET_MICROS_PER_GB_MONTH * 24 // (HOURS_PER_MONTH * 10**9))
+    return f"{size / 1e6:,.1f} MB stay in {found.place}: {Usd.from_micros(per_day)} a day"
+
+
+def _optimizer_names(manifest: CheckpointManifest) -> tuple[str, ...]:
+    return tuple(file.name for file in manifest.files if file.kind == "optimizer")
+
+
+# -- bringing here ----------------------------------------------------------------------------
+def pull(
+    world: World,
+    run: RunState,
+    plan: Plan,
+    generation: Generation,
+    kept: Kept,
+    progress: Progress,
+) -> None:
+    """A checkpoint from the run's pod; on to a bucket that pods cannot write to themselves."""
+    link, pod_name = world.links[generation.provider], generation.pod_name
+    manifest = link.manifest(pod_name, run.run_id, kept)
+    names = [file.name for file in manifest.files]
+    link.pull(pod_name, run.run_id, manifest, names, progress)
+    if plan.spec.bucket_relayed:
+        _relay(world, run, plan, generation, manifest, progress)
+
+
+def _relay(
+    world: World,
+    run: RunState,
+    plan: Plan,
+    generation: Generation,
+    manifest: CheckpointManifest,
+    progress: Progress,
+) -> None:
+    bucket = bucket_at(world, plan.spec.bucket)
+    bucket.claim(run.run_id, world.ledger.ledger_id)
+    shelf = bucket.checkpoints(run.run_id)
+    if InBucket(plan.spec.bucket, shelf).stored(manifest) is not None:
+        return
+    phases = {p.name: p for p in plan.candidate(generation.candidate_id).phases}
+    keep_best = phases[manifest.phase].settings.keep_best
+    held: dict[str, Kept | None] = dict.fromkeys(slots_of(generation.number, keep_best))
+    for stored in shelf.whole:
+        slot = stored.at.rpartition("/")[2]
+        m = stored.manifest
+        if m.phase == manifest.phase and slot in held:
+            held[slot] = Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb)
+    slot = free_slot(held, keep_best)
+    folder = Path(world.files.folder_of(manifest))
+    bucket.store(folder, manifest, slot, progress)
