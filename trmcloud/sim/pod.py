@@ -6,17 +6,16 @@ body whose files are crash-consistent records and whose processes are arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.bucket import Uploads
-from trmcloud.core.clock import Instant
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.providers import traits_of
 from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.guard_mind import GuardMind
 from trmcloud.pod.mind import AgentMind, Trainer
+from trmcloud.sim.body import SimBody
 from trmcloud.sim.duties import Said
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry
@@ -393,121 +392,3 @@ class SimPod:
         step = trainer.saved_step(now)
         if step is not None:
             self.world.save_checkpoint(self.rented, trainer, step)
-
-
-class SimBody:
-    """``pod.mind.Body`` over a simulated pod's memory."""
-
-    def __init__(self, pod: SimPod) -> None:
-        self._pod = pod
-
-    def now(self) -> Instant:
-        return self._pod.machine.now()
-
-    def pid(self) -> int:
-        return 1
-
-    def read_lease(self) -> contract.Lease | None:
-        return self._pod.lease
-
-    def read_orders(self) -> contract.Orders | None:
-        return self._pod.orders
-
-    def read_report(self) -> contract.AgentReport | None:
-        return self._pod.report
-
-    def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
-        pod = self._pod
-        pod.said.hear(report)
-        pod.cross("report")
-        known = pod.report is None or any(phase.state == "running" for phase in pod.report.phases)
-        if pod.trainer_note is not None and not known:
-            pod.cross("unreported")
-        if pod.world.knobs.pod_disk_full:
-            pod.world.felt("47")
-            return
-        pod.report = report
-        pod.written.hear(report)
-        if durable:
-            pod.durable_report = report
-
-    def read_anchor(self) -> AnchorNote | None:
-        return self._pod.anchor
-
-    def write_anchor(self, note: AnchorNote) -> None:
-        self._pod.anchor = note
-
-    def read_trainer(self) -> Trainer | None:
-        return self._pod.trainer_note
-
-    def write_trainer(self, trainer: Trainer | None) -> None:
-        self._pod.cross("trainer")
-        self._pod.trainer_note = trainer
-
-    def read_heartbeat(self, phase: str) -> contract.Heartbeat | None:
-        trainer = self._pod.trainer
-        if trainer is None or trainer.shape.phase != phase:
-            return None
-        return trainer.heartbeat(self._pod.world.queue.now)
-
-    def read_metrics(self, phase: str) -> Iterable[Mapping[str, Any]]:
-        trainer = self._pod.trainer
-        if trainer is None or trainer.shape.phase != phase:
-            return []
-        return trainer.metrics(self._pod.world.queue.now)
-
-    def start_trainer(self, phase: str, attempt: int, deadline_at: float) -> tuple[int, str]:
-        self._pod.cross("start")
-        pid = self._pod.spawn(phase, attempt, deadline_at)
-        self._pod.cross("started")
-        return pid, "1"
-
-    def trainer_runs(self, trainer: Trainer) -> bool:
-        now = self._pod.world.queue.now
-        return any(t.pid == trainer.pid and t.runs(now) for t in self._pod.trainers_alive)
-
-    def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
-        now = self._pod.world.queue.now
-        for running in self._pod.trainers_alive:
-            if running.pid == trainer.pid:
-                running.tell(now)
-
-    def kill_trainer(self) -> None:
-        pod = self._pod
-        for trainer in pod.trainers_alive:
-            pod.world.check.duties.killed(pod, trainer)
-            trainer.kill(pod.world.queue.now)
-        pod.save_now()
-        pod.trainers_alive.clear()
-
-    def prepared(self, now: Instant) -> tuple[str, str]:
-        pod = self._pod
-        wanted = pod.rented.gpus_wanted
-        if pod.rented.gpus != wanted:
-            pod.world.felt("29")
-            return "", f"{pod.rented.gpus} GPUs where {wanted} were rented"
-        if pod.world.queue.now < pod.ready_at:
-            return "installing", ""
-        return ("", "") if pod.staged else ("files", "")
-
-    def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
-        pod = self._pod
-        pod.save_now()
-        run_id = pod.lease.run_id
-        on_pod = pod.world.files.on_pod(run_id, pod.rented.pod_id)
-        return tuple(contract.Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb) for m in on_pod)
-
-    def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
-        return self._pod.uploader.uploads(self._pod.world.queue.now)
-
-    def guarded(self) -> bool:
-        return self._pod.guard is not None
-
-    def end_pod(self) -> bool:
-        rented = self._pod.rented
-        rented.ended_by = rented.ended_by or "agent"
-        rented.account.end_from_inside(rented)
-        return rented.account.habits.self_ends == "exit"
-
-    def log(self, text: str) -> None:
-        self._pod.world.say(f"{self._pod.rented.pod_id} agent: {text}")

@@ -27,8 +27,9 @@ from trmcloud.core.money import Usd
 from trmcloud.core.run_state import RunState, State
 from trmcloud.core.safekeeping import is_held
 from trmcloud.ports import ControllerId, Driver
-from trmcloud.sim.account import SimCompute, SimLink
+from trmcloud.sim.compute import SimCompute
 from trmcloud.sim.hands import SimWorkers
+from trmcloud.sim.link import SimLink
 from trmcloud.sim.machines import Machine
 from trmcloud.sim.queue import Entry
 from trmcloud.sim.uploads import SimBucket

@@ -1,0 +1,146 @@
+"""A provider's answers, as one process has them: a call can fail for one and not for another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trmcloud.core.errors import AmbiguousCreate, NoCapacity
+from trmcloud.core.money import Usd
+from trmcloud.core.observation import Bill, PodSeen
+from trmcloud.ports import PodRequest
+from trmcloud.sim.habits import STALE_LIST_S
+
+if TYPE_CHECKING:
+    from trmcloud.sim.account import Account
+    from trmcloud.sim.process import Process
+
+
+class SimCompute:
+    """``Compute`` as one process has it."""
+
+    def __init__(self, account: Account, process: Process) -> None:
+        self._account, self._process = account, process
+
+    def create(self, request: PodRequest) -> str:
+        account, knobs, world = self._account, self._account.world.knobs, self._account.world
+        world.check.truth.asked_for(self._process, request)
+        self._process.cross("create.before")
+        request.require_timely(self._process.machine.now().wall)
+        self._gate("create")
+        if knobs.no_capacity_until > world.queue.now:
+            world.felt("28")
+            raise NoCapacity("there are no longer any instances available")
+        mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
+        if mood == "sold out":
+            world.felt("28")
+            raise NoCapacity("there are no longer any instances available")
+        if mood == "fails but made":
+            account.make(request)
+            world.felt("15")
+            raise AmbiguousCreate("500 from the provider")
+        if mood in ("late", "too late"):
+            world.felt("16")
+            delay_s = world.rng.uniform(20.0, 0.9 * knobs.latest_create_s)
+            if mood == "too late":
+                delay_s = 2 * knobs.latest_create_s + 5 * delay_s
+            else:
+                account.coming[request.name] = world.queue.now + delay_s
+            world.queue.after(delay_s, lambda: self._late(request, mood))
+            raise AmbiguousCreate("the create timed out")
+        made = account.make(request)
+        if mood == "twice":
+            account.make(request)
+            world.felt("17")
+        self._process.cross("create.after")
+        return made.pod_id
+
+    def _late(self, request: PodRequest, mood: str) -> None:
+        self._account.coming.pop(request.name, None)
+        self._account.make(request, too_late=mood == "too late")
+
+    def list_pods(self) -> Sequence[PodSeen]:
+        account, world = self._account, self._account.world
+        self._process.cross("list")
+        self._gate("list")
+        now, knobs = world.queue.now, world.knobs
+        seen = []
+        for rented in account.pods.values():
+            if now < rented.visible_at:
+                if not rented.ended and knobs.list_omits_s:
+                    world.felt("18")
+                continue
+            if (
+                account.lags
+                and knobs.list_flickers
+                and not rented.ended
+                and now < rented.created_at + STALE_LIST_S
+            ):
+                knobs.flicker = not knobs.flicker or world.rng.random() < 0.6
+                if knobs.flicker:
+                    world.felt("18")
+                    continue
+            if rented.ended_at is not None:
+                stale = account.lags and now < rented.ended_at + knobs.lists_dead_s
+                if stale:
+                    world.felt("19")
+                elif not account.habits.lists_gone:
+                    continue
+                status = "running" if stale else "gone"
+            else:
+                status = "running" if rented.pod.running else "creating"
+            if knobs.statuses_unknown and status != "gone":
+                world.felt("26")
+                status = "unknown"
+            ended_at = rented.ended_at if status == "gone" else None
+            if ended_at is not None:
+                ended_at += self._process.machine.offset_s
+            driver = self._process.driver
+            ours = driver is not None and driver.run_id == rented.run_id
+            sure = not knobs.list_flickers or now >= rented.created_at + STALE_LIST_S
+            if status != "gone" and ours and sure:
+                rented.shown_at = now
+            rate = Usd.from_micros(rented.rate_micros)
+            seen.append(PodSeen(rented.pod_id, rented.name, status, rate, ended_at))
+        return seen
+
+    def terminate(self, pod_id: str) -> bool:
+        account = self._account
+        self._process.cross("terminate.before")
+        self._gate("terminate")
+        rented = account.pods.get(pod_id)
+        if rented is None:
+            named = [r for r in account.pods.values() if r.name == pod_id]
+            rented = named[0] if named else None
+        if rented is not None and account.world.queue.now < rented.visible_at:
+            if account.world.knobs.list_omits_s:
+                account.world.felt("21")
+            rented = None
+        if rented is not None:
+            account.world.check.terminated(rented, self._process)
+            account.refuse(rented)
+            by = "reap" if self._process.kind == "reap" else "controller"
+            account.delete(rented, by)
+        self._process.cross("terminate.after")
+        # A 404 says that it knows no such pod; it may come up again.
+        return rented is not None and account.world.queue.now >= rented.visible_at
+
+    def bill(self, pod_id: str) -> Bill | None:
+        account, world = self._account, self._account.world
+        self._process.cross("bill")
+        self._gate("bill")
+        now = world.queue.now
+        rented = account.pods.get(pod_id)
+        if rented is None:
+            rented = next((r for r in account.pods.values() if r.name == pod_id), None)
+        if rented is None:
+            return None
+        amount = rented.micros(now) + rented.storage_micros
+        final = rented.ended_at is not None and now >= rented.ended_at + world.knobs.bill_lag_s
+        if rented.ended_at is not None and not final:
+            world.felt("31")
+            amount = amount * 7 // 10
+        return Bill(rented.pod_id, Usd.from_micros(amount), final)
+
+    def _gate(self, verb: str) -> None:
+        self._account.world.gate(self._process, verb)

@@ -1,0 +1,107 @@
+"""The way to a provider's pods, as one process has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import load_grants
+from trmcloud.core.errors import CheckpointError, LinkError, ProviderError
+from trmcloud.ports import Progress, StageItem
+from trmcloud.sim.pod import SimPod
+
+if TYPE_CHECKING:
+    from trmcloud.core.manifest import CheckpointManifest
+    from trmcloud.sim.account import Account
+    from trmcloud.sim.process import Process
+
+
+class SimLink:
+    """``PodLink`` as one process has it."""
+
+    def __init__(self, account: Account, process: Process) -> None:
+        self._account, self._process = account, process
+
+    def _pod(self, pod_name: str) -> SimPod | None:
+        world = self._account.world
+        found = next((r for r in self._account.pods.values() if r.name == pod_name), None)
+        if found is None:
+            return None
+        if found.account.habits.self_ends != "exit":
+            if not world.link_up(self._process):
+                return None
+            if not found.pod.running and not self._account.habits.reports_survive:
+                return None
+        return found.pod
+
+    def report(self, pod_name: str) -> contract.AgentReport | None:
+        pod = self._pod(pod_name)
+        if pod is None or pod.report is None:
+            return None
+        report = pod.report if pod.running else pod.durable_report
+        if report is not None and pod.world.knobs.crossed_reports:
+            # Another machine has the pod's old address.
+            pod.world.felt("64")
+            other = report.pod_name.replace(report.run_id.replace("-", ""), "r000000")
+            return replace(report, pod_name=other, run_id="r-000000", result="failed")
+        if report is not None and pod.world.knobs.garbled_reports:
+            pod.world.felt("64")
+            return None
+        return report
+
+    def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
+        pod = self._reached(pod_name)
+        if pod.world.knobs.pod_disk_full:
+            pod.world.felt("47")
+            raise LinkError("no room on the pod's disk")
+        pod.staged = True
+        pod.poke()
+
+    def grant(self, pod_name: str, text: str) -> None:
+        pod = self._reached(pod_name)
+        if pod.world.knobs.pod_disk_full:
+            pod.world.felt("47")
+            raise LinkError("no room on the pod's disk")
+        pod.uploader.give(load_grants(text))
+        pod.poke()
+
+    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+        pod = self._reached(pod_name)
+        for manifest in pod.world.files.on_pod(run_id, pod.rented.pod_id):
+            if (manifest.phase, manifest.step) == (kept.phase, kept.step):
+                return manifest
+        raise CheckpointError(f"{kept.phase}/{kept.step} is not there any more")
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Progress,
+    ) -> None:
+        pod = self._reached(pod_name)
+        world = pod.world
+        if world.knobs.fetch_fails:
+            world.felt(world.knobs.fetch_fails.pop(0))
+            raise LinkError("the copy was cut off")
+        world.files.bring_home(run_id, pod.rented.pod_id, manifest)
+
+    def _reached(self, pod_name: str) -> SimPod:
+        pod = self._pod(pod_name)
+        if pod is None or not pod.running:
+            raise LinkError("the pod cannot be reached")
+        return pod
+
+    def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
+        self._process.cross("orders")
+        pod = self._pod(pod_name)
+        if pod is None or not pod.running:
+            raise ProviderError("the pod cannot be reached")
+        if pod.orders is None or orders.epoch >= pod.orders.epoch:
+            pod.orders = orders
+            if orders.land:
+                pod.world.check.duties.ordered(pod)
+            pod.poke()
