@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.core.test_controller import AT, PLAN, a_report, apply, booting, running
+from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_errands import settled
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard

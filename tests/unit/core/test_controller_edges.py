@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.unit.core.test_controller import (
+from tests.unit.core.runs import (
     AT,
     ENDED,
     FIRST,

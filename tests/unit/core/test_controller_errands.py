@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.test_controller import (
+from tests.unit.core.runs import (
     AT,
     FIRST,
     PLAN,

@@ -1,4 +1,4 @@
-"""``supervise``: what the agent does next, in every situation it can meet."""
+"""``supervise`` while a trainer runs or is to be started, and whatever else it can meet."""
 
 from __future__ import annotations
 
@@ -9,79 +9,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.core.phases import (
+    BEAT,
+    EXTREME,
+    FAILED,
+    FAST,
+    LEASE,
+    ONE,
+    PASSED,
+    RUNNING,
+    ended,
+    view,
+    watching,
+)
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import (
-    CLEAN,
     OUTCOMES,
-    RETRYABLE,
     TRAINER_STATES,
     Heartbeat,
-    Lease,
-    PhaseLease,
     PhaseReport,
 )
 from trmcloud.core.supervisor import (
-    Act,
     AwaitUploads,
     EndPod,
-    JudgeGate,
     KillTrainer,
     LandTrainer,
     StartPhase,
     TrainerView,
     Wait,
-    close_attempt,
-    repriced_s,
     supervise,
 )
-
-LEASE = Lease(
-    run_id="r1",
-    pod_name="trmc-abcd1234-r1-g1-1790003000",
-    epoch=1,
-    granted_at=0.0,
-    soft_stop_at=2900.0,
-    hard_stop_at=3000.0,
-    landing_s=100.0,
-    phases=(PhaseLease("fast", 0.0, 900.0, 1e15), PhaseLease("extreme", 0.0, 1000.0, 1e15)),
-    fits_budget=True,
-    min_useful_s=60.0,
-    hang_after_s=300.0,
-    max_restarts=3,
-)
-ONE = replace(LEASE, phases=LEASE.phases[:1])
-BEAT = Heartbeat("r1", "fast", 1, 77, "boot-1", 100.0, "training", 5, 90, step_seconds=1.0)
-FAST, EXTREME = PhaseReport("fast"), PhaseReport("extreme")
-RUNNING = PhaseReport("fast", state="running", attempts=1)
-PASSED, FAILED = {"passed": True}, {"passed": False}
-
-
-def view(**changes: Any) -> TrainerView:
-    seen = TrainerView(
-        running=False,
-        heartbeat=None,
-        heartbeat_age_s=0.0,
-        soft_left_s=2000.0,
-        hard_left_s=2100.0,
-    )
-    return replace(seen, **changes)
-
-
-def watching(beat: Heartbeat | None = BEAT, **changes: Any) -> Act:
-    """What is done about a trainer that runs."""
-    return supervise(LEASE, (RUNNING, EXTREME), view(running=True, heartbeat=beat, **changes))
-
-
-def ended(outcome: str | None, **changes: Any) -> PhaseReport:
-    report = PhaseReport("fast", state="ended", outcome=outcome, attempts=1, saved_step=5)
-    return replace(report, **changes)
-
-
-def after(report: PhaseReport, lease: Lease = ONE, **changes: Any) -> Act:
-    """What follows once the only process is gone; ``LEASE`` has a second phase waiting."""
-    phases = (report, EXTREME) if lease is not ONE else (report,)
-    return supervise(lease, phases, view(**changes))
-
 
 # -- starting ----------------------------------------------------------------------------------
 
@@ -186,225 +143,6 @@ def test_a_trainer_that_lands_is_not_told_again(state: str) -> None:
 def test_the_soft_stop_is_the_trainers_own_and_then_the_agents(left_s: float, lands: bool) -> None:
     act = watching(soft_left_s=left_s, hard_left_s=left_s + 100)
     assert act == (LandTrainer("soft stop") if lands else Wait())
-
-
-# -- after a clean end -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("outcome", "ordered", "result"),
-    [
-        ("finished", False, Outcome.FINISHED),
-        ("finished", True, Outcome.FINISHED),
-        ("landed_deadline", False, Outcome.LANDED),
-        ("landed_deadline", True, Outcome.LANDED),
-        ("landed_signal", False, Outcome.LANDED),
-        ("landed_signal", True, Outcome.STOPPED),
-    ],
-)
-def test_how_the_last_phase_ended_is_how_the_run_did(
-    outcome: str, ordered: bool, result: Outcome
-) -> None:
-    act = after(ended(outcome), land_ordered=ordered)
-    assert isinstance(act, EndPod)
-    assert act.result == result.value
-    late = after(ended(outcome), land_ordered=ordered, soft_left_s=-200.0, hard_left_s=-1.0)
-    assert late == act, "a clean end stays one, however late it is looked at"
-
-
-@pytest.mark.parametrize("outcome", ["finished", "landed_deadline"])
-def test_between_phases_the_gate_is_judged(outcome: str) -> None:
-    assert after(ended(outcome), LEASE) == JudgeGate("fast")
-    assert after(ended(outcome, gate=PASSED), LEASE) == StartPhase("extreme", attempt=1)
-    act = after(ended(outcome, gate=FAILED), LEASE)
-    assert act == EndPod("gate_failed", "the gate after fast failed")
-
-
-@pytest.mark.parametrize("gate", [{}, {"passed": None}, {"passed": 0}])
-def test_a_gate_without_a_verdict_has_not_passed(gate: dict[str, Any]) -> None:
-    act = after(ended("finished", gate=gate), LEASE)
-    assert isinstance(act, EndPod)
-    assert act.result == "gate_failed"
-
-
-def test_an_order_to_land_between_phases_is_kept() -> None:
-    act = after(ended("finished", gate=PASSED), LEASE, land_ordered=True, land_reason="enough")
-    assert act == EndPod("stopped", "enough")
-
-
-def test_landed_by_a_signal_the_next_phase_is_not_begun() -> None:
-    for ordered in (True, False):
-        act = after(ended("landed_signal"), LEASE, land_ordered=ordered)
-        assert isinstance(act, EndPod)
-
-
-def test_after_the_hard_stop_the_next_phase_is_not_begun() -> None:
-    for gate in (None, PASSED):
-        act = after(ended("finished", gate=gate), LEASE, hard_left_s=0.0)
-        assert act == EndPod("killed", "the hard stop came")
-
-
-# -- the next phase's price --------------------------------------------------------------------
-
-
-def measured(seconds: float) -> PhaseReport:
-    return ended("finished", gate=PASSED, seconds={"training": seconds - 10, "saving": 10.0})
-
-
-@pytest.mark.parametrize(
-    ("took_s", "left_s", "enters"),
-    [
-        (900.0, 1101.0, True),  # as planned: 1000 s at P50, 1100 s at P90
-        (900.0, 1099.0, False),
-        (1800.0, 2199.0, False),  # twice as slow
-        (1800.0, 2201.0, True),
-        (450.0, 551.0, True),  # twice as fast
-    ],
-)
-def test_the_next_phase_is_entered_if_it_fits_at_the_pace_that_was_measured(
-    took_s: float, left_s: float, enters: bool
-) -> None:
-    act = after(measured(took_s), LEASE, soft_left_s=left_s, hard_left_s=left_s + 100)
-    if enters:
-        assert act == StartPhase("extreme", attempt=1)
-    else:
-        assert isinstance(act, EndPod)
-        assert act.result == "next_phase_refused"
-        assert f"{left_s:.0f} s are left" in act.message
-
-
-def test_a_plan_that_means_to_be_cut_short_enters_all_the_same() -> None:
-    short = replace(LEASE, fits_budget=False)
-    left: dict[str, Any] = {"soft_left_s": 61.0, "hard_left_s": 161.0}
-    assert after(measured(900.0), short, **left) == StartPhase("extreme", attempt=1)
-    left = {"soft_left_s": 60.0, "hard_left_s": 160.0}
-    assert isinstance(after(measured(900.0), short, **left), EndPod)
-
-
-def test_a_next_phase_that_was_begun_before_is_not_priced_again() -> None:
-    begun = replace(EXTREME, attempts=1)
-    seen = view(soft_left_s=500.0, hard_left_s=600.0)
-    assert supervise(LEASE, (measured(900.0), begun), seen) == StartPhase("extreme", attempt=2)
-
-
-def test_a_pace_is_measured_on_finished_phases_alone() -> None:
-    assert repriced_s(LEASE, (measured(1800.0), EXTREME), "extreme") == 2000.0
-    landed = replace(measured(1800.0), outcome="landed_deadline")
-    assert repriced_s(LEASE, (landed, EXTREME), "extreme") == 1000.0
-    assert repriced_s(LEASE, (ended("finished"), EXTREME), "extreme") == 1000.0
-    unplanned = replace(LEASE, phases=(replace(LEASE.phases[0], expected_s=0.0), LEASE.phases[1]))
-    assert repriced_s(unplanned, (measured(1800.0), EXTREME), "extreme") == 1000.0
-
-
-# -- after a bad end ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("outcome", ["crashed", "lost", None])
-def test_what_crashed_is_started_again(outcome: str | None) -> None:
-    assert after(ended(outcome)) == StartPhase("fast", attempt=2)
-    assert after(ended(outcome), LEASE) == StartPhase("fast", attempt=2)
-    assert after(ended(outcome, saved_step=None)) == StartPhase("fast", attempt=2)
-
-
-@pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - CLEAN - RETRYABLE))
-def test_what_would_only_happen_again_is_not_tried_again(outcome: str) -> None:
-    assert after(ended(outcome, message="why")) == EndPod("failed", "why")
-    assert after(ended(outcome), LEASE) == EndPod("failed", outcome)
-
-
-@pytest.mark.parametrize(("fruitless", "again"), [(0, True), (3, True), (4, False), (9, False)])
-def test_restarts_without_progress_have_an_end(fruitless: int, again: bool) -> None:
-    act = after(ended("crashed", fruitless=fruitless, attempts=fruitless, message="boom"))
-    assert act == (StartPhase("fast", fruitless + 1) if again else EndPod("failed", "boom"))
-
-
-def test_too_late_to_start_again_it_has_landed_on_its_last_checkpoint() -> None:
-    late: dict[str, Any] = {"soft_left_s": 60.0, "hard_left_s": 160.0}
-    act = after(ended("crashed"), **late)
-    assert isinstance(act, EndPod)
-    assert act.result == "landed"
-    assert "too little time" in act.message
-
-
-def test_too_late_and_without_a_checkpoint_it_has_failed() -> None:
-    late: dict[str, Any] = {"soft_left_s": 60.0, "hard_left_s": 160.0}
-    act = after(ended("crashed", saved_step=None, message="boom"), **late)
-    assert act == EndPod("failed", "boom")
-
-
-@pytest.mark.parametrize("saved_step", [None, 5])
-@pytest.mark.parametrize("ordered", [False, True])
-def test_killed_at_the_hard_stop_it_was_killed(saved_step: int | None, ordered: bool) -> None:
-    """And has neither landed nor failed, whatever it saved before."""
-    act = after(
-        ended("lost", saved_step=saved_step),
-        soft_left_s=-101.0,
-        hard_left_s=-1.0,
-        land_ordered=ordered,
-    )
-    assert isinstance(act, EndPod)
-    assert act.result == "killed"
-
-
-def test_a_crash_while_told_to_land_is_a_stop() -> None:
-    act = after(ended("crashed"), land_ordered=True, land_reason="enough")
-    assert act == EndPod("stopped", "enough")
-
-
-# -- an attempt's account ----------------------------------------------------------------------
-
-
-def test_a_process_that_said_nothing_is_lost() -> None:
-    closed = close_attempt(RUNNING, None, 50.0)
-    assert (closed.state, closed.outcome, closed.ended_at, closed.fruitless) == (
-        "ended",
-        "lost",
-        50.0,
-        1,
-    )
-
-
-@pytest.mark.parametrize("outcome", [None, "finished", "non_finite"])
-def test_the_last_heartbeat_says_how_it_ended(outcome: str | None) -> None:
-    beat = replace(BEAT, outcome=outcome, message="why", val_bpb=1.5, saved_step=4)
-    closed = close_attempt(RUNNING, beat, 50.0)
-    assert closed.outcome == (outcome or "lost")
-    assert (closed.step, closed.val_bpb, closed.message, closed.saved_step) == (5, 1.5, "why", 4)
-
-
-@pytest.mark.parametrize(
-    ("before", "saved", "fruitless"),
-    [(None, 4, 0), (4, 5, 0), (4, 4, 3), (4, 3, 3), (None, None, 3), (4, None, 3)],
-)
-def test_only_a_newer_checkpoint_is_progress(
-    before: int | None, saved: int | None, fruitless: int
-) -> None:
-    report = replace(RUNNING, saved_step=before, fruitless=2)
-    closed = close_attempt(report, replace(BEAT, saved_step=saved), 50.0)
-    assert closed.fruitless == fruitless
-    assert closed.saved_step == (saved if saved is not None else before)
-
-
-def test_seconds_add_up_over_attempts() -> None:
-    report = replace(RUNNING, seconds={"training": 5.0, "compiling": 2.0})
-    beat = replace(BEAT, seconds={"training": 3.0, "saving": 1.0})
-    closed = close_attempt(report, beat, 50.0)
-    assert closed.seconds == {"training": 8.0, "compiling": 2.0, "saving": 1.0}
-
-
-def test_a_trainer_that_crashes_for_ever_is_given_up_and_one_that_gets_on_is_not() -> None:
-    for saves, expected in ((False, EndPod("failed", "boom")), (True, StartPhase("fast", 21))):
-        report = replace(RUNNING, attempts=1)
-        for number in range(1, 21):
-            saved = number if saves else None
-            beat = replace(BEAT, outcome="crashed", message="boom", saved_step=saved)
-            report = close_attempt(report, beat, 50.0)
-            act = after(report)
-            if not isinstance(act, StartPhase):
-                break
-            report = replace(report, state="running", attempts=act.attempt)
-        assert act == expected
-    assert report.attempts == 21
 
 
 # -- whatever comes ----------------------------------------------------------------------------

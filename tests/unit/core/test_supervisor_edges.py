@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.core.test_supervisor import (
+from tests.unit.core.phases import (
     BEAT,
     EXTREME,
     FAST,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.core.test_controller import (
+from tests.unit.core.runs import (
     AT,
     TRAITS,
     booting,

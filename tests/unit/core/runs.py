@@ -1,0 +1,208 @@
+"""Runs in every state, as ``decide`` would have brought them there, and how it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from trmcloud.core import events as ev
+from trmcloud.core.actions import CREATE, Action, Decision
+from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.controller import decide
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.observation import Bill, Observation, PodSeen
+from trmcloud.core.plan import Interval, Plan
+from trmcloud.core.pod_contract import AgentReport, PhaseReport
+from trmcloud.core.providers import ProviderTraits
+from trmcloud.core.run_state import RunState, State, apply_event
+
+AT = 1_790_000_000.0
+TRAITS = ProviderTraits(
+    name="test",
+    create_settle_s=600.0,
+    absent_lists=3,
+    kill_latency_s=30.0,
+    boot_deadline_s=300.0,
+    silence_s=30.0,
+    end_grace_s=60.0,
+    rate_tolerance=0.05,
+    kill_layers=(),
+)
+
+
+STARTUP_S = Interval(20.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True)
+class StubPhase:
+    name: str
+
+
+@dataclass(frozen=True)
+class StubCandidate:
+    """What ``decide`` looks at of a candidate."""
+
+    id: str
+    rate: Usd
+    provider: str = "test"
+    soft_stop_s: float = 2900.0
+    hard_stop_s: float = 3000.0
+    landing_s: float = 100.0
+    storage: Usd = ZERO
+    startup_s: Interval = STARTUP_S
+    phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))
+
+
+@dataclass(frozen=True)
+class StubSpec:
+    """``volume``: checkpoints outlive the pod without anybody there to pull them."""
+
+    volume: bool = True
+    pod_uploads: bool = False
+
+
+@dataclass(frozen=True)
+class StubPlan:
+    candidates: tuple[StubCandidate, ...]
+    spec: StubSpec = StubSpec()
+
+    @property
+    def launchable(self) -> tuple[str, ...]:
+        return tuple(c.id for c in self.candidates)
+
+    def candidate(self, candidate_id: str) -> StubCandidate:
+        return next(c for c in self.candidates if c.id == candidate_id)
+
+
+FIRST = StubCandidate("first", Usd("3.6"))  # a tenth of a cent per second
+SECOND = StubCandidate("second", Usd("1.8"))
+PLAN = StubPlan((FIRST, SECOND))
+RESERVATION = Usd("3.03")  # 3000 s and the kill latency
+
+
+def apply(run: RunState, *events: ev.RunEvent, at: float) -> RunState:
+    for event in events:
+        run = apply_event(run, ev.Record(1, run.run_id, 1, at, event))
+    return run
+
+
+def reserved(amount: Usd = RESERVATION, at: float = AT) -> RunState:
+    planned = ev.RunPlanned({"id": "p"}, amount, "thesis")
+    return apply(RunState("r1"), planned, ev.Reserved(amount), at=at)
+
+
+def ask(
+    run: RunState,
+    now: float,
+    *,
+    pods: Maybe[tuple[PodSeen, ...]] | Sequence[PodSeen] = (),
+    report: AgentReport | None = None,
+    bill: Bill | None = None,
+    absent_lists: int = 0,
+    in_flight: frozenset[str] = frozenset(),
+    unbilled: bool = True,
+    stranger_s: float = 0.0,
+    plan: StubPlan = PLAN,
+    traits: ProviderTraits = TRAITS,
+) -> Decision:
+    seen = Observation(
+        pods=pods if isinstance(pods, Seen | Unknown) else Seen(tuple(pods), now),
+        report=Seen(report, now) if report is not None else Unknown(now),
+        bill=Seen(bill, now) if bill is not None else Unknown(now),
+        absent_lists=absent_lists,
+        in_flight=in_flight,
+        unbilled=unbilled,
+        stranger_s=stranger_s,
+    )
+    return decide(run, cast(Plan, plan), "abcd1234", traits, seen, now)
+
+
+def follow(run: RunState, now: float, **seen: Any) -> tuple[RunState, tuple[Action, ...]]:
+    """As the loop does: append what follows, which must be legal, until only actions are left."""
+    for _ in range(20):
+        decision = ask(run, now, **seen)
+        if not decision.events:
+            return run, decision.actions
+        run = apply(run, *decision.events, at=now)
+    raise AssertionError("it never comes to rest")
+
+
+def renting(at: float = AT) -> RunState:
+    run, actions = follow(reserved(at=at), at)
+    assert run.state is State.RENTING
+    assert [a.verb for a in actions] == [CREATE]
+    return run
+
+
+def created(run: RunState | None = None, at: float = AT) -> RunState:
+    """CREATE was carried out and said to have succeeded."""
+    run = run or renting(at)
+    name = f"r1/g{len(run.generations)}/create/1"
+    run = apply(run, ev.ActionStarted(name, CREATE), at=at)
+    return apply(run, ev.ActionFinished(name, CREATE, "id-1"), at=at)
+
+
+def failed(kind: str, at: float = AT, run: RunState | None = None) -> RunState:
+    run = run or renting(at)
+    name = f"r1/g{len(run.generations)}/create/1"
+    run = apply(run, ev.ActionStarted(name, CREATE), at=at)
+    return apply(run, ev.ActionFailed(name, CREATE, kind, f"it said {kind}"), at=at)
+
+
+def the_pod(run: RunState, **changes: Any) -> PodSeen:
+    assert run.generation is not None
+    pod = PodSeen("id-1", run.generation.pod_name, "running", run.generation.rate)
+    return replace(pod, **changes)
+
+
+def booting(at: float = AT) -> RunState:
+    run = created(at=at)
+    run, _ = follow(run, at + 10, pods=[the_pod(run)])
+    assert run.state is State.BOOTING
+    return run
+
+
+def a_report(run: RunState, **changes: Any) -> AgentReport:
+    assert run.generation is not None
+    report = AgentReport(
+        run_id="r1",
+        pod_name=run.generation.pod_name,
+        epoch=1,
+        pid=7,
+        started_at=AT,
+        at=AT,
+        phases=(PhaseReport("fast", state="running"),),
+        soft_stop_at=run.generation.soft_stop_at,
+        hard_stop_at=run.generation.hard_stop_at,
+    )
+    return replace(report, **changes)
+
+
+def running(at: float = AT) -> RunState:
+    run = booting(at)
+    run, _ = follow(run, at + 20, pods=[the_pod(run)], report=a_report(run))
+    assert run.state is State.RUNNING
+    return run
+
+
+def stopped(run: RunState, at: float) -> RunState:
+    return apply(run, ev.StopRequested("user", "enough"), at=at)
+
+
+ENDED = PhaseReport("fast", state="ended", outcome="finished", step=90, val_bpb=1.5, attempts=2)
+
+
+def ending(at: float = AT) -> RunState:
+    run = running(at)
+    report = a_report(run, phases=(ENDED,), result="finished", message="done")
+    run, actions = follow(run, at + 500, pods=[the_pod(run)], report=report)
+    assert (run.state, actions) == (State.ENDING, ())
+    return run
+
+
+def settling() -> RunState:
+    run = ending()
+    run, _ = follow(run, AT + 520, pods=[the_pod(run, status="gone", ended_at=AT + 510)])
+    assert run.state is State.SETTLING
+    return run

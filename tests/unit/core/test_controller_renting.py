@@ -1,0 +1,235 @@
+"""``decide`` until a pod is there: candidates, intents, creates whose answers say little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tests.unit.core.runs import (
+    AT,
+    FIRST,
+    PLAN,
+    RESERVATION,
+    TRAITS,
+    StubPlan,
+    apply,
+    ask,
+    created,
+    failed,
+    follow,
+    renting,
+    reserved,
+    stopped,
+    the_pod,
+)
+from trmcloud.core import events as ev
+from trmcloud.core.actions import CREATE, LAND, TERMINATE, Action, Decision
+from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.controller import hard_stop_within, worst_case
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.observation import PodSeen
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.plan import Candidate
+from trmcloud.core.pod_contract import parse_pod_name
+from trmcloud.core.run_state import State
+
+# -- renting -----------------------------------------------------------------------------------
+
+
+def test_the_intent_is_written_before_anything_is_asked_for() -> None:
+    decision = ask(reserved(), AT)
+    (intent,) = decision.events
+    assert decision.actions == ()
+    assert isinstance(intent, ev.PodIntended)
+    assert (intent.generation, intent.candidate_id, intent.rate) == (1, "first", FIRST.rate)
+    assert (intent.soft_stop_at, intent.hard_stop_at) == (AT + 2900, AT + 3000)
+    name = parse_pod_name(intent.pod_name)
+    assert name is not None
+    assert (name.ledger, name.run_id, name.generation) == ("abcd1234", "r1", 1)
+    assert name.hard_stop_at <= intent.hard_stop_at
+
+
+def test_the_reservation_pays_for_the_hard_stop_and_the_kill() -> None:
+    for micros in (1, 31_000, 1_000_000, 3_029_999, 3_030_000, 99_000_000):
+        run = reserved(Usd.from_micros(micros))
+        for candidate in PLAN.candidates:
+            stop_s = hard_stop_within(cast(Candidate, candidate), run, TRAITS)
+            assert 0 <= stop_s <= candidate.hard_stop_s
+            if stop_s > 0:
+                assert worst_case(candidate.rate, stop_s, TRAITS) <= run.reserved
+
+
+def test_the_worst_case_is_paid_until_the_kill_has_worked() -> None:
+    assert worst_case(FIRST.rate, 3000.0, TRAITS) == RESERVATION
+
+
+def test_money_for_less_time_than_a_kill_takes_rents_nothing() -> None:
+    run, actions = follow(reserved(Usd("0.015")), AT)
+    assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.NOT_STARTED, ())
+    assert [g.candidate_id for g in run.generations] == ["first", "second"]
+
+
+def test_a_free_machine_is_bound_by_the_plans_own_stop() -> None:
+    free = StubPlan((replace(FIRST, rate=ZERO),))
+    run, _ = follow(reserved(ZERO), AT, plan=free)
+    assert run.generation is not None
+    assert run.generation.hard_stop_at == AT + 3000
+
+
+def test_a_limit_on_hours_lands_the_trainer_long_before_the_hard_stop() -> None:
+    limited = StubPlan((replace(FIRST, soft_stop_s=600.0),))
+    (intent,) = ask(reserved(), AT, plan=limited).events
+    assert isinstance(intent, ev.PodIntended)
+    assert (intent.soft_stop_at, intent.hard_stop_at) == (AT + 600, AT + 3000)
+
+
+@pytest.mark.parametrize(
+    ("landing_s", "soft_stop_at"), [(1000.0, 2000), (999.5, 2000.5), (900.0, 2000)]
+)
+def test_a_second_between_the_stops_is_rounding_and_more_is_a_limit(
+    landing_s: float, soft_stop_at: float
+) -> None:
+    candidate = replace(FIRST, soft_stop_s=2000.0, landing_s=landing_s)
+    (intent,) = ask(reserved(), AT, plan=StubPlan((candidate,))).events
+    assert isinstance(intent, ev.PodIntended)
+    assert intent.soft_stop_at - AT == soft_stop_at
+
+
+def test_a_landing_longer_than_half_the_time_is_cut_to_half() -> None:
+    (intent,) = ask(reserved(Usd("0.15")), AT).events  # 120 s
+    assert isinstance(intent, ev.PodIntended)
+    assert intent.hard_stop_at - intent.soft_stop_at == pytest.approx(60.0)
+
+
+def test_stopped_before_anything_is_rented_it_closes_at_once() -> None:
+    run, actions = follow(stopped(reserved(), AT), AT)
+    assert (run.state, run.outcome, run.reserved) == (State.CLOSED, Outcome.STOPPED, ZERO)
+    assert actions == ()
+
+
+def test_stopped_after_the_intent_nothing_is_asked_for() -> None:
+    run, actions = follow(stopped(renting(), AT + 1), AT + 1)
+    assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.STOPPED, ())
+
+
+def test_an_intent_whose_time_has_passed_is_not_carried_out() -> None:
+    """A controller that slept from the intent on asks for nothing late; it begins anew."""
+    run, actions = follow(renting(), AT + 2900)
+    assert len(run.generations) == 2
+    assert run.generations[0].not_made is not None
+    assert [a.id for a in actions] == ["r1/g2/create/1"]
+
+
+# -- creating ----------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_is_the_same_however_often_it_is_decided() -> None:
+    run = renting()
+    assert (
+        ask(run, AT).actions
+        == ask(run, AT + 5).actions
+        == ask(run, AT + 5, pods=Unknown(AT)).actions
+    )
+    assert ask(run, AT).actions == (Action("r1/g1/create/1", CREATE, 1),)
+
+
+@pytest.mark.parametrize("kind", ["refused", "no_capacity"])
+def test_a_refusal_leads_to_the_next_candidate(kind: str) -> None:
+    run, actions = follow(failed(kind), AT + 1)
+    assert [g.candidate_id for g in run.generations] == ["first", "second"]
+    assert run.generations[0].not_made == f"it said {kind}"
+    assert [a.id for a in actions] == ["r1/g2/create/1"]
+    assert run.reserved == RESERVATION, "the money is still held"
+
+
+def test_after_the_last_candidate_the_run_closes_with_nothing_spent() -> None:
+    run, _ = follow(failed("refused"), AT + 1)
+    run, actions = follow(failed("no_capacity", AT + 2, run), AT + 3)
+    assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.NOT_STARTED, ())
+    assert (run.settled, run.reserved, run.message) == (ZERO, ZERO, "it said no_capacity")
+
+
+def test_a_reopened_run_asks_again_for_what_was_out_of_stock() -> None:
+    run, _ = follow(failed("no_capacity"), AT + 1)
+    run, _ = follow(failed("no_capacity", AT + 2, run), AT + 3)
+    run = apply(run, ev.Reopened(RESERVATION), ev.Reserved(RESERVATION), at=AT - 9999)
+    run, actions = follow(run, AT + 4)
+    assert run.generation is not None
+    assert (run.generation.number, run.generation.candidate_id) == (3, "first")
+    assert [a.id for a in actions] == ["r1/g3/create/1"]
+
+
+@pytest.mark.parametrize("kind", ["ambiguous", "error"])
+def test_an_ambiguous_answer_is_waited_out_and_never_asked_again(kind: str) -> None:
+    run = failed(kind)
+    for now, absent in ((AT, 0), (AT + 599, 50), (AT + 9999, 2)):
+        assert ask(run, now, absent_lists=absent) == Decision(), "not yet proven"
+    assert ask(run, AT + 9999, pods=Unknown(AT), absent_lists=50) == Decision(), "no list, no proof"
+    old: Seen[tuple[PodSeen, ...]] = Seen((), AT + 599)
+    assert ask(run, AT + 9999, pods=old, absent_lists=50) == Decision(), "an old list is no proof"
+    run, actions = follow(run, AT + 600, absent_lists=3)
+    assert [g.candidate_id for g in run.generations] == ["first", "second"]
+    assert [a.id for a in actions] == ["r1/g2/create/1"]
+
+
+@pytest.mark.parametrize("kind", ["ambiguous", "error", "refused", "no_capacity"])
+@pytest.mark.parametrize("status", ["creating", "running", "unknown"])
+def test_a_pod_that_appears_is_adopted_whatever_was_answered(kind: str, status: str) -> None:
+    run = failed(kind)
+    run, actions = follow(run, AT + 300, pods=[the_pod(run, status=status)])
+    assert (run.state, actions) == (State.BOOTING, ())
+    assert run.generation is not None
+    assert run.generation.pod_id == "id-1"
+
+
+@pytest.mark.parametrize("kind", ["ambiguous", "refused"])
+def test_a_pod_that_came_and_went_has_a_bill(kind: str) -> None:
+    run = failed(kind)
+    gone = the_pod(run, status="gone", ended_at=AT + 280)
+    run, _ = follow(run, AT + 300, pods=[gone])
+    assert run.state is State.SETTLING
+    assert run.reserved == RESERVATION
+
+
+def test_a_controller_killed_while_it_asked_asks_no_second_time() -> None:
+    run = apply(renting(), ev.ActionStarted("r1/g1/create/1", CREATE), at=AT)
+    assert ask(run, AT + 1) == Decision()
+    assert ask(run, AT + 1, absent_lists=9) == Decision()
+    in_flight = frozenset({"r1/g1/create/1"})
+    assert ask(run, AT + 9999, absent_lists=9, in_flight=in_flight) == Decision()
+    after, _ = follow(run, AT + 600, absent_lists=3)
+    assert after.generations[0].not_made == "it never appeared"
+    adopted, _ = follow(run, AT + 5, pods=[the_pod(run)])
+    assert adopted.state is State.BOOTING
+
+
+def test_a_created_pod_that_no_list_shows_is_given_up_only_after_the_wait() -> None:
+    run = created()
+    assert ask(run, AT + 599, absent_lists=99) == Decision()
+    after, _ = follow(run, AT + 601, absent_lists=3)
+    assert after.generations[0].not_made == "it never appeared"
+
+
+def test_stopped_while_a_pod_may_be_coming_it_waits_to_see() -> None:
+    run = stopped(failed("ambiguous"), AT + 1)
+    assert ask(run, AT + 2) == Decision()
+    late, actions = follow(run, AT + 3, pods=[the_pod(run)])
+    assert late.state is State.BOOTING
+    assert [a.verb for a in actions] == [LAND]
+    never, _ = follow(run, AT + 600, absent_lists=3)
+    assert (never.state, never.outcome) == (State.CLOSED, Outcome.STOPPED)
+
+
+def test_a_pod_that_appears_after_its_hard_stop_is_ended_at_once() -> None:
+    run = failed("ambiguous")
+    run, actions = follow(run, AT + 3000, pods=[the_pod(run)])
+    assert [(a.verb, a.reason) for a in actions] == [(TERMINATE, "hard stop")]
+
+
+def test_somebody_elses_pod_is_not_taken_for_ours() -> None:
+    run = created()
+    assert run.generation is not None
+    others = [PodSeen("id-9", f"{run.generation.pod_name}x", "running", Usd(1))]
+    assert ask(run, AT + 5, pods=others) == Decision()
