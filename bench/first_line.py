@@ -1,6 +1,6 @@
 """From "the pod is up" to the first trained step, on the stand-in of RunPod, its data warm.
 
-The bundled trainer, torchrun and all, as ``launch`` starts it; only the GPU is missing. The first
+The bundled trainer, as ``launch`` starts it; only the GPU is missing. The first
 launch makes the data ready, and the second one is timed: by the ledger's own record of when RunPod
 listed the pod, and by the trainer's own line about its first step.
 """
@@ -52,7 +52,7 @@ def run() -> list[Row]:
                 timeout=300,
             )  # fmt: skip
         seconds = _seconds(folder / "home")
-    detail = "boot, check, stage, torchrun and the first step, warm data, loopback"
+    detail = "boot, check, stage, start and the first step, warm data, loopback"
     return [Row("pod listed to first trained step", seconds, _TARGET_S, "lower", "s", detail)]
 
 

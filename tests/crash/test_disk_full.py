@@ -150,7 +150,7 @@ def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
 def trainers(user: CrashUser) -> int:
     """How many trainers run; what one forks bears its name until it becomes a rank."""
     parents = {}
-    for pid in pids(user, "torch.distributed.run"):
+    for pid in pids(user, "model.train"):  # torchrun's own words name it, too
         with suppress(OSError):
             stat = Path(f"/proc/{pid}/stat").read_text()
             parents[pid] = int(stat.rpartition(")")[2].split()[1])

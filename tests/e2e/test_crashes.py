@@ -22,7 +22,10 @@ from trmcloud.pod import processes
 
 BUDGET = Usd("0.02")
 MOMENTS = 10
-LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "--budget", BUDGET.plain(), "-y")
+LAUNCH = (
+    *("launch", "local", *SMALL, "--phase", "fast", "--budget", BUDGET.plain(), "-y"),
+    *("--processes", "2"),
+)
 
 NewUser = Callable[[str], User]
 

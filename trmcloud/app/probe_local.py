@@ -17,6 +17,7 @@ from trmcloud.core.calibrated import Measured
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.flops import work_of
 from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.pod.ranks import trainer_command
 
 PROBE_STEPS = 50
 LEAST_STEPS = 5
@@ -53,13 +54,11 @@ def probe_local(
             out_dir=str(out), processes=processes,
         )  # fmt: skip
         (out / contract.JOB_NAME).write_text(contract.dump(job), encoding="utf-8")
+        command, environment = trainer_command(sys.executable, processes, environ)
         ended = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc_per_node", str(processes), "-m", "model.train"),
-            ],
+            command,
             env={
-                **environ,
+                **environment,
                 "PYTHONPATH": os.pathsep.join(python_path),
                 contract.ENV_JOB: str(out / contract.JOB_NAME),
                 contract.ENV_DEADLINE_AT: repr(time.time() + LIMIT_S),

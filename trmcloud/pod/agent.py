@@ -37,6 +37,7 @@ from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.mind import AgentMind, Trainer
 from trmcloud.pod.notes import read_notes
 from trmcloud.pod.prepare import Preparation
+from trmcloud.pod.ranks import trainer_command
 from trmcloud.pod.tidy import make_room
 from trmcloud.pod.transfer import Transfer
 
@@ -186,19 +187,13 @@ class _FilesAndProcesses(AnchorFile):
         folder = self._phase_dir(phase)
         job = contract.load_job(read_small(folder / contract.JOB_NAME) or "")
         setup = self._preparation.trainer()
-        environment = {
-            **setup.over(os.environ),
+        command, environment = trainer_command(setup.python, job.processes, setup.over(os.environ))
+        environment |= {
             contract.ENV_JOB: str(folder / contract.JOB_NAME),
             contract.ENV_DEADLINE_AT: repr(deadline_at),
             contract.ENV_ATTEMPT: str(attempt),
             contract.ENV_POD: self._pod_name,
         }
-        command = [
-            *(setup.python, "-m", "torch.distributed.run", "--standalone"),
-            # Its own host name need not resolve in a container.
-            *("--local_addr", "127.0.0.1"),
-            *("--nproc_per_node", str(job.processes), "-m", "model.train"),
-        ]
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder / contract.HEARTBEAT_NAME)
         with open(folder / contract.TRAIN_LOG_NAME, "ab") as log:
