@@ -15,10 +15,13 @@ from typing import Any, Callable
 
 import pytest
 
+from model.command import wait_asleep
 from model.telemetry import Clock
 from trmcloud.core.manifest import CheckpointManifest, from_json
 from trmcloud.core.pod_contract import Heartbeat, PhaseJob, dump, load_heartbeat
 from trmcloud.core.recipe import PhaseRecipe
+
+wait_asleep()  # torch is imported late here, too
 
 SMALL = PhaseRecipe(
     recipe="test",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -193,3 +194,15 @@ def test_a_drivers_name_finds_its_peak(device: str, sku: str) -> None:
 
 def test_an_unknown_device_has_no_peak() -> None:
     assert peak_flops("AMD Instinct MI300X", "bfloat16") is None
+
+
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where something else computes, too, spinning threads keep their own partners waiting."""
+    for given, kept in ((None, "passive"), ("active", "active")):
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        if given is not None:
+            monkeypatch.setenv("OMP_WAIT_POLICY", given)
+        command.run_command(lambda: None)
+        assert os.environ["OMP_WAIT_POLICY"] == kept
