@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.e2e.rented import image
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
 from tests.e2e.user import SMALL, User, until
+from tests.standins.runpod.containers import SYSTEM_PATH
+from tests.standins.runpod.fixture import judged
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.run_state import Outcome
 
@@ -100,6 +105,51 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
     evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
     assert evaluated.count(10) == 1, "it began anew"
     assert evaluated[-1] == 400
+
+
+@pytest.fixture
+def renter_in(tmp_path: Path, s3: S3) -> Iterator[RentedUser]:
+    """A user of a RunPod whose pods reach the store."""
+    if missing := why_not():
+        pytest.skip(f"pods that answer over SSH: {missing}")
+    clock = TestClock(tmp_path / "clock")
+    inside = image(tmp_path / "image")
+    path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
+    with judged(
+        tmp_path / "runpod", clock=clock, isolated=True, keep=[inside], image_env=path,
+        reach=[s3.port],
+    ) as standin:  # fmt: skip
+        made = RentedUser(tmp_path, standin=standin, clock=clock)
+        made.environment |= s3.environment
+        yield made
+        made.end_everything()
+
+
+@pytest.mark.slow
+def test_a_rented_pod_left_alone_brings_its_checkpoints_to_the_bucket(
+    renter_in: RentedUser, s3: S3
+) -> None:
+    """Data comes from the bucket, checkpoints go there, and nobody pulls: the pod knows no key."""
+    named = place(renter_in)
+    prefix = named[1].removeprefix(f"s3://{BUCKET}/")
+    arguments = (*LAUNCH, "--steps", "150", "--budget", "0.30", *renter_in.data, *ACCEPT, *named)
+    renter_in.run(*arguments, "-d")
+    assert renter_in.only_run().trains
+    (pod,) = renter_in.live()
+    inside = renter_in.standin.control.inside(
+        pod.id,
+        f"grep -rl {CANARY} /workspace /opt/trmcloud /root /tmp /proc/[0-9]*/environ || true",
+    )
+    assert inside == ""
+    assert any("/data/" in key and key.endswith("data.json") for key in s3.keys(BUCKET, prefix))
+    until(lambda: not renter_in.live(), within_s=90, what="it ends by itself")
+    run = renter_in.close_books()
+    assert run.outcome is Outcome.UNHEARD
+    assert renter_in.checkpoints() == {}
+    best = renter_in.json("fetch-best", "--into", str(renter_in.folder / "best"), "--json")
+    assert best["checkpoint"] == "fast/step-00000150"
+    (report,) = renter_in.json("report", "--json")
+    assert report["best"]["sha256"] == best["sha256"]
 
 
 @pytest.mark.parametrize(

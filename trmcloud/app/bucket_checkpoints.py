@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trmcloud.app.pod_checkpoints import lacking_here
+from trmcloud.app.watching import told_uploaded
 from trmcloud.app.world import World, bucket_at
-from trmcloud.core.bucket import BUCKET_MICROS_PER_GB_MONTH, free_slot, slots_of
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.bucket import BUCKET_MICROS_PER_GB_MONTH, as_told, free_slot, slots_of
 from trmcloud.core.candidates import HOURS_PER_MONTH
 from trmcloud.core.errors import ConflictError, TrmcloudError
 from trmcloud.core.manifest import CheckpointManifest, Pruning
@@ -16,9 +20,11 @@ from trmcloud.core.money import Usd
 from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import Kept
 from trmcloud.core.run_state import Generation, RunState
+from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.ports import Progress, Shelf, Stored
 
 NOTHING = Shelf()
+_NOTE_NAME = "bucket.json"
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,33 @@ def in_bucket(world: World, run: RunState) -> InBucket:
         return InBucket(place, bucket_at(world, place).checkpoints(run.run_id))
     except TrmcloudError as error:
         return InBucket(place, trouble=error)
+
+
+def known_there(world: World, run: RunState) -> tuple[CheckpointManifest, ...]:
+    """What lies in the bucket, as far as this home knows: while the run lives by its agents' own
+    words, then by the bucket's, which is asked once."""
+    told = told_uploaded(world, run)
+    if not run.bucket or run.live or not any(g.up_at is not None for g in run.generations):
+        return told
+    path = world.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        note = json.loads(read_small(path) or "null")
+        if note["generations"] == len(run.generations):
+            return tuple(as_told(run.run_id, Kept(**kept)) for kept in note["kept"])
+    found = in_bucket(world, run)
+    if found.trouble is not None:
+        return told
+    return _note_down(path, run, [one.manifest for one in found.shelf.whole])
+
+
+def _note_down(
+    path: Path, run: RunState, manifests: Sequence[CheckpointManifest]
+) -> tuple[CheckpointManifest, ...]:
+    kept = [Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb) for m in manifests]
+    note = {"generations": len(run.generations), "kept": [asdict(one) for one in kept]}
+    with suppress(OSError):
+        write_atomic(path, json.dumps(note))
+    return tuple(as_told(run.run_id, one) for one in kept)
 
 
 def fetching(
@@ -112,6 +145,8 @@ def prune_there(world: World, run: RunState, found: InBucket, pruning: Pruning) 
         stored = found.stored(manifest)
         if stored is not None:
             bucket.delete(stored)
+    path = world.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
+    _note_down(path, run, pruning.kept)
 
 
 def what_keeping_costs(found: InBucket, pruning: Pruning) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trmcloud.app.watching import told_uploaded
 from trmcloud.app.world import World
 from trmcloud.core.report import RunReport, report_on
 from trmcloud.core.run_state import RunState
@@ -18,7 +17,11 @@ def first_bpb(world: World, run_id: str, phase: str) -> float | None:
 
 def report_run(world: World, run: RunState) -> RunReport:
     """One run's report, with the live phase's seconds where it is being trained."""
-    manifests = [*world.files.manifests(run.run_id), *told_uploaded(world, run)]
+    manifests = list(world.files.manifests(run.run_id))
+    if run.bucket:
+        from trmcloud.app.bucket_checkpoints import known_there
+
+        manifests += known_there(world, run)
     phases = world.files.phases(run.run_id)
     last = phases[-1] if phases else None
     live = None

@@ -168,7 +168,8 @@ def show_end(world: World, run: RunState) -> int:
         print(f"  why: {strip_control(message)}")
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
-    manifests = [*world.files.manifests(run.run_id), *told_uploaded(world, run)]
+    kept = bool(world.files.manifests(run.run_id) or told_uploaded(world, run))
+    kept = kept or outcome is Outcome.UNHEARD
     if run.live:
         spent = spent_so_far(run, world.wall())
         print(
@@ -180,7 +181,7 @@ def show_end(world: World, run: RunState) -> int:
         if awaiting_bill(run):
             spent_words += " at most: its bill is not final yet"
         print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
-    if manifests:
+    if kept:
         again = f" · resume {run.run_id}" if outcome in _RESUMABLE else ""
         print(f"  trmcloud fetch-best {run.run_id}{again}")
     if outcome in BAD_ENDS:

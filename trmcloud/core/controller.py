@@ -361,7 +361,7 @@ def _closing(run: RunState) -> ev.Closed:
     if generation.agent_at is not None and spec.get("volume"):
         why = "what it saved, and how it ended, is on its network volume: fetch-best brings both"
         return ev.Closed(Outcome.UNHEARD.value, why)
-    why = "the pod ended without a word from its agent"
-    if spec.get("bucket"):
-        why += f"; what it uploaded is in {spec['bucket']}"
-    return ev.Closed(Outcome.LOST.value, why)
+    if generation.agent_at is not None and spec.get("bucket") and not spec.get("bucket_relayed"):
+        why = f"what it uploaded is in {spec['bucket']}: fetch-best brings it"
+        return ev.Closed(Outcome.UNHEARD.value, why)
+    return ev.Closed(Outcome.LOST.value, "the pod ended without a word from its agent")

@@ -140,7 +140,7 @@ class Isolated(Container):
         }
         self.ports = {port: relay.port for port, relay in self._relays.items()}
         self._namespace: int | None = None
-        self._api: netns.Relay | None = None
+        self._out: list[netns.Relay] = []
 
     def _unpublish(self) -> None:
         for relay in self._relays.values():
@@ -209,13 +209,15 @@ class Isolated(Container):
         return True
 
     def _connect(self, pid: int) -> None:
-        """Open the pod's network, and let it reach the API."""
+        """Open the pod's network, and let it reach the API and what else it is to."""
         self.pid = _only_child(pid)
         self._namespace = netns.namespace_of(pid)
         netns.inside(self._namespace, netns.raise_loopback)
-        port = int(self._machines.api_url.rpartition(":")[2])
-        server = netns.inside(self._namespace, lambda: netns.listen(port))
-        self._api = netns.Relay(server, lambda: socket.create_connection(("127.0.0.1", port), 10))
+        for port in (int(self._machines.api_url.rpartition(":")[2]), *self._machines.reach):
+            server = netns.inside(self._namespace, functools.partial(netns.listen, port))
+            there = ("127.0.0.1", port)
+            connect = functools.partial(socket.create_connection, there, 10)
+            self._out.append(netns.Relay(server, connect))
 
     def _kill(self) -> None:
         process = self._process
@@ -224,9 +226,8 @@ class Isolated(Container):
                 if self.pid is not None:
                     os.kill(self.pid, signal.SIGKILL)
                 process.kill()
-        if self._api is not None:
-            self._api.close()
-            self._api = None
+        while self._out:
+            self._out.pop().close()
         if self._namespace is not None:
             os.close(self._namespace)
             self._namespace = None

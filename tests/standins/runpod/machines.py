@@ -46,7 +46,8 @@ def no_namespaces() -> str:
 class RealMachines:
     """Pods' files are below ``folder``: ``pods/<id>``, ``volumes/<id>`` and ``logs/<id>.log``,
     which stays when the pod is gone. ``keep`` are folders of this machine that every image has
-    too, ``image_env`` variables that it sets. ``api_url`` must be set before the first boot."""
+    too, ``image_env`` variables that it sets. Of this machine's loopback a pod reaches the API,
+    whose ``api_url`` must be set before the first boot, and the ports in ``reach``."""
 
     def __init__(
         self,
@@ -57,12 +58,13 @@ class RealMachines:
         isolated: bool | None = None,
         keep: Sequence[Path] = (),
         image_env: Mapping[str, str] = MappingProxyType({}),
+        reach: Sequence[int] = (),
     ) -> None:
         self._folder, self._knobs, self._now = folder.resolve(), knobs, now
         self._keep, self._image_env = tuple(keep), image_env
         self._ssh_keys = ssh_keys
         self.isolated = not no_namespaces() if isolated is None else isolated
-        self.api_url = ""
+        self.api_url, self.reach = "", tuple(reach)
         self._containers: dict[str, containers.Container] = {}
         (self._folder / "logs").mkdir(parents=True, exist_ok=True)
 

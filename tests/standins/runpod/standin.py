@@ -56,6 +56,7 @@ def running(
     isolated: bool | None = None,
     keep: Sequence[Path] = (),
     image_env: Mapping[str, str] = MappingProxyType({}),
+    reach: Sequence[int] = (),
     api_key: str = API_KEY,
     balance: float = 100.0,
     spend_limit: float = 80.0,
@@ -68,12 +69,13 @@ def running(
 
     ``isolated``: pods have namespaces of their own; None: where this machine can make them.
     ``keep`` and ``image_env``: folders of this machine, and variables, that every image has.
+    ``reach``: ports of this machine's loopback that pods can connect to, beside the API's.
     """
     now: Callable[[], float] = clock if clock is not None else time.time
     knobs, keys = Knobs(), list[str]()
     machines: RealMachines | OnPaper = OnPaper()
     if real_pods:
-        machines = RealMachines(folder, knobs, now, lambda: keys, isolated, keep, image_env)
+        machines = RealMachines(folder, knobs, now, lambda: keys, isolated, keep, image_env, reach)
     world = World(
         knobs=knobs, now=now, machines=machines, api_key=api_key, balance=balance,
         spend_limit=spend_limit, seed=seed, ssh_keys=keys,
