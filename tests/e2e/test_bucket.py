@@ -85,7 +85,7 @@ def test_a_run_stops_at_its_budget_and_its_best_comes_from_the_bucket_alone(
 
 
 def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User) -> None:
-    arguments = ("--phase", "fast", "--steps", "400", "--budget", "1", *place(saver))
+    arguments = ("--phase", "fast", "--steps", "200", "--budget", "1", *place(saver))
     saver.run("launch", "local", *SMALL, *arguments, "-y", "-d")
     run_id = saver.only_run().run_id
     until(lambda: bool(list(saver.home.glob("runs/*/fast/checkpoints/step-*"))))
@@ -94,7 +94,7 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
     saver.run("status")
     first = saver.only_run()
     stopped_at = first.phases["fast"].step or 0
-    assert 0 < stopped_at < 400
+    assert 0 < stopped_at < 200
     forget(saver)
     saver.run("resume", run_id)
     run = saver.only_run()
@@ -104,7 +104,7 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
     assert evaluated.count(10) == 1, "it began anew"
-    assert evaluated[-1] == 400
+    assert evaluated[-1] == 200
 
 
 @pytest.fixture
