@@ -26,19 +26,20 @@ ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 #: Which unit tests answer for which module.
 TESTS = {
-    "core.controller": ("test_controller*.py",),
-    "core.actions": ("test_controller*.py",),
-    "core.absence": ("test_controller*.py",),
-    "core.governance": ("test_controller*.py",),
-    "core.supervisor": ("test_supervisor*.py",),
-    "core.budget": ("test_budget*.py", "test_controller_govern.py"),
+    "core.strays": ("test_strays*.py",),
+    "core.governance": ("test_controller_govern.py", "test_strays*.py"),
+    "core.budget": ("test_budget*.py", "test_strays*.py", "test_controller_govern.py"),
     "core.lease": ("test_lease*.py",),
     "core.bookkeeping": ("test_bookkeeping*.py", "test_budget*.py"),
     "core.exposure": ("test_exposure*.py",),
+    "core.controller": ("test_controller*.py",),
+    "core.actions": ("test_controller*.py",),
+    "core.absence": ("test_controller*.py",),
+    "core.supervisor": ("test_supervisor*.py",),
 }
 CHIEF = (
     *("core.controller", "core.actions", "core.absence", "core.governance"),
-    *("core.supervisor", "core.budget", "core.lease"),
+    *("core.supervisor", "core.budget", "core.strays", "core.lease"),
 )
 
 

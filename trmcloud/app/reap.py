@@ -106,7 +106,10 @@ def sweep(world: World) -> list[str]:
     complete = not found.unreachable
     if complete and strays.is_reconciled(ledger, found.listed, len(found.orphans), world.wall()):
         _note(world, ev.LedgerReconciled())
-        said.append("the ledger is reconciled: no pod lives that it does not know")
+        said.append(
+            "the ledger is reconciled: no pod lives that it does not know; what ended before it was"
+            " restored stands in the provider's bill alone"
+        )
     return said
 
 

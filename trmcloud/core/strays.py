@@ -61,12 +61,8 @@ def charges(
     Those that are gone count too, as long as they are listed: they were made, and are billed.
     """
     known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
-    awaited = {
-        g.pod_name
-        for run in ledger.runs.values()
-        for g in run.generations[-1:]
-        if run.live and g.open and g.pod_id is None
-    }
+    latest = (run.generation for run in ledger.runs.values() if run.live)
+    awaited = {g.pod_name for g in latest if g is not None and g.open and g.pod_id is None}
     made = []
     for pod in pods:
         if pod.pod_id in known or pod.name in awaited:
@@ -89,7 +85,7 @@ def _charge(
     run_id = next((r for r in ledger.runs if r.replace("-", "") == name.run_id), "")
     since = before.since if before is not None else _made_since(ledger, pod, run_id, now)
     gone = pod.status == "gone"
-    until = pod.ended_at if gone and pod.ended_at is not None else now
+    until = pod.ended_at if pod.ended_at is not None else now
     spent_s = max(0.0, until - since) + traits_of(provider).kill_latency_s
     if before is not None and cost(pod.rate, spent_s) <= before.amount:
         return None

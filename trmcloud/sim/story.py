@@ -152,7 +152,10 @@ class Story:
         def resume() -> None:
             process.drive(use_case.resume(process.world, wish.run_id, cap=None))
 
-        run = self.runs()[wish.run_id]
+        run = self.runs().get(wish.run_id)
+        if run is None:
+            process.kill()  # a ledger restored from a backup has forgotten it
+            return
         left = (self.world.ledger.read().line("run", run.run_id).remaining or ZERO).micros
         said = process.do(resume)
         enough = left > run.cap.micros * _LEAST_LEFT and self._only_its_own_budget()

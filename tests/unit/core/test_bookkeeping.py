@@ -10,6 +10,7 @@ from trmcloud.core import events as ev
 from trmcloud.core.bookkeeping import (
     add_cap,
     add_events,
+    add_note,
     add_verified,
     require_closed,
     require_epoch,
@@ -38,6 +39,17 @@ def holding(state: State = State.RESERVED) -> LedgerState:
 
 
 # -- a run's events ----------------------------------------------------------------------------
+
+
+def test_a_restored_ledger_reserves_nothing_until_it_is_reconciled() -> None:
+    book, record = add_note(EMPTY, 7, ev.LedgerRestored(AT - 50), AT)
+    assert (record.seq, record.run_id, record.epoch, record.at) == (8, "", 0, AT)
+    with pytest.raises(BudgetRefused, match="restored from a backup") as caught:
+        add_events(book, 8, "r1", 3, (PLANNED, ev.Reserved(ZERO)), AT)
+    assert "reap --yes" in caught.value.next_step
+    book, _ = add_note(book, 8, ev.LedgerReconciled(), AT + 5)
+    _, records = add_events(book, 9, "r1", 3, (PLANNED, ev.Reserved(Usd(2))), AT + 6)
+    assert len(records) == 2
 
 
 def test_events_are_numbered_on_from_the_last_record_and_bear_their_writer() -> None:

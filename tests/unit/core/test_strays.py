@@ -67,14 +67,17 @@ def stray(amount: str, run_id: str = "r-1", pod_id: str = "id-2") -> ev.StrayCha
 
 
 def test_a_second_pod_of_a_runs_name_is_charged_to_it_from_its_intent_on() -> None:
-    most = cost(RATE, 100 + LATENCY_S + AHEAD_S)
+    most = cost(RATE, 100 + 60 + 600)
     assert charged(ledger(run()), AT + 100, pod("id-1"), pod()) == [("id-2", "r-1", AT, most)]
 
 
 def test_a_name_that_waits_for_its_pod_is_not_judged_yet() -> None:
     assert charged(ledger(run(State.RENTING, pod_id=None)), AT + 100, pod()) == []
-    given_up = ledger(run(State.CLOSED, pod_id=None))
-    assert [c[0] for c in charged(given_up, AT + 100, pod())] == ["id-2"]
+    given_up = run(State.RESERVED, pod_id=None)
+    never = replace(given_up.generations[0], not_made="it never appeared")
+    for over in (run(State.CLOSED, pod_id=None), replace(given_up, generations=(never,))):
+        assert [c[0] for c in charged(ledger(over), AT + 100, pod())] == ["id-2"]
+    assert [c[0] for c in charged(ledger(replace(given_up, generations=())), AT, pod())] == ["id-2"]
 
 
 def test_a_pod_that_a_closed_generation_owned_is_settled_there() -> None:
@@ -96,6 +99,8 @@ def test_one_that_is_gone_is_charged_for_its_life_alone() -> None:
     gone = pod(status="gone", ended_at=AT + 40)
     assert charged(ledger(run()), AT + 1000, gone)[0][3] == cost(RATE, 40 + LATENCY_S)
     assert charged(ledger(run()), AT + 1000, pod(status="gone"))[0][3] == cost(RATE, 1060)
+    skewed = pod(status="gone", ended_at=AT - 500)
+    assert charged(ledger(run()), AT + 1000, skewed)[0][3] == cost(RATE, LATENCY_S)
 
 
 def test_the_providers_own_word_of_its_making_counts() -> None:

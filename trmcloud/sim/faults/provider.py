@@ -185,7 +185,13 @@ def _backup(arms: Arms) -> None:
             world.queue.after(1800.0, accept)
 
     at = arms.some_time(0.02, 0.9)
-    world.queue.at(at, lambda: kept.append(world.ledger.backup()))
+    if arms.rng.random() < 0.4:
+        # From before a launch: it forgets a whole run, whose pod may live.
+        at = arms.some_time(0.0, 0.0) - 1.5
+    if at <= world.queue.now:
+        kept.append(world.ledger.backup())
+    else:
+        world.queue.at(at, lambda: kept.append(world.ledger.backup()))
     arms.strike(at + arms.rng.uniform(1, 7200), "an old backup of the ledger is restored", restore)
 
 
