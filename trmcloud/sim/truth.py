@@ -63,6 +63,8 @@ class Witness:
         self._ends: dict[tuple[str, int], tuple[Process, float]] = {}
         self._refused: dict[str, tuple[Process, float]] = {}
         self._may_end: dict[Process, str] = {}
+        self.refusal: Exception | None = None
+        """The last answer for which a command was right to refuse."""
 
     # -- events -------------------------------------------------------------------------------
 
@@ -299,6 +301,8 @@ class Witness:
 
     def escaped(self, process: Process, error: Exception) -> None:
         """A provider's error has ended a whole command: nothing that came after it was done."""
+        if error is self.refusal:
+            return
         self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
 
     def taken_over(self, process: Process, run_id: str) -> None:

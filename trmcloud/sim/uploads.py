@@ -165,7 +165,12 @@ class SimBucket:
             raise ProviderError("503 from the bucket")
 
     def check(self) -> None:
-        self._gate()
+        try:
+            self._gate()
+        except ProviderError as error:
+            # Asked before anything is reserved: a command that ends here has refused to begin.
+            self._world.check.truth.refusal = error
+            raise
 
     def claim(self, run_id: str, ledger_id: str) -> None:
         self._gate()
