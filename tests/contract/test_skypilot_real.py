@@ -1,55 +1,110 @@
-"""The real SkyPilot reads what we hand it: our own tasks, and those below ``sky/``.
+"""The real SkyPilot reads and plans what we hand it: our own tasks, and those below ``sky/``.
 
-Skipped where ``make sky`` was not run. One process for all: importing SkyPilot takes seconds.
+Skipped where ``make sky`` was not run. One process for all: importing SkyPilot takes seconds. Its
+catalogue is made of our own table of prices, since its own is fetched from the network; that a
+cloud is enabled is taken for granted. While a cluster's settings are written Nebius is asked about
+the account, AWS and Azure about their images: there the plan is all that can be had without.
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.skypilot.rig import KEYS, NOW, request
-from trmcloud.adapters.skypilot.task import make_task
+from trmcloud.adapters.prices import load_offers
+from trmcloud.adapters.skypilot.task import CLOUDS, accelerator, make_task
+from trmcloud.core.errors import NotSupported
+from trmcloud.core.offers import Offer
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"
-_CHIPS = ("A100", "A100-80GB", "A100-80GB-SXM", "B200", "H100", "H100-SXM", "H200", "H200-SXM")
-_HEAD = (
-    "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,"
-    "AvailabilityZone,GpuInfo\n"
-)
-_READ = """
+COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "MemoryGiB", "Price",
+           "SpotPrice", "Region", "GpuInfo")  # fmt: skip
+PLANNED_ALONE = ("AWS", "Azure", "Nebius")
+_PLAN = f"""
 import json, sys
 import sky
-told = {}
-for path in sys.argv[1:]:
+from sky import check, dag, execution, optimizer
+from sky.utils import registry
+
+clouds = [registry.CLOUD_REGISTRY.from_str(name) for name in json.loads(sys.argv[1])]
+check.get_cached_enabled_clouds_or_refresh = lambda *_, **__: clouds
+told = {{}}
+for path in sys.argv[2:]:
     task = sky.Task.from_yaml(path)
-    (one, *_) = task.resources
-    told[path] = [str(one.cloud), one.accelerators, one.max_hourly_cost,
-                  one.autostop_config.down if one.autostop_config else None, task.num_nodes]
+    (asked,) = task.resources
+    one = dag.Dag()
+    one.add(task)
+    optimizer.Optimizer.optimize(one, quiet=True)
+    best = task.best_resources
+    told[path] = dict(
+        cloud=str(best.cloud), accelerators=best.accelerators, nodes=task.num_nodes,
+        instance=best.instance_type, hourly=best.get_cost(3600), cap=asked.max_hourly_cost,
+        down=bool(asked.autostop_config and asked.autostop_config.down), dryrun="not tried",
+    )
+    if str(best.cloud) not in {PLANNED_ALONE}:
+        execution.launch(sky.Task.from_yaml(path), cluster_name="dry", dryrun=True)
+        told[path]["dryrun"] = "finished"
+print()
 print(json.dumps(told))
 """
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no SkyPilot here: make sky")
 
 
-def test_it_reads_every_task(tmp_path: Path) -> None:
-    catalogue = tmp_path / ".sky" / "catalogs" / "v8"
-    rows = {
-        "aws": "p5.48xlarge,H100,8,192,2048,55.04,,us-east-1,us-east-1a,\n",
-        "runpod": "8x_H100-SXM_SECURE,H100-SXM,8,160,1000,31.92,,US,US-KS-2,\n",
-    }
-    for cloud, row in rows.items():
-        (catalogue / cloud).mkdir(parents=True)
-        (catalogue / cloud / "vms.csv").write_text(_HEAD + row)
-    (catalogue / "common").mkdir()
-    names = "".join(f"{chip},\"['AWS', 'RunPod']\"\n" for chip in _CHIPS)
-    (catalogue / "common" / "accelerators.csv").write_text("AcceleratorName,Clouds\n" + names)
+def write_catalogue(folder: Path) -> list[str]:
+    """What our offers say, as SkyPilot's tables; the clouds that are in them."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    chips: dict[str, set[str]] = {}
+    for offer in load_offers(time.time()):
+        provider = RUNPOD_BY_SKYPILOT if offer.provider == "runpod" else offer.provider
+        if offer.spot or offer.is_community or provider not in CLOUDS or not offer.instance:
+            continue
+        with contextlib.suppress(NotSupported):
+            chip = accelerator(provider, offer.sku)
+            rows.setdefault(CLOUDS[provider], []).append(_row(CLOUDS[provider], chip, offer))
+            chips.setdefault(chip, set()).add(CLOUDS[provider])
+    for cloud, table in rows.items():
+        _write(folder / cloud / "vms.csv", table)
+    common = [{"AcceleratorName": chip, "Clouds": sorted(names)} for chip, names in chips.items()]
+    _write(folder / "common" / "accelerators.csv", common)
+    return sorted(rows)
+
+
+def _row(cloud: str, chip: str, offer: Offer) -> dict[str, Any]:
+    region = "US" if offer.region == "any" else offer.region
+    price = float(offer.rate)
+    values = (
+        offer.instance, chip, offer.gpus, offer.vcpus, offer.ram_gb, price, "", region, "",
+    )  # fmt: skip
+    row = dict(zip(COLUMNS, values, strict=True))
+    if cloud in ("aws", "gcp", "runpod"):
+        row["AvailabilityZone"] = f"{region}-a" if cloud == "runpod" else f"{region}a"
+    if cloud == "azure":
+        row["Generation"] = "V2"
+    return row
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_it_reads_and_plans_every_task_within_its_price(tmp_path: Path) -> None:
+    clouds = write_catalogue(tmp_path / ".sky" / "catalogs" / "v8")
     archive = tmp_path / "boot.tar.gz"
     archive.write_bytes(b"x")
     ours = {}
@@ -58,15 +113,28 @@ def test_it_reads_every_task(tmp_path: Path) -> None:
         path.write_text(make_task(provider, request(region=region), KEYS, str(archive), NOW))
         ours[provider] = str(path)
     shipped = sorted(str(path) for path in (ROOT / "sky").glob("*.yaml"))
+    assert len(shipped) == 12
     done = subprocess.run(
-        [str(PYTHON), "-c", _READ, *ours.values(), *shipped],
-        cwd=tmp_path,
+        [str(PYTHON), "-c", _PLAN, json.dumps(clouds), *ours.values(), *shipped],
+        cwd=ROOT,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path),
              "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"},
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told[ours["aws"]] == ["AWS", {"H100": 8}, 55.04, True, 1]
-    assert told[ours[RUNPOD_BY_SKYPILOT]] == ["RunPod", {"H100-SXM": 8}, 55.04, True, 1]
-    assert set(shipped) <= set(told)
+    assert told[ours["aws"]] | {"dryrun": ""} == {
+        "cloud": "AWS", "accelerators": {"H100": 8}, "nodes": 1, "instance": "p5.48xlarge",
+        "hourly": 55.04, "cap": 55.04, "down": True, "dryrun": "",
+    }  # fmt: skip
+    runpod = told[ours[RUNPOD_BY_SKYPILOT]]
+    assert (runpod["cloud"], runpod["accelerators"]) == ("RunPod", {"H100-SXM": 8})
+    for path in shipped:
+        plan = told[path]
+        count, _, chip = Path(path).stem.partition("-")[0].partition("x")
+        ((name, number),) = plan["accelerators"].items()
+        assert name.startswith(chip)
+        assert number == int(count)
+        assert 0 < plan["hourly"] <= plan["cap"]
+        assert plan["down"]
+        assert plan["dryrun"] == "finished" or plan["cloud"] in PLANNED_ALONE
