@@ -276,9 +276,13 @@ def test_torch_missing(user: User) -> None:
         "m.PathFinder.find_spec = without_torch\n"
     )
     user.environment["PYTHONPATH"] = f"{hide}:{ROOT}"
-    for arguments in ((*LAUNCH, "--budget", "1"), ("resume",), ("eval",)):
+    for arguments in ((*LAUNCH, "--budget", "1"), ("eval",)):
         err = user.refused(*arguments, code=6)
         assert "pip install 'trmcloud[train]'" in err
+    text = user.folder / "text.txt"
+    text.write_text("to be or not to be\n" * 99)
+    rented = ("launch", "8xA100", "--data", str(text), "--budget", "50", "-y")
+    assert "RUNPOD_API_KEY" in user.refused(*rented, code=15)
     assert user.run("status").startswith("no runs yet")
     assert "Recommended" in user.run("plan", "--budget", "1000")
 

@@ -20,7 +20,8 @@ from trmcloud.pod.files import write_atomic
 
 DATA_DIR = "data"
 STDLIB_SOURCE = "python-stdlib"
-_NEEDED = ("torch", "numpy", "safetensors", "tokenizers")
+_FOR_DATA = ("numpy", "tokenizers")
+_FOR_TRAINING = ("torch", "numpy", "safetensors", "tokenizers")
 
 Progress = Callable[[str, int, int], None]
 
@@ -30,11 +31,23 @@ def need_training_extra() -> None:
     Raises:
         MissingExtra: something of the ``train`` extra is not installed.
     """
+    _need(_FOR_TRAINING, "training on this machine", "train")
+
+
+def need_data_extra() -> None:
+    """For a machine that is rented, this one makes the data ready and no more.
+
+    Raises:
+        MissingExtra: something of the ``data`` extra is not installed.
+    """
+    _need(_FOR_DATA, "making data ready", "data")
+
+
+def _need(names: Sequence[str], purpose: str, extra: str) -> None:
     import importlib.util
 
-    for name in _NEEDED:
-        if importlib.util.find_spec(name) is None:
-            raise MissingExtra("training on this machine", "train")
+    if any(importlib.util.find_spec(name) is None for name in names):
+        raise MissingExtra(purpose, extra)
 
 
 def resolve_source(named: str, settings: PhaseRecipe) -> str:

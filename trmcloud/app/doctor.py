@@ -56,7 +56,7 @@ def examine(
     except TrmcloudError as error:
         found.append(Finding("ledger", "bad", str(error), error.next_step))
     found.append(_extra("train", "torch", "training on this machine"))
-    found.append(_extra("train", "tokenizers", "byte-pair tokenizers"))
+    found.append(_extra("data", "tokenizers", "byte-pair tokenizers"))
     found += [_ssh(), _rsync()]
     for account in accounts:
         found += account()

@@ -168,11 +168,18 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
         )
 
 
-def check_account(world: World, provider: str, rate: Usd) -> None:
+def check_account(world: World, plan: Plan) -> None:
     """
     Raises:
-        ProviderError: nothing for ``rate`` an hour could be rented there now.
+        ProviderError: the plan's first provider would rent none of it to this account now.
     """
+    provider = first_candidate(plan).provider
+    launchable = [plan.candidate(name) for name in plan.launchable]
+    rate = min(c.rate for c in launchable if c.provider == provider)
+    _require_account(world, provider, rate)
+
+
+def _require_account(world: World, provider: str, rate: Usd) -> None:
     compute = world.computes.get(provider)
     if isinstance(compute, Account):
         compute.require_account(rate)
@@ -190,8 +197,7 @@ def start(
     reconcile(world)
     check_launchable(world, plan)
     provider = first_candidate(plan).provider
-    launchable = [plan.candidate(name) for name in plan.launchable]
-    check_account(world, provider, min(c.rate for c in launchable if c.provider == provider))
+    check_account(world, plan)
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
     names = [n for n in plan.launchable if _may_follow(world, plan, n, provider)]
@@ -259,7 +265,7 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
         )
     check_bucket(world, plan_from_json(run.plan).spec)
     if run.generation is not None:
-        check_account(world, run.generation.provider, rate)
+        _require_account(world, run.generation.provider, rate)
     amount = left if rate else ZERO
     epoch = world.ledger.reopen_run(run.run_id, whole, amount, world.who, world.wall())
     return RunDriver(world, run.run_id, epoch)

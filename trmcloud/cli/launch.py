@@ -116,10 +116,26 @@ def command(
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     world: World = build_world()
     world.ledger.read()  # a ledger that cannot be used is told before any work is done
+    exposure = parse_money("--accept-exposure", accept_exposure)
+
+    def check(plan: Plan) -> None:
+        use_case.check_launchable(world, plan)
+        use_case.check_account_key(plan, allowed=allow_key)
+        use_case.check_disk(world.home, plan)
+        use_case.check_loss(plan, detached=detach, accepted=accept_loss)
+        use_case.check_exposure(world, plan, exposure)
+
+    def check_before_data(plan: Plan) -> None:
+        use_case.check_launchable(world, plan)
+        use_case.check_account(world, plan)
+        use_case.check_bucket(world, plan.spec)
+        check(plan)
+
+    check_first = None if dry_run else check_before_data
     plan: Plan
     if is_plan_id(hardware):
         _refuse_changes(context, hardware)
-        plan, data_dir = launch_steps.saved_plan(world, hardware, data, dry_run=dry_run)
+        plan, data_dir = launch_steps.saved_plan(world, hardware, data, check_first)
     else:
         spec = make_spec(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
@@ -130,16 +146,11 @@ def command(
                 hardware, provider or [], via, key_allowed=allow_key, enabled=enabled_by_skypilot
             ),
         )  # fmt: skip
-        plan, data_dir = launch_steps.new_plan(world, spec, dry_run=dry_run)
+        plan, data_dir = launch_steps.new_plan(world, spec, check_first)
     if dry_run:
         run_view.show_plan(world, plan, as_json=as_json)
         return
-    use_case.check_launchable(world, plan)
-    use_case.check_account_key(plan, allowed=allow_key)
-    use_case.check_disk(world.home, plan)
-    use_case.check_loss(plan, detached=detach, accepted=accept_loss)
-    use_case.check_bucket(world, plan.spec)
-    use_case.check_exposure(world, plan, parse_money("--accept-exposure", accept_exposure))
+    check(plan)
     weights = launch_steps.initial_weights(world, plan.spec.initial_from)
     run_view.show_plan(world, plan)
     use_case.check_capped(world, plan, confirmed=not yes)

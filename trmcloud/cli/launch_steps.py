@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trmcloud.app.checkpoints import check_same_shape, sound_file
-from trmcloud.app.data import need_training_extra, prepare, resolve_source
-from trmcloud.app.launch import check_launchable
+from trmcloud.app.data import need_data_extra, need_training_extra, prepare, resolve_source
 from trmcloud.app.plans import load
 from trmcloud.app.world import World, find_run
 from trmcloud.cli.launch_whom import RUNPOD
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.hardware import LOCAL
-from trmcloud.core.plan import Plan
+from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.spec import RunSpec
 
+Check = Callable[[Plan], None]
+"""Raises for a plan that cannot be launched."""
 
-def new_plan(world: World, spec: RunSpec, *, dry_run: bool) -> tuple[Plan, str]:
+
+def new_plan(world: World, spec: RunSpec, check: Check | None = None) -> tuple[Plan, str]:
     """Plan ``spec`` and make its data ready: (plan, folder of prepared data or '').
 
     The plan is made once before the data is touched, so that a wish that cannot be met is
-    refused at once, and once after, when the number of tokens is known.
+    refused at once, and once after, when the number of tokens is known. Without a ``check`` it
+    is a dry run.
     """
     from trmcloud.cli.plan_making import plan_for as make
 
     first = make(spec, save=False, home=world.home)
-    if not dry_run:
-        check_launchable(world, first)
+    if check:
+        resolve_source(spec.data, _settings(first))  # before anybody is asked over the network
+        check(first)
     elif spec.hardware != LOCAL and not spec.data:
         return make(spec, home=world.home), ""
-    data_dir, tokens = _ready(world, first, spec.data, dry_run=dry_run)
+    data_dir, tokens = _ready(world, first, spec.data, dry_run=check is None)
     return make(spec, home=world.home, tokens_available=tokens), data_dir
 
 
-def saved_plan(world: World, plan_id: str, data: str, *, dry_run: bool) -> tuple[Plan, str]:
-    """A plan made earlier, and its data."""
+def saved_plan(
+    world: World, plan_id: str, data: str, check: Check | None = None
+) -> tuple[Plan, str]:
+    """A plan made earlier, and its data; without a ``check`` it is a dry run."""
     plan = load(world.home, plan_id, world.wall())
-    if not dry_run:
-        check_launchable(world, plan)
-    data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=dry_run)
+    if check:
+        resolve_source(data or plan.spec.data, _settings(plan))
+        check(plan)
+    data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=check is None)
     return plan, data_dir
 
 
@@ -88,9 +96,16 @@ def initial_weights(world: World, named: str) -> str:
     return world.files.folder_of(manifest)
 
 
+def _first(plan: Plan) -> Candidate:
+    return plan.recommended or plan.candidates[0]
+
+
+def _settings(plan: Plan) -> PhaseRecipe:
+    return _first(plan).phases[0].settings
+
+
 def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[str, int | None]:
-    candidate = plan.recommended or plan.candidates[0]
-    settings = candidate.phases[0].settings
+    settings = _settings(plan)
     weights = initial_weights(world, plan.spec.initial_from)
     if weights:
         check_same_shape(Path(weights), settings)
@@ -98,7 +113,10 @@ def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[str, 
     if dry_run:
         resolve_source(data, settings)
         return "", None
-    need_training_extra()
+    if _first(plan).provider == LOCAL:
+        need_training_extra()
+    else:
+        need_data_extra()
     source = resolve_source(data, settings)
     tokenizer = sound_file(Path(weights), "tokenizer") if weights else None
     folder, meta = ready_data(world, source, settings, tokenizer)

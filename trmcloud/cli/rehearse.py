@@ -68,14 +68,14 @@ def command(
     names = fault_names(faults)
     world = build_world()
     if is_plan_id(hardware):
-        plan, _ = launch_steps.saved_plan(world, hardware, data, dry_run=True)
+        plan, _ = launch_steps.saved_plan(world, hardware, data)
     else:
         spec = make_spec(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
             processes=processes, initial_from=initial_from, strict_gate=strict_guide,
         )  # fmt: skip
-        plan, _ = launch_steps.new_plan(world, spec, dry_run=True)
+        plan, _ = launch_steps.new_plan(world, spec)
     made = rehearse(plan, runs=runs, faults=names, seed=seed)
     if as_json:
         print(json.dumps(made.to_json()))
