@@ -42,6 +42,12 @@ class Line:
     def remaining(self) -> Usd | None:
         return None if self.cap is None else self.cap - self.settled - self.reserved
 
+    @property
+    def over(self) -> Usd:
+        """How much more than its cap it holds."""
+        left = self.remaining
+        return -left if left is not None and left < ZERO else ZERO
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -223,8 +229,7 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         if ledger.cap_of(level, key) is None:
             continue  # asked at every look, and most levels have none
         line = ledger.line(level, key)
-        left = line.remaining
-        if left is not None and left < ZERO:
+        if line.over:
             lines.append(line)
     return tuple(lines)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trmcloud.core.budget import LedgerState, Line, overdrawn
 from trmcloud.core.clock import Maybe, Seen
-from trmcloud.core.money import ZERO, affordable_seconds
+from trmcloud.core.money import affordable_seconds
 from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.run_state import RunState, State
@@ -82,13 +82,12 @@ def _why_land(run: RunState, line: Line, now: float) -> str:
     Where only pods that nobody asked for have used up what it holds, it gives up the end of its
     time: as much as costs what they did.
     """
-    over = ZERO - (line.remaining or ZERO)
-    if over > line.strays:
+    if line.over > line.strays:
         return f"the {line.level} budget was cut to {line.cap}"
     generation = run.generation
     if run.state is State.RESERVED or generation is None:
         return ""
-    if now < generation.soft_stop_at - affordable_seconds(over, generation.rate):
+    if now < generation.soft_stop_at - affordable_seconds(line.over, generation.rate):
         return ""
     return f"pods that nobody asked for have cost {line.strays} of the {line.level} budget"
 

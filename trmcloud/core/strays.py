@@ -133,7 +133,8 @@ def is_reconciled(
     are nobody's: each is to be ended first. Until a pod that was asked for before the restoration
     must have appeared, a list proves nothing.
     """
-    if ledger.restored is None or not is_pending(ledger) or orphans:
+    restored = ledger.restored
+    if restored is None or restored.reconciled_at is not None or orphans:
         return False
     settled_s = max((traits_of(name).create_settle_s for name in listed), default=0.0)
-    return now >= ledger.restored.at + settled_s
+    return now >= restored.at + settled_s

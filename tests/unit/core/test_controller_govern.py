@@ -70,6 +70,12 @@ def test_a_pod_of_a_live_generation_is_owned(state: State) -> None:
     assert orphans(run(state=state), pods=(pod(name()),)) == []
 
 
+def test_a_run_that_is_over_or_has_rented_nothing_owns_none() -> None:
+    over = replace(run(), state=State.CLOSED)
+    assert orphans(over, pods=(pod(name()),)) == [name()]
+    assert orphans(run(state=State.RESERVED), pods=(pod(name()),)) == [name()]
+
+
 def test_even_past_its_hard_stop_it_is_its_runs_to_end() -> None:
     assert orphans(run(left_s=-900), pods=(pod(name(left_s=-900)),)) == []
 
@@ -172,6 +178,12 @@ def test_a_cut_below_what_is_held_lands_the_run(state: State) -> None:
         assert landed == (("r1", "the account budget was cut to $4.00"),)
     else:
         assert landed == ()
+
+
+def test_a_run_lands_once_however_many_budgets_were_cut() -> None:
+    caps = {("account", ""): Usd(4), ("project", "thesis"): Usd(3)}
+    landed = govern(LedgerState(OURS, {"r1": run()}, caps), Unknown(NOW), NOW).land
+    assert landed == (("r1", "the account budget was cut to $4.00"),)
 
 
 def test_a_cap_that_still_holds_lands_nothing() -> None:

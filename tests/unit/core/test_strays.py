@@ -233,6 +233,8 @@ def test_a_restored_ledger_is_reconciled_once_nothing_can_be_missing() -> None:
     assert is_reconciled(book, rented, 0, AT + 600)
     assert not is_reconciled(book, rented, 1, AT + 600)
     assert is_reconciled(book, {"local": ()}, 0, AT + 1)
+    assert is_reconciled(book, {}, 0, AT)
+    assert not is_reconciled(book, {}, 0, AT - 0.5), "a clock that was set back proves nothing"
     done = noted(book, ev.LedgerReconciled(), at=AT + 700)
     assert not is_pending(done)
     assert not is_reconciled(done, rented, 0, AT + 800)
