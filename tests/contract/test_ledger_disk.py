@@ -51,7 +51,7 @@ def append(path: Path, *names: str) -> None:
     driver = ledger.driver("r1")
     assert driver is not None
     for name in names:
-        ledger.append("r1", driver.epoch, [ev.ActionStarted(name, "create")], AT)
+        ledger.append("r1", driver.epoch, [ev.ActionStarted(name, "create")], AT + 1)
 
 
 def edit(path: Path, *statements: str) -> None:
@@ -496,6 +496,10 @@ def test_a_backup_that_went_on_by_itself_is_noticed(path: Path, tmp_path: Path) 
     shutil.copy(elsewhere, path)
     with pytest.raises(LedgerDamaged, match="restored from a backup"):
         ledger_at(path).read()
+    assert ledger_at(path).accept_restored(AT + 5)
+    restored = ledger_at(path).read().restored
+    assert restored is not None
+    assert restored.since == AT, "since its first record: what it shares is not known"
 
 
 def test_another_ledger_in_its_place_is_noticed(path: Path, tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ class SqliteLedger:
                 return False
             known = self._records.verify(fetched, None)
             write = _Write(self._file.path, self._records, conn, known)
-            since = known.records[-1].at if known.records else 0.0
+            # A copy that went on by itself has records of its own: what it shares is not known.
+            last = -1 if known.seq < head[0] else 0
+            since = known.records[last].at if known.records else 0.0
             write.add_note(ev.LedgerRestored(since), at)
         self._known = write.known
         self._file.write_head(write.known.seq, write.known.chain)

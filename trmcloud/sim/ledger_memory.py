@@ -22,6 +22,7 @@ class MemoryLedger:
         self._drivers: dict[str, Driver] = {}
         self.is_older = False
         """Whether an older copy was put in its place, which nobody has accepted yet."""
+        self._known_until = 0.0
 
     @property
     def ledger_id(self) -> str:
@@ -96,8 +97,7 @@ class MemoryLedger:
         if not self.is_older:
             return False
         self.is_older = False
-        since = self._records[-1].at if self._records else 0.0
-        restored = ev.LedgerRestored(since)
+        restored = ev.LedgerRestored(self._known_until)
         self._state, record = bookkeeping.add_note(self._state, len(self._records), restored, at)
         self._records.append(record)
         return True
@@ -111,6 +111,7 @@ class MemoryLedger:
         assert isinstance(copy, tuple)
         self.is_older = len(copy[1]) < len(self._records)
         self._state, self._records, self._drivers = copy[0], list(copy[1]), dict(copy[2])
+        self._known_until = self._records[-1].at if self._records else 0.0
 
     def _add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         self._state, records = bookkeeping.add_events(
