@@ -26,7 +26,7 @@ from trmcloud.core.hardware import LOCAL
 from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
+from trmcloud.core.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.providers import BY_SKYPILOT, RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.run_state import RunState
 from trmcloud.core.spec import RunSpec
@@ -263,7 +263,6 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
             f"{run.run_id} has spent {line.settled + line.reserved} of {run.cap}",
             next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
         )
-    check_bucket(world, plan_from_json(run.plan).spec)
     if run.generation is not None:
         _require_account(world, run.generation.provider, rate)
     amount = left if rate else ZERO

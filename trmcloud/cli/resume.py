@@ -23,7 +23,7 @@ def command(
     Example: trmcloud resume r-1f3a9c --budget 0.40
     """
     from trmcloud.app.data import need_training_extra
-    from trmcloud.app.launch import first_candidate, resume
+    from trmcloud.app.launch import check_bucket, first_candidate, resume
     from trmcloud.app.world import find_run, plan_of
     from trmcloud.cli.plan_making import parse_money
     from trmcloud.cli.run_view import carry
@@ -31,8 +31,9 @@ def command(
     from trmcloud.wiring import build_world
 
     world = build_world()
-    found = find_run(world, run or None)
-    if first_candidate(plan_of(world, found)).provider == LOCAL:
+    plan = plan_of(world, find_run(world, run or None))
+    if first_candidate(plan).provider == LOCAL:
         need_training_extra()
+    check_bucket(world, plan.spec)
     driver = resume(world, run or None, cap=parse_money("--budget", budget))
     sys.exit(carry(world, driver, detach=detach))
