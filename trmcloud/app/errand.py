@@ -70,13 +70,14 @@ def start(world: World, run: RunState, candidate: Candidate) -> RunDriver:
         ConflictError: the run is live.
     """
     reconcile(world)
-    run = world.ledger.read().runs[run.run_id]
+    ledger = world.ledger.read()
+    run, line = ledger.runs[run.run_id], ledger.line("run", run.run_id)
     if run.live:
         raise ConflictError(
             f"{run.run_id} is {run.state.value}", next_step=f"trmcloud status {run.run_id}"
         )
     amount = candidate.worst_case
-    cap = max(run.cap, run.settled + amount)
+    cap = max(run.cap, line.settled + line.reserved + amount)
     epoch = world.ledger.reopen_run(
         run.run_id, cap, amount, world.who, world.wall(), errand=candidate_to_json(candidate)
     )

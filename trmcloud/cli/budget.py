@@ -95,6 +95,8 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
         for line in lines
     ]
     print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
+    if lines[0].strays:
+        print(f"of that, {lines[0].strays} for pods that nobody asked for")
 
 
 @app.command("history")
@@ -171,4 +173,5 @@ def _as_json(line: Line) -> dict[str, object]:
         "settled_usd": float(line.settled),
         "reserved_usd": float(line.reserved),
         "remaining_usd": float(line.remaining) if line.remaining is not None else None,
+        "strays_usd": float(line.strays),
     }

@@ -84,7 +84,7 @@ class LedgerState:
         settled = reserved = ZERO
         if level == "run":
             mine = self.runs.get(key)
-            counted = [mine] if mine is not None and _counts(mine, level, key) else []
+            counted = [mine] if mine is not None else []
         else:
             counted = [run for run in self.runs.values() if _counts(run, level, key)]
         for run in counted:
@@ -241,6 +241,4 @@ def _counts(run: RunState, level: str, key: str) -> bool:
         return True
     if level == "month":
         return run.reserved_at > 0 and month_of(run.reserved_at) == key
-    if level == "project":
-        return run.project == key
-    return run.run_id == key
+    return run.project == key
