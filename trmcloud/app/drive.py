@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trmcloud.app import reap
+from trmcloud.app.bills import final_bills
 from trmcloud.app.bucket_checkpoints import pull
 from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
@@ -17,7 +18,7 @@ from trmcloud.app.world import World, list_pods, plan_of
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
 from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
-from trmcloud.core.billing import awaiting_bill, late_bills
+from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.controller import decide
 from trmcloud.core.errors import (
@@ -47,6 +48,8 @@ _SWEEP_EVERY_S = 30.0
 _BILLS_EVERY_S = 60.0
 _STALE_DRIVER_S = 120.0
 _MOST_EVENTS_AT_ONCE = 50
+_PASS_S = 60.0
+"""One list serves a look at all runs, however many: providers count the questions."""
 
 Watcher = Callable[[RunState], None]
 
@@ -60,6 +63,8 @@ class RunDriver:
     epoch: int
     errands: bool = True
     """Whether this process stays long enough to send and pull files."""
+    list_age_s: float = 0.0
+    """How old a list that this process has may be, for one that looks at many runs in turn."""
     _plan: Plan | None = None
     _absent_lists: int = 0
     _beaten_at: float = 0.0
@@ -136,7 +141,7 @@ class RunDriver:
         if not awaiting_bill(run) or 0 <= now - self._billed_at < _BILLS_EVERY_S:
             return run
         self._billed_at = now
-        events = _final_bills(self.world, run)
+        events = final_bills(self.world, run)
         if events:
             self._append(*events)
         return self.run() if events else run
@@ -178,7 +183,7 @@ class RunDriver:
         if generation is None:
             nothing = Unknown(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
-        pods = list_pods(self.world, generation.provider)
+        pods = list_pods(self.world, generation.provider, self.list_age_s)
         if generation.number != self._listed_generation:
             self._listed_generation, self._absent_lists = generation.number, 0
             self._stranger_at = None
@@ -350,17 +355,6 @@ def is_driven(world: World, driver: Driver | None) -> bool:
     return alive
 
 
-def _final_bills(world: World, run: RunState) -> tuple[ev.Billed, ...]:
-    bills = {}
-    for generation in awaiting_bill(run):
-        with suppress(TrmcloudError):  # what cannot be asked now is asked another time
-            compute = world.computes[generation.provider]
-            bill = compute.bill(generation.pod_id or generation.pod_name)
-            if bill is not None:
-                bills[generation.number] = bill
-    return late_bills(run, bills)
-
-
 def _call_off_unrented(world: World, run: RunState) -> RunState:
     """A bystander rents nothing for a launch that was killed before it asked for a pod: it would
     not stay to see to it."""
@@ -382,15 +376,17 @@ def reconcile(world: World) -> list[str]:
     """
     said: list[str] = []
     land_overdrawn(world)
+    world.listed.clear()
     for run_id, run in world.ledger.read().runs.items():
-        bills = () if run.live else _final_bills(world, run)
+        bills = () if run.live else final_bills(world, run)
         if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
             continue
         epoch = world.ledger.take_over(run_id, world.who, world.wall())
         try:
             if bills:
                 world.ledger.append(run_id, epoch, bills, world.wall())
-            after = RunDriver(world, run_id, epoch, errands=False).step() if run.live else run
+            looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
+            after = looker.step() if run.live else run
         except StaleEpoch:
             continue
         world.ledger.release(run_id, epoch)

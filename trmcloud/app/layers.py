@@ -29,6 +29,8 @@ _LIMITS = {
     "shutdown": "shutting down terminates the machine",
     "guard-elsewhere": "the reaper on another machine",
 }
+_SHOWN_S = 60.0
+"""How old a list may be that is shown: whoever asks has just looked at every run."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ def _overshoot(
 def _pod(world: World, run: RunState) -> Maybe[PodSeen | None]:
     generation = run.generation
     assert generation is not None
-    pods = list_pods(world, generation.provider)
+    pods = list_pods(world, generation.provider, _SHOWN_S)
     if not isinstance(pods, Seen):
         return pods
     mine = [p for p in pods.value if p.name == generation.pod_name and p.status != "gone"]

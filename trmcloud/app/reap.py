@@ -54,6 +54,7 @@ def look(world: World, *, own_only: bool = False) -> Found:
             compute = world.computes[provider]
             # Listed before the ledger is read: a run launched in between owns its pod.
             listed = tuple(compute.list_pods())
+            world.listed[provider] = Seen(listed, world.wall())
         except AuthError as error:
             if provider in in_use:
                 unreachable.append((provider, str(error)))

@@ -80,9 +80,13 @@ def bucket_at(world: World, place: str) -> Bucket:
     return world.bucket(place)
 
 
-def list_pods(world: World, provider: str) -> Maybe[tuple[PodSeen, ...]]:
-    """What the provider lists now; why it cannot be known, where it does not."""
+def list_pods(world: World, provider: str, at_most_s: float = 0.0) -> Maybe[tuple[PodSeen, ...]]:
+    """What the provider lists now, or told this process less than ``at_most_s`` ago; why it cannot
+    be known, where it does not."""
     at = world.wall()
+    known = world.listed.get(provider)
+    if isinstance(known, Seen) and 0 <= at - known.at < at_most_s:
+        return known
     seen: Maybe[tuple[PodSeen, ...]]
     try:
         seen = Seen(tuple(world.computes[provider].list_pods()), at)

@@ -31,7 +31,7 @@ LIST_FRESH_S = 2.0
 LIST_FRESH_NEW_S = 1.0
 NEW_S = 20.0
 """For so long after a creation lists are looked at more often: a pod may be up in moments."""
-ADDRESS_FRESH_S = 10.0
+ADDRESS_FRESH_S = 60.0
 CONTAINER_DISK_GB = 20
 """The container's own disk, wiped at each restart: caches and temporary files."""
 MIN_MOUNT_GB = 10
@@ -190,7 +190,7 @@ class RunPodCompute:
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
         """Where the pod's own SSH server is reached; None until RunPod has said so.
 
-        One that is known serves for ten seconds: it changes only when a pod restarts, and
+        One that is known serves for a minute: it changes only when a pod restarts, and
         ``status`` over many pods must not ask for each.
         """
         with self._lock:

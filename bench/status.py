@@ -1,0 +1,82 @@
+"""What one ``trmcloud status`` over fifty rented pods asks of RunPod's API, on the stand-in.
+
+Nobody drives the runs, so that the command looks at every one of them. The pods are on paper: none
+answers over SSH, which is the slower case.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+from bench.row import Row
+from tests.standins.runpod.standin import running
+from trmcloud.app import launch
+from trmcloud.cli.plan_making import plan_for
+from trmcloud.core.money import Usd
+from trmcloud.core.run_state import State
+from trmcloud.core.spec import RunSpec
+from trmcloud.wiring import build_world
+
+PODS = 50
+_MOST_CALLS = 2
+_WITHIN_S = 120.0
+
+
+def run() -> list[Row]:
+    """How many requests RunPod was sent, and how long the command took."""
+    with (
+        tempfile.TemporaryDirectory() as name,
+        running(
+            Path(name) / "runpod", real_pods=False, balance=10_000.0, spend_limit=1000.0
+        ) as standin,
+    ):
+        environment = {
+            "HOME": name,
+            "TRMCLOUD_HOME": str(Path(name) / "home"),
+            "TRMCLOUD_RUNPOD_API": standin.url,
+            "RUNPOD_API_BASE_URL": standin.url,
+            "RUNPOD_API_KEY": standin.api_key,
+        }
+        with mock.patch.dict(os.environ, environment):
+            _rent()
+        standin.requests.clear()
+        begun = time.perf_counter()
+        shown = subprocess.run(
+            [sys.executable, "-m", "trmcloud", "status"],
+            env={**os.environ, **environment}, check=True, text=True, stdout=subprocess.PIPE,
+        ).stdout  # fmt: skip
+        seconds = time.perf_counter() - begun
+        asked = [f"{each.method} {each.path}" for each in standin.requests]
+    assert shown.count("1xRTX4090") == PODS, shown
+    told = " · ".join(f"{asked.count(one)} × {one}" for one in dict.fromkeys(asked))
+    detail = f"{told}; {seconds:.1f} s, none of the pods answers"
+    return [
+        Row(f"API calls of status over {PODS} pods", len(asked), _MOST_CALLS, "lower", "", detail)
+    ]
+
+
+def _rent() -> None:
+    """Fifty pods of fifty runs, all left by whoever launched them."""
+    world = build_world()
+    spec = RunSpec(
+        recipe="trm-tiny", phases=("fast",), hardware="1xRTX4090", budget=Usd("0.30"), steps=60,
+        providers=("runpod",),
+    )  # fmt: skip
+    plan = plan_for(spec, home=world.home)
+    drivers = [launch.start(world, plan, data_dir="") for _ in range(PODS)]
+    for driver in drivers:
+        until = time.monotonic() + _WITHIN_S
+        while driver.step().state is not State.BOOTING:
+            assert time.monotonic() < until, "its pod is listed"
+            time.sleep(0.1)
+    while not all(pod.port for pod in world.computes["runpod"].list_pods()):
+        assert time.monotonic() < until, "every pod has an address"
+        time.sleep(0.5)
+    for driver in drivers:
+        world.ledger.release(driver.run_id, driver.epoch)

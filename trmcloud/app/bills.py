@@ -1,0 +1,23 @@
+"""Final bills of pods that are gone: they come when nobody waits for them any more."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from trmcloud.app.world import World
+from trmcloud.core import events as ev
+from trmcloud.core.billing import awaiting_bill, late_bills
+from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.run_state import RunState
+
+
+def final_bills(world: World, run: RunState) -> tuple[ev.Billed, ...]:
+    """Those that have come since the run was settled by an estimate."""
+    bills = {}
+    for generation in awaiting_bill(run):
+        with suppress(TrmcloudError):  # what cannot be asked now is asked another time
+            compute = world.computes[generation.provider]
+            bill = compute.bill(generation.pod_id or generation.pod_name)
+            if bill is not None:
+                bills[generation.number] = bill
+    return late_bills(run, bills)
