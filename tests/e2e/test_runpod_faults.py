@@ -271,7 +271,9 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     assert found
     run = rented.close_books()
     assert (run.outcome, run.phases) == (Outcome.UNHEARD, {})
-    assert "fetch-best" in rented.run("status", run.run_id)
+    where = f"on its network volume; trmcloud fetch-best {run.run_id} brings it"
+    assert where in rented.run("status", run.run_id)
+    assert where in rented.run("report", run.run_id)
     # The machine that is rented to bring the best home finds out, too, how it had ended.
     rented.drive("fetch-best", "-y", "--into", str(rented.folder / "best"))
     run = rented.close_books()

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trmcloud.core.errors import BudgetRefused, NoCapacity
 from trmcloud.core.hardware import GPUS
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.offers import Offer
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Interval, Plan
 from trmcloud.core.providers import ProviderTraits
+from trmcloud.core.run_state import RunState
 from trmcloud.core.spec import RunSpec
 
 RECIPE = "smoke"
 MOST_CANDIDATES = 6
 _LIFETIME_S = 600.0
+_MEANINGS: Mapping[Outcome, str] = {
+    Outcome.FINISHED: "its pod was looked at, and has ended",
+    Outcome.STOPPED: "its pod was told to end, and has ended",
+    Outcome.LANDED: "its pod has ended in time",
+    Outcome.KILLED: "its pod has ended at its hard stop",
+    Outcome.LOST: "its pod has ended",
+    Outcome.FAILED: "its pod could not be made ready, and has ended",
+}
+"""Nothing is trained in a smoke run, and nothing saved."""
 _NOTHING = Interval(0.0, 0.0, 0.0)
+
+
+def meaning_of(run: RunState, outcome: Outcome) -> str:
+    """What an outcome means for this run, in a sentence."""
+    own = _MEANINGS.get(outcome) if run.plan.get("recipe") == RECIPE else None
+    return own or outcome.meaning
 
 
 def make_smoke_plan(

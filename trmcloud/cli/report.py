@@ -64,7 +64,7 @@ def _csv_row(report: RunReport) -> list[object]:
 
 
 def _show(reports: list[RunReport]) -> None:
-    from trmcloud.cli.text import bpb, duration, table
+    from trmcloud.cli.text import bpb, duration, on_volume, table
     from trmcloud.core.money import total
     from trmcloud.core.report import DRIFT_ALARM
 
@@ -103,6 +103,8 @@ def _show(reports: list[RunReport]) -> None:
     for r in reports:
         if r.bucket and r.best is not None:
             print(f"{r.run_id}: its best is {r.best.label} in {r.bucket}")
+        if r.on_volume and r.best is None:
+            print(f"{r.run_id}: its best is {on_volume(r.run_id)}")
     known = [r for r in reports if r.billed is not None]
     unknown = len(reports) - len(known)
     billed = total(r.billed for r in known if r.billed is not None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch import follow_or_drive, request_stop
+from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.watching import told_uploaded
 from trmcloud.app.world import World
 from trmcloud.cli.run_bar import BAD_ENDS, RunBar
@@ -162,7 +163,7 @@ def outcome_of(run: RunState) -> Outcome:
 def show_end(world: World, run: RunState) -> int:
     """What became of a run; the exit code that says so."""
     outcome, foreseen = outcome_of(run), _foreseen(run)
-    print(f"{run.run_id} {outcome.value}: {outcome.meaning}")
+    print(f"{run.run_id} {outcome.value}: {meaning_of(run, outcome)}")
     message = run.message or (foreseen.message if foreseen is not None else "")
     if message:
         print(f"  why: {strip_control(message)}")

@@ -8,10 +8,11 @@ from typing import Any
 
 from trmcloud.app.layers import VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run
+from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.watching import link_trouble, waits_for
 from trmcloud.app.world import World
 from trmcloud.cli.run_stages import waiting_words
-from trmcloud.cli.text import bpb, duration, losses, table
+from trmcloud.cli.text import bpb, duration, losses, on_volume, table
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.providers import BY_SKYPILOT
@@ -35,9 +36,10 @@ def show_one(world: World, run: RunState) -> None:
     """Everything about one run."""
     report = report_run(world, run)
     now = world.wall()
+    ended = meaning_of(run, run.outcome) if run.outcome is not None else ""
     rows = [
         ("run", f"{run.run_id} · {report.recipe} on {report.hardware} · project {run.project}"),
-        ("state", run.state.value + (f" · {run.outcome.meaning}" if run.outcome else "")),
+        ("state", " · ".join(filter(None, (run.state.value, ended)))),
         ("spent", f"{spent_so_far(run, now)} of {run.cap} · {run.reserved} reserved"),
     ]
     if run.message:
@@ -62,6 +64,8 @@ def show_one(world: World, run: RunState) -> None:
     if report.best is not None:
         best = report.best
         rows.append(("best", f"{best.label} · bpb {bpb(best.val_bpb)} · {best.sha256}"))
+    elif report.on_volume:
+        rows.append(("best", on_volume(run.run_id)))
     if report.bucket:
         rows.append(("survives in", report.bucket))
     for fetched in run.fetched:

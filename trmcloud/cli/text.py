@@ -66,3 +66,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def columns() -> int:
     return shutil.get_terminal_size((100, 24)).columns
+
+
+def on_volume(run_id: str) -> str:
+    """Where the checkpoints are of a run of which nothing was brought here yet."""
+    return f"on its network volume; trmcloud fetch-best {run_id} brings it"

@@ -44,6 +44,9 @@ class RunReport:
     steps_done: int
     bucket: str = ""
     """s3://… of the folder in which what it uploaded lies; '' for none."""
+    on_volume: bool = False
+    """What it saved lies on its network volume; nobody here knows what that is until it is
+    fetched."""
 
     @property
     def useful_fraction(self) -> float | None:
@@ -88,6 +91,7 @@ class RunReport:
             if best is None
             else {"checkpoint": best.label, "val_bpb": best.val_bpb, "sha256": best.sha256},
             "bucket": self.bucket,
+            "on_volume": self.on_volume,
             "usd_per_centibpb": self.usd_per_centibpb,
         }
 
@@ -140,6 +144,8 @@ def report_on(
         first_bpb=first_bpb,
         steps_done=max((m.step for m in every), default=0),
         bucket=f"{run.bucket}/runs/{run.run_id}" if run.bucket else "",
+        on_volume=bool(run.plan.get("spec", {}).get("volume"))
+        and any(generation.agent_at is not None for generation in made),
     )
 
 

@@ -33,7 +33,7 @@ def waits_for(
     if generation is None:
         return None
     if run.state is State.RESERVED:
-        return _before_renting(generation, pods)
+        return _before_renting(run, generation, pods)
     if run.state is State.RENTING:
         return _while_renting(run, generation, traits, pods)
     if run.state is State.BOOTING:
@@ -44,14 +44,15 @@ def waits_for(
     return None
 
 
-def _before_renting(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> Waiting:
+def _before_renting(
+    run: RunState, generation: Generation, pods: Maybe[tuple[PodSeen, ...]]
+) -> Waiting:
     name = generation.provider
     if isinstance(pods, Seen):
         return Waiting("an earlier pod of this run to be gone: it is ended first")
     why = f": {pods.why}" if pods.why else ""
-    return Waiting(
-        f"{name}'s list, since nothing is rented before it shows that no earlier pod is left{why}"
-    )
+    until = "nothing is rented" if run.stop is None else "the run is not stopped"
+    return Waiting(f"{name}'s list: {until} before it shows that no earlier pod is left{why}")
 
 
 def _while_renting(

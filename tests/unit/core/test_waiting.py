@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.core.runs import (
     AT,
     TRAITS,
@@ -13,6 +15,7 @@ from tests.unit.core.runs import (
     the_pod,
 )
 from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.events import StopRequested
 from trmcloud.core.run_state import State
 from trmcloud.core.waiting import waits_for
 
@@ -51,8 +54,11 @@ def test_a_list_that_cannot_be_read_is_named_with_its_reason() -> None:
     told = waits_for(refused, TRAITS, NOBODY)
     assert told is not None
     assert (refused.state, told.until_at) == (State.RESERVED, None)
-    assert "no earlier pod is left" in told.what
+    assert "nothing is rented before it shows that no earlier pod is left" in told.what
     assert "401" in told.what
+    told = waits_for(replace(refused, stop=StopRequested("user", "enough")), TRAITS, NOBODY)
+    assert told is not None
+    assert "the run is not stopped before it shows that no earlier pod is left" in told.what
 
 
 def test_what_is_listed_or_was_never_asked_for_is_not_waited_for() -> None:
