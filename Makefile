@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench calibrate soak soak-crashes sky sky-tasks clean
+.PHONY: help install demo test check format bench calibrate soak soak-crashes sky sky-tasks e2e-slurm e2e-nodes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -14,6 +14,8 @@ help:
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     simulated runs with faults, FROM=0 TO=1000000; resumable"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
+	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
+	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make install  the environment alone (.venv)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
@@ -39,6 +41,12 @@ sky: .venv-sky/.ready
 
 sky-tasks: $(READY)
 	$(BIN)/python -m trmcloud export all --as sky --force --output sky
+
+e2e-slurm: $(READY)
+	TRMCLOUD_E2E_SLURM=1 $(BIN)/python -m pytest -s tests/e2e/test_slurm.py
+
+e2e-nodes: $(READY)
+	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
 
 demo: $(READY)
 	@scripts/demo.sh

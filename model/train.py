@@ -79,9 +79,11 @@ def attend(
         The outcome, one of ``pod_contract.OUTCOMES``.
     """
     is_main = environment.get("RANK", "0") == "0"
+    # Each machine's agent watches a trainer of its own.
+    speaks = environment.get("LOCAL_RANK", environment.get("RANK", "0")) == "0"
     out_dir = Path(job.out_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
-    pulse = Pulse(job, attempt, settings.steps, clock, silent=not is_main)
+    pulse = Pulse(job, attempt, settings.steps, clock, silent=not speaks)
     metrics = Metrics(out_dir, clock)
     message = ""
     try:
@@ -90,7 +92,7 @@ def attend(
     except BaseException as error:
         outcome, message = _outcome_of(error)
         _tell(error, outcome)
-        if not is_main:
+        if not speaks:
             end_for_another(job, attempt, outcome, message, clock.epoch())
             return outcome
         if outcome == "crashed" and ended_by_another(job, attempt):
@@ -101,6 +103,7 @@ def attend(
             metrics.close()
         except OSError as error:
             print(f"the metrics' last line is lost: {error}", file=sys.stderr)
+    if speaks:
         pulse.end(outcome, message)
     return outcome
 

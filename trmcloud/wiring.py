@@ -283,6 +283,11 @@ def _folder_on_pod(kind: str, folder: Path) -> str:
     return remote_folder(kind, folder)
 
 
+def run_files(root: Path) -> LocalRunFiles:
+    """What lies below ``root``/runs, wherever that is on this machine."""
+    return LocalRunFiles(root)
+
+
 def trainer_package() -> Path:
     """The ``model`` package that trains: the user's own, or the bundled one."""
     own = os.environ.get(ENV_TRAINER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +51,14 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     assert made
     assert {path.read_bytes() for path in made} <= {path.read_bytes() for path in kept}
     assert not list(tmp_path.rglob("oops"))
+    # Taken home, verified, with the account that its own clock gives.
+    said = user.run("adopt", str(empty), "--into", str(tmp_path / "best"), "--json")
+    told = json.loads(said)
+    assert told["outcome"] == "landed"
+    assert 0 < told["accounted_usd"] <= told["worst_case_usd"] + 0.003
+    assert told["billed_usd"] is None
+    files = [path.read_bytes() for path in (tmp_path / "best").iterdir()]
+    assert told["sha256"] in {hashlib.sha256(content).hexdigest() for content in files}
     second = start()
     assert second.returncode == 20
     assert "--again" in second.stderr
@@ -59,4 +69,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     user.refused("export", "8xA100", "--budget", "0.10", "--data", "/x", code=4)
     user.refused("export", "local", "--as", "sky", "--rate", "1", "--data", "/x", code=2)
     user.refused("export", "all", code=2)
+    assert "RUN_DIR" in user.refused("adopt", str(tmp_path), code=3)
     user.refused("export", "8xA100", code=9)

@@ -279,8 +279,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("done is not the end", GUARD, "done = result is not None or agent_done", "done = False", timing=True),
     # -- manifests --------------------------------------------------------------------------
     Bug("the worst is the best", MANIFEST, "return min(scored, key=lambda m: (m.val_bpb, -m.created_at, -m.step), default=None)", "return max(scored, key=lambda m: (m.val_bpb or 0.0, m.created_at), default=None)"),
-    Bug("the latest is the best", CHECKPOINTS, "best = mf.pick_best(manifests) or mf.pick_latest(manifests)", "best = mf.pick_latest(manifests)"),
-    Bug("the first is the best", CHECKPOINTS, "best = mf.pick_best(manifests) or mf.pick_latest(manifests)", "best = manifests[0] if manifests else None"),
+    Bug("the latest is the best", CHECKPOINTS, "return mf.pick_best(manifests) or mf.pick_latest(manifests)", "return mf.pick_latest(manifests)"),
+    Bug("the first is the best", CHECKPOINTS, "return mf.pick_best(manifests) or mf.pick_latest(manifests)", "return manifests[0] if manifests else None"),
     Bug("pruning keeps the latest only", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[:0]"),
     Bug("pruning keeps the worst", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[-1:]"),
     Bug("any file name is allowed", MANIFEST, "return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME", "return name != MANIFEST_NAME"),

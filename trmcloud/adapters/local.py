@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,9 +25,9 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.pod import processes
 from trmcloud.pod.files import read_small, write_atomic
+from trmcloud.pod.spawn import POD_NAME, guardian_of, spawn_guardian
 from trmcloud.ports import PodRequest, StageItem
 
-_POD_NAME = "pod.json"
 _TERMINATE_WAIT_S = 3.0
 
 
@@ -62,7 +61,7 @@ class LocalCompute:
                 phase_dir.mkdir(parents=True, exist_ok=True)
                 write_atomic(phase_dir / contract.JOB_NAME, contract.dump(job))
             record = {"created_at": self._now(), "rate_usd_per_hour": request.rate.plain()}
-            write_atomic(folder / _POD_NAME, json.dumps(record))
+            write_atomic(folder / POD_NAME, json.dumps(record))
             self._spawn(request.name, folder)
         except OSError as error:
             raise ProviderError(
@@ -82,7 +81,7 @@ class LocalCompute:
         folder = self._folder(pod_id)
         pids = processes.of_pod(pod_id)
         lived = bool(pids)
-        guardian = self._guardian(folder)
+        guardian = guardian_of(folder)
         if guardian is not None and processes.send(*guardian, signal.SIGTERM):
             deadline = time.monotonic() + _TERMINATE_WAIT_S
             while pids and time.monotonic() < deadline:
@@ -151,35 +150,19 @@ class LocalCompute:
         environment[contract.ENV_POD] = pod_name
         environment["PYTHONPATH"] = os.pathsep.join(self._python_path)
         environment["PYTHONUNBUFFERED"] = "1"
-        with open(folder / "guardian.log", "ab") as log:
-            child = subprocess.Popen(
-                [
-                    *(self._python, "-m", "trmcloud.pod.guardian"),
-                    *("--root", str(self._home), "--pod", pod_name),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,
-            )
-        record = self._record(folder) or {}
-        record |= {"pid": child.pid, "started": processes.started(child.pid) or ""}
-        write_atomic(folder / _POD_NAME, json.dumps(record))
+        words = (
+            *(self._python, "-m", "trmcloud.pod.guardian"),
+            *("--root", str(self._home), "--pod", pod_name),
+        )
+        record = (self._record(folder) or {}) | spawn_guardian(words, folder, environment)
+        write_atomic(folder / POD_NAME, json.dumps(record))
 
     def _record(self, folder: Path) -> dict[str, Any] | None:
         try:
-            data = json.loads(read_small(folder / _POD_NAME) or "null")
+            data = json.loads(read_small(folder / POD_NAME) or "null")
             return data if isinstance(data, dict) and "created_at" in data else None
         except ValueError:
             return None
-
-    def _guardian(self, folder: Path) -> tuple[int, str] | None:
-        record = self._record(folder) or {}
-        if isinstance(record.get("pid"), int) and isinstance(record.get("started"), str):
-            return record["pid"], record["started"]
-        return None
 
     def _seen(self, pod_name: str) -> PodSeen | None:
         """The pod as it is; None where nothing was ever started under that name."""
@@ -200,7 +183,7 @@ class LocalCompute:
         return PodSeen(pod_name, pod_name, status, rate, ended)
 
     def _lives(self, pod_name: str, folder: Path) -> bool:
-        guardian = self._guardian(folder)
+        guardian = guardian_of(folder)
         if guardian is not None and processes.alive(*guardian):
             return True
         return bool(processes.of_pod(pod_name))
@@ -223,7 +206,7 @@ class LocalCompute:
 
         None where it never got as far as having a process.
         """
-        if self._guardian(folder) is None:
+        if guardian_of(folder) is None:
             return None
         times = [folder.stat().st_mtime]
         times += [entry.stat().st_mtime for entry in folder.iterdir() if entry.is_file()]

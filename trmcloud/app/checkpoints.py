@@ -56,15 +56,7 @@ def choose(
     """
     can_be_had = {(m.label, m.sha256) for m in also or ()}
     here = [m for m in world.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
-    manifests = [*here, *(also or ())]
-    if phase is not None:
-        manifests = [m for m in manifests if m.phase == phase]
-    if step is not None:
-        manifests = [m for m in manifests if m.step == step]
-    if manifests and phase is None:
-        last = max(manifests, key=lambda m: m.created_at).phase
-        manifests = [m for m in manifests if m.phase == last]
-    best = mf.pick_best(manifests) or mf.pick_latest(manifests)
+    best = best_of([*here, *(also or ())], phase=phase, step=step)
     if best is not None:
         return best
     damaged = [*world.files.damaged(run.run_id), *half]
@@ -79,6 +71,20 @@ def choose(
         f"{_where_it_could_be(run, asked=also is not None)}",
         next_step=f"trmcloud status {run.run_id}",
     )
+
+
+def best_of(
+    manifests: Sequence[CheckpointManifest], *, phase: str | None = None, step: int | None = None
+) -> CheckpointManifest | None:
+    """The best of the last phase that has any, or of the phase and step that are asked for."""
+    if phase is not None:
+        manifests = [m for m in manifests if m.phase == phase]
+    if step is not None:
+        manifests = [m for m in manifests if m.step == step]
+    if manifests and phase is None:
+        last = max(manifests, key=lambda m: m.created_at).phase
+        manifests = [m for m in manifests if m.phase == last]
+    return mf.pick_best(manifests) or mf.pick_latest(manifests)
 
 
 def _where_it_could_be(run: RunState, *, asked: bool) -> str:
@@ -101,19 +107,31 @@ def fetch(
     progress: Progress,
     source: Source | None = None,
 ) -> Fetched:
+    """``copy``, noted down in the ledger. ``source`` brings files that are not here."""
+    source = source or world.files.fetch
+    fetched = copy(source, manifest, into, weights_only=weights_only, progress=progress)
+    _note(world, run, manifest, into)
+    return fetched
+
+
+def copy(
+    source: Source,
+    manifest: CheckpointManifest,
+    into: Path,
+    *,
+    weights_only: bool,
+    progress: Progress,
+) -> Fetched:
     """Copy a checkpoint to ``into``, verify every hash, then rename it into place.
 
     Interrupted, it goes on where it stopped: verified files in ``into.partial`` are kept.
-    ``source`` brings files that are not here.
 
     Raises:
         ConflictError: ``into`` holds something else. CheckpointError: a file is not what its hash
             says. DoesNotFit: too little room.
     """
     names = sorted(wanted_names(manifest, weights_only=weights_only))
-    source = source or world.files.fetch
     if into.exists() and _holds(into, manifest, names, source, progress):
-        _note(world, run, manifest, into)
         return Fetched(manifest, into, already_there=True)
     needed = sum(file.size_bytes for file in manifest.files if file.name in names)
     parent = next(folder for folder in into.absolute().parents if folder.exists())
@@ -135,12 +153,11 @@ def fetch(
         into.rmdir()
     partial.rename(into)
     sync_folder(into.parent)
-    _note(world, run, manifest, into)
     return Fetched(manifest, into, already_there=False)
 
 
-def default_folder(run: RunState, manifest: CheckpointManifest, cwd: Path) -> Path:
-    return cwd / f"{run.run_id}-{manifest.phase}-{mf.step_dir_name(manifest.step)}"
+def default_folder(manifest: CheckpointManifest, cwd: Path) -> Path:
+    return cwd / f"{manifest.run_id}-{manifest.phase}-{mf.step_dir_name(manifest.step)}"
 
 
 def plan_pruning(world: World, run: RunState, keep_best: int | None) -> Pruning:

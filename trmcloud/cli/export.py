@@ -35,6 +35,7 @@ def command(
         typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
     ] = None,
     processes: Annotated[int, typer.Option(help="torchrun processes (local).")] = 0,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="Machines (--as sky).")] = 1,
     output: Annotated[
         str, typer.Option("-o", "--output", help="File to write; train_HARDWARE_PHASE otherwise.")
     ] = "",
@@ -60,6 +61,10 @@ def command(
         for path in export_task.write_all(Path(output or "sky"), force=force):
             print(path)
         return
+    if nodes > 1 and not sky:
+        raise UsageError(
+            "--nodes goes with --as sky", next_step="a script reads NODES, NODE_RANK and HEAD"
+        )
     if sky and hardware == "local":
         raise UsageError("SkyPilot rents; this machine needs none", next_step="--as bash")
     spec = make_spec(
@@ -94,7 +99,9 @@ def command(
     os.chmod(carrier, 0o755)
     if sky:
         beside = f"./{carrier.name}"
-        task = export_task.make(plan, chosen, data=source, path=Path(path.name), script=beside)
+        task = export_task.make(
+            plan, chosen, data=source, path=Path(path.name), script=beside, nodes=nodes
+        )
         path.write_text(task, encoding="utf-8")
     print(f"{path}: {chosen.hardware}, about {chosen.hours.p50:,.2f} h and {chosen.cost_p50}")
     print(f"  killed {chosen.hard_stop_s:,.0f} s after its start, at most {chosen.worst_case}")

@@ -20,7 +20,9 @@ def clouds() -> list[str]:
     return sorted(provider for provider in CLOUDS if provider != RUNPOD_BY_SKYPILOT)
 
 
-def make(plan: Plan, chosen: Candidate, *, data: str, path: Path, script: str = "") -> str:
+def make(
+    plan: Plan, chosen: Candidate, *, data: str, path: Path, script: str = "", nodes: int = 1
+) -> str:
     """The task's text; ``script`` is the exported script beside it that carries the sources."""
     from trmcloud.adapters.skypilot.task import CLOUDS, LIMIT_SLACK_MINUTES, accelerator
     from trmcloud.app.export.task import Ground, limit_minutes, task
@@ -28,8 +30,9 @@ def make(plan: Plan, chosen: Candidate, *, data: str, path: Path, script: str = 
     ground = Ground(
         infra=CLOUDS[chosen.provider],
         accelerator=accelerator(chosen.provider, chosen.sku),
-        limit_minutes=limit_minutes(chosen, LIMIT_SLACK_MINUTES),
+        limit_minutes=limit_minutes(chosen, LIMIT_SLACK_MINUTES, nodes),
         script=script,
+        nodes=nodes,
     )
     return task(plan, chosen, ground, data=data, launch=f"sky launch {path}")
 

@@ -70,7 +70,7 @@ def command(
         names = pod_checkpoints.wanted_names(best, weights_only=weights_only)
         pod_checkpoints.bring(world, state, best, names, Progress("from its pod"))
     chosen = Path(into).expanduser() if into else None
-    folder = chosen or checkpoints.default_folder(state, best, Path.cwd())
+    folder = chosen or checkpoints.default_folder(best, Path.cwd())
     fetched = checkpoints.fetch(
         world, state, best, folder, weights_only=weights_only, progress=Progress(),
         source=bucket_checkpoints.fetching(world, state, found, best, weights_only=weights_only),

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("Score a checkpoint on validation text.", "After"),
     "sample": ("Let a checkpoint write.", "After"),
     "fetch-best": ("Bring the best checkpoint home, verified.", "After"),
+    "adopt": ("Take home what an exported script trained, with its account.", "After"),
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),
     "report": ("Planned, accrued and billed; where the time went.", "After"),
 }

@@ -35,6 +35,7 @@ from trmcloud.pod import processes
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.mind import AgentMind, Trainer
+from trmcloud.pod.nodes import read_nodes
 from trmcloud.pod.notes import read_notes
 from trmcloud.pod.prepare import Preparation
 from trmcloud.pod.ranks import trainer_command
@@ -187,7 +188,10 @@ class _FilesAndProcesses(AnchorFile):
         folder = self._phase_dir(phase)
         job = contract.load_job(read_small(folder / contract.JOB_NAME) or "")
         setup = self._preparation.trainer()
-        command, environment = trainer_command(setup.python, job.processes, setup.over(os.environ))
+        nodes = read_nodes(self._pod_dir)
+        command, environment = trainer_command(
+            setup.python, job.processes, setup.over(os.environ), nodes
+        )
         environment |= {
             contract.ENV_JOB: str(folder / contract.JOB_NAME),
             contract.ENV_DEADLINE_AT: repr(deadline_at),

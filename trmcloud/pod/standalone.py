@@ -26,6 +26,7 @@ from trmcloud.pod.environment import for_trainers, pod_environment
 from trmcloud.pod.files import read_small
 from trmcloud.pod.guardian import Watch, listen
 from trmcloud.pod.keep import ENV_KEEP
+from trmcloud.pod.nodes import Nodes
 from trmcloud.pod.standalone_run import Ended, Standalone, read_spec
 from trmcloud.pod.terminate import TERMINATION_NAME, Chain, ways_of
 
@@ -102,12 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             guard(run.root, asked.pod)
         elif asked.command == "begin":
             _check_at_end(os.environ)
-            over = run.begin(read_spec(asked.spec), again=asked.again)
+            over = run.begin(read_spec(asked.spec, asked.nodes), again=asked.again)
             print(f"running {run.hard_stop_at():.0f}" if over is None else f"over {over.exit_code}")
         elif asked.command == "environment":
             print(run.environment())
         elif asked.command == "ready":
-            run.ready(read_spec(asked.spec), asked.code.absolute(), asked.data.absolute())
+            nodes = Nodes(asked.nodes, asked.node, asked.head).check()
+            spec = read_spec(asked.spec, nodes.count)
+            run.ready(spec, asked.code.absolute(), asked.data.absolute(), nodes)
         elif asked.command == "follow":
             kept = os.environ.get(ENV_KEEP)
             outcome = run.follow(Path(kept).expanduser() if kept else None)
@@ -155,6 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     made["guard"].add_argument("--pod", required=True)
     for name in ("begin", "ready"):
         made[name].add_argument("--spec", type=Path, required=True)
+        made[name].add_argument("--nodes", type=int, default=1)
+    made["ready"].add_argument("--node", type=int, default=0)
+    made["ready"].add_argument("--head", default="")
     made["begin"].add_argument("--again", action="store_true")
     made["ready"].add_argument("--code", type=Path, required=True)
     made["ready"].add_argument("--data", type=Path, required=True)

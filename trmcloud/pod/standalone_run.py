@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,9 +42,10 @@ from trmcloud.pod.lives import (
     used_s,
     write_lives,
 )
+from trmcloud.pod.nodes import Nodes, for_nodes, shared, write_nodes
 from trmcloud.pod.prepare import PREPARED_NAME
+from trmcloud.pod.spawn import POD_NAME, guardian_of, spawn_guardian
 
-POD_NAME = "pod.json"
 SETTINGS_NAME = "settings.json"
 """The first phase's settings: what shapes the prepared data."""
 _PHASES_NAME = "phases.json"
@@ -64,22 +64,24 @@ class Spec:
     plan: Plan
     check: Mapping[str, Any]
     clock: str
+    nodes: int = 1
 
     @property
     def candidate(self) -> Candidate:
         chosen = self.plan.recommended
         assert chosen is not None
-        return chosen
+        return shared(chosen, self.nodes)
 
 
-def read_spec(path: Path) -> Spec:
-    """
+def read_spec(path: Path, nodes: int = 1) -> Spec:
+    """The spec at ``path``, for this many machines.
+
     Raises:
         UsageError: it is not what an export writes.
     """
     try:
         data = json.loads(read_small(path) or "null")
-        spec = Spec(plan_from_json(data["plan"]), data["check"], data["clock"])
+        spec = Spec(plan_from_json(data["plan"]), data["check"], data["clock"], nodes)
         load_check(json.dumps(spec.check))
         if data["version"] != 1 or spec.clock not in (WALL, PAID) or spec.plan.recommended is None:
             raise ValueError("not one of this version")
@@ -171,6 +173,7 @@ class Standalone:
             granted_at=now,
             strict_gate=spec.plan.spec.strict_gate,
         )
+        lease = for_nodes(lease, spec.nodes)
         if lease.ready_within_s:
             # Everything is fetched from here: only what is left to train in ends the waiting.
             lease = replace(lease, ready_within_s=max(1.0, lease.soft_stop_at - now))
@@ -198,6 +201,7 @@ class Standalone:
         self._say(
             f"{lives.run_id}: lands in {_span(lease.soft_stop_at - now)}, killed in {_span(left_s)}"
             + (f", at most {chosen.worst_case}" if chosen.rate else "")
+            + (f" on {spec.nodes} nodes together" if spec.nodes > 1 else "")
         )
         return None
 
@@ -218,24 +222,14 @@ class Standalone:
     def _spawn(self, life: Life, chosen: Candidate) -> None:
         pod_dir = self._pod_dir(life)
         environment = {**os.environ, contract.ENV_POD: life.pod, "PYTHONUNBUFFERED": "1"}
-        with open(pod_dir / "guardian.log", "ab") as log:
-            child = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "trmcloud.pod.standalone", "guard"),
-                    *("--root", str(self.root), "--pod", life.pod),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=pod_dir,
-                env=environment,
-                start_new_session=True,
-            )
+        words = (
+            *(sys.executable, "-m", "trmcloud.pod.standalone", "guard"),
+            *("--root", str(self.root), "--pod", life.pod),
+        )
         record = {
             "created_at": life.started_at,
             "rate_usd_per_hour": chosen.rate.plain(),
-            "pid": child.pid,
-            "started": processes.started(child.pid) or "",
+            **spawn_guardian(words, pod_dir, environment),
         }
         write_atomic(pod_dir / POD_NAME, json.dumps(record))
 
@@ -274,7 +268,7 @@ class Standalone:
             return str(json.loads(text or "null")["packages"])
         return ""
 
-    def ready(self, spec: Spec, code: Path, data: Path) -> None:
+    def ready(self, spec: Spec, code: Path, data: Path, nodes: Nodes) -> None:
         """All is there: the agent may train. ``code`` holds the trainer, ``data`` prepared data."""
         lives, life = self._current()
         pod_dir = self._pod_dir(life)
@@ -293,6 +287,7 @@ class Standalone:
                 processes=spec.candidate.gpus,
             )
             write_atomic(out_dir / contract.JOB_NAME, contract.dump(job))
+        write_nodes(pod_dir, nodes)
         write_atomic(pod_dir / contract.STAGED_NAME, contract.dump(contract.Staged(str(code))))
 
     def follow(self, kept: Path | None = None) -> Outcome:
@@ -300,7 +295,8 @@ class Standalone:
         finished checkpoints are copied meanwhile."""
         lives, life = self._current()
         run_dir = self.root / contract.RUNS_DIR / lives.run_id
-        follower = Follower(self._pod_dir(life), run_dir, print)
+        # A queue's or a cloud's log is a file: without flushing it shows nothing for minutes.
+        follower = Follower(self._pod_dir(life), run_dir, lambda line: print(line, flush=True))
         keeper = Keeper(run_dir, kept, self._say) if kept is not None else None
         keep_at = 0.0
         while not self.over(life):
@@ -334,11 +330,8 @@ class Standalone:
 
     def guardian(self, life: Life) -> tuple[int, str] | None:
         """The life's guardian where it lives: (pid, start time)."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            data = json.loads(read_small(self._pod_dir(life) / POD_NAME) or "null")
-            found = int(data["pid"]), str(data["started"])
-            return found if processes.alive(*found) else None
-        return None
+        found = guardian_of(self._pod_dir(life))
+        return found if found is not None and processes.alive(*found) else None
 
     def over(self, life: Life) -> bool:
         if (self._pod_dir(life) / contract.ENDED_NAME).exists():

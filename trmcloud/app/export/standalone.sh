@@ -17,6 +17,18 @@ die() {
     exit "$1"
 }
 
+# Several machines train as one: NODES of them, this one NODE_RANK, node 0 reached at HEAD. SkyPilot
+# tells each of its nodes, by other names while it sets them up.
+find_nodes() {
+    local ips="${SKYPILOT_NODE_IPS:-${SKYPILOT_SETUP_NODE_IPS:-}}"
+    if [[ -n "$ips" ]]; then
+        HEAD="${HEAD:-${ips%%[[:space:]]*}}"
+        NODES="${NODES:-$(wc -w <<<"$ips")}"
+    fi
+    NODES="${NODES:-1}" HEAD="${HEAD:-}"
+    NODE_RANK="${NODE_RANK:-${SKYPILOT_NODE_RANK:-${SKYPILOT_SETUP_NODE_RANK:-0}}}"
+}
+
 # python_does PYTHON CODE: whether this Python is there and CODE gives 0
 python_does() { "$1" -I -c "$2" >/dev/null 2>&1; }
 
@@ -165,6 +177,7 @@ main() {
     mkdir -p -- "$RUN_DIR"
     RUN_DIR="$(cd -- "$RUN_DIR" && pwd)"
     TORCH_DIR="$RUN_DIR/env/torch-$TORCH"
+    find_nodes
     find_python
     unpack
     if [[ "${1:-}" == land ]]; then
@@ -173,7 +186,8 @@ main() {
     fi
     # From here on the clock runs: the guardian ends it all at the hard stop, this script or not.
     write_spec >"$RUN_DIR/spec.json"
-    state="$(standalone begin "--spec=$RUN_DIR/spec.json" ${again[@]+"${again[@]}"})"
+    state="$(standalone begin "--spec=$RUN_DIR/spec.json" "--nodes=$NODES" \
+        ${again[@]+"${again[@]}"})"
     case "$state" in
         'over '*) exit "${state#over }" ;;
     esac
@@ -190,7 +204,8 @@ main() {
     STAGE='preparing data'
     prepare_data
     STAGE='starting'
-    standalone ready "--spec=$RUN_DIR/spec.json" "--code=$SRC" "--data=$DATA_DIR"
+    standalone ready "--spec=$RUN_DIR/spec.json" "--code=$SRC" "--data=$DATA_DIR" \
+        "--nodes=$NODES" "--node=$NODE_RANK" "--head=$HEAD"
     STAGE=following
     follow
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trmcloud.app.export.script import estimate, spec_text
 from trmcloud.app.export.shell import comment
 from trmcloud.core.plan import Candidate, Plan
+from trmcloud.pod.nodes import shared
 
 _ENTRY = "trmcloud/app/export/task.sh"
 _CARRIED = "~/.trmcloud/train.sh"
@@ -29,11 +30,16 @@ class Ground:
     accelerator: str
     limit_minutes: int
     script: str = ""
+    nodes: int = 1
 
 
-def limit_minutes(candidate: Candidate, slack_minutes: int) -> int:
-    """Minutes from the first start to just behind the hard stop."""
-    return math.ceil(candidate.hard_stop_s / 60.0) + slack_minutes
+def limit_minutes(candidate: Candidate, slack_minutes: int, nodes: int = 1) -> int:
+    """Minutes from the first start to just behind the hard stop.
+
+    Raises:
+        UsageError: so many nodes cannot carry it out.
+    """
+    return math.ceil(shared(candidate, nodes).hard_stop_s / 60.0) + slack_minutes
 
 
 def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch: str) -> str:
@@ -45,12 +51,13 @@ def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch:
     mounts = ["file_mounts:", f"  {_CARRIED}: {_text(ground.script)}"] if ground.script else []
     lines = [
         *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data)),
+        *_on_several(candidate, ground.nodes),
         f"#   {comment(launch)}",
         "#",
         "# The clock runs from the first line of setup. What was trained lies below",
         "# ~/trmcloud-run/runs until the hard stop; fetch it before, or name a bucket below.",
         f"name: {_text(f'{plan.spec.recipe}-{candidate.hardware}-{phases}'.lower())}",
-        "num_nodes: 1",
+        f"num_nodes: {ground.nodes}",
         *([] if ground.script else ["workdir: ."]),
         "resources:",
         f"  infra: {ground.infra}",
@@ -81,6 +88,19 @@ def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch:
         "",
     ]
     return "\n".join(lines)
+
+
+def _on_several(candidate: Candidate, count: int) -> list[str]:
+    if count == 1:
+        return []
+    each = shared(candidate, count)
+    accumulation = "/".join(str(phase.settings.accumulation) for phase in each.phases)
+    return [
+        f"# On {count} nodes: {each.rate}/h together, so all is killed after "
+        f"{each.hard_stop_s:,.0f} s, for the same",
+        f"# most; {accumulation} micro-batches a step on each GPU. How it scales is not known.",
+        "#",
+    ]
 
 
 def _spec_lines(plan: Plan, candidate: Candidate) -> list[str]:

@@ -1,0 +1,86 @@
+"""Several machines as one: their shares, their words to torchrun, and what no loss may cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.pod.conftest import a_lease
+from trmcloud.adapters.prices import load_offers
+from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.core import supervisor
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import cost
+from trmcloud.core.plan import Candidate
+from trmcloud.core.planning import make_plan
+from trmcloud.core.pod_contract import PhaseReport
+from trmcloud.core.recipe import PHASES
+from trmcloud.core.spec import RunSpec
+from trmcloud.pod.nodes import Nodes, for_nodes, network, read_nodes, shared, write_nodes
+from trmcloud.pod.ranks import trainer_command
+
+NOW = 1_795_000_000.0
+
+
+def candidate(*phases: str) -> Candidate:
+    spec = RunSpec("trm", phases, "8xH100")
+    plan = make_plan(spec, load_recipe("trm"), load_offers(NOW), NOW, "p-0000")
+    assert plan.recommended is not None
+    return plan.recommended
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_nodes_together_cost_no_more_than_the_one_that_was_planned(count: int) -> None:
+    alone = candidate("fast")
+    each = shared(alone, count)
+    assert cost(each.rate, each.hard_stop_s) <= cost(alone.rate, alone.hard_stop_s + 1)
+    assert each.hard_stop_s - each.soft_stop_s == pytest.approx(alone.landing_s)
+    before, after = alone.phases[0].settings, each.phases[0].settings
+    assert after.accumulation * count >= before.accumulation
+    if before.accumulation % count == 0:
+        assert after.accumulation * count == before.accumulation
+
+
+def test_what_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(UsageError, match="one phase"):
+        shared(candidate(*PHASES), 2)
+    short = candidate("fast")
+    with pytest.raises(UsageError, match="too few"):
+        shared(replace(short, hard_stop_s=3 * short.landing_s), 2)
+
+
+@pytest.mark.parametrize("nodes", [Nodes(2, 2, "h"), Nodes(0), Nodes(65, 0, "h"), Nodes(2, 0, "")])
+def test_nodes_that_cannot_meet_are_refused(nodes: Nodes) -> None:
+    with pytest.raises(UsageError):
+        nodes.check()
+
+
+def test_torchrun_joins_them_by_the_head_and_starts_nothing_again(tmp_path: Path) -> None:
+    words, _ = trainer_command("python", 8, {}, read_nodes(tmp_path))
+    assert "--standalone" in words
+    write_nodes(tmp_path, Nodes(2, 1, "127.0.0.1"))
+    words, environment = trainer_command("python", 8, {}, read_nodes(tmp_path))
+    assert environment["GLOO_SOCKET_IFNAME"] == "lo"
+    for option, value in (
+        ("--nnodes", "2"), ("--node_rank", "1"), ("--master_addr", "127.0.0.1"),
+        ("--max_restarts", "0"), ("--nproc_per_node", "8"),
+    ):  # fmt: skip
+        assert words[words.index(option) + 1] == value
+
+
+def test_the_interface_that_leads_to_the_head_is_named_unless_somebody_did() -> None:
+    assert network(Nodes(), {}) == {}
+    nodes = Nodes(2, 1, "127.0.0.1")
+    assert network(nodes, {})["NCCL_SOCKET_IFNAME"] == "lo"
+    assert network(nodes, {"GLOO_SOCKET_IFNAME": "ib0"}) == {"NCCL_SOCKET_IFNAME": "lo"}
+
+
+def test_a_trainer_that_lost_a_node_is_not_started_again() -> None:
+    lost = PhaseReport("fast", state="ended", outcome="crashed", attempts=1, saved_step=10)
+    view = supervisor.TrainerView(False, None, 0.0, 400.0, 500.0)
+    alone = a_lease(NOW)
+    assert isinstance(supervisor.supervise(alone, (lost,), view), supervisor.StartPhase)
+    act = supervisor.supervise(for_nodes(alone, 2), (lost,), view)
+    assert isinstance(act, supervisor.EndPod)

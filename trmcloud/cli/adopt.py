@@ -1,0 +1,55 @@
+"""``trmcloud adopt``: what an exported script trained, verified, and what it cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[
+        str, typer.Argument(help="The script's RUN_DIR, or the folder that holds it.")
+    ] = ".",
+    into: Annotated[
+        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
+    ] = "",
+    weights_only: Annotated[
+        bool, typer.Option("--weights-only", help="Leave the optimizer's state behind.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy the best checkpoint of a script that `trmcloud export` wrote, verifying every hash, and
+    say what the script's run cost by its own account.
+
+    Example: trmcloud adopt ./trmcloud-run
+    """
+    from trmcloud.app import adopt, checkpoints
+    from trmcloud.cli.fetch_best import Progress
+    from trmcloud.cli.text import bpb, duration, losses
+    from trmcloud.wiring import run_files
+
+    root = adopt.find_folder(Path(folder).expanduser())
+    files = run_files(root)
+    found = adopt.look(root, files)
+    best = found.best
+    target = Path(into).expanduser() if into else checkpoints.default_folder(best, Path.cwd())
+    fetched = checkpoints.copy(
+        files.fetch, best, target, weights_only=weights_only, progress=Progress()
+    )
+    if as_json:
+        print(json.dumps({**json.loads(checkpoints.to_json(fetched)), **found.to_json()}))
+        return
+    ended = found.outcome.value if found.outcome is not None else "still running"
+    why = f": {found.why}" if found.why else ""
+    word = "already there, verified" if fetched.already_there else "fetched and verified"
+    print(f"{found.run_id} {best.label}: {word}")
+    print(f"  final-step bpb  {bpb(best.val_bpb)}   ℓ {losses(best.step_losses)}")
+    print(f"  weights         sha256 {best.sha256}")
+    print(f"  lies in         {fetched.folder.absolute()}")
+    print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")
+    account = f"{duration(found.used_s)} at {found.rate}/h by its own clock"
+    print(f"  cost            {found.cost}: {account}; the bill is not known")
+    print(f"  planned         {found.planned}, at most {found.worst_case}")

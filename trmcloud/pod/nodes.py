@@ -1,0 +1,133 @@
+"""One training on several machines: who takes part, each one's share, and the network
+between them.
+
+Every node has an agent and a hard stop of its own. What they share is the rendezvous on node 0,
+and the training itself: where one is lost the others' trainers fail, are not started again, and
+each agent ends its own part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.plan import Candidate
+from trmcloud.core.pod_contract import Lease
+from trmcloud.pod.files import read_small, write_atomic
+
+NODES_NAME = "nodes.json"
+PORT = 29_400
+MOST = 64
+_HANG_AFTER_S = 120.0
+"""Every node is paid for while one of them is waited for."""
+_SIOCGIFADDR = 0x8915
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """``rank`` of ``count``; ``head`` is node 0's address as the others reach it."""
+
+    count: int = 1
+    rank: int = 0
+    head: str = ""
+    port: int = PORT
+
+    def check(self) -> Nodes:
+        """
+        Raises:
+            UsageError: they cannot find one another.
+        """
+        if not 1 <= self.count <= MOST or not 0 <= self.rank < self.count:
+            raise UsageError(
+                f"node {self.rank} of {self.count}", next_step="NODES=2 NODE_RANK=0, or 1"
+            )
+        if self.count > 1 and not self.head:
+            raise UsageError("no node is the head", next_step="HEAD=address of node 0")
+        return self
+
+
+def shared(candidate: Candidate, count: int) -> Candidate:
+    """``candidate`` as ``count`` nodes like the one it was planned for carry it out: the same most
+    that it may cost, so their time is divided; the same global batch where it can be divided.
+
+    Raises:
+        UsageError: two phases, of which only node 0 could judge the first; or too little time.
+    """
+    if count == 1:
+        return candidate
+    if len(candidate.phases) > 1:
+        raise UsageError(
+            "several nodes train one phase at a time", next_step="export --phase fast, then extreme"
+        )
+    hard_stop_s = candidate.hard_stop_s / count
+    if hard_stop_s <= 2 * candidate.landing_s:
+        raise UsageError(
+            f"{hard_stop_s:.0f} s are what the budget buys of {count} nodes: too few to train in",
+            next_step="fewer nodes, or export with more budget",
+        )
+    phases = tuple(
+        replace(
+            phase,
+            settings=replace(
+                phase.settings, accumulation=math.ceil(phase.settings.accumulation / count)
+            ),
+        )
+        for phase in candidate.phases
+    )
+    return replace(
+        candidate,
+        rate=candidate.rate * count,
+        phases=phases,
+        soft_stop_s=hard_stop_s - candidate.landing_s,
+        hard_stop_s=hard_stop_s,
+    )
+
+
+def for_nodes(lease: Lease, count: int) -> Lease:
+    """A trainer that failed is not started again on one node alone: the others are gone by then."""
+    if count == 1:
+        return lease
+    return replace(lease, max_restarts=-1, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
+
+
+def write_nodes(pod_dir: Path, nodes: Nodes) -> None:
+    write_atomic(pod_dir / NODES_NAME, json.dumps(asdict(nodes)))
+
+
+def read_nodes(pod_dir: Path) -> Nodes:
+    """One node where nothing else was written down."""
+    with contextlib.suppress(ValueError, TypeError):
+        text = read_small(pod_dir / NODES_NAME)
+        if text is not None:
+            return Nodes(**json.loads(text))
+    return Nodes()
+
+
+def network(nodes: Nodes, environment: Mapping[str, str]) -> dict[str, str]:
+    """What gloo and NCCL must be told: they would take the interface that the host's own name leads
+    to, which in a container is often the loopback."""
+    if nodes.count == 1:
+        return {}
+    name = _interface_towards(nodes.head, nodes.port)
+    return {key: name for key in _INTERFACES if name and key not in environment}
+
+
+def _interface_towards(host: str, port: int) -> str:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        own = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                asked = struct.pack("256s", name.encode()[:15])
+                if fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)[20:24] == own:
+                    return name
+    return ""
