@@ -52,6 +52,7 @@ class GraphQL:
                 "podTerminate": self._terminate,
                 "podStop": self._stop,
                 "podResume": self._resume,
+                "updateUserSettings": self._settings,
             },
         }
 
@@ -107,6 +108,7 @@ class GraphQL:
             "currentSpendPerHr": round(world.rate(), 6),
             "spendLimit": world.spend_limit,
             "networkVolumes": volumes,
+            "podTemplates": [],
             "pods": [] if world.knobs.use("list_empty") else pods,
         }
 
@@ -221,6 +223,11 @@ class GraphQL:
         pod = self._world.act(str(given.get("podId")), "start")
         return self._shown(pod) if pod is not None else {}
 
+    def _settings(self, given: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+        self._may_write(asked)
+        self._world.ssh_keys[:] = [key for key in str(given.get("pubKey") or "").split("\n") if key]
+        return {"id": "user_standin", "pubKey": given.get("pubKey")}
+
     def _may_write(self, asked: Asked) -> None:
         if asked.who != "account" or self._world.knobs.read_only:
             raise Wrong("Unauthorized", "UNAUTHORIZED")
@@ -268,6 +275,7 @@ class GraphQL:
                 "location": pod.data_center,
                 "podHostId": f"{pod.id}-{pod.host}",
             },
+            "containerRegistryAuthId": None,
             "podType": "RESERVED",
             "port": None,
             "ports": ",".join(body.get("ports", [])),

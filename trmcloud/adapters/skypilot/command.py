@@ -47,7 +47,9 @@ class Sky:
 
     def __init__(self, program: str, environ: Mapping[str, str]) -> None:
         self._program = program
-        self._environ = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **environ}
+        # It has a Python of its own, whose packages ours would shadow.
+        own = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+        self._environ = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **own}
 
     @property
     def environ(self) -> Mapping[str, str]:
