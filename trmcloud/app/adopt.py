@@ -101,7 +101,7 @@ def look(root: Path, files: RunFiles) -> Adopted:
         used_s=used,
         rate=rate,
         cost=cost(rate, used),
-        planned=spec.candidate.cost_p50,
+        planned=min(spec.candidate.cost_p50, spec.candidate.worst_case),
         worst_case=spec.candidate.worst_case,
         best=_best(lives.run_id, files, root),
     )
