@@ -103,6 +103,13 @@ def test_a_result_nobody_knows_is_a_failure_and_not_a_crash_of_ours(word: str) -
 # -- settling ----------------------------------------------------------------------------------
 
 
+def test_a_final_bill_settles_even_a_pod_that_is_listed_again() -> None:
+    run = settling()
+    bill = Bill("id-1", Usd("0.5"), final=True)
+    (event,) = ask(run, AT + 530, bill=bill, pods=[the_pod(run)]).events
+    assert event == ev.Settled(1, Usd("0.5"), Usd("0.5"))
+
+
 @pytest.mark.parametrize("amount", [None, ZERO, Usd("0.4")], ids=["unknown", "nothing", "less"])
 def test_a_late_bill_is_waited_for_and_then_estimated(amount: Usd | None) -> None:
     bill = None if amount is None else Bill("id-1", amount, final=False)

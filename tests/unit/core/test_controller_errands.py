@@ -79,7 +79,9 @@ def test_files_that_arrived_are_sent_again_only_to_one_that_lost_them() -> None:
     run = started(running(), "r1/g1/stage/1", STAGE, AT + 30)
     run = apply(run, ev.ActionFinished("r1/g1/stage/1", STAGE, ""), at=AT + 60)
     waits = {"waiting": "files"}
-    assert actions(run, AT + 70, report={**waits, "at": AT + 59}) == []
+    for at in (AT + 59, AT + 90):
+        assert actions(run, AT + 100, report={**waits, "at": at}) == []
+    assert actions(run, AT + 100, report={**waits, "at": AT + 90.5}) == [(STAGE, "r1/g1/stage/2")]
     assert actions(run, AT + 200, report={**waits, "at": AT + 190}) == [(STAGE, "r1/g1/stage/2")]
 
 

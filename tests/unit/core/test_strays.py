@@ -238,6 +238,8 @@ def test_a_restored_ledger_is_reconciled_once_nothing_can_be_missing() -> None:
     done = noted(book, ev.LedgerReconciled(), at=AT + 700)
     assert not is_pending(done)
     assert not is_reconciled(done, rented, 0, AT + 800)
+    with pytest.raises(IllegalTransition, match="not restored"):
+        noted(done, ev.LedgerReconciled())
     assert done.restored == Restored(AT, AT - 7, AT + 700)
     again = noted(done, ev.LedgerRestored(AT + 800), at=AT + 900)
     assert is_pending(again)

@@ -233,6 +233,12 @@ def test_a_result_waits_for_uploads_that_get_on() -> None:
     assert supervise(UPLOADS, (done,), view(unstored=False)) == EndPod("finished", "")
 
 
+def test_a_trainer_at_work_is_left_to_it_whatever_is_to_be_uploaded() -> None:
+    busy = view(running=True, heartbeat=BEAT, unstored=True)
+    assert supervise(UPLOADS, (RUNNING,), busy) == Wait()
+    assert busy.upload_idle_s == 0.0, "nothing stands still before it has begun"
+
+
 def test_without_a_bucket_no_result_waits() -> None:
     assert supervise(ONE, (ended("finished"),), view(unstored=True)) == EndPod("finished", "")
 
@@ -245,6 +251,19 @@ def test_money_comes_before_an_upload(late: dict[str, float]) -> None:
 
 
 def test_grants_are_not_waited_for_for_ever() -> None:
-    assert supervise(UPLOADS, (FAST,), view(waiting="grants", age_s=299.0)) == Wait()
-    act = supervise(UPLOADS, (FAST,), view(waiting="grants", age_s=301.0))
+    for age_s in (299.5, 300.0):
+        assert supervise(UPLOADS, (FAST,), view(waiting="grants", age_s=age_s)) == Wait()
+    act = supervise(UPLOADS, (FAST,), view(waiting="grants", age_s=300.6))
     assert act == EndPod("failed", "still grants after 301 s")
+
+
+def test_an_upload_may_take_all_but_the_last_three_seconds() -> None:
+    waits = view(unstored=True, hard_left_s=3.5, upload_idle_s=1.0)
+    assert supervise(UPLOADS, (ended("finished"),), waits) == AwaitUploads()
+    over = view(unstored=True, hard_left_s=3.0, upload_idle_s=1.0)
+    assert isinstance(supervise(UPLOADS, (ended("finished"),), over), EndPod)
+    brief = replace(UPLOADS, landing_s=0.5)
+    idle = view(unstored=True, upload_idle_s=2.5)
+    assert supervise(brief, (ended("finished"),), idle) == AwaitUploads()
+    idle = view(unstored=True, upload_idle_s=3.0)
+    assert isinstance(supervise(brief, (ended("finished"),), idle), EndPod)
