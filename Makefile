@@ -72,7 +72,7 @@ demo: $(READY)
 	@scripts/demo.sh
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=40 --durations-min=5
 
 check: $(READY)
 	$(BIN)/ruff format --check .
