@@ -32,7 +32,11 @@ def why_not() -> str:
     return made.stderr.strip()
 
 
-pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 
 @contextlib.contextmanager
@@ -64,6 +68,7 @@ class Node:
     def __init__(self, script: Path, namespace: str, rank: int, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
+        self.namespace = namespace
         self._in = ["ip", "netns", "exec", namespace]
         self._environment = {
             "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHON": sys.executable,
@@ -144,7 +149,19 @@ def test_the_loss_of_one_ends_the_other_at_once(nodes: list[Node]) -> None:
     assert "attempt 2" not in head.said()
 
 
-@pytest.mark.skipif("TRMCLOUD_E2E_NODES" not in os.environ, reason="opt-in: make e2e-nodes")
+LONGER = pytest.mark.skipif("TRMCLOUD_E2E_NODES" not in os.environ, reason="opt-in: make e2e-nodes")
+
+
+@LONGER
+def test_a_cut_cable_ends_both(nodes: list[Node]) -> None:
+    """Nothing tells of it: each trainer stands still, and its own agent ends it."""
+    subprocess.run(["ip", "-n", nodes[1].namespace, "link", "set", "eth0", "down"], check=True)
+    codes = [node.script.wait(240) for node in nodes]
+    assert codes == [24, 24], "\n---\n".join(node.said() for node in nodes)
+    assert all("killing the trainer: no step for" in node.said() for node in nodes)
+
+
+@LONGER
 def test_told_to_land_on_one_both_do(nodes: list[Node]) -> None:
     head, other = nodes
     assert other.start("land").wait(60) == 0

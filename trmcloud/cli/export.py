@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli import options
 from trmcloud.core.errors import DataError, DoesNotFit, NotSupported, UsageError
 
 
@@ -17,24 +18,17 @@ def command(
         typer.Argument(help="8xA100, other NxSKU, local, or all (--as sky).", metavar="HARDWARE"),
     ],
     form: Annotated[str, typer.Option("--as", help="bash, sbatch or sky.")] = "bash",
-    recipe: Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")] = "trm",
-    phase: Annotated[str, typer.Option(help="fast, extreme or both.")] = "both",
-    budget: Annotated[
-        str | None, typer.Option(help="Most that may be spent, in USD.", metavar="USD")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(help="This machine's USD per hour (local).", metavar="USD")
-    ] = None,
-    hours: Annotated[float | None, typer.Option(help="Hours of training.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each phase.")] = None,
+    recipe: options.Recipe = "trm",
+    phase: options.Phase = "both",
+    budget: options.Budget = None,
+    rate: options.Rate = None,
+    hours: options.Hours = None,
+    steps: options.Steps = None,
     data: Annotated[
         str, typer.Option(help="Text, or prepared data, on the machine that runs it.")
     ] = "",
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
-    ] = None,
-    processes: Annotated[int, typer.Option(help="torchrun processes (local).")] = 0,
+    setting: options.Settings = None,
+    processes: options.Processes = 0,
     nodes: Annotated[int, typer.Option(min=1, max=64, help="Machines (--as sky).")] = 1,
     output: Annotated[
         str, typer.Option("-o", "--output", help="File to write; train_HARDWARE_PHASE otherwise.")

@@ -7,29 +7,23 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli import options
 from trmcloud.cli.plan_making import make_spec, plan_for
 
 
 def command(
-    budget: Annotated[
-        str | None, typer.Option(help="Most that may be spent, in USD.", metavar="USD")
-    ] = None,
-    recipe: Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")] = "trm",
-    phase: Annotated[str, typer.Option(help="fast, extreme or both.")] = "both",
+    budget: options.Budget = None,
+    recipe: options.Recipe = "trm",
+    phase: options.Phase = "both",
     hardware: Annotated[
         str, typer.Option(help="8xA100, 1xRTX4090, local, … (default: everything offered).")
     ] = "",
-    rate: Annotated[
-        str | None, typer.Option(help="This machine's USD per hour.", metavar="USD")
-    ] = None,
+    rate: options.Rate = None,
     data: Annotated[str, typer.Option(help="Text to train on: files or a folder.")] = "",
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each phase.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Hours of training.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of each phase.")] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
-    ] = None,
+    steps: options.Steps = None,
+    hours: options.Hours = None,
+    tokens: options.Tokens = None,
+    setting: options.Settings = None,
     processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 0,
     objective: Annotated[
         str, typer.Option(help="value, cheapest, fastest or most-training.")

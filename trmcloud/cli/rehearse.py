@@ -8,44 +8,26 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli import options
 from trmcloud.core.errors import UsageError
 
 _MOST_RUNS = 100_000
 
 
 def command(
-    hardware: Annotated[
-        str,
-        typer.Argument(
-            help="8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, local, or a plan's id.",
-            metavar="HARDWARE",
-        ),
-    ],
-    recipe: Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")] = "trm",
-    phase: Annotated[str, typer.Option(help="fast, extreme or both.")] = "both",
-    budget: Annotated[
-        str | None, typer.Option(help="Most that may be spent, in USD.", metavar="USD")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(help="This machine's USD per hour (local).", metavar="USD")
-    ] = None,
-    data: Annotated[
-        str, typer.Option(help="Text to train on: a file, a folder, or python-stdlib.")
-    ] = "",
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each phase.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Hours of training.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of each phase.")] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
-    ] = None,
-    processes: Annotated[int, typer.Option(help="torchrun processes (local).")] = 0,
-    initial_from: Annotated[
-        str, typer.Option("--from", help="Start from the weights of a run or checkpoint folder.")
-    ] = "",
-    strict_guide: Annotated[
-        bool, typer.Option("--strict-guide", help="The guide's bands block the gate, too.")
-    ] = False,
+    hardware: options.Hardware,
+    recipe: options.Recipe = "trm",
+    phase: options.Phase = "both",
+    budget: options.Budget = None,
+    rate: options.Rate = None,
+    data: options.Data = "",
+    steps: options.Steps = None,
+    hours: options.Hours = None,
+    tokens: options.Tokens = None,
+    setting: options.Settings = None,
+    processes: options.Processes = 0,
+    initial_from: options.InitialFrom = "",
+    strict_guide: options.StrictGuide = False,
     runs: Annotated[int, typer.Option(help="How often the run is played.")] = 200,
     faults: Annotated[
         str, typer.Option(help="all, none, or numbers and words: 15,preempted,asleep.")

@@ -7,16 +7,12 @@ us, runs from the container's first second. gzip rather than xz: a bare image ne
 from __future__ import annotations
 
 import base64
-import gzip
-import io
-import tarfile
 from pathlib import Path
 
+from trmcloud.app.packing import agent_sources, pack
 from trmcloud.core.pod_contract import ENV_BOOT_PREFIX
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_ROOMS = ("core", "pod")
-_SUFFIXES = (".py", ".txt")
 PIECE_CHARS = 90_000
 """Linux takes no variable beyond 128 KiB, its name included."""
 MAX_PIECES = 8
@@ -26,20 +22,7 @@ _PREFIX = "/opt/trmcloud"
 
 def boot_payload(package: Path = _PACKAGE) -> bytes:
     """A tar.gz of ``trmcloud/core`` and ``trmcloud/pod``; the same sources give the same bytes."""
-    files = [package / "__init__.py"]
-    for room in _ROOMS:
-        files += [path for path in (package / room).rglob("*") if path.suffix in _SUFFIXES]
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path in sorted(files):
-            content = path.read_bytes()
-            info = tarfile.TarInfo("trmcloud/" + path.relative_to(package).as_posix())
-            info.size, info.mode = len(content), 0o644
-            tar.addfile(info, io.BytesIO(content))
-    packed = io.BytesIO()
-    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=9, mtime=0) as out:
-        out.write(raw.getvalue())
-    return packed.getvalue()
+    return pack(agent_sources(package))
 
 
 def boot_environment(payload: bytes) -> dict[str, str]:

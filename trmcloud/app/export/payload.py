@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
-import io
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trmcloud.app.packing import agent_sources, pack, sources
 from trmcloud.core.errors import DataError
 
 PACKAGE = Path(__file__).resolve().parents[2]
-_ROOMS = ("core", "pod")
-_SUFFIXES = (".py", ".txt")
 _LINE_CHARS = 100
 
 
@@ -42,33 +38,11 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
     Raises:
         DataError: the trainer's package holds no sources, or cannot be read.
     """
-    files = {"trmcloud/__init__.py": package / "__init__.py"}
-    for room in _ROOMS:
-        files |= _sources(package / room, f"trmcloud/{room}")
-    own = _sources(trainer, "model")
+    files = agent_sources(package)
+    own = sources(trainer, "model")
     if not own:
         raise DataError("the trainer's package holds no sources", where=str(trainer))
-    raw = io.BytesIO()
     try:
-        with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for name, path in sorted({**files, **own}.items()):
-                content = path.read_bytes()
-                info = tarfile.TarInfo(name)
-                info.size, info.mode = len(content), 0o644
-                tar.addfile(info, io.BytesIO(content))
+        return Payload(pack({**files, **own}))
     except OSError as error:
         raise DataError(f"it cannot be read: {error.strerror}", where=str(trainer)) from None
-    packed = io.BytesIO()
-    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=9, mtime=0) as out:
-        out.write(raw.getvalue())
-    return Payload(packed.getvalue())
-
-
-def _sources(folder: Path, name: str) -> dict[str, Path]:
-    return {
-        f"{name}/{path.relative_to(folder).as_posix()}": path
-        for path in folder.rglob("*")
-        if path.suffix in _SUFFIXES
-        and path.is_file()
-        and not any(part.startswith((".", "__pycache__")) for part in path.parts[-3:])
-    }

@@ -1,0 +1,32 @@
+"""Options that several commands share, so that each means the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+GUIDE_OR_PLAN = "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, local, or a plan's id."
+
+Hardware = Annotated[str, typer.Argument(help=GUIDE_OR_PLAN, metavar="HARDWARE")]
+Recipe = Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")]
+Phase = Annotated[str, typer.Option(help="fast, extreme or both.")]
+Budget = Annotated[str | None, typer.Option(help="Most that may be spent, in USD.", metavar="USD")]
+Rate = Annotated[
+    str | None, typer.Option(help="This machine's USD per hour (local).", metavar="USD")
+]
+Data = Annotated[str, typer.Option(help="Text to train on: a file, a folder, or python-stdlib.")]
+Steps = Annotated[int | None, typer.Option(help="Optimizer steps of each phase.")]
+Hours = Annotated[float | None, typer.Option(help="Hours of training.")]
+Tokens = Annotated[int | None, typer.Option(help="Tokens of each phase.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
+]
+Processes = Annotated[int, typer.Option(help="torchrun processes (local).")]
+InitialFrom = Annotated[
+    str, typer.Option("--from", help="Start from the weights of a run or checkpoint folder.")
+]
+StrictGuide = Annotated[
+    bool, typer.Option("--strict-guide", help="The guide's bands block the gate, too.")
+]
