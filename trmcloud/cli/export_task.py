@@ -25,6 +25,7 @@ def make(
 ) -> str:
     """The task's text; ``script`` is the exported script beside it that carries the sources."""
     from trmcloud.adapters.skypilot.task import CLOUDS, LIMIT_SLACK_MINUTES, accelerator
+    from trmcloud.app.export.shell import quote
     from trmcloud.app.export.task import Ground, limit_minutes, task
 
     ground = Ground(
@@ -34,7 +35,7 @@ def make(
         script=script,
         nodes=nodes,
     )
-    return task(plan, chosen, ground, data=data, launch=f"sky launch {path}")
+    return task(plan, chosen, ground, data=data, launch=f"sky launch {quote(str(path))}")
 
 
 def write_all(folder: Path, *, force: bool) -> list[Path]:

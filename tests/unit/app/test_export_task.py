@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from trmcloud.cli.export_task import clouds, write_all
+from tests.unit.app.test_export import HOSTILE, NOW
+from trmcloud.adapters.prices import load_offers
+from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.cli.export_task import clouds, make, write_all
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.hardware import GUIDE_HARDWARE
+from trmcloud.core.planning import make_plan
 from trmcloud.core.recipe import PHASES
+from trmcloud.core.spec import RunSpec
 from trmcloud.pod.standalone_run import read_spec
 
 SKY = Path(__file__).resolve().parents[3] / "sky"
@@ -53,3 +60,29 @@ def test_its_price_limit_and_own_end_keep_the_plan_s_worst_case(tmp_path: Path) 
         assert json.loads(task["envs"]["TRMCLOUD_SPEC"])["clock"] == "wall"
         assert task["envs"]["TRMCLOUD_AT_END"] == "skypilot"
         assert "skypilot-runpod" not in clouds()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_its_commands_are_sound_shell_and_its_values_what_was_given(
+    nodes: int, tmp_path: Path
+) -> None:
+    spec = RunSpec("trm", ("fast",), "8xH100", providers=tuple(clouds()))
+    plan = make_plan(spec, load_recipe("trm"), load_offers(NOW), NOW, "p-0000")
+    assert plan.recommended is not None
+    limits = set()
+    for value in HOSTILE[:-1]:  # YAML has no bytes that are not text
+        text = make(
+            plan, plan.recommended, data=value, path=Path(value), script=f"./{value}", nodes=nodes
+        )
+        task = yaml.safe_load(text)
+        assert task["envs"]["DATA"] == value
+        assert list(task["file_mounts"].values()) == [f"./{value}"]
+        assert task["num_nodes"] == nodes
+        limits.add(task["resources"]["autostop"]["idle_minutes"])
+        for part in ("setup", "run"):
+            (tmp_path / part).write_text("#!/bin/bash\n" + task[part])
+    (limit,) = limits
+    assert 0 < limit * 60 - plan.recommended.hard_stop_s / nodes <= 240
+    checker = Path(sys.executable).parent / "shellcheck"
+    said = subprocess.run([checker, *tmp_path.iterdir()], capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout

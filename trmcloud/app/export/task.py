@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 
 from trmcloud.app.export.script import estimate, spec_text
@@ -56,7 +57,7 @@ def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch:
         "#",
         "# The clock runs from the first line of setup. What was trained lies below",
         "# ~/trmcloud-run/runs until the hard stop; fetch it before, or name a bucket below.",
-        f"name: {_text(f'{plan.spec.recipe}-{candidate.hardware}-{phases}'.lower())}",
+        f"name: {_name(plan.spec.recipe, candidate.hardware, phases)}",
         f"num_nodes: {ground.nodes}",
         *([] if ground.script else ["workdir: ."]),
         "resources:",
@@ -111,9 +112,16 @@ def _spec_lines(plan: Plan, candidate: Candidate) -> list[str]:
 def _command(command: str) -> list[str]:
     return [
         '  export RUN_DIR="$HOME/trmcloud-run"',
-        '  export TRMCLOUD_SKY_HOME="$HOME" TRMCLOUD_SKY_USER="$(id -un)"',
+        '  TRMCLOUD_SKY_USER="$(id -un)"',
+        '  export TRMCLOUD_SKY_USER TRMCLOUD_SKY_HOME="$HOME"',
         f"  {command}",
     ]
+
+
+def _name(recipe: str, hardware: str, phases: str) -> str:
+    """A recipe may be a file, whose path is no name of a task."""
+    stem = recipe.rpartition("/")[2].removesuffix(".toml")
+    return re.sub(r"[^a-z0-9]+", "-", f"{stem}-{hardware}-{phases}".lower()).strip("-")
 
 
 def _text(value: str) -> str:
