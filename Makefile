@@ -62,6 +62,7 @@ $(SKY_IMAGE)/.ready: constraints-sky.txt
 		--python "$$($(SKY_PYTHON) -c 'import sys; print(sys.executable)')" $(SKY_RUNTIME)
 	$(SKY_RUNTIME)/bin/python -m pip install -q 'setuptools<70' 'click<8.3' 'ray[default]==2.9.3' \
 		'pydantic-core==2.41.1' 'skypilot[runpod,remote]==0.14.1'
+	for name in bashrc profile; do cp /usr/share/base-files/dot.$$name $(SKY_IMAGE)/root/.$$name; done
 	@touch $@
 
 e2e-sky: $(READY) .venv-sky/.ready $(SKY_IMAGE)/.ready

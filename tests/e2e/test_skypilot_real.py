@@ -112,11 +112,11 @@ def test_provision_sync_run_logs_and_autodown(skyfarer: RentedUser) -> None:
     began = time.monotonic()
     show("sky check runpod", sky(skyfarer, "check", "runpod"))
     arguments = ("--budget", "0.30", *VIA)
-    plan_id = skyfarer.plan_to_bind(*arguments, hard_stop_s=420.0, landing_s=20.0)
+    plan_id = skyfarer.plan_to_bind(*arguments, hard_stop_s=480.0, landing_s=20.0)
     launch = skyfarer.start("launch", plan_id, "-y", *ACCEPT, "--allow-account-key-on-pod")
     until(skyfarer.ledger_path.exists, what="a ledger")
     try:
-        skyfarer.run_in(State.RUNNING, within_s=400.0)
+        skyfarer.run_in(State.RUNNING, within_s=460.0)
         until(lambda: skyfarer.only_run().trains, within_s=60.0, what="training")
     except AssertionError:
         if launch.poll() is not None:

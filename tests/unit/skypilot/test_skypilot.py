@@ -116,6 +116,20 @@ def told_by(rig: Rig) -> Sequence[OwnLimit]:
     return fresh.own_limits(NAME)
 
 
+def test_a_machine_whose_launch_failed_has_no_agent_and_is_ended(rig: Rig) -> None:
+    compute = rig.compute()
+    compute.create(request())
+    rig.row(status="UP", init_kind=None, launched_at=int(NOW))
+    assert [pod.status for pod in rig.compute().list_pods()] == ["running"], "it goes on"
+    (launch,) = rig.told()["requests"]
+    rig.set(requests=[launch | {"status": "SUCCEEDED"}])
+    rig.compute().list_pods()
+    assert NAME in rig.told()["clusters"], "it came through"
+    rig.set(requests=[launch | {"status": "FAILED"}])
+    rig.compute().list_pods()
+    assert NAME not in rig.told()["clusters"]
+
+
 def test_a_cluster_costs_no_less_than_its_rate_and_time_and_what_is_reported(rig: Rig) -> None:
     compute = rig.compute()
     compute.create(request())

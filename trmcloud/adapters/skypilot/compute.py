@@ -31,6 +31,9 @@ from trmcloud.ports import OwnLimit, PodKeys, PodRequest
 _SUBMITTED = re.compile(r"Submitted sky\.launch request: ([0-9a-f-]{8,36})")
 _ID = re.compile(r"[0-9a-f-]{8,36}")
 _ACTIVE = ("PENDING", "RUNNING")
+_FAILED = ("FAILED", "CANCELLED")
+LAUNCH_WATCHED_S = 1800.0
+"""A launch that has not failed by then has come through, or hangs."""
 _STATUS: Mapping[str, str] = {
     "PENDING": "creating",
     "UP": "running",
@@ -68,6 +71,7 @@ class SkyPilotCompute:
         self._lock = threading.RLock()
         self._noted_at: float | None = None
         self._armed_at: dict[str, float] = {}
+        self._came_through: set[str] = set()
 
     def require_account(self, rate: Usd) -> None:
         """See ``ports.Account``.
@@ -90,7 +94,7 @@ class SkyPilotCompute:
         with self._lock:
             if any(pod.name == request.name for pod in self._pods(fresh=True)):
                 return request.name
-            if self._requests(request.name, active=True):
+            if self._requests(request.name, _ACTIVE):
                 return request.name
             text = make_task(
                 self._provider, request, self._keys(request.name), str(self._archive()), self._now()
@@ -118,7 +122,7 @@ class SkyPilotCompute:
             )
         with self._lock:
             self._clusters.forget()
-            active = self._requests(pod_id, active=True)
+            active = self._requests(pod_id, _ACTIVE)
             for request_id in active:
                 self._sky.run("api", "cancel", "-y", request_id)
             said = self._sky.run("down", "-y", pod_id)
@@ -191,7 +195,7 @@ class SkyPilotCompute:
     def _reconcile(self, name: str, error: ProviderError) -> None:
         """A launch that failed to say that it was submitted may have been: ask, by its name."""
         try:
-            known = self._requests(name, active=False)
+            known = self._requests(name)
         except ProviderError:
             raise AmbiguousCreate(error.what, next_step="sky api status") from error
         if known:
@@ -200,9 +204,10 @@ class SkyPilotCompute:
             raise NoCapacity(error.what) from error
         raise AmbiguousCreate(error.what, next_step=error.next_step) from error
 
-    def _requests(self, name: str, *, active: bool) -> list[str]:
-        words = ("api", "status", "-c", name) if active else ("api", "status", "-a", "-c", name)
-        rows = self._sky.read(*words)
+    def _requests(self, name: str, states: Sequence[str] = ()) -> list[str]:
+        """Ids of the launches of that name, in these states (in any, where none is given)."""
+        done = () if states == _ACTIVE else ("-a",)
+        rows = self._sky.read("api", "status", *done, "-c", name)
         if not isinstance(rows, list):
             raise ProviderError("sky api status printed no list")
         return [
@@ -211,7 +216,7 @@ class SkyPilotCompute:
             if isinstance(row, dict)
             and row.get("name") == "sky.launch"
             and _ID.fullmatch(str(row.get("request_id")))
-            and (not active or row.get("status") in _ACTIVE)
+            and (not states or row.get("status") in states)
         ]
 
     def _pods(self, *, fresh: bool = False) -> list[PodSeen]:
@@ -228,9 +233,31 @@ class SkyPilotCompute:
         for row in rows:
             self._note(str(row["name"]), at, row)
         self._seen.missed((str(row["name"]) for row in rows), at)
+        if self._clusters.are_cached:
+            return
         for row in rows:
-            if row.get("status") == "UP" and not self._clusters.are_cached:
+            if not is_new(row) and self._has_failed(row, at):
+                # Its machine may be up and paid for, and no agent on it: nobody else would end it.
+                with contextlib.suppress(ProviderError):
+                    self._sky.run("down", "-y", str(row["name"]))
+                self._clusters.forget()
+            elif row.get("status") == "UP":
                 self._see_to_limits(row, at)
+
+    def _has_failed(self, row: Row, at: float) -> bool:
+        """Whether the cluster's launch ended before its job was started. Not asked again once it
+        has come through, nor of old clusters: whoever looks for the first time is not to wait."""
+        name, made = str(row["name"]), row.get("launched_at")
+        young = isinstance(made, int | float) and 0 <= at - made < LAUNCH_WATCHED_S
+        if name in self._came_through or not young:
+            return False
+        try:
+            ended = self._requests(name, _FAILED)
+            if not ended and self._requests(name, ("SUCCEEDED",)):
+                self._came_through.add(name)
+            return bool(ended)
+        except ProviderError:
+            return False
 
     def _see_to_limits(self, row: Row, at: float) -> None:
         name = str(row["name"])
