@@ -108,6 +108,20 @@ def link_trouble(world: World, run: RunState) -> LinkError | None:
     return trouble
 
 
+def bucket_trouble(world: World, run: RunState) -> str:
+    """Why checkpoints do not reach the run's bucket now; '' where they do, or it has none."""
+    generation = run.generation
+    if not run.bucket or not run.live or generation is None:
+        return ""
+    start = f"{run.run_id}/g{generation.number}/{GRANT}/"
+    grants = [action for name, action in run.actions.items() if name.startswith(start)]
+    last = max(grants, key=lambda action: action.started_at, default=None)
+    if last is not None and last.failed_kind:
+        return f"uploads could not be granted: {last.error}"
+    report = last_report(world, run)
+    return f"not uploaded: {report.trouble}" if report is not None and report.trouble else ""
+
+
 def waits_for(world: World, run: RunState) -> Waiting | None:
     """What a live run waits for, by what its provider said last to this process."""
     generation = run.generation

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from trmcloud.app.watching import (
+    bucket_trouble,
     errands,
     is_rented,
     last_beat,
@@ -61,6 +62,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = False
+        self._bucket_said = ""
         self._waits: tuple[str, float] = ("", 0.0)
 
     def __exit__(self, *exc: object) -> None:
@@ -84,6 +86,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
         self._tell_trouble(run, now)
+        self._tell_bucket(run)
         self._tell_waiting(run, now)
         self._tell_pulled(run)
         if beat is not None and run.state is State.RUNNING:
@@ -129,6 +132,12 @@ class RunBar(AbstractContextManager["RunBar"]):
         if self._live is None or run.state in _AFTER_WORK:
             for phase, step in sorted(new):
                 self._print(f"  pulled {phase} step {step:,}: here, verified")
+
+    def _tell_bucket(self, run: RunState) -> None:
+        trouble = bucket_trouble(self._world, run)
+        if trouble and trouble != self._bucket_said:
+            self._print(f"  {strip_control(trouble)}; it is tried again")
+        self._bucket_said = trouble
 
     def _tell_trouble(self, run: RunState, now: float) -> None:
         trouble = link_trouble(self._world, run)

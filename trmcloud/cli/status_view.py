@@ -9,7 +9,7 @@ from typing import Any
 from trmcloud.app.layers import VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run
 from trmcloud.app.smoke_plan import meaning_of
-from trmcloud.app.watching import link_trouble, waits_for
+from trmcloud.app.watching import bucket_trouble, link_trouble, waits_for
 from trmcloud.app.world import World
 from trmcloud.cli.run_stages import waiting_words
 from trmcloud.cli.text import bpb, duration, losses, on_volume, table
@@ -93,6 +93,8 @@ def _in_the_way(world: World, run: RunState) -> list[tuple[str, str]]:
         rows.append(("waits for", strip_control(waiting_words(waiting, world.wall()))))
     if trouble is not None:
         rows.append(("link", strip_control(str(trouble))))
+    if bucket := bucket_trouble(world, run):
+        rows.append(("bucket", strip_control(bucket)))
     return rows
 
 
