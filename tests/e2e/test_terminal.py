@@ -296,6 +296,7 @@ HEAVY = (
     "safetensors",
     "tokenizers",
     "boto3",
+    "botocore",
     "sky",
     "runpod",
     "asyncio",
@@ -311,6 +312,7 @@ HEAVY = (
         (("status",), (*HEAVY, "rich")),
         (("report",), (*HEAVY, "rich")),
         (("plan", "--budget", "1000"), (*HEAVY, "rich", "sqlite3")),
+        (("plan", "--budget", "1000", "--bucket", "s3://some/prefix"), (*HEAVY, "sqlite3")),
         (("launch", "local", "--help"), HEAVY),
     ],
 )

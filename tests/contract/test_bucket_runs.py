@@ -1,0 +1,170 @@
+"""What commands know and do of a run's bucket, with a real store and this machine's own files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trmcloud.app import bucket_checkpoints as bc
+from trmcloud.app import checkpoints
+from trmcloud.app.bucket_grants import to_go_on_from
+from trmcloud.app.launch import check_loss
+from trmcloud.app.world import World
+from trmcloud.cli.plan_making import make_spec, plan_for
+from trmcloud.core import events as ev
+from trmcloud.core import manifest as mf
+from trmcloud.core.errors import ConflictError, ProviderError, UsageError
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.plan import Plan, plan_to_json
+from trmcloud.core.run_state import Generation, RunState, State
+from trmcloud.wiring import build_world
+
+pytest.importorskip("boto3")
+pytest.importorskip("moto")
+
+from tests.standins.s3 import S3, running
+
+BUCKET = "trmc-runs"
+POD = "trmc-abcd1234-r1-g1-1790003000"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with running() as server:
+        server.client.create_bucket(Bucket=BUCKET)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    made = make_spec(hardware="1xA100", recipe="trm-tiny", phase="fast", settings=["keep_best=1"])
+    return plan_for(made, home=tmp_path_factory.mktemp("plans"), tokens_available=10_000_000)
+
+
+@pytest.fixture
+def world(tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch) -> World:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "home"))
+    return build_world()
+
+
+@pytest.fixture
+def bucketed(plan: Plan, tmp_path: Path) -> Plan:
+    """The plan with a prefix of this test's own."""
+    place = f"s3://{BUCKET}/{tmp_path.name.replace('_', '-')}"
+    return replace(plan, spec=replace(plan.spec, bucket=place))
+
+
+def run_of(plan: Plan, **changes: object) -> RunState:
+    generation = Generation(
+        number=1, pod_name=POD, provider="runpod", candidate_id=plan.candidates[0].id,
+        rate=Usd(1), soft_stop_at=1.0, hard_stop_at=2.0, intended_at=0.0, up_at=0.0,
+    )  # fmt: skip
+    run = RunState("r1", plan=plan_to_json(plan), generations=(generation,), state=State.CLOSED)
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def saved(world: World, step: int, bpb: float) -> mf.CheckpointManifest:
+    """A checkpoint that was pulled to this machine."""
+    files = []
+    folder = world.home / "runs" / "r1" / "fast" / "checkpoints" / mf.step_dir_name(step)
+    folder.mkdir(parents=True)
+    for kind in ("weights", "optimizer"):
+        data = hashlib.shake_128(f"{kind}{step}".encode()).digest(2000)
+        name = f"{kind}.safetensors"
+        (folder / name).write_bytes(data)
+        files.append(mf.CheckpointFile(name, kind, 2000, hashlib.sha256(data).hexdigest()))
+    made = mf.CheckpointManifest(
+        run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
+        settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
+        data_sha256="0" * 64, tokenizer_sha256="0" * 64, files=tuple(files),
+    )  # fmt: skip
+    (folder / mf.MANIFEST_NAME).write_text(mf.to_json(made))
+    return made
+
+
+def relayed(world: World, plan: Plan, run: RunState, *made: mf.CheckpointManifest) -> None:
+    generation = run.generations[0]
+    for manifest in made:
+        bc._relay(world, run, plan, generation, manifest, lambda done, whole: None)
+
+
+def test_what_is_pulled_goes_on_to_a_store_that_pods_cannot_write_to(
+    world: World, bucketed: Plan
+) -> None:
+    run = run_of(bucketed)
+    every = [saved(world, 10, 1.0), *(saved(world, step, 2.0) for step in (20, 30, 40, 50))]
+    relayed(world, bucketed, run, *every, every[-1])
+    stored = {one.manifest.step for one in bc.in_bucket(world, run).shelf.whole}
+    assert {10, 50} <= stored, "the best and the latest are never written over"
+    assert len(stored) == 3
+    (on,) = to_go_on_from(run, bc.in_bucket(world, run).shelf)
+    assert on.manifest.step == 50
+    done = ev.PhaseEnded(1, "fast", "finished", 50, 1.0, {})
+    assert to_go_on_from(replace(run, phases={"fast": done}), bc.in_bucket(world, run).shelf) == ()
+
+
+def test_what_is_known_of_it_is_asked_once_and_forgotten_by_a_resume(
+    world: World, bucketed: Plan, s3: S3
+) -> None:
+    run = run_of(bucketed)
+    relayed(world, bucketed, run, saved(world, 10, 1.0))
+    assert [m.step for m in bc.known_there(world, run)] == [10]
+    relayed(world, bucketed, run, saved(world, 20, 0.5))
+    assert [m.step for m in bc.known_there(world, run)] == [10]
+    again = replace(run, generations=(*run.generations, replace(run.generations[0], number=2)))
+    assert sorted(m.step for m in bc.known_there(world, again)) == [10, 20]
+    assert bc.known_there(world, replace(again, state=State.RUNNING)) == ()
+
+
+def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
+    world: World, bucketed: Plan, s3: S3
+) -> None:
+    run = run_of(bucketed)
+    relayed(
+        world, bucketed, run, *(saved(world, s, b) for s, b in ((10, 1.0), (20, 3.0), (30, 2.0)))
+    )
+    found = bc.in_bucket(world, run)
+    pruning = checkpoints.what_to_prune([one.manifest for one in found.shelf.whole], 1)
+    assert [m.step for m in bc.optimizers_to_drop(pruning)] == [10]
+    assert bc.freed_bytes(pruning) == 4000 + 2000
+    with pytest.raises(ConflictError):
+        bc.prune_there(world, replace(run, state=State.RUNNING), found, pruning)
+    bc.prune_there(world, run, found, pruning)
+    left = {one.manifest.step: one.manifest for one in bc.in_bucket(world, run).shelf.whole}
+    assert {step: len(made.files) for step, made in left.items()} == {10: 1, 30: 2}
+    assert sorted(m.step for m in bc.known_there(world, run)) == [10, 30]
+    owner = f"{run.bucket.removeprefix(f's3://{BUCKET}/')}/runs/r1/owner.json"
+    theirs = json.dumps({"ledger": "another", "run": "r1"}).encode()
+    s3.client.put_object(Bucket=BUCKET, Key=owner, Body=theirs)
+    with pytest.raises(ConflictError, match="somebody else"):
+        bc.prune_there(world, run, found, pruning)
+
+
+def test_a_store_that_is_down_is_a_trouble_and_no_end(
+    world: World, bucketed: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trmcloud.adapters.s3 import client
+
+    monkeypatch.setattr(client, "TRIES", 1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    run = run_of(bucketed)
+    found = bc.in_bucket(world, run)
+    assert isinstance(found.trouble, ProviderError)
+    assert bc.known_there(world, run) == ()
+    assert not list(world.home.glob("runs/r1/bucket.json"))
+
+
+def test_only_what_its_pod_uploads_itself_may_be_left_alone(plan: Plan, bucketed: Plan) -> None:
+    check_loss(bucketed, detached=True, accepted=False)
+    pulled = replace(bucketed, spec=replace(bucketed.spec, bucket_relayed=True))
+    for lacking in (plan, pulled):
+        with pytest.raises(UsageError, match="nobody would pull"):
+            check_loss(lacking, detached=True, accepted=False)
+    assert bucketed.reservation >= ZERO
