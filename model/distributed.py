@@ -31,6 +31,8 @@ class World:
     device: torch.device
     control: Any = None
     """The gloo group for what is agreed on; None for one process."""
+    local_rank: int = 0
+    """This process's number on its own machine."""
 
     @property
     def is_main(self) -> bool:
@@ -58,6 +60,20 @@ class World:
         gathered = [torch.empty_like(values) for _ in range(self.size)]
         dist.all_gather(gathered, values, group=self.control)
         return gathered
+
+    def told(self, content: bytes) -> bytes:
+        """Rank 0's ``content`` on every rank; what the others give is not looked at."""
+        if self.size == 1:
+            return content
+        [size] = self.largest([len(content) if self.is_main else 0])
+        if size == 0:
+            return b""
+        if self.is_main:
+            sent = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        else:
+            sent = torch.empty(size, dtype=torch.uint8)
+        dist.broadcast(sent, 0, group=self.control)
+        return sent.numpy().tobytes()
 
     def part(self) -> None:
         """Waits until all ranks are here, at the end: none leaves while another still talks."""
@@ -95,7 +111,7 @@ def join_world(environment: Mapping[str, str] = os.environ) -> World:
         else:
             dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
             control = dist.group.WORLD
-    return World(rank, size, device, control)
+    return World(rank, size, device, control, local_rank)
 
 
 def parallel(model: nn.Module, world: World) -> nn.Module:

@@ -21,6 +21,7 @@ from model.loop import Trained
 from model.precision import LossScale
 from model.progress import Progress, restore_generators, row_from_json
 from model.reporting import say
+from model.sharing import share
 from model.telemetry import Metrics
 from trmcloud.core.errors import CheckpointError, DataError
 from trmcloud.core.manifest import step_dir_name
@@ -40,7 +41,7 @@ def begin(
 ) -> Trained:
     """Brings ``trained`` to where this attempt starts, and the metrics file with it.
 
-    Every rank reads the checkpoint that rank 0 has verified.
+    Every rank reads the checkpoint that rank 0 has verified; other machines are sent it.
 
     Raises:
         CheckpointError: all checkpoints are damaged, or do not fit the settings.
@@ -89,6 +90,7 @@ def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | Non
     if step == _NONE:
         return None
     folder = checkpoints.root / step_dir_name(step)
+    share(folder, world)
     return Found(folder, read_manifest(folder))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -162,7 +163,9 @@ def test_a_cut_cable_ends_both(nodes: list[Node]) -> None:
 
 
 @LONGER
-def test_told_to_land_on_one_both_do(nodes: list[Node]) -> None:
+def test_told_to_land_on_one_both_do_and_both_go_on_from_what_the_first_saved(
+    nodes: list[Node],
+) -> None:
     head, other = nodes
     assert other.start("land").wait(60) == 0
     codes = [node.script.wait(120) for node in nodes]
@@ -170,3 +173,9 @@ def test_told_to_land_on_one_both_do(nodes: list[Node]) -> None:
     manifests = "trmcloud-run/runs/*/fast/checkpoints/*/manifest.json"
     assert list(head.folder.glob(manifests))
     assert not list(other.folder.glob(manifests))
+    for node in nodes:
+        node.log.unlink()
+        node.script = node.start("--again")
+    until(lambda: re.search(r"step \d+/", head.said()), nodes)
+    assert "resumed from step" in head.said()
+    assert list(other.folder.glob(manifests))  # sent there
