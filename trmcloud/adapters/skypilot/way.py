@@ -34,6 +34,8 @@ def proxy_command(config: Path, cluster: str) -> str:
         "ServerAliveCountMax": "3",
     }
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    command = shlex.join(["ssh", "-F", str(config), *words])
+    # SkyPilot writes its path from ~, by which ssh means the account's home, not $HOME.
+    key = config.parent.with_name("ssh-keys") / f"{cluster}.key"
+    command = shlex.join(["ssh", "-F", str(config), "-i", str(key), *words])
     # ssh expands % in the whole command; the two that it is to expand come last.
     return f"{command.replace('%', '%%')} -W %h:%p {shlex.quote(cluster)}"
