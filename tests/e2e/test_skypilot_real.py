@@ -111,8 +111,8 @@ def test_provision_sync_run_logs_and_autodown(skyfarer: RentedUser) -> None:
     """The command is killed once training goes on: the cluster ends itself."""
     began = time.monotonic()
     show("sky check runpod", sky(skyfarer, "check", "runpod"))
-    arguments = ("--budget", "0.30", *VIA)
-    plan_id = skyfarer.plan_to_bind(*arguments, hard_stop_s=480.0, landing_s=20.0)
+    arguments = ("--budget", "0.30", "--steps", "100000", *VIA)
+    plan_id = skyfarer.plan_to_bind(*arguments, hard_stop_s=420.0, landing_s=20.0)
     launch = skyfarer.start("launch", plan_id, "-y", *ACCEPT, "--allow-account-key-on-pod")
     until(skyfarer.ledger_path.exists, what="a ledger")
     try:
@@ -127,14 +127,14 @@ def test_provision_sync_run_logs_and_autodown(skyfarer: RentedUser) -> None:
     run = skyfarer.only_run()
     assert run.generation is not None
     name = run.generation.pod_name
-    show(f"trains after {time.monotonic() - began:.0f} s", skyfarer.run("status", run.run_id))
-    show("sky status", sky(skyfarer, "status", name))
-    show("sky queue", sky(skyfarer, "queue", name))
-    show("sky logs", sky(skyfarer, "logs", name, "--no-follow", "--tail", "8"))
-    (pod,) = skyfarer.live()
-    assert pod.name.startswith(name)
     launch.kill()
     launch.wait()
+    show(f"trains after {time.monotonic() - began:.0f} s", sky(skyfarer, "status", name))
+    (pod,) = skyfarer.live()
+    assert pod.name.startswith(name)
+    show("trmcloud status", skyfarer.run("status", run.run_id))
+    show("sky queue", sky(skyfarer, "queue", name))
+    show("sky logs", sky(skyfarer, "logs", name, "--no-follow", "--tail", "8"))
     # Nobody drives it now: it lands at its soft stop, and the cluster ends itself.
     until(lambda: not skyfarer.live(), within_s=420.0, what="autodown")
     show(f"gone after {time.monotonic() - began:.0f} s", sky(skyfarer, "status", "-r", name))

@@ -146,6 +146,9 @@ def provision(path: Path, name: str) -> None:
     def is_up(state: State) -> int:
         if name in state["clusters"]:
             state["clusters"][name] |= {"status": "UP", "init_kind": None}
+            for row in state["requests"]:
+                if row["on"] == name:
+                    row["status"] = "SUCCEEDED"
         return 0
 
     changed(path, made)

@@ -63,7 +63,10 @@ class Rig:
     def row(self, **values: Any) -> None:
         clusters = self.told()["clusters"]
         clusters[NAME].update(values)
-        self.set(clusters=clusters)
+        requests = self.told()["requests"]
+        if values.get("status") == "UP":
+            requests = [launch | {"status": "SUCCEEDED"} for launch in requests]
+        self.set(clusters=clusters, requests=requests)
 
 
 def request(**values: Any) -> PodRequest:

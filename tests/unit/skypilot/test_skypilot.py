@@ -119,12 +119,11 @@ def told_by(rig: Rig) -> Sequence[OwnLimit]:
 def test_a_machine_whose_launch_failed_has_no_agent_and_is_ended(rig: Rig) -> None:
     compute = rig.compute()
     compute.create(request())
-    rig.row(status="UP", init_kind=None, launched_at=int(NOW))
-    assert [pod.status for pod in rig.compute().list_pods()] == ["running"], "it goes on"
+    rig.row(status="UP", init_kind=None, launched_at=int(NOW), autostop=-1, to_down=False)
     (launch,) = rig.told()["requests"]
-    rig.set(requests=[launch | {"status": "SUCCEEDED"}])
-    rig.compute().list_pods()
-    assert NAME in rig.told()["clusters"], "it came through"
+    rig.set(requests=[launch | {"status": "RUNNING"}])
+    assert [pod.status for pod in rig.compute().list_pods()] == ["running"], "it goes on"
+    assert not any("autostop" in asked for asked in rig.told()["asked"])
     rig.set(requests=[launch | {"status": "FAILED"}])
     rig.compute().list_pods()
     assert NAME not in rig.told()["clusters"]

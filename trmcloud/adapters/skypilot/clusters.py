@@ -29,6 +29,7 @@ class Clusters:
         self._rows: Sequence[Row] = ()
         self._failed: ProviderError | None = None
         self._listed_at: float | None = None
+        self._took_s = 0.0
         self.are_cached = False
         """The rows are what SkyPilot last knew: none can be believed to be as it says."""
 
@@ -40,13 +41,16 @@ class Clusters:
         with self._lock:
             age_s = self._now() - self._listed_at if self._listed_at is not None else -1.0
             fresh_s = LIST_FRESH_NEW_S if any(map(is_new, self._rows)) else LIST_FRESH_S
-            if fresh or not 0 <= age_s < fresh_s:
+            # A machine that is busy with other things must not be kept busy with this.
+            if fresh or not 0 <= age_s < max(fresh_s, 3 * self._took_s):
+                began_at = self._now()
                 try:
                     self._rows, self.are_cached = self._read()
                     self._failed = None
                 except ProviderError as error:
                     self._failed = error
                 self._listed_at = self._now()
+                self._took_s = max(0.0, self._listed_at - began_at)
             if self._failed is not None:
                 raise self._failed
             return self._rows

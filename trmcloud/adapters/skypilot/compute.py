@@ -236,41 +236,44 @@ class SkyPilotCompute:
         if self._clusters.are_cached:
             return
         for row in rows:
-            if not is_new(row) and self._has_failed(row, at):
+            name, is_up = str(row["name"]), row.get("status") == "UP"
+            if is_up and self._shutdown is not None:
+                self._shutdown.see_to(name, str(row.get("region") or ""), at)
+            # Its limit is the last thing that a launch sets.
+            if is_new(row) or (is_up and _is_armed(row)):
+                continue
+            if self._has_failed(row, at):
                 # Its machine may be up and paid for, and no agent on it: nobody else would end it.
                 with contextlib.suppress(ProviderError):
-                    self._sky.run("down", "-y", str(row["name"]))
+                    self._sky.run("down", "-y", name)
                 self._clusters.forget()
-            elif row.get("status") == "UP":
-                self._see_to_limits(row, at)
+            elif is_up and name in self._came_through:
+                self._arm_again(name, at)
 
     def _has_failed(self, row: Row, at: float) -> bool:
-        """Whether the cluster's launch ended before its job was started. Not asked again once it
-        has come through, nor of old clusters: whoever looks for the first time is not to wait."""
+        """Whether the cluster's launch ended before its job was started."""
         name, made = str(row["name"]), row.get("launched_at")
-        young = isinstance(made, int | float) and 0 <= at - made < LAUNCH_WATCHED_S
-        if name in self._came_through or not young:
+        if name in self._came_through:
+            return False
+        if not isinstance(made, int | float) or not 0 <= at - made < LAUNCH_WATCHED_S:
+            self._came_through.add(name)
             return False
         try:
-            ended = self._requests(name, _FAILED)
-            if not ended and self._requests(name, ("SUCCEEDED",)):
+            if self._requests(name, _FAILED):
+                return True
+            if self._requests(name, ("SUCCEEDED",)):
                 self._came_through.add(name)
-            return bool(ended)
         except ProviderError:
-            return False
+            pass
+        return False
 
-    def _see_to_limits(self, row: Row, at: float) -> None:
-        name = str(row["name"])
-        if self._shutdown is not None:
-            self._shutdown.see_to(name, str(row.get("region") or ""), at)
-        known_at = self._armed_at.get(name)
-        if self._provider in NO_AUTODOWN or _is_armed(row):
+    def _arm_again(self, name: str, at: float) -> None:
+        known_at, parsed = self._armed_at.get(name), parse_pod_name(name)
+        if self._provider in NO_AUTODOWN or parsed is None:
             return
         if known_at is not None and 0 <= at - known_at < ARM_AGAIN_S:
             return
         self._armed_at[name] = at
-        parsed = parse_pod_name(name)
-        assert parsed is not None
         # It is asked again in a while; until then the layer is told as absent.
         with contextlib.suppress(ProviderError):
             self.arm(name, parsed.hard_stop_at)
