@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 AHEAD_S = 600.0
 """So far ahead a pod that still lives is charged, so that not every look writes a record."""
+_LONGEST_S = 30 * 86_400.0
+"""No pod is taken to be older, where a ledger that knows nothing at all was restored."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def _made_since(ledger: LedgerState, pod: PodSeen, run_id: str, now: float) -> f
         if generation.pod_name == pod.name:
             return generation.intended_at
     if ledger.restored is not None:
-        return ledger.restored.since
+        return max(ledger.restored.since, now - _LONGEST_S)
     return run.created_at if run is not None else now
 
 

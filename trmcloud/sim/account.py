@@ -33,6 +33,7 @@ class Rented:
         self._before_micros = 0
         self.ended_at: float | None = None
         self.deleting = False
+        self.deleted_at = math.inf
         self.undeletable_until = 0.0
         self.refuses_until = 0.0
         """Until when a delete is answered with an error."""
@@ -158,6 +159,7 @@ class Account:
             self._moody_delete(rented, world.knobs.next_deletes.pop(0))
             return
         rented.deleting = True
+        rented.deleted_at = world.queue.now
         rented.ended_by = rented.ended_by or by
         rented.pod.stop()
         world.say(f"{rented.pod_id} is deleted by {by}")

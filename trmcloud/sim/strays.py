@@ -79,9 +79,9 @@ class StrayJudge:
                     self.fail("I4", f"{rented.pod_id} stands at {stray.cost}, billed {bill / 1e6}")
 
     def _forgotten(self, rented: Rented) -> bool:
-        """Whether it was gone before an older copy of the ledger was restored."""
-        at = self.restored_at
-        return at is not None and rented.ended_at is not None and rented.ended_at <= at
+        """Whether it was ended before an older copy of the ledger was restored."""
+        ended_at = min(rented.deleted_at, rented.ended_at or rented.deleted_at)
+        return self.restored_at is not None and ended_at <= self.restored_at
 
     def _find(self, provider: str, pod_id: str) -> Rented | None:
         account = self.world.accounts.get(provider)

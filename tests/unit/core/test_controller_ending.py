@@ -24,6 +24,7 @@ from tests.unit.core.runs import (
 )
 from trmcloud.core import events as ev
 from trmcloud.core.actions import TERMINATE, Decision
+from trmcloud.core.clock import Unknown
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
@@ -101,6 +102,12 @@ def test_a_result_nobody_knows_is_a_failure_and_not_a_crash_of_ours(word: str) -
 
 
 # -- settling ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_estimated_before_a_list_shows_that_the_pod_is_gone() -> None:
+    run = settling()
+    assert ask(run, AT + 900, pods=Unknown(AT + 900)) == Decision()
+    assert [type(e) for e in ask(run, AT + 900).events] == [ev.Settled]
 
 
 def test_a_final_bill_settles_even_a_pod_that_is_listed_again() -> None:

@@ -118,6 +118,8 @@ def test_a_pod_of_an_unknown_generation_is_charged_since_the_ledger_knows_nothin
     assert charged(restored, AT + 100, pod(name=other))[0][1:3] == ("r-1", AT - 7)
     assert charged(restored, AT + 100, pod(name=unknown))[0][1:3] == ("", AT - 7)
     assert charged(restored, AT + 100, pod())[0][1:3] == ("r-1", AT)
+    empty = replace(ledger(), restored=Restored(AT + 50, 0.0))
+    assert charged(empty, AT + 100, pod(name=unknown))[0][2] == AT + 100 - 30 * 86_400
 
 
 def test_it_is_charged_again_only_once_it_may_have_cost_more() -> None:

@@ -236,7 +236,7 @@ def test_a_result_waits_for_uploads_that_get_on() -> None:
 def test_a_trainer_at_work_is_left_to_it_whatever_is_to_be_uploaded() -> None:
     busy = view(running=True, heartbeat=BEAT, unstored=True)
     assert supervise(UPLOADS, (RUNNING,), busy) == Wait()
-    assert busy.upload_idle_s == 0.0, "nothing stands still before it has begun"
+    assert (busy.upload_idle_s, busy.age_s) == (0.0, 0.0), "nothing is old before it has begun"
 
 
 def test_without_a_bucket_no_result_waits() -> None:

@@ -175,7 +175,8 @@ def _backup(arms: Arms) -> None:
         world.check.strays.restored_at = world.queue.now
         world.ledger.restore(kept[0])
         world.felt(arms.number)
-        world.queue.after(arms.rng.uniform(30, 7200), accept)
+        # Now and then while a pod that it has forgotten is too new to be listed.
+        world.queue.after(5.0 * 1440 ** arms.rng.random(), accept)
 
     def accept() -> None:
         user = Process(world, world.laptop, "user")
@@ -192,7 +193,8 @@ def _backup(arms: Arms) -> None:
         kept.append(world.ledger.backup())
     else:
         world.queue.at(at, lambda: kept.append(world.ledger.backup()))
-    arms.strike(at + arms.rng.uniform(1, 7200), "an old backup of the ledger is restored", restore)
+    later_s = 2.0 * 3600 ** arms.rng.random()
+    arms.strike(at + later_s, "an old backup of the ledger is restored", restore)
 
 
 def _cap_cut(arms: Arms) -> None:
