@@ -285,4 +285,5 @@ def test_nothing_is_rented_while_a_pod_of_the_run_still_lives() -> None:
     assert ask(run, AT + 520, pods=Unknown(AT + 520)) == Decision()
     stranger = the_pod(run, name="trmc-ffffffff-r1-g1-1790009000")
     gone = the_pod(run, status="gone")
-    assert ask(run, AT + 520, pods=[stranger, gone]).events
+    foreign = the_pod(run, name="somebody-elses-pod")
+    assert ask(run, AT + 520, pods=[foreign, stranger, gone]).events

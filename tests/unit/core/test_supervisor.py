@@ -257,6 +257,17 @@ def test_grants_are_not_waited_for_for_ever() -> None:
     assert act == EndPod("failed", "still grants after 301 s")
 
 
+def test_files_are_waited_for_as_long_as_the_lease_says_and_time_is_left() -> None:
+    patient = replace(ONE, ready_within_s=120.0)
+    assert supervise(patient, (FAST,), view(waiting="files", age_s=120.0)) == Wait()
+    act = supervise(patient, (FAST,), view(waiting="files", age_s=120.6))
+    assert act == EndPod("failed", "still files after 121 s")
+    assert supervise(ONE, (FAST,), view(waiting="files", age_s=99_999.0)) == Wait()
+    assert supervise(ONE, (FAST,), view(waiting="files", soft_left_s=60.5)) == Wait()
+    act = supervise(ONE, (FAST,), view(waiting="files", soft_left_s=60.0))
+    assert act == EndPod("failed", "no time was left to train in: files")
+
+
 def test_an_upload_may_take_all_but_the_last_three_seconds() -> None:
     waits = view(unstored=True, hard_left_s=3.5, upload_idle_s=1.0)
     assert supervise(UPLOADS, (ended("finished"),), waits) == AwaitUploads()
