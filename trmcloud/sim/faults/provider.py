@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trmcloud.app.drive import reconcile
 from trmcloud.core import events as ev
 from trmcloud.core.money import Usd
 from trmcloud.sim.account import Rented
@@ -181,6 +182,7 @@ def _backup(arms: Arms) -> None:
     def accept() -> None:
         user = Process(world, world.laptop, "user")
         user.do(lambda: user.world.ledger.accept_restored(user.world.wall()))
+        user.do(lambda: reconcile(user.world))
         user.kill()
         if world.ledger.is_older:
             world.queue.after(1800.0, accept)
