@@ -25,6 +25,7 @@ from trmcloud.core.pod_contract import (
     dump,
     load_heartbeat,
 )
+from trmcloud.core.records import finite
 
 BEAT_EVERY_S = 1.0
 #: The names under which ``Heartbeat.seconds`` counts the time spent in each state.
@@ -195,7 +196,7 @@ class Metrics:
         if self._file is None:
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
         line = {"kind": kind, "step": step, "at": round(self._clock.epoch(), 3), **values}
-        self._file.write(json.dumps(_finite(line)) + "\n")
+        self._file.write(json.dumps(finite(line)) + "\n")
         self._file.flush()
         if self._board is not None:
             for name, value in _scalars(values):
@@ -225,13 +226,3 @@ def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield from ((f"{name}/{number}", each) for number, each in enumerate(value))
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             yield name, value
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value

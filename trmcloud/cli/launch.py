@@ -50,14 +50,7 @@ def command(
             help="RunPod through SkyPilot puts the account's key on the pod.",
         ),
     ] = False,
-    bucket: Annotated[
-        str,
-        typer.Option(
-            help="s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
-            envvar="TRMCLOUD_BUCKET",
-            metavar="S3_URL",
-        ),
-    ] = "",
+    bucket: options.Bucket = "",
     region: Annotated[
         list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")
     ] = None,

@@ -30,3 +30,11 @@ InitialFrom = Annotated[
 StrictGuide = Annotated[
     bool, typer.Option("--strict-guide", help="The guide's bands block the gate, too.")
 ]
+Bucket = Annotated[
+    str,
+    typer.Option(
+        help="s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
+        envvar="TRMCLOUD_BUCKET",
+        metavar="S3_URL",
+    ),
+]

@@ -49,14 +49,7 @@ def command(
     equal_work: Annotated[
         bool, typer.Option("--equal-work", help="The same tokens on every hardware.")
     ] = False,
-    bucket: Annotated[
-        str,
-        typer.Option(
-            help="s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
-            envvar="TRMCLOUD_BUCKET",
-            metavar="S3_URL",
-        ),
-    ] = "",
+    bucket: options.Bucket = "",
     explain: Annotated[
         str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
     ] = None,

@@ -21,7 +21,7 @@ class ContractError(ValueError):
 
 def dump(record: Any) -> str:
     """A record as one line of JSON; NaN and infinity become null."""
-    return json.dumps(_finite(asdict(record)), sort_keys=True, allow_nan=False)
+    return json.dumps(finite(asdict(record)), sort_keys=True, allow_nan=False)
 
 
 def load(kind: type[_Record], version: int, text: str | bytes, **convert: Any) -> _Record:
@@ -72,18 +72,19 @@ def _fits(value: Any, declared: Any) -> bool:
     if inner:
         return any(_fits(value, one) for one in inner)
     if declared is Any:
-        return bool(_finite(value) == value)
+        return bool(finite(value) == value)
     if declared is float or declared is int:
         kinds = (int, float) if declared is float else int
         return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) < _HUGE
     return isinstance(value, declared)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """``value`` as JSON can hold it: floats in it that are not finite are null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
