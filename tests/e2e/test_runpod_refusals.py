@@ -85,14 +85,18 @@ def test_no_capacity_anywhere_offers_the_next_best_plan(renter: RentedUser) -> N
     assert "why: RunPod has none free" in out
     offered = out.rpartition("  try: trmcloud launch ")[2].split()[0]
     plan = json.loads((renter.home / "plans" / f"{offered}.json").read_text())
-    assert plan["recommended"] == "1xA100"
+    assert plan["recommended"] == "1xRTX3090", "its price is in no table here: RunPod was asked"
+    assert plan["limits"]["live prices"] == "runpod's"
     assert plan["budget_usd"] == 2.0
     renter.run("launch", offered, "-y", *ACCEPT, code=Outcome.NOT_STARTED.exit_code)
 
 
 def test_no_capacity_with_a_budget_for_nothing_else(renter: RentedUser) -> None:
-    renter.standin.control.set(no_capacity=["*"])
-    assert "  try: trmcloud plan, with more budget" in not_started(renter)
+    renter.standin.control.set(no_capacity=["*"], html=1)
+    out = not_started(renter)
+    assert "live prices  not read: JSONDecodeError" in out, "what it was asked first"
+    assert "dated ones are planned with" in out
+    assert "  try: trmcloud plan, with more budget" in out
 
 
 def test_no_capacity_here_falls_through_to_the_next_candidate(renter: RentedUser) -> None:

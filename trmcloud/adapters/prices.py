@@ -36,25 +36,34 @@ class Refreshed(NamedTuple):
 
 
 def load_offers(
-    now: float, home: Path | None = None, user_file: Path | None = None, *, upto: int | None = None
+    now: float,
+    home: Path | None = None,
+    user_file: Path | None = None,
+    *,
+    upto: int | None = None,
+    live: Sequence[Offer] = (),
 ) -> list[Offer]:
-    """Every known offer at ``now`` (epoch s): shipped, snapshots (the first ``upto`` of them), then
-    ``user_file`` or ``<home>/offers.csv``.
+    """Every known offer at ``now`` (epoch s): shipped, snapshots (the first ``upto`` of them),
+    ``live`` ones that were just asked for, then ``user_file`` or ``<home>/offers.csv``.
 
     Raises:
         UsageError: a table is malformed, by line.
     """
     offers = _read(SHIPPED, now, where="shipped offers")
     for path in snapshots(home)[:upto] if home is not None else ():
-        newer = _read(path, now, where=str(path))
-        covered = {offer.provider for offer in newer}
-        offers = [offer for offer in offers if offer.provider not in covered] + newer
+        offers = _superseded(offers, _read(path, now, where=str(path)))
+    offers = _superseded(offers, live)
     own = user_file
     if own is None and home is not None and (home / USER_FILE).exists():
         own = home / USER_FILE
     if own is not None:
         offers = override(offers, _read(own, now, where=str(own), allow_free=True))
     return offers
+
+
+def _superseded(offers: list[Offer], newer: Sequence[Offer]) -> list[Offer]:
+    covered = {offer.provider for offer in newer}
+    return [offer for offer in offers if offer.provider not in covered] + list(newer)
 
 
 def override(offers: list[Offer], newer: list[Offer]) -> list[Offer]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.hardware import LocalMachine
@@ -12,6 +15,11 @@ from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.recipe import PHASES, SINGLE_PHASE, Recipe, parse_setting
 from trmcloud.core.spec import GUIDE_HOUR_VALUE, RunSpec
 
+if TYPE_CHECKING:
+    from trmcloud.core.offers import Offer
+
+LIVE_PRICES = "live prices"
+"""Among a plan's limits: whose prices are of the moment at which it was made."""
 BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
 PHASE_CHOICES = (*PHASES, "both", SINGLE_PHASE)
@@ -123,7 +131,11 @@ def plan_for(
     home: Path | None = None,
     save: bool = True,
 ) -> Plan:
-    """Loads recipe and offers, makes the plan, and saves it under the user's home."""
+    """Loads recipe and offers, makes the plan, and saves it under the user's home.
+
+    Where there is a RunPod key its prices are asked for now; where they do not come within seconds
+    the dated ones serve, and the plan says so among its limits.
+    """
     import os
     import time
 
@@ -137,7 +149,13 @@ def plan_for(
     at = time.time() if now is None else now
     where = home_dir(os.environ) if home is None else home
     recipe = load_recipe(spec.recipe)
-    offers = [] if spec.hardware == "local" else load_offers(at, where)
+    live: Sequence[Offer] = ()
+    missed = ""
+    if spec.hardware != "local" and _asks_runpod(spec):
+        from trmcloud.adapters.runpod.offers import live_prices
+
+        live, missed = live_prices(os.environ, at)
+    offers = [] if spec.hardware == "local" else load_offers(at, where, live=live)
     if RUNPOD_BY_SKYPILOT in spec.providers:
         # SkyPilot rents RunPod's own hosts there, never private ones.
         offers = offers + [
@@ -155,9 +173,16 @@ def plan_for(
         tokens_available=tokens_available or _tokens_in(spec.data, recipe),
         measured=probes.load(where),
     )
+    if live or missed:
+        told = f"not read: {missed}; dated ones are planned with" if missed else "runpod's"
+        plan = replace(plan, limits={**plan.limits, LIVE_PRICES: told})
     if save:
         plans.save(where, plan)
     return plan
+
+
+def _asks_runpod(spec: RunSpec) -> bool:
+    return not spec.providers or bool({"runpod", RUNPOD_BY_SKYPILOT} & set(spec.providers))
 
 
 def _tokens_in(data: str, recipe: Recipe) -> int | None:

@@ -32,6 +32,8 @@ def render(plan: Plan, *, columns: int, everything: bool = False) -> list[str]:
     if len(plan.spec.phases) > 1:
         lines += ["", *_by_phase(rows), ""]
     lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
+    if live := plan.limits.get("live prices"):
+        lines.append(f"live prices: {live}")
     if len(rows) > 2:
         lines += ["", *terminal_chart(plan, rows, columns)]
     lines += ["", *_advice(plan)]

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, TypeGuard
+from functools import cache
+from http.client import HTTPException
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeGuard
 
 from trmcloud.adapters.runpod import settings
 from trmcloud.core.errors import ProviderError, UsageError
@@ -15,6 +18,8 @@ from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer
 
 TIMEOUT_S = 20.0
+LIVE_WITHIN_S = 4.0
+"""For so long a plan waits for prices of today before it takes dated ones."""
 MAX_BYTES = 32 << 20
 COUNTS = (1, 2, 4, 8)
 SOURCE = "runpod-v2-catalog"
@@ -82,6 +87,45 @@ def live_offers(ask: Ask, now: float, counts: Iterable[int], *, community: bool 
         for row in read_catalogue(ask, counts, community=community)
         for region, level in row.data_centres.items()
     ]
+
+
+def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], str]:
+    """(what RunPod lists at ``now`` (epoch s), for any region; why it could not be read within a
+    few seconds, empty where it was). Asked once by a process; without a key, not at all."""
+    key = settings.account_key(environ)
+    if key is None:
+        return [], ""
+    try:
+        base = settings.api_base(environ)
+    except UsageError as error:
+        return [], error.what
+    listed, failure = _listed_live(base, key)
+    return [_offer(row, now, ANYWHERE, row.stock) for row in listed], failure
+
+
+@cache
+def _listed_live(base: str, key: str) -> tuple[Sequence[Listed], str]:
+    """On a thread that is not waited for beyond ``LIVE_WITHIN_S``: a name that is being looked up
+    has no timeout of its own."""
+    found: list[Listed] = []
+    failure = [f"no answer within {LIVE_WITHIN_S:.0f} s"]
+
+    def read() -> None:
+        environ = {settings.ENV_API: base, settings.ENV_KEY: key}
+        try:
+            rows = read_catalogue(lambda params: _fetch(environ, params, LIVE_WITHIN_S))
+            found.extend(rows)
+            failure[0] = "" if rows else "it lists nothing"
+        except urllib.error.HTTPError as error:
+            failure[0] = f"HTTP {error.code}"
+        except (OSError, ValueError, HTTPException, ProviderError) as error:
+            failure[0] = f"{type(error).__name__}: {error}"[:80]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(LIVE_WITHIN_S)
+    failed = failure[0]
+    return ([] if failed else list(found)), failed
 
 
 def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
@@ -178,7 +222,9 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _fetch(environ: Mapping[str, str], params: Mapping[str, str]) -> Any:
+def _fetch(
+    environ: Mapping[str, str], params: Mapping[str, str], timeout_s: float = TIMEOUT_S
+) -> Any:
     query = "&".join(f"{name}={value}" for name, value in params.items())
     url = f"{settings.api_base(environ)}/v2/catalog/gpus?{query}"
     headers = {"User-Agent": "trmcloud", "Accept": "application/json"}
@@ -186,6 +232,6 @@ def _fetch(environ: Mapping[str, str], params: Mapping[str, str]) -> Any:
     if key:
         headers["Authorization"] = f"Bearer {key}"
     with urllib.request.urlopen(
-        urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S
+        urllib.request.Request(url, headers=headers), timeout=timeout_s
     ) as answer:
         return json.loads(answer.read(MAX_BYTES))
