@@ -233,6 +233,11 @@ class RentedUser(User):
         return str(made["id"])
 
 
+def in_hand(run: RunState, word: str) -> bool:
+    """Whether an action whose id holds the word was begun and has not ended."""
+    return any(word in name and a.ended_at is None for name, a in run.actions.items())
+
+
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser
+from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import RunState, State
+from trmcloud.core.run_state import State
 
 
 @pytest.mark.slow
@@ -66,11 +66,6 @@ def command_lines() -> list[str]:
 
 
 # -- the command killed ----------------------------------------------------------------------------
-
-
-def in_hand(run: RunState, word: str) -> bool:
-    """Whether an action whose id holds the word was begun and has not ended."""
-    return any(word in name and a.ended_at is None for name, a in run.actions.items())
 
 
 MOMENTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import struct
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
 from tests.standins.sshd import Sshd, make_key, running
 from trmcloud.core.money import ZERO, Usd
@@ -174,20 +175,60 @@ def test_a_host_that_is_lost_leaves_what_was_pulled(rented: RentedUser) -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_killed_and_a_line_that_drops(rented: RentedUser) -> None:
-    """The guardian starts another agent, which keeps the trainer; the line is made anew."""
-    launch = training(rented)
+def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -> None:
+    """The guardian starts another agent, which keeps the trainer; while the line is down the run
+    goes on, and then pulls and the log go on where they stood."""
+    launch = training(rented, steps=1_000_000)
     (pod,) = rented.live()
-    control = rented.standin.control
+    control, run_id = rented.standin.control, rented.only_run().run_id
+    there = control.workspace(pod.id) / "trmcloud" / "runs" / run_id / "fast"
+    written: list[str] = []
+
+    def write() -> None:
+        with open(there / "train.log", "a") as log:
+            for _ in range(50):
+                written.append(f"line {len(written)} of the log")
+                log.write(written[-1] + "\n")
+
+    def step_there() -> int:
+        return int(json.loads((there / "heartbeat.json").read_text())["step"])
+
+    def is_down_while_pulling() -> bool:
+        if not in_hand(rented.only_run(), "/pull-"):
+            return False
+        control.inside(pod.id, "pkill -STOP sshd")
+        if in_hand(rented.only_run(), "/pull-"):
+            return True
+        control.inside(pod.id, "pkill -CONT sshd")  # it was just over
+        return False
+
+    logs = rented.start("logs", "-f")
+    write()
     agents = control.inside(pod.id, "pgrep -f trmcloud.pod.agent").split()
     assert agents
     control.inside(pod.id, f"kill -9 {' '.join(agents)}")
-    for _ in range(10):
-        control.cut(pod.id)
-    control.down(5.0)
-    rented.see_out(launch)
-    run = ended(rented, Outcome.FINISHED)
+    until(is_down_while_pulling, what="the line is down while a checkpoint is pulled")
+    write()
+    before = step_there()
+    until(lambda: step_there() > before + 40, what="the run goes on")
+    control.cut(pod.id)
+    control.down(3.0)
+    control.inside(pod.id, "pkill -CONT sshd")
+    until(
+        lambda: max(s for _, s in rented.only_run().pulled) > before,
+        what="pulls go on",
+        within_s=120.0,
+    )
+    write()
+    here = rented.home / "runs" / run_id / "fast" / "train.log"
+    until(lambda: written[-1] in here.read_text(), what="the log goes on")
+    rented.run("stop", "-d")
+    rented.see_out(launch, code=Outcome.STOPPED.exit_code)
+    out, _ = logs.communicate(timeout=60)
+    assert [line for line in out.splitlines() if line.startswith("line ")] == written
+    run = ended(rented, Outcome.STOPPED)
     assert run.phases["fast"].attempts == 1
+    assert set(rented.checkpoints()) >= {f"fast/step-{max(s for _, s in run.pulled):08d}"}
     assert len(rented.truth()) == 1
 
 
