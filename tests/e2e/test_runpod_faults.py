@@ -168,7 +168,7 @@ def test_a_host_that_is_lost_leaves_what_was_pulled(rented: RentedUser) -> None:
     (pod,) = rented.live()
     before = rented.checkpoints()
     rented.standin.control.lose_host(pod.id)
-    rented.clock.advance(1200.0)  # its hard stop: the list does not say that it is gone
+    rented.clock.advance(1800.0)  # its hard stop: the list does not say that it is gone
     rented.see_out(launch, code=Outcome.KILLED.exit_code)
     ended(rented, Outcome.KILLED)
     assert before.keys() <= rented.checkpoints().keys()

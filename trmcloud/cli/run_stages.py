@@ -33,7 +33,11 @@ _WAITING = {
     "grants": "Granting uploads",
     "data": "Fetching data",
 }
-_TRAINER = {"compiling": "Compiling", "landing": "Landing"}
+_TRAINER = {
+    "starting": _STATES[State.RUNNING],
+    "compiling": "Compiling",
+    "landing": "Landing",
+}
 _SPEED_OVER_S = 10.0
 
 
