@@ -42,6 +42,10 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
             cwd=empty, env=bare, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
 
+    bare["NODES"] = "2"
+    alone = start("set-up")
+    assert (alone.returncode, "HEAD=" in alone.stderr) == (2, True)
+    bare["NODES"] = "1"
     # In two steps, as a SkyPilot task does: its clock runs from the first.
     assert start("set-up").returncode == 0
     first = start()

@@ -103,12 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             guard(run.root, asked.pod)
         elif asked.command == "begin":
             _check_at_end(os.environ)
-            over = run.begin(read_spec(asked.spec, asked.nodes), again=asked.again)
+            over = run.begin(read_spec(asked.spec, _nodes(asked).count), again=asked.again)
             print(f"running {run.hard_stop_at():.0f}" if over is None else f"over {over.exit_code}")
         elif asked.command == "environment":
             print(run.environment())
         elif asked.command == "ready":
-            nodes = Nodes(asked.nodes, asked.node, asked.head).check()
+            nodes = _nodes(asked)
             spec = read_spec(asked.spec, nodes.count)
             run.ready(spec, asked.code.absolute(), asked.data.absolute(), nodes)
         elif asked.command == "follow":
@@ -146,6 +146,10 @@ def _check_at_end(environment: Mapping[str, str]) -> None:
         )
 
 
+def _nodes(asked: argparse.Namespace) -> Nodes:
+    return Nodes(asked.nodes, asked.node, asked.head).check()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trmcloud.pod.standalone")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -159,8 +163,8 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("begin", "ready"):
         made[name].add_argument("--spec", type=Path, required=True)
         made[name].add_argument("--nodes", type=int, default=1)
-    made["ready"].add_argument("--node", type=int, default=0)
-    made["ready"].add_argument("--head", default="")
+        made[name].add_argument("--node", type=int, default=0)
+        made[name].add_argument("--head", default="")
     made["begin"].add_argument("--again", action="store_true")
     made["ready"].add_argument("--code", type=Path, required=True)
     made["ready"].add_argument("--data", type=Path, required=True)

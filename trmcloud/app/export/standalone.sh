@@ -187,7 +187,7 @@ main() {
     # From here on the clock runs: the guardian ends it all at the hard stop, this script or not.
     write_spec >"$RUN_DIR/spec.json"
     state="$(standalone begin "--spec=$RUN_DIR/spec.json" "--nodes=$NODES" \
-        ${again[@]+"${again[@]}"})"
+        "--node=$NODE_RANK" "--head=$HEAD" ${again[@]+"${again[@]}"})"
     case "$state" in
         'over '*) exit "${state#over }" ;;
     esac
