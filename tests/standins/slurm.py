@@ -26,6 +26,7 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket
 CredType=cred/munge
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmctldPort={control_port}
 SlurmdPort={node_port}
 SlurmctldPidFile={folder}/slurmctld.pid
