@@ -41,7 +41,8 @@ def test_plan_launch_land_at_the_budget_fetch_report(skyfarer: RentedUser) -> No
     assert "first hop's, SkyPilot's own, is not" in shown
     (limit,) = (line for line in shown.splitlines() if line.startswith("guard: autostop"))
     assert "armed · SkyPilot's autodown, 4 min from when it was set" in limit
-    assert len(skyfarer.live()) == 1
+    (pod,) = skyfarer.live()
+    assert skyfarer.standin.control.inside(pod.id, "pgrep -x tail"), "the job shows the agent's log"
     skyfarer.see_out(launch, code=20)
     run = skyfarer.only_run()
     assert run.outcome is Outcome.LANDED

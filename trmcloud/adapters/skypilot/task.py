@@ -70,7 +70,8 @@ _WORDS = (
 )
 
 #: The agent leaves the job's session at once: SkyPilot ends a job with all that belongs to it, and
-#: the guard must outlive it. The job itself goes on showing what the agent says.
+#: the guard must outlive it. The job itself goes on showing what the agent says, without the pod's
+#: mark: whatever bears that is the agent's to kill.
 _RUN = f"""\
 set -eu
 export TRMCLOUD_SKY_HOME="$HOME" TRMCLOUD_SKY_USER="$(id -un)"
@@ -81,7 +82,7 @@ $as mkdir -p /opt/trmcloud {contract.POD_ROOT}
 $as tar xzf "$archive" -C /opt/trmcloud
 $as env PYTHONPATH=/opt/trmcloud sh -c \
 'exec setsid -f python3 -m trmcloud.pod.boot > /var/log/trmcloud.log 2>&1 < /dev/null'
-exec tail -n +1 -F /var/log/trmcloud.log
+exec env -i PATH="$PATH" tail -n +1 -F /var/log/trmcloud.log
 """
 
 
