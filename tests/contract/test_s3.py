@@ -349,8 +349,8 @@ def item(folder: Path, content: bytes) -> StageItem:
 def test_data_is_sent_once_and_goes_on_after_a_cut(
     bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "PART_BYTES", 5 << 20)
-    monkeypatch.setattr(transfer, "LANES", 1)
+    monkeypatch.setattr(transfer, "UP_PART_BYTES", 5 << 20)
+    monkeypatch.setattr(transfer, "UP_LANES", 1)
     content = hashlib.shake_128(b"data").digest(12 << 20)
     sent = item(tmp_path / "data", content)
 
@@ -385,7 +385,7 @@ def test_a_part_that_fails_after_success_fails_the_upload(
     bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store loses a part between its answer and the end: nothing stands under the name."""
-    monkeypatch.setattr(transfer, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(transfer, "UP_PART_BYTES", 5 << 20)
     sent = item(tmp_path / "data", hashlib.shake_128(b"data").digest(11 << 20))
     real = bucket.client.s3.complete_multipart_upload
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 CANARY = "CANARY-secret-key"
@@ -46,12 +47,14 @@ class S3:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[S3]:
-    """Until the block ends."""
+def running(spool: Path | None = None) -> Iterator[S3]:
+    """Until the block ends. ``spool`` is where it puts objects that are too large for memory."""
     import boto3
     from botocore.config import Config
 
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+    if spool is not None:
+        environment["TMPDIR"] = str(spool)
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
         stdout=subprocess.DEVNULL,

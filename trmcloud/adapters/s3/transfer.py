@@ -22,6 +22,9 @@ from trmcloud.pod.files import read_small, write_atomic
 
 PART_BYTES = 64 << 20
 LANES = 4
+UP_PART_BYTES = 16 << 20
+"""Of a multipart upload: small ones are less to send again, and stores keep them in memory."""
+UP_LANES = 8
 _MOST_PARTS = 10_000
 _TRIES = 5
 _FIRST_PAUSE_S = 0.5
@@ -54,13 +57,16 @@ class Meter:
 
 
 def side_by_side(
-    jobs: Sequence[_Job], work: Callable[[_Job], None], then: Callable[[_Job], None]
+    jobs: Sequence[_Job],
+    work: Callable[[_Job], None],
+    then: Callable[[_Job], None],
+    lanes: int,
 ) -> None:
     """``work`` on several jobs at a time, ``then`` on each in their order, once it is done.
 
     What fails first ends the others and is raised.
     """
-    with ThreadPoolExecutor(LANES) as pool:
+    with ThreadPoolExecutor(lanes) as pool:
         futures: list[Future[None]] = [pool.submit(work, job) for job in jobs]
         try:
             for job, future in zip(jobs, futures, strict=True):
@@ -140,7 +146,7 @@ def fetch_file(
                     digest.update(os.pread(handle, min(_BLOCK, one.end - at), at))
 
             try:
-                side_by_side(ranges, bring, check)
+                side_by_side(ranges, bring, check, LANES)
             finally:
                 stop.set()
             os.fsync(handle)
@@ -240,6 +246,13 @@ class Slice:
         return self._size
 
 
+def _body(handle: int, one: Source) -> bytes | Slice:
+    """In memory where it is no larger than a part, so that it is sent in one go."""
+    if one.end - one.start > PART_BYTES:
+        return Slice(handle, one.start, one.end)
+    return os.pread(handle, one.end - one.start, one.start)
+
+
 class Sums:
     """A file's MD5 part by part and its SHA-256, in one reading as it is sent."""
 
@@ -271,7 +284,7 @@ def put_pieces(
                 client.s3.put_object(
                     Bucket=client.place.bucket,
                     Key=one.key,
-                    Body=Slice(handle, one.start, one.end),
+                    Body=_body(handle, one),
                     ContentLength=one.end - one.start,
                     ContentMD5=md5,
                 )
@@ -281,7 +294,7 @@ def put_pieces(
             for at in range(one.start, one.end, _BLOCK):
                 whole.update(os.pread(handle, min(_BLOCK, one.end - at), at))
 
-        side_by_side(sources, send, check)
+        side_by_side(sources, send, check, LANES)
     if whole.hexdigest() != sha256:
         raise CheckpointError(f"{path.name} is not what its manifest says", where=str(path.parent))
 
@@ -297,7 +310,7 @@ def put_file(client: Client, path: Path, key: str, sha256: str, meter: Meter) ->
         meter.add(size)
         return
     with _opened(path) as handle:
-        if size <= PART_BYTES:
+        if size <= UP_PART_BYTES:
             data = os.pread(handle, size, 0)
             if hashlib.sha256(data).hexdigest() != sha256:
                 raise _changed(path)
@@ -359,7 +372,7 @@ def get_bytes(client: Client, key: str, most: int) -> bytes | None:
 def _put_parts(
     client: Client, handle: int, size: int, key: str, sha256: str, meter: Meter, path: Path
 ) -> None:
-    each = max(PART_BYTES, -(-size // _MOST_PARTS))
+    each = max(UP_PART_BYTES, -(-size // _MOST_PARTS))
     spans = [Source(key, at, min(size, at + each)) for at in range(0, size, each)]
     upload, there = _begun(client, key, sha256)
     tags: dict[int, str] = {}
@@ -375,7 +388,7 @@ def _put_parts(
                     Key=key,
                     UploadId=upload,
                     PartNumber=number,
-                    Body=Slice(handle, one.start, one.end),
+                    Body=_body(handle, one),
                     ContentLength=one.end - one.start,
                     ContentMD5=b64encode(md5).decode("ascii"),
                 )
@@ -388,7 +401,7 @@ def _put_parts(
         for at in range(one.start, one.end, _BLOCK):
             whole.update(os.pread(handle, min(_BLOCK, one.end - at), at))
 
-    side_by_side(spans, send, check)
+    side_by_side(spans, send, check, UP_LANES)
     if whole.hexdigest() != sha256:
         with told(client.place):
             client.s3.abort_multipart_upload(Bucket=client.place.bucket, Key=key, UploadId=upload)
