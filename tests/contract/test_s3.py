@@ -23,6 +23,7 @@ from trmcloud.core.errors import (
     CheckpointError,
     ConflictError,
     DataError,
+    MissingExtra,
     NotFoundError,
     NotSupported,
     ProviderError,
@@ -441,6 +442,13 @@ def test_without_credentials_it_says_which_to_set(
     with pytest.raises(AuthError, match="no AWS credentials") as told:
         S3Bucket(bk.Place(BUCKET)).check()
     assert "AWS_ACCESS_KEY_ID" in told.value.next_step
+
+
+def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match="'s3' extra") as told:
+        S3Bucket(bk.Place(BUCKET)).check()
+    assert told.value.next_step == "pip install 'trmcloud[s3]'"
 
 
 def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
