@@ -216,7 +216,7 @@ def test_what_is_stored_comes_back_bit_by_bit(
     bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(transfer, "PART_BYTES", 700)
+    monkeypatch.setattr(transfer, "RANGE_BYTES", 700)
     made = stored(bucket, tmp_path, 10, 1.0, size=4500)
     shelf = bucket.checkpoints("r1")
     assert [one.manifest for one in shelf.whole] == [made]
@@ -233,7 +233,7 @@ def test_what_is_stored_comes_back_bit_by_bit(
 def test_a_fetch_that_was_cut_goes_on_where_it_stopped(
     bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "PART_BYTES", 1000)
+    monkeypatch.setattr(transfer, "RANGE_BYTES", 1000)
     monkeypatch.setattr(transfer, "LANES", 1)
     made = stored(bucket, tmp_path, 10, 1.0, size=5000)
     (found,) = bucket.checkpoints("r1").whole

@@ -22,6 +22,9 @@ from trmcloud.pod.files import read_small, write_atomic
 
 PART_BYTES = 64 << 20
 LANES = 4
+RANGE_BYTES = 512 << 20
+"""Of a download: each request costs a store more than its bytes do. What came is noted down every
+``PART_BYTES``, so that no more than that is asked for again."""
 UP_PART_BYTES = 16 << 20
 """Of a multipart upload: small ones are less to send again, and stores keep them in memory."""
 UP_LANES = 8
@@ -84,19 +87,20 @@ class _Have:
     def __init__(self, path: Path, mark: str) -> None:
         self._path, self._mark = path, mark
         self._lock = threading.Lock()
-        self._starts: set[int] = set()
+        self._upto: dict[int, int] = {}
         with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
             data = json.loads(read_small(path) or "null")
             if data["mark"] == mark:
-                self._starts = {int(start) for start in data["starts"]}
+                self._upto = {int(start): int(at) for start, at in data["upto"].items()}
 
-    def __contains__(self, start: int) -> bool:
-        return start in self._starts
+    def upto(self, one: Source) -> int:
+        """Up to where the range is here."""
+        return max(one.start, min(one.end, self._upto.get(one.start, one.start)))
 
-    def add(self, start: int) -> None:
+    def add(self, start: int, at: int) -> None:
         with self._lock:
-            self._starts.add(start)
-            note = {"mark": self._mark, "starts": sorted(self._starts)}
+            self._upto[start] = at
+            note = {"mark": self._mark, "upto": self._upto}
             write_atomic(self._path, json.dumps(note), durable=False)
 
 
@@ -122,9 +126,9 @@ def fetch_file(
         for path in (part, note):
             path.unlink(missing_ok=True)
     ranges = [
-        Source(source.key, at, min(source.end, at + PART_BYTES), at - source.start)
+        Source(source.key, at, min(source.end, at + RANGE_BYTES), at - source.start)
         for source in sources
-        for at in range(source.start, max(source.end, source.start + 1), PART_BYTES)
+        for at in range(source.start, max(source.end, source.start + 1), RANGE_BYTES)
     ]
     have = _Have(note, f"{sha256}/{size}")
     digest = hashlib.sha256()
@@ -135,11 +139,8 @@ def fetch_file(
             os.ftruncate(handle, size)
 
             def bring(one: Source) -> None:
-                if one.start in have:
-                    meter.add(one.end - one.start)
-                    return
-                _bring_range(client, one, handle, meter, stop)
-                have.add(one.start)
+                meter.add(have.upto(one) - one.start)
+                _bring_range(client, one, handle, meter, stop, have)
 
             def check(one: Source) -> None:
                 for at in range(one.start, one.end, _BLOCK):
@@ -167,11 +168,11 @@ def fetch_file(
 
 
 def _bring_range(
-    client: Client, one: Source, handle: int, meter: Meter, stop: threading.Event
+    client: Client, one: Source, handle: int, meter: Meter, stop: threading.Event, have: _Have
 ) -> None:
     from botocore.exceptions import BotoCoreError, ClientError
 
-    at = one.start
+    at = noted = have.upto(one)
     for attempt in range(_TRIES):
         if at >= one.end:
             return
@@ -191,6 +192,9 @@ def _bring_range(
                     break
                 os.pwrite(handle, block, at)
                 at += len(block)
+                if at - noted >= PART_BYTES or at == one.end:
+                    have.add(one.start, at)
+                    noted = at
                 meter.add(len(block))
             if stop.is_set():
                 return
