@@ -318,7 +318,8 @@ class RunDriver:
         return False, action.reason
 
     def _append(self, *events: ev.RunEvent) -> None:
-        self.world.ledger.append(self.run_id, self.epoch, events, self.world.wall())
+        now = self.world.clock.now()
+        self.world.ledger.append(self.run_id, self.epoch, ev.stamped(events, now), now.wall)
 
 
 def _provider(run: RunState, plan: Plan) -> str:

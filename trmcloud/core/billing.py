@@ -20,31 +20,54 @@ BILL_WAIT_S = 60.0
 time, too, for a pod to be listed again that was not gone."""
 
 
+CLOCK_SET_S = 5.0
+"""Clocks that drift apart by more than this have been set."""
+
+
 def settle(
-    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float, now: float
+    generation: Generation,
+    reserved: Usd,
+    bill: Maybe[Bill],
+    kill_latency_s: float,
+    storage: Usd,
+    now: float,
 ) -> ev.Settled | None:
-    """What the generation is settled at now; None while its bill may still come in time."""
+    """What the generation is settled at now; None while its bill may still come in time, and where
+    nothing but the bill can tell how long its pod lived."""
     if isinstance(bill, Seen) and bill.value.final:
         amount = bill.value.amount
         return ev.Settled(generation.number, amount, amount)
     if generation.gone_at is None or now < generation.gone_at + BILL_WAIT_S:
         return None
-    return ev.Settled(generation.number, estimate(generation, reserved, bill, kill_latency_s), None)
+    if generation.lived_s is None:
+        return None
+    amount = estimate(generation, reserved, bill, kill_latency_s, storage)
+    return ev.Settled(generation.number, amount, None)
 
 
 def estimate(
-    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float
+    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float, storage: Usd
 ) -> Usd:
     """The most that a generation whose pod is gone can have cost.
 
-    Rate × its life from the intent on until nothing is billed any more: no more than was reserved,
-    since it may have ended long before somebody looked; but what is billed already, where that is
-    more.
+    Rate × its life from the intent on until nothing is billed any more, and ``storage``, which is
+    billed on: no more than was reserved, since it may have ended long before somebody looked; but
+    what is billed already, where that is more.
     """
     rate = max(generation.rate, generation.billed_rate or generation.rate)
-    ended_at = generation.ended_at if generation.ended_at is not None else generation.hard_stop_at
-    most = min(cost(rate, max(0.0, ended_at - generation.intended_at) + kill_latency_s), reserved)
+    most = min(cost(rate, _longest_life_s(generation) + kill_latency_s) + storage, reserved)
     return max(most, bill.value.amount) if isinstance(bill, Seen) else most
+
+
+def _longest_life_s(generation: Generation) -> float:
+    """By the wall clock, unless it was set meanwhile: then by the one that nobody sets."""
+    ended_at = generation.ended_at if generation.ended_at is not None else generation.hard_stop_at
+    gone_at = generation.gone_at if generation.gone_at is not None else ended_at
+    by_wall = gone_at - generation.intended_at
+    lived_s = generation.lived_s if generation.lived_s is not None else by_wall
+    if abs(lived_s - by_wall) > CLOCK_SET_S:
+        return max(0.0, lived_s)
+    return max(0.0, ended_at - generation.intended_at)
 
 
 def awaiting_bill(run: RunState) -> tuple[Generation, ...]:

@@ -23,19 +23,26 @@ class Instant:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The first moment a deadline was seen here, so that no later clock change extends it.
-
-    ``most_s`` is how far away it was by the clock of whoever set it: a clock here that is behind,
-    or one there that was ahead, wins no more than the time from its setting to its being seen.
-    """
+    """A deadline, and the ``left_s`` that it allowed when both clocks said ``seen``, so that no
+    later clock change extends it."""
 
     deadline_at: float
     seen: Instant
-    most_s: float = math.inf
+    left_s: float
+
+    @classmethod
+    def first(cls, deadline_at: float, seen: Instant, most_s: float = math.inf) -> Anchor:
+        """One that is seen for the first time.
+
+        ``most_s`` is how far away it was by the clock of whoever set it: a clock here that is
+        behind, or one there that was ahead, wins no more than the time from its setting to its
+        being seen.
+        """
+        return cls(deadline_at, seen, min(deadline_at - seen.wall, most_s))
 
     def seconds_left(self, now: Instant) -> float:
         """Seconds until the deadline by the clock that says it comes sooner."""
-        allowed = max(0.0, min(self.deadline_at - self.seen.wall, self.most_s))
+        allowed = max(0.0, self.left_s)
         by_wall = min(self.deadline_at - now.wall, allowed)
         if now.boot_id != self.seen.boot_id:
             # A restart: what has passed since is known by the wall clock alone.

@@ -67,7 +67,8 @@ def decide(
         return _watch(run, plan, traits, seen, now)
     if run.state is State.SETTLING:
         generation = current_generation(run)
-        settled = settle(generation, run.reserved, seen.bill, traits.kill_latency_s, now)
+        storage = _storage(plan, generation)
+        settled = settle(generation, run.reserved, seen.bill, traits.kill_latency_s, storage, now)
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
             return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())
@@ -75,6 +76,11 @@ def decide(
         again = _try_next(run, plan, traits)
         return Decision(events=(again if again is not None else _closing(run),))
     return Decision()
+
+
+def _storage(plan: Plan, generation: Generation) -> Usd:
+    """What the plan keeps for disks that are billed on after the pod's end."""
+    return plan.candidate(generation.candidate_id).storage
 
 
 def _is_unlisted(seen: Observation, generation: Generation) -> bool:

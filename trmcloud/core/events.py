@@ -6,9 +6,10 @@ later version; money in them is a string, so that JSON cannot bend it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Iterable, Mapping
 
+from trmcloud.core.clock import Instant
 from trmcloud.core.money import Usd
 
 
@@ -40,6 +41,9 @@ class PodIntended:
     rate: Usd
     soft_stop_at: float
     hard_stop_at: float
+    boot: float = 0.0
+    boot_id: str = ""
+    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,9 @@ class PodGone:
 
     generation: int
     ended_at: float
+    boot: float = 0.0
+    boot_id: str = ""
+    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +335,17 @@ class Record:
     epoch: int
     at: float
     event: Event
+
+
+def stamped(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
+    """Those that bound a pod's life bear what both clocks said: how long it lived must not hang on
+    one that somebody may set meanwhile."""
+    return [
+        replace(event, boot=now.boot, boot_id=now.boot_id)
+        if isinstance(event, (PodIntended, PodGone))
+        else event
+        for event in events
+    ]
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,11 @@ class Generation:
     ended_at: float | None = None
     gone_at: float | None = None
     """When its end was put on record, by the clock of whoever did."""
+    boot: float = 0.0
+    boot_id: str = ""
+    """When its intent was put on record, by a clock that nobody sets."""
+    lived_s: float | None = None
+    """From intent to end on record by that clock; None where no one machine saw both."""
     not_made: str | None = None
     settled: Usd | None = None
     billed: Usd | None = None
@@ -260,6 +265,8 @@ def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
         soft_stop_at=event.soft_stop_at,
         hard_stop_at=event.hard_stop_at,
         intended_at=at,
+        boot=event.boot,
+        boot_id=event.boot_id,
     )
     return replace(run, generations=(*run.generations, made), candidate_id=event.candidate_id)
 
@@ -311,7 +318,12 @@ def _agent_up(run: RunState, event: ev.AgentUp, at: float) -> RunState:
 
 
 def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
-    return _on_generation(run, event.generation, ended_at=event.ended_at, gone_at=at)
+    lived_s = None
+    if run.generation is not None and event.boot_id and event.boot_id == run.generation.boot_id:
+        lived_s = event.boot - run.generation.boot
+    return _on_generation(
+        run, event.generation, ended_at=event.ended_at, gone_at=at, lived_s=lived_s
+    )
 
 
 def _settled(run: RunState, event: ev.Settled, at: float) -> RunState:

@@ -1,4 +1,4 @@
-"""When this pod first saw its lease, on disk, so that neither a kill nor a restart moves it."""
+"""What has passed of this pod's lease, on disk, so that neither a kill nor a restart moves it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class AnchorFile:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             data = json.loads(read_small(self._path) or "{}")
             seen = Instant(float(data["wall"]), float(data["boot"]), str(data["boot_id"]))
-            return AnchorNote(int(data["epoch"]), seen)
+            times = float(data["known_s"]), float(data["lost_s"])
+            return AnchorNote(int(data["epoch"]), seen, *times)
         return None
 
     def write_anchor(self, note: AnchorNote) -> None:
         seen = note.seen
-        record = {"epoch": note.epoch, "wall": seen.wall, "boot": seen.boot}
-        text = json.dumps({**record, "boot_id": seen.boot_id})
+        record = {"epoch": note.epoch, "known_s": note.known_s, "lost_s": note.lost_s}
+        text = json.dumps({**record, **vars(seen)})
         with contextlib.suppress(OSError):
             write_atomic(self._path, text)

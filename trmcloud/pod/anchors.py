@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.clock import Instant
+from trmcloud.core.clock import Anchor, Instant
 
 
 @dataclass(frozen=True)
 class AnchorNote:
-    """When a lease of ``epoch`` was first seen on this pod, by both of its clocks."""
+    """What had passed of a lease of ``epoch`` when both of this pod's clocks said ``seen``.
+
+    ``known_s``: seconds since this pod first saw it. ``lost_s``: seconds that had passed by then
+    since it was granted, by the wall clock.
+    """
 
     epoch: int
     seen: Instant
+    known_s: float = 0.0
+    lost_s: float = 0.0
+
+    def renewed(self, now: Instant) -> AnchorNote:
+        """The same, told now: what came before no longer hangs on what the clocks do from here."""
+        return replace(self, seen=now, known_s=self.age_s(now))
+
+    def age_s(self, now: Instant) -> float:
+        """Since this pod first saw the lease; by the clock that no one sets, if it can."""
+        same_boot = now.boot_id == self.seen.boot_id
+        passed_s = now.boot - self.seen.boot if same_boot else now.wall - self.seen.wall
+        return self.known_s + max(0.0, passed_s)
+
+    def anchor(self, deadline_at: float, granted_at: float) -> Anchor:
+        """A deadline of the lease, counted from here."""
+        first_left_s = deadline_at - granted_at - self.lost_s
+        return Anchor(deadline_at, self.seen, first_left_s - self.known_s)
 
 
 class Anchors(Protocol):
@@ -26,10 +47,10 @@ class Anchors(Protocol):
         """One that cannot be written is passed over: the wall clock still counts."""
 
 
-def first_seen(anchors: Anchors, lease: contract.Lease, now: Instant) -> Instant:
-    """When this pod first saw a lease of this epoch: noted down the first time it is asked."""
+def noted(anchors: Anchors, lease: contract.Lease, now: Instant) -> AnchorNote:
+    """What is noted of a lease of this epoch: noted down the first time it is asked for."""
     note = anchors.read_anchor()
     if note is None or note.epoch != lease.epoch:
-        note = AnchorNote(lease.epoch, now)
+        note = AnchorNote(lease.epoch, now, lost_s=max(0.0, now.wall - lease.granted_at))
         anchors.write_anchor(note)
-    return note.seen
+    return note

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Anchor, Instant
-from trmcloud.pod.anchors import Anchors, first_seen
+from trmcloud.pod.anchors import AnchorNote, Anchors, noted
 
 HARD_STOP_GRACE_S = 1.0
 RESTART_PAUSE_S = 1.0
+NOTE_EVERY_S = 30.0
 
 
 class GuardMind:
@@ -21,6 +22,7 @@ class GuardMind:
     def __init__(self, anchors: Anchors) -> None:
         self._anchors = anchors
         self._epoch = 0
+        self._noted: AnchorNote | None = None
         self._anchor: Anchor | None = None
         self._agent_known = False
         self._restart_boot = 0.0
@@ -43,11 +45,9 @@ class GuardMind:
         """
         if lease is not None and (self._anchor is None or lease.epoch > self._epoch):
             self._epoch = lease.epoch
-            self._anchor = Anchor(
-                lease.hard_stop_at,
-                first_seen(self._anchors, lease, now),
-                lease.hard_stop_at - lease.granted_at,
-            )
+            self._noted = noted(self._anchors, lease, now)
+            self._anchor = self._noted.anchor(lease.hard_stop_at, lease.granted_at)
+        self._note_time(now)
         held = lease is not None and lease.hold
         if told:
             return self._end("terminated")
@@ -71,6 +71,16 @@ class GuardMind:
         if self._anchor is None:
             return None
         return self._anchor.seconds_left(now) + HARD_STOP_GRACE_S
+
+    def _note_time(self, now: Instant) -> None:
+        """A machine that starts anew has lost its boot clock, and its wall clock may be wrong."""
+        if self._noted is None:
+            return
+        if now.boot_id != self._noted.seen.boot_id or (
+            now.boot - self._noted.seen.boot >= NOTE_EVERY_S
+        ):
+            self._noted = self._noted.renewed(now)
+            self._anchors.write_anchor(self._noted)
 
     def _end(self, why: str) -> str:
         self.why = why

@@ -14,7 +14,7 @@ from trmcloud.core import gate, supervisor
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import Uploads, unstored
 from trmcloud.core.clock import Anchor, Instant
-from trmcloud.pod.anchors import Anchors, first_seen
+from trmcloud.pod.anchors import Anchors, noted
 
 REPORT_EVERY_S = 2.0
 
@@ -225,10 +225,10 @@ class AgentMind:
         """Soft and hard stop, anchored at the moment this lease was first seen on this pod."""
         lease = self.lease
         granted_at = lease.granted_at
-        self._seen = seen = first_seen(self._body, lease, now)
+        self._noted = note = noted(self._body, lease, now)
         return (
-            Anchor(lease.soft_stop_at, seen, lease.soft_stop_at - granted_at),
-            Anchor(lease.hard_stop_at, seen, lease.hard_stop_at - granted_at),
+            note.anchor(lease.soft_stop_at, granted_at),
+            note.anchor(lease.hard_stop_at, granted_at),
         )
 
     def _first_report(self, now: Instant) -> contract.AgentReport:
@@ -283,17 +283,10 @@ class AgentMind:
             land_reason=self._orders.reason,
             waiting="" if self._began else self.report.waiting,
             refusal=self._refusal,
-            age_s=self._age_s(now),
+            age_s=self._noted.age_s(now),
             unstored=self.lease.uploads and self._unstored(),
             upload_idle_s=self._upload_idle_s(now),
         )
-
-    def _age_s(self, now: Instant) -> float:
-        """Since this lease was first seen on this pod; by the clock that no one sets, if it can."""
-        seen = self._seen
-        if seen.boot_id == now.boot_id:
-            return now.boot - seen.boot
-        return max(0.0, now.wall - seen.wall)
 
     def hard_left_s(self) -> float:
         """Seconds until the hard stop, by the earlier of both clocks."""

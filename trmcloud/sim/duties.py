@@ -90,6 +90,7 @@ class Duties:
         self._tries: dict[tuple[SimPod, str], Tries] = {}
         self._restarted: set[SimPod] = set()
         self._since: dict[SimPod, float] = {}
+        self._agents: dict[SimPod, int] = {}
 
     # -- what happens to a pod ----------------------------------------------------------------
 
@@ -108,6 +109,7 @@ class Duties:
         """An agent, perhaps after another one, may not believe in more time than was granted."""
         now = self.world.queue.now
         self._since[pod] = now
+        self._agents[pod] = self._agents.get(pod, 0) + 1
         left_s = agent.hard_left_s()
         if left_s > pod.rented.due_at - now + self.late_s(pod) + 1.0:
             self.fail("I2", f"{pod.rented.pod_id}'s agent believes in {left_s:.0f} s")
@@ -124,7 +126,9 @@ class Duties:
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")
         tries.close(now)
-        if tries.fruitless > lease.max_restarts:
+        # One that is killed between starting a trainer and noting it down has not counted it.
+        forgotten = max(0, self._agents.get(pod, 0) - 1)
+        if tries.fruitless > lease.max_restarts + forgotten:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         if trainer.frozen_at is not None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from trmcloud.core import events as ev
 from trmcloud.core.actions import CREATE, Action, Decision
-from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.clock import Instant, Maybe, Seen, Unknown
 from trmcloud.core.controller import decide
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, Observation, PodSeen
@@ -78,11 +78,12 @@ class StubPlan:
 FIRST = StubCandidate("first", Usd("3.6"))  # a tenth of a cent per second
 SECOND = StubCandidate("second", Usd("1.8"))
 PLAN = StubPlan((FIRST, SECOND))
+BOOTED_AT = 1_000_000.0
 RESERVATION = Usd("3.03")  # 3000 s and the kill latency
 
 
 def apply(run: RunState, *events: ev.RunEvent, at: float) -> RunState:
-    for event in events:
+    for event in ev.stamped(events, Instant(at, at - BOOTED_AT, "here")):
         run = apply_event(run, ev.Record(1, run.run_id, 1, at, event))
     return run
 

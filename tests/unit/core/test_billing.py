@@ -14,7 +14,7 @@ from trmcloud.core.billing import awaiting_bill, estimate, late_bills, settle
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill
-from trmcloud.core.run_state import IllegalTransition, RunState, apply_event
+from trmcloud.core.run_state import Generation, IllegalTransition, RunState, apply_event
 
 NO_BILL = Unknown(AT)
 
@@ -70,10 +70,47 @@ def test_an_estimate_lies_between_bill_and_reservation(
     life_s: float, reserved: Usd, billed: Usd
 ) -> None:
     generation = run_of(*SETTLING).generations[0]
-    generation = replace(generation, ended_at=generation.intended_at + life_s)
-    unknown = estimate(generation, reserved, NO_BILL, 60.0)
+    generation = replace(
+        generation,
+        ended_at=generation.intended_at + life_s,
+        gone_at=generation.intended_at + life_s + 9,
+        lived_s=life_s + 9,
+    )
+    unknown = estimate(generation, reserved, NO_BILL, 60.0, ZERO)
     assert ZERO <= unknown <= reserved
-    known = estimate(generation, reserved, Seen(Bill("id-1", billed, final=False), AT), 60.0)
+    known = estimate(generation, reserved, Seen(Bill("id-1", billed, final=False), AT), 60.0, ZERO)
     assert known == max(unknown, billed)
-    event = settle(generation, reserved, NO_BILL, 60.0, AT + life_s + 1e4)
+    event = settle(generation, reserved, NO_BILL, 60.0, ZERO, AT + life_s + 1e4)
     assert event == ev.Settled(1, unknown, None)
+
+
+def lived(by_wall_s: float, by_boot_s: float | None) -> Generation:
+    generation = run_of(*SETTLING).generations[0]
+    at = generation.intended_at + by_wall_s
+    return replace(generation, rate=Usd("3.6"), ended_at=at, gone_at=at, lived_s=by_boot_s)
+
+
+def test_a_clock_that_was_set_does_not_shorten_what_a_pod_is_thought_to_have_lived() -> None:
+    """An hour less by the laptop's clock, which was set back an hour while the pod lived."""
+    assert estimate(lived(3600.0, 7200.0), Usd(99), NO_BILL, 0.0, ZERO) == Usd("7.2")
+    assert estimate(lived(3600.0, 3603.0), Usd(99), NO_BILL, 0.0, ZERO) == Usd("3.6")
+
+
+def test_disks_that_are_billed_on_belong_to_an_estimate() -> None:
+    assert estimate(lived(3600.0, 3600.0), Usd(99), NO_BILL, 0.0, Usd("0.2")) == Usd("3.8")
+
+
+def test_what_no_one_clock_has_seen_both_ends_of_is_left_to_the_bill() -> None:
+    unknown = lived(3600.0, None)
+    assert settle(unknown, Usd(99), NO_BILL, 0.0, ZERO, AT + 1e6) is None
+    bill = Seen(Bill("id-1", Usd(2), final=True), AT)
+    assert settle(unknown, Usd(99), bill, 0.0, ZERO, AT + 1e6) == ev.Settled(1, Usd(2), Usd(2))
+
+
+def test_a_life_is_timed_where_one_machine_saw_both_of_its_ends() -> None:
+    intended = replace(sample(ev.PodIntended), boot=50.0, boot_id="a")
+    run = told(run_of(*RESERVED), intended, ev.PodUp(1, "id-1", Usd(1)))
+    here = told(run, ev.PodGone(1, AT + 40, boot=130.0, boot_id="a"))
+    elsewhere = told(run, ev.PodGone(1, AT + 40, boot=130.0, boot_id="b"))
+    unsaid = told(run, ev.PodGone(1, AT + 40))
+    assert [r.generations[0].lived_s for r in (here, elsewhere, unsaid)] == [80.0, None, None]

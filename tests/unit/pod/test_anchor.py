@@ -54,7 +54,7 @@ def test_without_its_note_the_clock_set_back_would_have_won(tmp_path: Path) -> N
 
 
 def test_after_a_reboot_the_deadline_is_no_further_than_when_it_was_first_seen() -> None:
-    seen_late = Anchor(GRANTED + 600, Instant(GRANTED + 500, 50.0, "a"), 600.0)
+    seen_late = Anchor.first(GRANTED + 600, Instant(GRANTED + 500, 50.0, "a"), 600.0)
     set_back = Instant(GRANTED, 2.0, "b")
     assert seen_late.seconds_left(set_back) == pytest.approx(100.0)
 
@@ -84,3 +84,20 @@ def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
 def test_a_note_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
     now = Instant(GRANTED, 50.0, "a")
     assert seconds_left(tmp_path / "absent", now) == pytest.approx(HARD_STOP_S)
+
+
+def test_a_machine_started_anew_with_a_clock_set_back_goes_on_where_the_last_look_stood(
+    tmp_path: Path,
+) -> None:
+    guard = GuardMind(AnchorFile(tmp_path))
+    look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
+    for passed in (0.0, 100.0, 400.0):
+        set_back_s = 3600.0 if passed > 200 else 0.0
+        now = Instant(GRANTED + passed - set_back_s, 50.0 + passed, "a")
+        guard.look(now, LEASE, **look)  # type: ignore[arg-type]
+    once = Instant(GRANTED + 420 - 3600, 2.0, "b")
+    assert seconds_left(tmp_path, once) == pytest.approx(HARD_STOP_S - 420)
+    twice = Instant(GRANTED + 450 - 3600, 1.0, "c")
+    assert seconds_left(tmp_path, twice) == pytest.approx(HARD_STOP_S - 450)
+    right_again = Instant(GRANTED + 460, 11.0, "c")
+    assert seconds_left(tmp_path, right_again) == pytest.approx(HARD_STOP_S - 460)
