@@ -56,11 +56,16 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     """
     generation = current_generation(run)
     prefix = name_action(run, TERMINATE, 0).removesuffix("0")
-    taken = [a for key, a in run.actions.items() if key.startswith(prefix) and a.taken]
+    tried = [a for key, a in run.actions.items() if key.startswith(prefix)]
+    taken = [a for a in tried if a.taken]
     if len(taken) != 1 or taken[0].ended_at is None or generation.up_at is None:
         return traits.absent_s
     missed_at = generation.missed_at if generation.missed_at is not None else taken[0].ended_at
     its_own = 0.0 <= missed_at - taken[0].ended_at <= _SOON_GONE_S
+    # Told that there is no such pod while the list still holds it: whose word counts is unknown.
+    its_own = its_own and not any(
+        a is not taken[0] and a.started_at <= missed_at and not a.taken for a in tried
+    )
     return traits.absent_deleted_s if its_own else traits.absent_s
 
 

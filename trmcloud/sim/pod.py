@@ -177,7 +177,8 @@ class SimPod:
         if act == GuardMind.START:
             self._start_agent()
         left = guard.seconds_left(self.machine.now())
-        if self.agent is None:
+        held = act == GuardMind.WATCH and result is not None  # for nothing but the hard stop
+        if self.agent is None and not held:
             self._guard_after(1.0)
         else:
             soon = _COARSE_S if left is None else max(_TICK_S / 2, min(left + 0.25, _COARSE_S))
