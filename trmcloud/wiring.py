@@ -20,7 +20,7 @@ from trmcloud.app.world import World
 from trmcloud.core.errors import UsageError
 from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.pod import processes
-from trmcloud.ports import ControllerId
+from trmcloud.ports.ledger import ControllerId
 from trmcloud.wiring_skypilot import SkyPilot
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from trmcloud.core.money import Usd
     from trmcloud.core.offers import Offer
     from trmcloud.core.run_state import RunState
-    from trmcloud.ports import Bucket, StageItem
+    from trmcloud.ports.bucket import Bucket
+    from trmcloud.ports.link import StageItem
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"

@@ -22,7 +22,7 @@ from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import events as ev
 from trmcloud.core.errors import BudgetRefused, LedgerError
 from trmcloud.core.money import Usd
-from trmcloud.ports import ControllerId
+from trmcloud.ports.ledger import ControllerId
 
 WHO = ControllerId("laptop", 101, "boot-1")
 AT = 1_790_000_000.0

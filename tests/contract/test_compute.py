@@ -17,7 +17,7 @@ from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import Lease, PodName
-from trmcloud.ports import Compute, PodRequest
+from trmcloud.ports.compute import Compute, PodRequest
 from trmcloud.sim.invariants import Invariants
 from trmcloud.sim.process import Process
 from trmcloud.sim.world import SimWorld

@@ -18,7 +18,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.providers import TRAITS
 from trmcloud.core.run_state import IllegalTransition, State
-from trmcloud.ports import ControllerId, Driver, Ledger
+from trmcloud.ports.ledger import ControllerId, Driver, Ledger
 from trmcloud.sim.ledger_memory import MemoryLedger
 
 LAPTOP = ControllerId("laptop", 101, "boot-1")

@@ -26,7 +26,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import Usd
 from trmcloud.core.run_state import IllegalTransition
 from trmcloud.core.strays import Restored
-from trmcloud.ports import ControllerId
+from trmcloud.ports.ledger import ControllerId
 
 WHO = ControllerId("laptop", 101, "boot-1")
 AT = 1_790_000_000.0

@@ -24,7 +24,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import Usd
-from trmcloud.ports import PodRequest
+from trmcloud.ports.compute import PodRequest
 
 LEDGER = "0a1b2c3d"
 

@@ -24,7 +24,7 @@ from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.money import Usd
-from trmcloud.ports import PodKeys, PodRequest
+from trmcloud.ports.compute import PodKeys, PodRequest
 
 WHY_NOT = no_namespaces()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")

@@ -31,7 +31,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import Usd
-from trmcloud.ports import PodKeys, PodRequest
+from trmcloud.ports.compute import PodKeys, PodRequest
 
 Clocked = tuple[StandIn, GivenClock]
 PAYLOAD = boot_payload()

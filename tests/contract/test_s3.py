@@ -28,7 +28,8 @@ from trmcloud.core.errors import (
     NotSupported,
     ProviderError,
 )
-from trmcloud.ports import GrantRequest, StageItem
+from trmcloud.ports.bucket import GrantRequest
+from trmcloud.ports.link import StageItem
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")

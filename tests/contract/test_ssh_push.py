@@ -14,7 +14,7 @@ from trmcloud.adapters.ssh.link import SshPodLink
 from trmcloud.adapters.ssh.push import local_rsync, parcel_of, push
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import LinkError
-from trmcloud.ports import StageItem
+from trmcloud.ports.link import StageItem
 
 pytestmark = needs_sshd
 BARE = ("sh", "dd", "wc", "cat", "mkdir", "mv", "rm", "tar", "sha256sum", "grep")

@@ -10,7 +10,7 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Lease, PhaseLease, PhaseReport, PodName
 from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.guard_mind import GuardMind
-from trmcloud.ports import PodRequest
+from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.invariants import Invariants
 from trmcloud.sim.play import Played, play

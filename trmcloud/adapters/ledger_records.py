@@ -16,7 +16,7 @@ from trmcloud.core import events as ev
 from trmcloud.core.budget import LedgerState, extend_ledger
 from trmcloud.core.errors import LedgerDamaged, LedgerTooNew
 from trmcloud.core.run_state import IllegalTransition
-from trmcloud.ports import ControllerId, Driver
+from trmcloud.ports.ledger import ControllerId, Driver
 
 if TYPE_CHECKING:
     import sqlite3

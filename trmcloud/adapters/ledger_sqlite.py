@@ -17,7 +17,7 @@ from trmcloud.core import bookkeeping
 from trmcloud.core import events as ev
 from trmcloud.core.budget import LedgerState
 from trmcloud.core.money import Usd
-from trmcloud.ports import ControllerId, Driver
+from trmcloud.ports.ledger import ControllerId, Driver
 
 if TYPE_CHECKING:
     import sqlite3

@@ -26,7 +26,8 @@ from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.pod import processes
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.spawn import POD_NAME, guardian_of, spawn_guardian
-from trmcloud.ports import PodRequest, StageItem
+from trmcloud.ports.compute import PodRequest
+from trmcloud.ports.link import StageItem
 
 _TERMINATE_WAIT_S = 3.0
 

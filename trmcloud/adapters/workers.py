@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
-from trmcloud.ports import Progress, WorkDone
+from trmcloud.ports.work import Progress, WorkDone
 
 
 class _Cancelled(TrmcloudError):

@@ -20,7 +20,7 @@ from trmcloud.pod.files import read_small
 from trmcloud.pod.lives import RECORD_NAME, Lives, ended_at, read_lives, used_s
 from trmcloud.pod.spawn import POD_NAME
 from trmcloud.pod.standalone_run import Spec, Standalone, read_spec
-from trmcloud.ports import RunFiles
+from trmcloud.ports.files import RunFiles
 
 USUAL = "trmcloud-run"
 _RUN_ID = re.compile(r"r-[0-9a-f]{6}")

@@ -21,7 +21,8 @@ from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import Kept
 from trmcloud.core.run_state import Generation, RunState
 from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.ports import Progress, Shelf, Stored
+from trmcloud.ports.bucket import Shelf, Stored
+from trmcloud.ports.work import Progress
 
 NOTHING = Shelf()
 _NOTE_NAME = "bucket.json"

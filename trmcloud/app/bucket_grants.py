@@ -11,7 +11,9 @@ from trmcloud.core.hardware import LOCAL
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.plan import Plan
 from trmcloud.core.run_state import Generation, RunState
-from trmcloud.ports import GrantingLink, GrantRequest, Progress, Shelf, Stored
+from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
+from trmcloud.ports.link import GrantingLink
+from trmcloud.ports.work import Progress
 
 _AFTER_HARD_STOP_S = 60.0
 """A pod's clock may be slow, and its last answer late; nothing runs there any more by then."""

@@ -19,7 +19,7 @@ from trmcloud.core.manifest import CheckpointManifest, Pruning
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.run_state import RunState
 from trmcloud.pod.files import sync_folder, write_atomic
-from trmcloud.ports import Progress
+from trmcloud.ports.work import Progress
 
 _PARTIAL_SUFFIX = ".partial"
 

@@ -40,7 +40,9 @@ from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, Generation, IllegalTransition, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, pull_name
-from trmcloud.ports import Driver, HearingLink, Progress, TroubledLink
+from trmcloud.ports.ledger import Driver
+from trmcloud.ports.link import HearingLink, TroubledLink
+from trmcloud.ports.work import Progress
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0

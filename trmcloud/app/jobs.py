@@ -19,7 +19,7 @@ from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.run_state import Generation, RunState
 from trmcloud.core.safekeeping import is_held
 from trmcloud.pod.files import write_atomic
-from trmcloud.ports import MIN_CUDA, PodRequest
+from trmcloud.ports.compute import MIN_CUDA, PodRequest
 
 LAUNCH_NAME = "launch.json"
 SEND_WITHIN_S = 60.0

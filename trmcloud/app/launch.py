@@ -30,7 +30,7 @@ from trmcloud.core.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.providers import BY_SKYPILOT, RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.run_state import RunState
 from trmcloud.core.spec import RunSpec
-from trmcloud.ports import Account
+from trmcloud.ports.compute import Account
 
 _DISK_MARGIN_BYTES = 64 << 20
 

@@ -16,7 +16,7 @@ from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
 from trmcloud.core.providers import ProviderTraits, traits_of
 from trmcloud.core.run_state import RunState
-from trmcloud.ports import Limiting
+from trmcloud.ports.compute import Limiting
 
 VERIFIED, ARMED, SILENT, ABSENT = "verified", "armed", "silent", "absent"
 WORKING = (VERIFIED, ARMED)

@@ -16,7 +16,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.offers import DAY_S
 from trmcloud.core.plan import plan_from_json
 from trmcloud.core.run_state import Generation, RunState, State
-from trmcloud.ports import DeletingLink
+from trmcloud.ports.link import DeletingLink
 
 _UP = (State.BOOTING, State.RUNNING, State.ENDING)
 

@@ -18,7 +18,7 @@ from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.core.run_state import IllegalTransition
 from trmcloud.pod.files import write_atomic
-from trmcloud.ports import CrossListing
+from trmcloud.ports.compute import CrossListing
 
 GUARD_NOTE_NAME = "guard.json"
 

@@ -12,7 +12,7 @@ from trmcloud.core.errors import ProviderError
 from trmcloud.core.events import ActionFinished, ActionStarted
 from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.run_state import Generation
-from trmcloud.ports import CrossListing
+from trmcloud.ports.compute import CrossListing
 
 _LISTS = 3
 _LIST_EVERY_S = 2.1

@@ -14,7 +14,8 @@ from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import DataError
 from trmcloud.core.run_state import RunState
-from trmcloud.ports import RunFiles, StageItem
+from trmcloud.ports.files import RunFiles
+from trmcloud.ports.link import StageItem
 
 CODE_DIR, DATA_DIR, WEIGHTS_DIR = "code", "data", "weights"
 _CODE_SUFFIXES = (".py", ".toml", ".txt", ".csv")

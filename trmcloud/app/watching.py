@@ -18,7 +18,7 @@ from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, STAGE, RunState, State
 from trmcloud.core.waiting import Waiting
 from trmcloud.pod.files import read_small
-from trmcloud.ports import TroubledLink
+from trmcloud.ports.link import TroubledLink
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,12 @@ from trmcloud.core.plan import Plan, plan_from_json
 if TYPE_CHECKING:
     from trmcloud.core.observation import PodSeen
     from trmcloud.core.run_state import RunState
-    from trmcloud.ports import (
-        Bucket,
-        Clock,
-        Compute,
-        ControllerId,
-        Ledger,
-        PodLink,
-        RunFiles,
-        StageItem,
-        Workers,
-    )
+    from trmcloud.ports.bucket import Bucket
+    from trmcloud.ports.compute import Compute
+    from trmcloud.ports.files import RunFiles
+    from trmcloud.ports.ledger import ControllerId, Ledger
+    from trmcloud.ports.link import PodLink, StageItem
+    from trmcloud.ports.work import Clock, Workers
 
 
 @dataclass(frozen=True)

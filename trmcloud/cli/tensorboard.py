@@ -60,7 +60,7 @@ def _from_pod(world: World, run: RunState, port: int) -> None:
     from trmcloud.app.pod_checkpoints import live_pod
     from trmcloud.app.world import find_run
     from trmcloud.core.errors import Dropped, NotSupported, UsageError
-    from trmcloud.ports import BoardLink
+    from trmcloud.ports.link import BoardLink
 
     if not _is_free(port):
         raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.providers import traits_of
-from trmcloud.ports import PodRequest
+from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.habits import STALE_LIST_S, Habits
 from trmcloud.sim.pod import SimPod
 

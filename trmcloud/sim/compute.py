@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity
 from trmcloud.core.money import Usd
 from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.ports import PodRequest
+from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.habits import STALE_LIST_S
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
-from trmcloud.ports import Progress, WorkDone
+from trmcloud.ports.work import Progress, WorkDone
 
 if TYPE_CHECKING:
     from trmcloud.sim.process import Process

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import load_grants
 from trmcloud.core.errors import CheckpointError, LinkError, ProviderError
-from trmcloud.ports import Progress, StageItem
+from trmcloud.ports.link import StageItem
+from trmcloud.ports.work import Progress
 from trmcloud.sim.pod import SimPod
 
 if TYPE_CHECKING:

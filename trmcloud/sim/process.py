@@ -26,7 +26,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import Usd
 from trmcloud.core.run_state import RunState, State
 from trmcloud.core.safekeeping import is_held
-from trmcloud.ports import ControllerId, Driver
+from trmcloud.ports.ledger import ControllerId, Driver
 from trmcloud.sim.compute import SimCompute
 from trmcloud.sim.hands import SimWorkers
 from trmcloud.sim.link import SimLink

@@ -17,7 +17,7 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import plan_to_json
 from trmcloud.core.pod_contract import Lease, PhaseLease, PodName
 from trmcloud.core.run_state import RunState, State
-from trmcloud.ports import PodRequest
+from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.process import Process
 from trmcloud.sim.scenario import Scenario, Wish
 from trmcloud.sim.world import START_AT, SimWorld, Truth

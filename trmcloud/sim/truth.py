@@ -20,7 +20,7 @@ from trmcloud.core.run_state import Generation, RunState, State
 from trmcloud.sim.exposure import CLOCK_OFF_S
 
 if TYPE_CHECKING:
-    from trmcloud.ports import PodRequest
+    from trmcloud.ports.compute import PodRequest
     from trmcloud.sim.account import Rented
     from trmcloud.sim.process import Process
     from trmcloud.sim.world import SimWorld

@@ -23,7 +23,8 @@ from trmcloud.core.bucket import (
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import Kept
-from trmcloud.ports import GrantRequest, Shelf, StageItem, Stored
+from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
+from trmcloud.ports.link import StageItem
 
 if TYPE_CHECKING:
     from trmcloud.sim.pod import SimPod

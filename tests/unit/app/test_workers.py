@@ -7,7 +7,7 @@ import time
 
 from trmcloud.adapters.workers import ThreadWorkers
 from trmcloud.core.errors import CheckpointError
-from trmcloud.ports import Progress, WorkDone
+from trmcloud.ports.work import Progress, WorkDone
 
 
 def ended(workers: ThreadWorkers) -> WorkDone:

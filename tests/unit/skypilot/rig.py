@@ -12,7 +12,7 @@ from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.adapters.skypilot.compute import SkyPilotCompute
 from trmcloud.core.money import Usd
 from trmcloud.core.pod_contract import Lease, PodName
-from trmcloud.ports import PodKeys, PodRequest
+from trmcloud.ports.compute import PodKeys, PodRequest
 
 STANDIN = Path(__file__).resolve().parents[2] / "standins" / "sky.py"
 NOW = 1_795_264_000.0

@@ -21,7 +21,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import Usd
 from trmcloud.core.observation import Bill
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
-from trmcloud.ports import OwnLimit
+from trmcloud.ports.compute import OwnLimit
 
 
 @pytest.fixture

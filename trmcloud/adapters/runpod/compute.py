@@ -24,7 +24,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import NotSupported, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.ports import PodKeys, PodRequest
+from trmcloud.ports.compute import PodKeys, PodRequest
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""

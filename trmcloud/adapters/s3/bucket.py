@@ -31,7 +31,8 @@ from trmcloud.core.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
 from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.pod_contract import Kept
-from trmcloud.ports import GrantRequest, Shelf, StageItem, Stored
+from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
+from trmcloud.ports.link import StageItem
 
 ABANDONED_AFTER_S = 86_400.0
 _MARGIN_S = 5.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trmcloud.adapters.skypilot.task import POD_LABEL
-from trmcloud.ports import OwnLimit
+from trmcloud.ports.compute import OwnLimit
 
 SHUTDOWN = "shutdown"
 AGAIN_S = 120.0

@@ -26,7 +26,7 @@ from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError, Pro
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
-from trmcloud.ports import OwnLimit, PodKeys, PodRequest
+from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
 
 _SUBMITTED = re.compile(r"Submitted sky\.launch request: ([0-9a-f-]{8,36})")
 _ID = re.compile(r"[0-9a-f-]{8,36}")

@@ -14,7 +14,7 @@ from typing import Any
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
-from trmcloud.ports import PodKeys, PodRequest
+from trmcloud.ports.compute import PodKeys, PodRequest
 
 CLOUDS: Mapping[str, str] = {
     "aws": "aws",

@@ -17,7 +17,7 @@ from pathlib import Path
 from trmcloud.core.errors import LinkError
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.pod.files import sync_folder
-from trmcloud.ports import PodKeys
+from trmcloud.ports.compute import PodKeys
 
 _KEYS_DIR = "keys"
 _USER_DIR = "user"

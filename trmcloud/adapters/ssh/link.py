@@ -24,7 +24,7 @@ from trmcloud.core.bucket import GRANTS_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.pod.files import read_small, sync_folder, write_atomic
-from trmcloud.ports import StageItem
+from trmcloud.ports.link import StageItem
 
 STAGED_MARK = ".staged"
 CODE_DIR = "code"

@@ -1,0 +1,109 @@
+"""A store that outlives every pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trmcloud.core.bucket import Grants
+    from trmcloud.core.manifest import CheckpointManifest
+    from trmcloud.ports.link import StageItem
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint that is whole in a bucket; ``at`` is the folder of its objects there. The other
+    two are its manifest's own size and SHA-256."""
+
+    manifest: CheckpointManifest
+    at: str
+    text_bytes: int = 0
+    text_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """What a bucket holds of a run. ``half``: (where, why) of what is no whole checkpoint."""
+
+    whole: tuple[Stored, ...] = ()
+    half: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class GrantRequest:
+    """``phases``: how many best each keeps. ``folders`` are what the pod is to fetch, and
+    ``go_on_from`` checkpoints with the folder there that each goes to. ``until`` is the epoch
+    second at which nothing may be uploaded any more."""
+
+    run_id: str
+    pod_name: str
+    generation: int
+    phases: Mapping[str, int]
+    until: float
+    folders: Sequence[StageItem] = ()
+    go_on_from: Sequence[tuple[Stored, str]] = ()
+
+
+class Bucket(Protocol):
+    """Where checkpoints survive without a pod or this machine.
+
+    All may raise ``AuthError``, ``NotFoundError`` (no such bucket), ``ProviderError``.
+    """
+
+    def check(self) -> None:
+        """See, before anything is reserved, that it can be written, read and deleted in."""
+
+    def claim(self, run_id: str, ledger_id: str) -> None:
+        """Mark the run's folder as this ledger's, once.
+
+        Raises:
+            ConflictError: it is another ledger's.
+        """
+
+    def grant(self, request: GrantRequest) -> Grants:
+        """Everything a pod may write and read there, as requests signed one by one.
+
+        Raises:
+            NotSupported: this store takes no presigned requests.
+        """
+
+    def checkpoints(self, run_id: str) -> Shelf: ...
+
+    def fetch(
+        self,
+        stored: Stored,
+        names: Sequence[str],
+        target: Path,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Bring files of a checkpoint into ``target``, resuming what is there, every hash
+        verified. Its manifest is the caller's to write.
+
+        Raises:
+            CheckpointError: an object is missing, of another size, or not what its hash says.
+            DoesNotFit: too little room here.
+        """
+
+    def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
+        """Delete a checkpoint, its manifest first; with ``names``, these files of it alone."""
+
+    def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:
+        """Store a folder under what its content names, once; what is there is not sent again."""
+
+    def store(
+        self,
+        folder: Path,
+        manifest: CheckpointManifest,
+        slot: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Upload a checkpoint from this machine.
+
+        Raises:
+            CheckpointError: it is not what its manifest says.
+        """

@@ -1,0 +1,106 @@
+"""Where what happened is kept, and who writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from trmcloud.core import events as ev
+    from trmcloud.core.budget import LedgerState
+    from trmcloud.core.money import Usd
+
+
+@dataclass(frozen=True)
+class ControllerId:
+    """A process that drives runs: where it lives, and how to tell it from a later one."""
+
+    host: str
+    pid: int
+    pid_started: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Who drives a run now; ``beat_at`` is when it last said so."""
+
+    epoch: int
+    controller: ControllerId | None
+    beat_at: float
+
+
+class Ledger(Protocol):
+    """The one record of money and runs. Every write is durable before it returns.
+
+    All methods may raise ``LedgerLocked``, ``LedgerDamaged`` or ``LedgerTooNew``.
+    """
+
+    @property
+    def ledger_id(self) -> str: ...
+
+    def read(self) -> LedgerState: ...
+
+    def records(self, run_id: str | None = None) -> Sequence[ev.Record]: ...
+
+    def driver(self, run_id: str) -> Driver | None: ...
+
+    def open_run(
+        self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        """Under the ledger's lock: check every budget, append plan and reservation, become the
+        run's driver. Returns the epoch.
+
+        Raises:
+            BudgetRefused: a level lacks the money; nothing was written.
+            ConflictError: the run exists.
+        """
+
+    def reopen_run(
+        self,
+        run_id: str,
+        cap: Usd,
+        amount: Usd,
+        who: ControllerId,
+        at: float,
+        *,
+        errand: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Likewise for a closed run that goes on: ``Reopened`` and ``Reserved``."""
+
+    def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
+        """Become the run's driver under a new epoch; whoever drove it before can write no more."""
+
+    def release(self, run_id: str, epoch: int) -> None:
+        """Stop driving; the next command may take over at once."""
+
+    def beat(self, run_id: str, epoch: int, at: float) -> None: ...
+
+    def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        """Append in one transaction, if ``epoch`` is still the run's newest.
+
+        Raises:
+            StaleEpoch: another controller took over; nothing was written.
+            IllegalTransition: an event that cannot happen; nothing was written.
+        """
+
+    def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
+        """Append a user's wish (stop, fetched) without becoming the driver."""
+
+    def set_cap(self, event: ev.CapSet, at: float) -> None: ...
+
+    def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
+        """Record that a kill layer was seen to work for this account."""
+
+    def note(self, event: ev.Note, at: float) -> None:
+        """Record what was found out about pods that no run owns.
+
+        Raises:
+            IllegalTransition: somebody else has noted it already; nothing was written.
+        """
+
+    def accept_restored(self, at: float) -> bool:
+        """Go on from an older copy of this ledger; nothing is reserved until it is reconciled.
+
+        False where it is no older copy: nothing was written.
+        """

@@ -1,0 +1,46 @@
+"""Time, and what takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from trmcloud.core.clock import Instant
+    from trmcloud.core.errors import TrmcloudError
+
+
+class Clock(Protocol):
+    def now(self) -> Instant: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all) as a copy goes on; raises where the copy is not wanted."""
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """A piece of work that has ended: ``error`` is None where it was done."""
+
+    key: str
+    error: TrmcloudError | None
+
+
+class Workers(Protocol):
+    """Who carries what takes long, while the controller goes on looking and deciding."""
+
+    def start(self, key: str, work: Callable[[Progress], None]) -> None: ...
+
+    def running(self) -> frozenset[str]: ...
+
+    def finished(self) -> Sequence[WorkDone]:
+        """What has ended since this was last asked."""
+
+    def progress(self, key: str) -> tuple[int, int] | None:
+        """(bytes done, bytes in all) of work that is going on."""
+
+    def cancel(self) -> None:
+        """Nothing that is going on is wanted any more; it ends soon, and is not told of."""
