@@ -297,7 +297,12 @@ def _with_action(run: RunState, action_id: str, action: ActionState) -> RunState
 
 def _pod_up(run: RunState, event: ev.PodUp, at: float) -> RunState:
     return _on_generation(
-        run, event.generation, pod_id=event.pod_id, up_at=at, billed_rate=event.rate
+        run,
+        event.generation,
+        pod_id=event.pod_id,
+        up_at=at,
+        billed_rate=event.rate,
+        missed_at=None,
     )
 
 

@@ -91,11 +91,13 @@ class Exposure:
             # Where a wrong clock granted the lease, controllers believe in a later hard stop.
             if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:
                 able_since = None
-            if able_since is not None:
+            # Nobody can tell which of two is the run's before its driver has.
+            untold = not owned and rented.may_be_owned
+            if able_since is not None and not untold:
                 able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
             # One that is alive and stuck still counts as the run's driver: nobody takes over.
             stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
-            if self._reap_since is not None and not (owned and stuck):
+            if self._reap_since is not None and not (owned and stuck) and not untold:
                 due = rented.due_at
                 if rented.unowned_at is not None:
                     due = min(due, rented.unowned_at)

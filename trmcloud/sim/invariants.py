@@ -115,13 +115,11 @@ class Invariants:
         """Whether the ledger still has an open generation for this pod."""
         run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None
+        named = generation is not None and generation.open and generation.pod_name == rented.name
         # Of two that bear its name either may be the run's, until its driver has seen one listed.
-        owned = (
-            generation is not None
-            and generation.open
-            and generation.pod_name == rented.name
-            and generation.pod_id in (None, rented.pod_id)
-        )
+        rented.may_be_owned = named and generation is not None and generation.pod_id is None
+        mine = (None, rented.pod_id) if not rented.surplus else (rented.pod_id,)
+        owned = named and generation is not None and generation.pod_id in mine
         if owned or rented.pod_id in self.foreign:
             rented.unowned_at = None
         elif rented.unowned_at is None:

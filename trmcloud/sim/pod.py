@@ -315,14 +315,12 @@ class SimPod:
         now, trainer = self.world.queue.now, self.trainer
         wait = _COARSE_S
         if self.agent is not None:
-            lease, wall = self.agent.lease, self.machine.now().wall
-            for due in (
-                lease.soft_stop_at + 0.25 * lease.landing_s,
-                lease.soft_stop_at + 0.25 * lease.landing_s + 20.0,
-                lease.hard_stop_at,
-            ):
-                if due > wall - 0.1:
-                    wait = min(wait, due - wall + 0.1)
+            lease, hard_left_s = self.agent.lease, self.agent.hard_left_s()
+            soft_left_s = hard_left_s - (lease.hard_stop_at - lease.soft_stop_at)
+            told_left_s = soft_left_s + 0.25 * lease.landing_s
+            for left_s in (told_left_s, told_left_s + 20.0, hard_left_s):
+                if left_s > -0.1:
+                    wait = min(wait, left_s + 0.1)
             if self.agent.report.uploading:
                 return _LOOK_S  # and whenever one is through
             if self.agent.report.waiting == "grants":

@@ -97,8 +97,9 @@ class SimTrainer:
         turn, outcome = min(lands)
         turn = max(turn, self.started_at)
         self.base, self.turns_at, self.outcome, self.message = base, turn, outcome, ""
-        # A step that is under way is brought to its end first.
-        wait = shape.step_s if outcome != "finished" and turn > self.trains_at else 0.0
+        # A step that is under way is brought to its end first; one that would end behind the
+        # deadline is not begun.
+        wait = shape.step_s if outcome == "landed_signal" and turn > self.trains_at else 0.0
         self.ends_at: float | None = turn + wait + shape.eval_s + shape.save_s
         self.saves_last = turn >= self.trains_at
         if turn < self.trains_at:

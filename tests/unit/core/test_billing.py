@@ -114,3 +114,9 @@ def test_a_life_is_timed_where_one_machine_saw_both_of_its_ends() -> None:
     elsewhere = told(run, ev.PodGone(1, AT + 40, boot=130.0, boot_id="b"))
     unsaid = told(run, ev.PodGone(1, AT + 40))
     assert [r.generations[0].lived_s for r in (here, elsewhere, unsaid)] == [80.0, None, None]
+
+
+def test_an_end_that_lists_alone_tell_of_may_have_come_as_late_as_it_was_put_on_record() -> None:
+    generation = replace(lived(3600.0, 3900.0), ended_at=AT + 3600, gone_at=AT + 3900)
+    generation = replace(generation, intended_at=AT, missed_at=AT + 3600)
+    assert estimate(generation, Usd(99), NO_BILL, 0.0, ZERO) == Usd("3.9")

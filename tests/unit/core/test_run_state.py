@@ -404,3 +404,9 @@ def test_an_errand_rents_what_it_needs_and_changes_no_outcome() -> None:
     back = more(run, ev.Closed("lost", "its machine was lost"))
     assert (back.outcome, back.errand, back.kept_outcome) == (before, None, None)
     assert more(back, ev.Reopened(Usd(30)), ev.Reserved(Usd(1))).errand is None
+
+
+def test_a_pod_that_is_listed_at_last_is_missed_no_more() -> None:
+    run = run_of(*RENTING, ev.PodMissed, ev.PodUp)
+    assert run.generation is not None
+    assert run.generation.missed_at is None
