@@ -52,7 +52,9 @@ def run() -> list[Row]:
 
 def _compare(folder: Path, url: str) -> list[Row]:
     from trmcloud.adapters.s3.bucket import S3Bucket
-    from trmcloud.adapters.s3.transfer import Meter, Source, fetch_file, put_file
+    from trmcloud.adapters.s3.fetching import fetch_file
+    from trmcloud.adapters.s3.sending import put_file
+    from trmcloud.adapters.s3.spans import Meter, Source
     from trmcloud.core.bucket import Place
 
     source, target = folder / "source" / _NAME, folder / "target"

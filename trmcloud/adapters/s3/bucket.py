@@ -15,16 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.adapters.s3.client import Client, connect, told
-from trmcloud.adapters.s3.transfer import (
-    LANES,
-    Meter,
-    Source,
-    fetch_file,
-    get_bytes,
-    put_bytes,
-    put_file,
-    put_pieces,
-)
+from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
+from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces
+from trmcloud.adapters.s3.spans import LANES, Meter, Source
 from trmcloud.core import bucket as bk
 from trmcloud.core import manifest as mf
 from trmcloud.core.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
