@@ -36,7 +36,7 @@ pytest.importorskip("moto")
 
 from tests.standins.s3 import CANARY, S3, running
 from trmcloud.adapters.s3 import bucket as adapter
-from trmcloud.adapters.s3 import client, settings, transfer
+from trmcloud.adapters.s3 import client, fetching, sending, settings
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.checkup import check_bucket
 from trmcloud.adapters.s3.client import Client
@@ -217,7 +217,7 @@ def test_what_is_stored_comes_back_bit_by_bit(
     bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(transfer, "RANGE_BYTES", 700)
+    monkeypatch.setattr(fetching, "RANGE_BYTES", 700)
     made = stored(bucket, tmp_path, 10, 1.0, size=4500)
     shelf = bucket.checkpoints("r1")
     assert [one.manifest for one in shelf.whole] == [made]
@@ -234,8 +234,8 @@ def test_what_is_stored_comes_back_bit_by_bit(
 def test_a_fetch_that_was_cut_goes_on_where_it_stopped(
     bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "RANGE_BYTES", 1000)
-    monkeypatch.setattr(transfer, "LANES", 1)
+    monkeypatch.setattr(fetching, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(fetching, "LANES", 1)
     made = stored(bucket, tmp_path, 10, 1.0, size=5000)
     (found,) = bucket.checkpoints("r1").whole
 
@@ -351,8 +351,8 @@ def item(folder: Path, content: bytes) -> StageItem:
 def test_data_is_sent_once_and_goes_on_after_a_cut(
     bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "UP_PART_BYTES", 5 << 20)
-    monkeypatch.setattr(transfer, "UP_LANES", 1)
+    monkeypatch.setattr(sending, "UP_PART_BYTES", 5 << 20)
+    monkeypatch.setattr(sending, "UP_LANES", 1)
     content = hashlib.shake_128(b"data").digest(12 << 20)
     sent = item(tmp_path / "data", content)
 
@@ -387,7 +387,7 @@ def test_a_part_that_fails_after_success_fails_the_upload(
     bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store loses a part between its answer and the end: nothing stands under the name."""
-    monkeypatch.setattr(transfer, "UP_PART_BYTES", 5 << 20)
+    monkeypatch.setattr(sending, "UP_PART_BYTES", 5 << 20)
     sent = item(tmp_path / "data", hashlib.shake_128(b"data").digest(11 << 20))
     real = bucket.client.s3.complete_multipart_upload
 
