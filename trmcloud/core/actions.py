@@ -66,7 +66,8 @@ def last_try(run: RunState, name: str) -> tuple[int, ActionState | None]:
 def _too_soon(last: ActionState, attempt: int, now: float) -> bool:
     since = last.ended_at if last.ended_at is not None else last.started_at
     pause_s: float = min(_FIRST_RETRY_S * 2 ** min(attempt, 10), _LONGEST_RETRY_S)
-    return now < since + pause_s
+    # A clock that was set back must not put off the next try until it has caught up.
+    return -pause_s < now - since < pause_s
 
 
 def name_action(run: RunState, verb: str, attempt: int) -> str:

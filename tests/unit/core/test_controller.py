@@ -110,6 +110,17 @@ def test_at_the_hard_stop_it_is_ended_with_or_without_a_list(pods: Unknown | Non
     assert action == Action("r1/g1/terminate/1", TERMINATE, 1, "id-1", "hard stop")
 
 
+def test_a_clock_that_was_set_back_does_not_put_off_the_next_try_to_end_a_pod() -> None:
+    run = running()
+    ahead = AT + 3600 + 3600
+    _, (action,) = follow(run, ahead, pods=[the_pod(run)])
+    run = apply(run, ev.ActionStarted(action.id, TERMINATE), at=ahead)
+    run = apply(run, ev.ActionFinished(action.id, TERMINATE), at=ahead)
+    assert follow(run, ahead + 0.5, pods=[the_pod(run)])[1] == ()
+    _, (again,) = follow(run, ahead - 3600, pods=[the_pod(run)])
+    assert again.id == "r1/g1/terminate/2"
+
+
 def test_termination_is_tried_again_until_the_pod_is_gone() -> None:
     run = running()
     now, tries = AT + 3000, []
