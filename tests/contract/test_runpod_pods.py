@@ -223,7 +223,7 @@ def test_an_isolated_pod_is_a_machine_of_its_own(isolated: StandIn) -> None:
     ask = Client(isolated)
     isolated.control.set(absent_commands=["rsync"])
     script = (
-        "echo pid $$; echo host $(hostname); echo tmp $(ls -A /tmp | wc -l);"
+        "echo pid $$; echo host $(hostname); echo tmp $(find /tmp -xdev -type f | wc -l);"
         "touch /usr/bin/planted;"
         "echo keys $(ls /etc/ssh/ssh_host_* 2>/dev/null | wc -l); command -v rsync;"
         "tr '\\0' '\\n' < /proc/1/environ | grep -c ^RUNPOD_API_KEY=rpa_pod_;"

@@ -148,6 +148,19 @@ class RentedUser(User):
             found[manifest.label] = manifest
         return found
 
+    def holding(self, pod: Pod, text: str) -> str:
+        """Files and environments of a pod's processes that hold ``text``; its own, not those of
+        the interpreter that is mounted into it."""
+        files = "find /workspace /opt /root /tmp -xdev -type f"
+        found = self.standin.control.inside(
+            pod.id,
+            f"{files} -exec grep -l {text} {{}} +; grep -l {text} /proc/[0-9]*/environ; "
+            f"{files} | wc -l",
+        )
+        *named, looked_at = found.splitlines()
+        assert int(looked_at) > 10, found
+        return "\n".join(named)
+
     # -- what happens ---------------------------------------------------------------------------
 
     def run_in(self, *states: State, within_s: float = 60.0) -> RunState:

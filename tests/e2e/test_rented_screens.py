@@ -107,12 +107,18 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     plain = re.sub(r"\x1b\[\??[0-9;]*[A-Za-z]", "", window.shown)
     stages = re.findall(r"✔ (\S.*?) {2,}(?:\d+ min )?\d+ s · \$\d+\.\d+", plain)
     always = [
-        "Renting", "Booting", "Sending code and data", "Training fast", "Ending the pod",
+        "Renting", "Sending code and data", "Training fast", "Ending the pod",
         "Making sure it is gone",
     ]  # fmt: skip
     assert [stage for stage in stages if stage in always] == always
     # These may be over before anybody looks.
-    brief = {"Checking the machine", "Installing", "Starting the trainer", "Pulling checkpoints"}
+    brief = {
+        "Booting",
+        "Checking the machine",
+        "Installing",
+        "Starting the trainer",
+        "Pulling checkpoints",
+    }
     assert set(stages) <= {*always, *brief}
     assert "· 1xA100 at runpod" in plain
     assert "━" in plain

@@ -188,9 +188,10 @@ def _command(
     environment: Mapping[str, str],
     key: str = "",
     *,
-    within_s: float = _TIMEOUT_S,
+    within_s: float | None = None,
 ) -> Answer:
     """Run a command; its answer is its exit code and the end of what it printed."""
+    within_s = _TIMEOUT_S if within_s is None else within_s
     path = environment.get("PATH", os.defpath)
     program = shutil.which(words[0], path=f"{path}:/usr/local/bin:/usr/local/sbin:/usr/sbin:/sbin")
     if program is None:
