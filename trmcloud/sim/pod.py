@@ -177,7 +177,8 @@ class SimPod:
         if act == GuardMind.START:
             self._start_agent()
         left = guard.seconds_left(self.machine.now())
-        held = act == GuardMind.WATCH and result is not None  # for nothing but the hard stop
+        done = result is not None or self.agent_done
+        held = act == GuardMind.WATCH and done  # for nothing but the hard stop
         if self.agent is None and not held:
             self._guard_after(1.0)
         else:
