@@ -302,3 +302,9 @@ def test_with_run_replaces_one_run() -> None:
     book = ledger(run("a"), run("b"))
     assert with_run(book, run("a", settled="5")).runs["a"].settled == Usd(5)
     assert book.runs["a"].settled == ZERO
+
+
+@pytest.mark.parametrize(("cap", "over"), [(None, 0), (12, 0), (10, 0), (7, 3)])
+def test_a_line_is_over_by_what_its_cap_does_not_hold(cap: int | None, over: int) -> None:
+    line = Line("account", "", None if cap is None else Usd(cap), Usd(4), Usd(6))
+    assert line.over == Usd(over)

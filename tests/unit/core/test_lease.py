@@ -191,3 +191,29 @@ def test_a_trainer_far_away_is_given_longer_before_it_counts_as_hung(
     provider: str, hang_s: float
 ) -> None:
     assert lease(provider=provider).hang_after_s == hang_s
+
+
+@pytest.mark.parametrize(
+    ("provider", "p90_s", "within_s"),
+    [
+        ("runpod", 299.0, 900.0),
+        ("runpod", 300.0, 900.0),
+        ("runpod", 400.0, 1200.0),
+        ("local", 400.0, 0.0),
+    ],
+)
+def test_what_is_sent_gets_as_long_as_booting_takes_and_fifteen_minutes_at_least(
+    provider: str, p90_s: float, within_s: float
+) -> None:
+    made = lease(provider=provider, startup_s=Interval(50.0, 100.0, p90_s))
+    assert made.ready_within_s == within_s
+
+
+@pytest.mark.parametrize(("hold", "uploads"), [(False, False), (True, False), (False, True)])
+def test_who_brings_checkpoints_home_is_passed_on(hold: bool, uploads: bool) -> None:
+    asked = {name: True for name, wanted in (("hold", hold), ("uploads", uploads)) if wanted}
+    made = make_lease(
+        RunState("r1"), candidate(FAST), GENERATION, epoch=1, granted_at=AT, strict_gate=False,
+        **asked,
+    )  # fmt: skip
+    assert (made.hold, made.uploads) == (hold, uploads)
