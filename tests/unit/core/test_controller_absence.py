@@ -1,0 +1,150 @@
+"""How long a pod must be missing before it counts as gone, and what a run is closed as then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.core.runs import AT, PLAN, TRAITS, StubPlan, ask, ending
+from trmcloud.core import events as ev
+from trmcloud.core.absence import absence_needed_s, is_absent, proven_end
+from trmcloud.core.actions import TERMINATE
+from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.money import ZERO
+from trmcloud.core.observation import Observation
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import ActionState, RunState, State
+
+LAGS = replace(TRAITS, absent_s=300.0, absent_deleted_s=30.0)
+DELETED = AT + 510
+
+
+def ended(at: float, *, taken: bool, verb_ended: bool = True) -> ActionState:
+    return ActionState(TERMINATE, at, at if verb_ended else None, taken=taken)
+
+
+def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **changes: Any) -> RunState:
+    """A run whose pod was asked to end by ``tries`` and is missing from the lists since."""
+    run = ending()
+    assert run.generation is not None
+    actions = {f"r1/g1/{TERMINATE}/{n}": each for n, each in enumerate(tries, 1)}
+    generation = replace(run.generation, missed_at=missed_at, **changes)
+    return replace(run, actions=actions, generations=(generation,))
+
+
+@pytest.mark.parametrize(
+    ("tries", "missed_s", "needed_s"),
+    [
+        ((), 5, 300.0),
+        ((ended(DELETED, taken=False),), 5, 300.0),
+        ((ended(DELETED, taken=True),), 0, 30.0),
+        ((ended(DELETED, taken=True),), 60, 30.0),
+        ((ended(DELETED, taken=True),), 60.5, 300.0),  # that was not the deletion's doing
+        ((ended(DELETED, taken=True),), -0.5, 300.0),  # it was missing before
+        ((ended(DELETED, taken=True, verb_ended=False),), 5, 300.0),
+        # A second one that was taken: the first did nothing.
+        ((ended(DELETED, taken=True), ended(DELETED + 2, taken=True)), 5, 300.0),
+        # Denied while the list still held it: somebody's word is wrong.
+        ((ended(DELETED, taken=True), ended(DELETED + 2, taken=False)), 5, 300.0),
+        ((ended(DELETED, taken=True), ended(DELETED + 5, taken=False)), 5, 300.0),
+        # Denied once it was missing: that fits.
+        ((ended(DELETED, taken=True), ended(DELETED + 6, taken=False)), 5, 30.0),
+        ((ended(DELETED - 9, taken=False), ended(DELETED, taken=True)), 5, 300.0),
+    ],
+)
+def test_a_deletion_that_was_taken_shortens_what_proves_its_end(
+    tries: tuple[ActionState, ...], missed_s: float, needed_s: float
+) -> None:
+    run = missing(*tries, missed_at=DELETED + missed_s)
+    assert absence_needed_s(run, LAGS) == needed_s
+
+
+def test_a_pod_that_no_list_has_shown_is_missing_because_it_is_new() -> None:
+    assert absence_needed_s(missing(ended(DELETED, taken=True), up_at=None), LAGS) == 300.0
+
+
+def test_what_is_not_missed_yet_is_judged_as_if_it_were_from_its_deletion_on() -> None:
+    assert absence_needed_s(missing(ended(DELETED, taken=True), missed_at=None), LAGS) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("since_s", "absent"), [(29.0, False), (30.0, True), (299.0, True), (-1.0, False)]
+)
+def test_absence_must_have_lasted(since_s: float, absent: bool) -> None:
+    run = missing(ended(DELETED, taken=True))
+    generation = run.generation
+    assert generation is not None
+    assert generation.missed_at is not None
+    now = generation.missed_at + since_s
+    seen = Observation(Seen((), now), Unknown(now), Unknown(now))
+    assert is_absent(run, seen, generation, LAGS) is absent
+    proven = generation.missed_at if absent else None
+    assert proven_end(run, seen, generation, LAGS) == proven
+
+
+def test_a_list_that_nobody_gave_proves_nothing() -> None:
+    run = missing(ended(DELETED, taken=True))
+    assert run.generation is not None
+    seen = Observation(Unknown(AT + 9999), Unknown(AT), Unknown(AT))
+    assert not is_absent(run, seen, run.generation, LAGS)
+    assert proven_end(run, seen, run.generation, LAGS) is None
+
+
+# -- what it is closed as ------------------------------------------------------------------------
+
+
+def closed_as(*, heard: bool = True, detail: str = "", unfit: str = "", **spec: Any) -> ev.Closed:
+    """A run whose pod is settled and has told no result."""
+    run = ending()
+    assert run.generation is not None
+    generation = replace(
+        run.generation,
+        agent_at=AT + 20 if heard else None,
+        ended_at=AT + 100,
+        settled=ZERO,
+        billed=ZERO,
+        unfit=unfit,
+    )
+    action = replace(ended(DELETED, taken=True), detail=detail)
+    settled = replace(
+        run,
+        state=State.SETTLED,
+        result=None,
+        plan={"spec": spec},
+        actions={f"r1/g1/{TERMINATE}/1": action} if detail else {},
+        generations=(generation,),
+        candidate_id=PLAN.candidates[0].id,
+        reserved=ZERO,
+    )
+    (event,) = ask(settled, AT + 900, plan=StubPlan(PLAN.candidates[:1])).events
+    assert isinstance(event, ev.Closed)
+    return event
+
+
+def test_a_machine_that_ended_by_itself_was_lost_where_nothing_outlives_it() -> None:
+    assert closed_as().outcome == Outcome.LOST.value
+    assert closed_as(heard=False, volume=True).outcome == Outcome.LOST.value
+    assert closed_as(heard=False, bucket="s3://b/p").outcome == Outcome.LOST.value
+
+
+def test_what_outlives_it_is_unheard_and_not_lost() -> None:
+    volume, bucket = closed_as(volume=True), closed_as(bucket="s3://b/p")
+    assert (volume.outcome, bucket.outcome) == (Outcome.UNHEARD.value, Outcome.UNHEARD.value)
+    assert "network volume" in volume.message
+    assert "s3://b/p" in bucket.message
+    assert closed_as(bucket="s3://b/p", bucket_relayed=True).outcome == Outcome.LOST.value
+
+
+def test_one_that_was_ended_from_here_says_why() -> None:
+    made = closed_as(detail="no agent within 900 s")
+    assert (made.outcome, made.message) == (
+        Outcome.LOST.value,
+        "the pod was ended: no agent within 900 s",
+    )
+
+
+def test_one_that_was_not_what_was_rented_says_so() -> None:
+    made = closed_as(unfit="4 GPUs, not 8")
+    assert (made.outcome, made.message) == (Outcome.UNFIT.value, "4 GPUs, not 8")
