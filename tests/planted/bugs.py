@@ -251,7 +251,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the first phase gets almost nothing", LEASE, "else available_s * phase.seconds.p50 / expected_s", "else 1.0"),
     Bug("deadlines by the wall clock alone", CLOCK, "return min(by_wall, allowed - (now.boot - self.seen.boot))", "return by_wall", timing=True),
     Bug("deadlines by the later clock", CLOCK, "return min(by_wall, allowed - (now.boot - self.seen.boot))", "return max(by_wall, allowed - (now.boot - self.seen.boot))", timing=True),
-    Bug("what was granted does not bind", CLOCK, "min(deadline_at - seen.wall, most_s)", "deadline_at - seen.wall", timing=True),
+    Bug("what was granted does not bind", ANCHORS, "first_left_s = deadline_at - granted_at - self.lost_s", "first_left_s = deadline_at - self.seen.wall + self.known_s", timing=True),
     # -- the agent and its guardian ---------------------------------------------------------
     Bug("the agent never kills at the hard stop", SUPERVISE, 'return KillTrainer("hard stop")', "return Wait()"),
     Bug("a hung trainer is waited for", SUPERVISE, "if trainer.heartbeat_age_s > _patience_s(lease, beat):", "if False:"),
