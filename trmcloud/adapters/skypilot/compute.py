@@ -20,7 +20,7 @@ from trmcloud.adapters.skypilot.aws import ShutdownLimit
 from trmcloud.adapters.skypilot.billing import Biller
 from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
 from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.task import CLOUDS, NO_AUTODOWN, limit_minutes, make_task
+from trmcloud.adapters.skypilot.task import CLOUDS, knows_autodown, limit_minutes, make_task
 from trmcloud.adapters.skypilot.way import config_of, proxy_command
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError, ProviderRefused
 from trmcloud.core.money import ZERO, Usd
@@ -142,7 +142,7 @@ class SkyPilotCompute:
         if row is None or not self._is_mine(row):
             return ()
         limits = []
-        if self._provider not in NO_AUTODOWN:
+        if knows_autodown(self._provider):
             minutes = row.get("autostop")
             text = f"SkyPilot's autodown, {minutes} min from when it was set, whatever runs"
             armed = _is_armed(row)
@@ -269,7 +269,7 @@ class SkyPilotCompute:
 
     def _arm_again(self, name: str, at: float) -> None:
         known_at, parsed = self._armed_at.get(name), parse_pod_name(name)
-        if self._provider in NO_AUTODOWN or parsed is None:
+        if not knows_autodown(self._provider) or parsed is None:
             return
         if known_at is not None and 0 <= at - known_at < ARM_AGAIN_S:
             return

@@ -13,7 +13,7 @@ from typing import Any
 
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import NotSupported
-from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
+from trmcloud.core.providers import RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.ports.compute import PodKeys, PodRequest
 
 CLOUDS: Mapping[str, str] = {
@@ -28,7 +28,6 @@ CLOUDS: Mapping[str, str] = {
     "verda": "verda",
 }
 """Our providers in SkyPilot's words."""
-NO_AUTODOWN = frozenset({"verda"})
 #: One name is several chips: elsewhere H100 and A100-80GB are the SXM boards.
 _RUNPOD_NAMES: Mapping[str, str] = {
     "A100-80GB-SXM": "A100-80GB-SXM",
@@ -139,7 +138,7 @@ def make_task(
     }
     if provider == "aws":
         resources["labels"] = {POD_LABEL: request.name}
-    if provider not in NO_AUTODOWN:
+    if knows_autodown(provider):
         resources["autostop"] = {
             "idle_minutes": limit_minutes(request.lease.hard_stop_at, now),
             "down": True,
@@ -158,8 +157,13 @@ def make_task(
     )
 
 
+def knows_autodown(provider: str) -> bool:
+    """Whether SkyPilot ends clusters of this provider by its own limit."""
+    return "autostop" in traits_of(provider).kill_layers
+
+
 def _words(provider: str, request: PodRequest, keys: PodKeys) -> dict[str, str]:
-    ways = [] if provider in NO_AUTODOWN else ["skypilot"]
+    ways = ["skypilot"] if knows_autodown(provider) else []
     if provider == "aws":
         # At once, once the instance is set to be terminated by it; else it stops the rent at least.
         ways.append("shutdown")
