@@ -13,14 +13,18 @@ import pytest
 from trmcloud.app import bucket_checkpoints as bc
 from trmcloud.app import checkpoints
 from trmcloud.app.bucket_grants import to_go_on_from
+from trmcloud.app.last_word import LastWord
 from trmcloud.app.launch import check_loss
 from trmcloud.app.world import World
 from trmcloud.cli.plan_making import make_spec, plan_for
 from trmcloud.core import events as ev
 from trmcloud.core import manifest as mf
+from trmcloud.core.bucket import parse_place, report_name
+from trmcloud.core.clock import Instant
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Plan, plan_to_json
+from trmcloud.core.pod_contract import MAX_JSON_BYTES, AgentReport, dump
 from trmcloud.core.run_state import Generation, RunState, State
 from trmcloud.wiring import build_world
 
@@ -159,6 +163,81 @@ def test_a_store_that_is_down_is_a_trouble_and_no_end(
     assert isinstance(found.trouble, ProviderError)
     assert bc.known_there(world, run) == ()
     assert not list(world.home.glob("runs/r1/bucket.json"))
+
+
+class Clock:
+    """One that is set by hand."""
+
+    def __init__(self) -> None:
+        self.wall = 1000.0
+
+    def now(self) -> Instant:
+        return Instant(self.wall, self.wall, "here")
+
+    def sleep(self, seconds: float) -> None:
+        self.wall += seconds
+
+
+def ran(plan: Plan, **changes: object) -> RunState:
+    """A run whose pod was at work when it was last seen."""
+    run = run_of(plan, state=State.RUNNING)
+    (generation,) = run.generations
+    return replace(run, generations=(replace(generation, agent_at=5.0),), **changes)  # type: ignore[arg-type]
+
+
+def test_a_last_word_is_asked_for_now_and_then_and_kept(
+    world: World, bucketed: Plan, s3: S3
+) -> None:
+    clock, run, left = Clock(), ran(bucketed), LastWord()
+    world = replace(world, clock=clock)
+    place = parse_place(run.bucket)
+
+    def say(content: bytes) -> None:
+        s3.client.put_object(Bucket=BUCKET, Key=place.run("r1", report_name(1)), Body=content)
+
+    def known(gone: bool = True, silent_s: float = 0.0, run: RunState = run) -> str | None:
+        report = left.of(world, run, bucketed, gone=gone, silent_s=silent_s)
+        return None if report is None else report.result or "none"
+
+    report = AgentReport("r1", POD, 1, 7, 0.0, 0.0, (), 1.0, 2.0)
+    say(dump(report).encode())
+    assert known(gone=False, silent_s=59.0) is None, "a link may falter"
+    assert known(gone=False, silent_s=60.0) == "none"
+    say(dump(replace(report, result="landed")).encode())
+    assert known(gone=False, silent_s=61.0) == "none", "asked now and then"
+    assert known() == "landed", "one that is gone has said its last word"
+    say(b"")
+    clock.wall += 1000.0
+    assert known() == "landed", "kept"
+    settling = replace(run, state=State.SETTLING)
+    for other in (
+        replace(settling, result="failed"),
+        replace(settling, errand="c0"),
+        run_of(bucketed),
+    ):
+        assert known(run=other) is None
+    for hostile in (b"", b"[]", b"x" * (MAX_JSON_BYTES + 1), dump(report).encode()[:-1]):
+        say(hostile)
+        left = LastWord()
+        assert known(run=settling) is None
+
+
+def test_a_store_that_is_down_when_a_word_is_wanted_is_asked_again_after_a_minute(
+    world: World, bucketed: Plan, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, run, left = Clock(), ran(bucketed), LastWord()
+    world = replace(world, clock=clock)
+    report = AgentReport("r1", POD, 1, 7, 0.0, 0.0, (), 1.0, 2.0, result="finished")
+    key = parse_place(run.bucket).run("r1", report_name(1))
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=dump(report).encode())
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    assert left.of(world, run, bucketed, gone=True, silent_s=0.0) is None
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    clock.wall += 59.0
+    assert left.of(world, run, bucketed, gone=True, silent_s=0.0) is None
+    clock.wall += 1.0
+    assert left.of(world, run, bucketed, gone=True, silent_s=0.0) == report
 
 
 def test_only_what_its_pod_uploads_itself_may_be_left_alone(plan: Plan, bucketed: Plan) -> None:

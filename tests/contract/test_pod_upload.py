@@ -16,6 +16,8 @@ from trmcloud.core import bucket as bk
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.pod.files import write_atomic
+from trmcloud.pod.tell import Teller
+from trmcloud.pod.transfer import Transfer
 from trmcloud.pod.upload import Uploader
 
 pytest.importorskip("boto3")
@@ -216,3 +218,90 @@ def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -
     uploader(root).once()
     assert account(root).fetched
     assert (Path(folder) / "train.bin").read_bytes() == data
+
+
+# -- the agent's report ---------------------------------------------------------------------------
+
+
+class Telling:
+    """A pod that says what it is told to, by a clock of its own."""
+
+    def __init__(self, root: Path, store: Any) -> None:
+        self.now = 1000.0
+        self.lines: list[str] = []
+        self._dir, self._store, self.key = (
+            root / contract.PODS_DIR / POD,
+            store,
+            PLACE.run("r1", bk.report_name(1)),
+        )
+        url = store.generate_presigned_url("put_object", Params={"Bucket": BUCKET, "Key": self.key})
+        self.grants = grant(store, root, report=url)
+        self.teller = Teller(
+            self._dir, lambda: self.grants, self.lines.append, now=lambda: self.now
+        )
+
+    def say(self, step: int, result: str | None = None, pod: str = POD) -> None:
+        phase = contract.PhaseReport("fast", step=step)
+        report = contract.AgentReport(
+            "r1", pod, 1, 7, 0.0, self.now, (phase,), 1.0, 2.0, result=result
+        )  # fmt: skip
+        write_atomic(self._dir / contract.REPORT_NAME, contract.dump(report))
+
+    def stored(self) -> contract.AgentReport:
+        return contract.load_report(
+            self._store.get_object(Bucket=BUCKET, Key=self.key)["Body"].read()
+        )
+
+    def told(self) -> str:
+        return Transfer(self._dir.parents[1], POD).told()
+
+
+@pytest.fixture
+def telling(root: Path, store: Any) -> Telling:
+    return Telling(root, store)
+
+
+def test_what_the_agent_says_is_stored_once_a_minute_and_its_result_at_once(
+    telling: Telling,
+) -> None:
+    assert not telling.teller.once()
+    telling.say(10)
+    assert telling.teller.once()
+    telling.say(20)
+    telling.now += 59.0
+    assert not telling.teller.once()
+    telling.now += 1.0
+    assert telling.teller.once()
+    assert telling.stored().phases[0].step == 20
+    assert telling.told() == ""
+    telling.say(25, "finished")
+    telling.now += 1.0
+    assert telling.teller.once()
+    assert (telling.stored().result, telling.told()) == ("finished", "finished")
+    telling.now += 5.0
+    assert not telling.teller.once(), "what was told is not told again and again"
+
+
+def test_a_result_that_is_not_taken_is_tried_again_and_not_told_before(telling: Telling) -> None:
+    right = telling.grants
+    telling.grants = replace(right, report=right.report.replace(BUCKET, "no-such-bucket"))
+    telling.say(25, "finished")
+    for _ in range(2):
+        assert not telling.teller.once()
+        telling.now += 1.0
+    assert len(telling.lines) == 1
+    assert "NoSuchBucket" in telling.lines[0]
+    assert "Signature" not in telling.lines[0]
+    assert telling.told() == ""
+    telling.grants = right
+    assert telling.teller.once()
+    assert telling.told() == "finished"
+
+
+def test_nothing_is_told_for_another_pod_nor_without_a_grant(telling: Telling) -> None:
+    telling.say(25, "finished", pod=POD.replace("g1", "g2"))
+    assert not telling.teller.once()
+    telling.say(25, "finished")
+    telling.grants = replace(telling.grants, report="")
+    assert not telling.teller.once()
+    assert telling.told() == ""

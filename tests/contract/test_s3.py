@@ -28,7 +28,8 @@ from trmcloud.core.errors import (
     NotSupported,
     ProviderError,
 )
-from trmcloud.ports.bucket import GrantRequest
+from trmcloud.core.pod_contract import MAX_JSON_BYTES
+from trmcloud.ports.bucket import GrantRequest, Shelf
 from trmcloud.ports.link import StageItem
 
 pytest.importorskip("boto3")
@@ -165,6 +166,20 @@ def test_a_grant_is_one_object_and_one_verb(bucket: S3Bucket, s3: S3, prefix: st
     assert all(f"/{name}?" in signed for name, signed in (
         (key.partition("/")[2], url) for key, url in grants.puts.items()))  # fmt: skip
     assert "X-Amz-SignedHeaders=host&" in url
+
+
+def test_what_an_agent_says_goes_where_it_is_looked_for_and_is_no_checkpoint(
+    bucket: S3Bucket, s3: S3, prefix: str
+) -> None:
+    url = bucket.grant(request()).report
+    assert bucket.last_report("r1", 1) is None
+    Objects().put(url, 2, hashlib.md5(b"{}").digest(), lambda at, count: b"{}"[at : at + count])
+    assert bucket.last_report("r1", 1) == b"{}"
+    assert bucket.last_report("r1", 2) is None
+    assert bucket.checkpoints("r1") == Shelf()
+    key, large = f"{prefix}/runs/r1/{bk.report_name(1)}", bytes(MAX_JSON_BYTES + 1)
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=large)
+    assert bucket.last_report("r1", 1) is None
 
 
 def test_grants_last_until_the_hard_stop_or_for_seven_days(bucket: S3Bucket) -> None:

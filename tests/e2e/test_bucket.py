@@ -129,7 +129,8 @@ def renter_in(tmp_path: Path, s3: S3) -> Iterator[RentedUser]:
 def test_a_rented_pod_left_alone_brings_its_checkpoints_to_the_bucket(
     renter_in: RentedUser, s3: S3
 ) -> None:
-    """Data comes from the bucket, checkpoints go there, and nobody pulls: the pod knows no key."""
+    """Data comes from the bucket, checkpoints go there, and so does its agent's last word: nobody
+    pulls, nobody hears it, and the pod knows no key."""
     named = place(renter_in)
     prefix = named[1].removeprefix(f"s3://{BUCKET}/")
     arguments = (*LAUNCH, "--steps", "150", "--budget", "0.30", *renter_in.data, *ACCEPT, *named)
@@ -140,12 +141,17 @@ def test_a_rented_pod_left_alone_brings_its_checkpoints_to_the_bucket(
     assert any("/data/" in key and key.endswith("data.json") for key in s3.keys(BUCKET, prefix))
     until(lambda: not renter_in.live(), within_s=90, what="it ends by itself")
     run = renter_in.close_books()
-    assert run.outcome is Outcome.UNHEARD
+    assert run.outcome is Outcome.FINISHED
+    account = run.phases["fast"]
+    assert (account.outcome, account.step) == ("finished", 150)
+    assert account.seconds["training"] > 0
     assert renter_in.checkpoints() == {}
     best = renter_in.json("fetch-best", "--into", str(renter_in.folder / "best"), "--json")
     assert best["checkpoint"] == "fast/step-00000150"
     (report,) = renter_in.json("report", "--json")
     assert report["best"]["sha256"] == best["sha256"]
+    assert report["outcome"] == "finished"
+    assert report["seconds"]["training"] > 0
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ GUARD, ANCHORS = "pod/guard_mind.py", "pod/anchors.py"
 DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launch.py", "sim/ledger_memory.py",
 )  # fmt: skip
-BILLING, WORLD = "core/billing.py", "app/world.py"
+BILLING, WORLD, OBSERVE = "core/billing.py", "app/world.py", "app/observing.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
 STRAYS = "core/strays.py"
 CONTRACT, GATE, PROVIDERS = "core/pod_contract.py", "core/gate.py", "core/providers.py"
@@ -225,7 +225,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a driver sweeps no orphans", DRIVE, "elif now - self._swept_at >= _SWEEP_EVERY_S:", "elif False:", timing=True),
     Bug("budgets are looked at once only", DRIVE,
         "if now - self._governed_at >= _GOVERN_EVERY_S:", "if self._governed_at == 0.0:", timing=True),
-    Bug("the bill is asked for only when settling", DRIVE,
+    Bug("the bill is asked for only when settling", OBSERVE,
         "if run.state is State.SETTLING or generation.missed_at is not None:", "if run.state is State.SETTLING:", timing=True),
     Bug("taken over though it is driven", DRIVE,
         "if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):", "if not (run.live or bills):", timing=True),

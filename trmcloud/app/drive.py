@@ -14,18 +14,18 @@ from trmcloud.app.bills import final_bills
 from trmcloud.app.bucket_checkpoints import pull
 from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
-from trmcloud.app.world import World, list_pods, plan_of
+from trmcloud.app.observing import Observer
+from trmcloud.app.world import World, plan_of
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
 from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
 from trmcloud.core.billing import awaiting_bill
-from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.controller import decide
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
-    HostKeyChanged,
     LinkError,
     NoCapacity,
     ProviderError,
@@ -34,14 +34,13 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.governance import govern
-from trmcloud.core.observation import Bill, Observation
 from trmcloud.core.plan import Plan
-from trmcloud.core.pod_contract import AgentReport, Kept, Orders
+from trmcloud.core.pod_contract import Kept, Orders
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import GRANT, Generation, IllegalTransition, RunState, State
+from trmcloud.core.run_state import GRANT, IllegalTransition, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, pull_name
 from trmcloud.ports.ledger import Driver
-from trmcloud.ports.link import HearingLink, TroubledLink
+from trmcloud.ports.link import HearingLink
 from trmcloud.ports.work import Progress
 
 _BEAT_EVERY_S = 2.0
@@ -68,16 +67,17 @@ class RunDriver:
     list_age_s: float = 0.0
     """How old a list that this process has may be, for one that looks at many runs in turn."""
     _plan: Plan | None = None
-    _absent_lists: int = 0
     _beaten_at: float = 0.0
     _governed_at: float = 0.0
     _swept_at: float | None = None
-    _listed_generation: int = field(default=0)
     _heard: bool = False
     _billed_at: float = -_BILLS_EVERY_S
-    _stranger_at: float | None = None
     _kept: dict[str, Kept] = field(default_factory=dict)
     _pulling: dict[str, Kept] = field(default_factory=dict)
+    _observer: Observer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._observer = Observer(self.world, self.list_age_s)
 
     def run(self) -> RunState:
         """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
@@ -110,7 +110,9 @@ class RunDriver:
                 return run
             if not self.errands:
                 run = _call_off_unrented(self.world, run)
-            seen = self._observe(run)
+            seen = self._observer.look(run, self.plan(run))
+            if isinstance(seen.report, Seen):
+                self._kept = {pull_name(kept): kept for kept in seen.report.value.kept}
             decision = decide(
                 run,
                 self.plan(run),
@@ -176,62 +178,6 @@ class RunDriver:
             if done(run) or not run.live:
                 return run
             self.world.clock.sleep(pause_s)
-
-    # -- observing ----------------------------------------------------------------------------
-
-    def _observe(self, run: RunState) -> Observation:
-        now = self.world.wall()
-        generation = run.generation
-        if generation is None:
-            nothing = Unknown(now, "nothing was rented yet")
-            return Observation(pods=nothing, report=nothing, bill=nothing)
-        pods = list_pods(self.world, generation.provider, self.list_age_s)
-        if generation.number != self._listed_generation:
-            self._listed_generation, self._absent_lists = generation.number, 0
-            self._stranger_at = None
-        if isinstance(pods, Seen):
-            present = any(pod.name == generation.pod_name for pod in pods.value)
-            self._absent_lists = 0 if present else self._absent_lists + 1
-        report: Maybe[AgentReport] = Unknown(now)
-        found = self.world.links[generation.provider].report(generation.pod_name)
-        if found is not None or run.state is not State.BOOTING:
-            self._stranger_at = None
-        if found is not None:
-            report = Seen(found, found.at)
-            self._kept = {pull_name(kept): kept for kept in found.kept}
-        bill: Maybe[Bill] = Unknown(now)
-        unbilled = False
-        if run.state is State.SETTLING or generation.missed_at is not None:
-            try:
-                compute = self.world.computes[generation.provider]
-                billed = compute.bill(generation.pod_id or generation.pod_name)
-                bill = Seen(billed, now) if billed is not None else bill
-                unbilled = billed is None
-            except ProviderError as error:
-                bill = Unknown(now, str(error))
-        return Observation(
-            pods=pods,
-            report=report,
-            bill=bill,
-            absent_lists=self._absent_lists,
-            unbilled=unbilled,
-            in_flight=self.world.workers.running(),
-            stranger_s=self._stranger_s(run, generation) if found is None else 0.0,
-        )
-
-    def _stranger_s(self, run: RunState, generation: Generation) -> float:
-        """For how long this process has met another machine at a booting pod's address."""
-        if run.state is not State.BOOTING:
-            return 0.0
-        link = self.world.links[generation.provider]
-        trouble = link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
-        if not isinstance(trouble, HostKeyChanged):
-            self._stranger_at = None
-            return 0.0
-        now = self.world.wall()
-        if self._stranger_at is None:
-            self._stranger_at = now
-        return now - self._stranger_at
 
     # -- acting -------------------------------------------------------------------------------
 

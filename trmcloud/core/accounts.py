@@ -51,6 +51,22 @@ def result_of(name: str, message: str) -> ev.ResultKnown:
     return ev.ResultKnown(Outcome.FAILED.value, f"its agent ended with {name[:80]!r}: {message}")
 
 
+def last_word(
+    run: RunState, plan: Plan, generation: Generation, word: AgentReport | None
+) -> tuple[ev.RunEvent, ...]:
+    """What follows from a report that an agent left in the bucket: nothing where it is another's,
+    or says what is known.
+
+    One without a result may be a minute old: what had crashed by then may have been tried again.
+    """
+    if word is None or (word.pod_name, word.run_id) != (generation.pod_name, run.run_id):
+        return ()
+    accounts = phases_ended(run, plan, generation, word, final=word.result is not None)
+    if word.result is None or run.result is not None:
+        return tuple(accounts)
+    return (*accounts, result_of(word.result, word.message))
+
+
 def unheard(run: RunState) -> Generation | None:
     """The machine whose agent's last words nobody has read, while another one is on its volume."""
     if run.errand is None or run.kept_outcome not in (Outcome.UNHEARD, Outcome.LOST):

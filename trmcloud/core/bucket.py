@@ -2,6 +2,7 @@
 
     <prefix>/runs/<run id>/owner.json                              whose run this is
     <prefix>/runs/<run id>/<phase>/g<n>-slot-<m>/<file>            manifest.json last
+    <prefix>/runs/<run id>/g<n>-report.json                        what its agent said last
     <prefix>/data/<content key>/<file>                             prepared data, data.json last
 
 A pod writes into slots, since every object that it may write must be granted one by one, before
@@ -40,6 +41,8 @@ BUCKET_PRICE_AS_OF = "2026-11-21"
 
 GRANTS_NAME = "grants.json"
 UPLOADS_NAME = "uploads.json"
+TOLD_NAME = "told.json"
+"""On the pod: which result the report in the bucket bears."""
 OWNER_NAME = "owner.json"
 DATA_INDEX_NAME = "data.json"
 MAX_GRANTS_BYTES = 16 << 20
@@ -94,6 +97,10 @@ def parse_place(text: str) -> Place:
 
 def slot_name(generation: int, number: int) -> str:
     return f"g{generation}-slot-{number}"
+
+
+def report_name(generation: int) -> str:
+    return f"g{generation}-report.json"
 
 
 def is_slot(name: str) -> bool:
@@ -255,7 +262,8 @@ class FolderGet:
 class Grants:
     """``grants.json``: each URL is one object and one verb, until ``until`` (epoch s).
 
-    ``puts`` go by ``<phase>/<slot>/<object>``.
+    ``puts`` go by ``<phase>/<slot>/<object>``; ``report`` is where the agent's report is put, ''
+    in a record that knows of none.
     """
 
     pod_name: str
@@ -263,6 +271,7 @@ class Grants:
     phases: Mapping[str, PhaseSlots]
     puts: Mapping[str, str]
     gets: tuple[FolderGet, ...] = ()
+    report: str = ""
     version: int = CONTRACT_VERSION
 
 
@@ -309,6 +318,7 @@ def load_grants(text: str | bytes) -> Grants:
                 )
                 for row in data["gets"]
             ),
+            report=str(data.get("report", "")),
         )
     except ContractError:
         raise

@@ -12,7 +12,7 @@ from math import inf
 
 from trmcloud.core import events as ev
 from trmcloud.core.absence import find_pod, is_absent, note_absence, proven_end
-from trmcloud.core.accounts import phases_ended, result_of
+from trmcloud.core.accounts import last_word, phases_ended, result_of
 from trmcloud.core.actions import (
     CREATE,
     LAND,
@@ -67,6 +67,9 @@ def decide(
         return _watch(run, plan, traits, seen, now)
     if run.state is State.SETTLING:
         generation = current_generation(run)
+        late = last_word(run, plan, generation, seen.word)
+        if late:
+            return Decision(events=late)
         storage = _storage(plan, generation)
         settled = settle(generation, run.reserved, seen.bill, traits.kill_latency_s, storage, now)
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
@@ -237,6 +240,8 @@ def _watch(
             return Decision(events=tuple(accounts))
         if report.result is not None and run.state is not State.ENDING:
             return Decision(events=(result_of(report.result, report.message),))
+    elif run.state is State.RUNNING and (left := last_word(run, plan, generation, seen.word)):
+        return Decision(events=left)
     gone = proven_end(run, seen, generation, traits)
     if gone is not None and report is not None:
         accounts = phases_ended(run, plan, generation, report, final=True)

@@ -53,3 +53,6 @@ class Observation:
     in_flight: frozenset[str] = frozenset()
     stranger_s: float = 0.0
     """For how long a machine with another host key has answered at the pod's address."""
+    word: AgentReport | None = None
+    """What the generation's agent left in the bucket, where the agent itself cannot be asked any
+    more."""

@@ -9,7 +9,7 @@ Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud h
 
     pods/<pod name>/                  dies with the pod
         pod.json  lease.json  orders.json  agent.json  ended.json  guardian.log
-        check.json  staged.json  grants.json  uploads.json  notes.json
+        check.json  staged.json  grants.json  uploads.json  told.json  notes.json
         termination.json  install.log  sshd.log  upload.log
     runs/<run id>/<phase>/            survives where the Plan says so
         job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/

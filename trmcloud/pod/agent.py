@@ -33,8 +33,9 @@ from trmcloud.core.manifest import (
 )
 from trmcloud.pod import processes
 from trmcloud.pod.anchor_file import AnchorFile
+from trmcloud.pod.body import Trainer
 from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.pod.mind import AgentMind, Trainer
+from trmcloud.pod.mind import AgentMind
 from trmcloud.pod.nodes import read_nodes
 from trmcloud.pod.notes import read_notes
 from trmcloud.pod.prepare import Preparation
@@ -43,8 +44,8 @@ from trmcloud.pod.tidy import make_room
 from trmcloud.pod.transfer import Transfer
 
 _TICK_S = 0.5
-_PREPARING_TICK_S = 0.1
-"""While nothing is trained yet: what was rented is paid for all the same."""
+_BRIEF_TICK_S = 0.1
+"""While nothing is trained: what was rented is paid for all the same."""
 _LINGER_S = 2.0
 _WAITING = {"checking": "checking", "installing": "installing", "waiting": "files", "ready": ""}
 _KEPT_EVERY_S = 5.0
@@ -72,10 +73,10 @@ class Agent:
         while mind.report.result is None:
             mind.tick()
             if mind.report.result is None:
-                time.sleep(_PREPARING_TICK_S if mind.report.waiting else _TICK_S)
+                time.sleep(_BRIEF_TICK_S if mind.report.waiting else _TICK_S)
         mind.write_report(force=True)
         while mind.linger():
-            time.sleep(_LINGER_S)
+            time.sleep(_BRIEF_TICK_S if mind.telling else _LINGER_S)
         return mind.report.result
 
 
@@ -255,6 +256,9 @@ class _FilesAndProcesses(AnchorFile):
     def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
         self._transfer.tend(now.boot)
         return self._transfer.granted_until(), self._transfer.uploads()
+
+    def told(self) -> str:
+        return self._transfer.told()
 
     def guarded(self) -> bool:
         return os.getppid() == self._guardian

@@ -7,90 +7,18 @@ goes on where the last one stood, trainer included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Iterable, Mapping, Protocol
+from dataclasses import replace
 
 from trmcloud.core import gate, supervisor
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import Uploads, unstored
 from trmcloud.core.clock import Anchor, Instant
-from trmcloud.pod.anchors import Anchors, noted
+from trmcloud.pod.anchors import noted
+from trmcloud.pod.body import Body, Trainer
 
 REPORT_EVERY_S = 2.0
-
-
-@dataclass
-class Trainer:
-    """The trainer's process, as the agent remembers it across its own death."""
-
-    pid: int
-    started: str
-    phase: str
-    attempt: int
-    started_at: float
-    last_beat: str = ""
-    last_progress_boot: float = 0.0
-    told_boot: float | None = None
-
-
-class Body(Anchors, Protocol):
-    """What the agent has of its pod: small files that are whole or absent, and processes.
-
-    Whatever cannot be understood reads as None.
-    """
-
-    def now(self) -> Instant: ...
-
-    def pid(self) -> int: ...
-
-    def read_lease(self) -> contract.Lease | None: ...
-
-    def read_orders(self) -> contract.Orders | None: ...
-
-    def read_report(self) -> contract.AgentReport | None: ...
-
-    def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
-        """A report that cannot be written is passed over: a full disk must not stop the guard."""
-
-    def read_trainer(self) -> Trainer | None: ...
-
-    def write_trainer(self, trainer: Trainer | None) -> None: ...
-
-    def read_heartbeat(self, phase: str) -> contract.Heartbeat | None: ...
-
-    def read_metrics(self, phase: str) -> Iterable[Mapping[str, Any]]: ...
-
-    def start_trainer(self, phase: str, attempt: int, deadline_at: float) -> tuple[int, str]:
-        """Start the phase's processes; returns pid and start time of the first of them."""
-
-    def trainer_runs(self, trainer: Trainer) -> bool: ...
-
-    def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
-        """SIGTERM to rank 0, which tells the others; to torchrun while there is no rank yet."""
-
-    def kill_trainer(self) -> None: ...
-
-    def prepared(self, now: Instant) -> tuple[str, str]:
-        """(what is still to be done before a phase can start, why this machine is refused); both
-        empty where training can begin."""
-
-    def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
-        """The checkpoints of the run that are whole on this pod."""
-
-    def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
-        """(until when this pod may upload by its grants, None where it has none; what was done
-        with them). The process that uploads is kept running."""
-
-    def guarded(self) -> bool:
-        """Whether the guardian that started this agent is still there to end the pod."""
-
-    def end_pod(self) -> bool:
-        """By every means the provider leaves, without a guardian; to be called until it works.
-
-        True where this process's own end is the pod's.
-        """
-
-    def log(self, text: str) -> None: ...
+LAST_REPORT_S = 15.0
+"""How long a pod whose work is done stays, at most, for its last report to reach the bucket."""
 
 
 class AgentMind:
@@ -121,6 +49,9 @@ class AgentMind:
         self._written_boot = -1e9
         self._uploads = Uploads()
         self._owing_boot: float | None = None
+        self._done_boot: float | None = None
+        self.telling = False
+        """Whether it stays for nothing but its last report, which is on its way to the bucket."""
 
     def _take_up(self, trainer: Trainer) -> None:
         """One that a killed agent noted down and could not report is its phase's attempt now."""
@@ -148,6 +79,7 @@ class AgentMind:
 
         The guardian ends the pod. Where there is none any more this agent does, as its last duty;
         and where the pod is held for the controller to pull from, it is there until the hard stop.
+        Where it uploads it stays for a moment, until its last report is in the bucket.
         """
         now = self._body.now()
         self._reread(now)
@@ -156,9 +88,25 @@ class AgentMind:
             self._note_kept(now)
             self.write_report()
             return True
+        self.telling = self._owes_report(now)
+        if self.telling:
+            return True
         if self._body.guarded():
             return False
         return not self._body.end_pod()
+
+    def _owes_report(self, now: Instant) -> bool:
+        """Whether the bucket lacks the report with the result, and that is still worth the wait: a
+        store that does not answer must not hold the pod."""
+        granted = self.lease.uploads and self.report.granted_until is not None
+        if not granted or self._anchors[1].seconds_left(now) <= 0:
+            return False
+        if self._done_boot is None:
+            self._done_boot = now.boot
+        if now.boot - self._done_boot >= LAST_REPORT_S:
+            return False
+        self._body.uploads(now)  # the process that brings it there is kept running
+        return self._body.told() != self.report.result
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import (
     GRANTS_NAME,
     MAX_GRANTS_BYTES,
+    TOLD_NAME,
     UPLOADS_NAME,
     Uploads,
     load_grants,
@@ -85,3 +87,9 @@ class Transfer:
             if text is not None:
                 return load_uploads(text)
         return Uploads()
+
+    def told(self) -> str:
+        """The result that the report in the bucket bears; '' while it bears none."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return str(json.loads(read_small(self._pod_dir / TOLD_NAME) or "")["result"])
+        return ""

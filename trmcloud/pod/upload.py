@@ -1,8 +1,9 @@
 """The process on the pod that brings checkpoints to a bucket, and data from it.
 
 It is the agent's child, and works by ``grants.json`` alone: no key of any account is on the pod.
-What is best and what is latest of each phase goes up as it appears, several pieces at a time. What
-was stored stands in ``uploads.json``, piece by piece, so that one started anew goes on.
+What is best and what is latest of each phase goes up as it appears, several pieces at a time (see
+``pieces``), and the agent's report beside it (see ``tell``). What was stored stands in
+``uploads.json``, piece by piece, so that one started anew goes on.
 
     python -m trmcloud.pod.upload --root /workspace/trmcloud --pod NAME
 """
@@ -12,16 +13,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +29,10 @@ from trmcloud.core.bucket import (
     MAX_GRANTS_BYTES,
     UPLOADS_NAME,
     Grants,
-    Piece,
     Uploads,
     free_slot,
     load_grants,
     load_uploads,
-    pieces_of,
     unstored,
 )
 from trmcloud.core.errors import CheckpointError
@@ -50,39 +46,14 @@ from trmcloud.core.manifest import (
 from trmcloud.core.pod_contract import Kept
 from trmcloud.pod.fetch import fetch_folder
 from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.pod.objects import Objects, StoreError
+from trmcloud.pod.objects import StoreError
+from trmcloud.pod.pieces import FIRST_PAUSE_S, LONGEST_PAUSE_S, Doing, Sender, Unusable
+from trmcloud.pod.tell import Teller
 
-LANES = 4
-_TRIES = 5
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 _FETCH_TRIES = 3
 """So often an unneeded folder is tried that a store does not have as it was promised."""
 _LOOK_EVERY_S = 0.5
 _WRITE_EVERY_S = 1.0
-_HASH_BLOCK = 1 << 20
-
-
-class _Unusable(Exception):
-    """This checkpoint cannot be stored from here."""
-
-
-@dataclass
-class Doing:
-    """The upload in progress: which checkpoint goes where, and the MD5 of each piece stored."""
-
-    kept: Kept
-    slot: str
-    done: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class _File:
-    """An open file of a checkpoint: it stays readable though the trainer prunes its folder."""
-
-    name: str
-    handle: int
-    pieces: tuple[Piece, ...]
-    md5s: list[bytes]
 
 
 class Uploader:
@@ -101,9 +72,7 @@ class Uploader:
         self._now, self._sleep = now, sleep
         self._grants: Grants | None = None
         self._grants_stamp: tuple[int, int] | None = None
-        self._lock = threading.Lock()
-        self._best_sent: dict[str, int] = {}
-        self._moved = 0.0
+        self._sender = Sender(now, sleep, self._write)
         self._given_up: list[Kept] = []
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._doing: Doing | None = None
@@ -112,13 +81,14 @@ class Uploader:
         self._tries = 0
         self._trouble = ""
         self._written: tuple[float, str] = (-1e9, "")
-        self._refused_stamp: tuple[int, int] | None = None
         self._recall()
 
     # -- the loop -----------------------------------------------------------------------------
 
     def run(self) -> None:
         """Until it is killed."""
+        teller = Teller(self._pod_dir, lambda: self._grants, self._say, now=self._now)
+        threading.Thread(target=teller.run, daemon=True).start()
         while True:
             if not self.once():
                 self._sleep(_LOOK_EVERY_S)
@@ -138,7 +108,7 @@ class Uploader:
         try:
             self._upload(kept, folder, text)
             self._trouble = ""
-        except _Unusable as reason:
+        except Unusable as reason:
             self._given_up.append(kept)
             self._doing = None
             self._say(f"{kept.phase}/{step_dir_name(kept.step)} is given up: {reason}")
@@ -154,7 +124,7 @@ class Uploader:
             self._say(f"not stored: {error}")
         self._trouble = str(error)[:200]
         self._write(force=True)
-        self._sleep(_LONGEST_PAUSE_S / 4 if error.refused else _FIRST_PAUSE_S)
+        self._sleep(LONGEST_PAUSE_S / 4 if error.refused else FIRST_PAUSE_S)
 
     # -- what is to be done -------------------------------------------------------------------
 
@@ -213,10 +183,10 @@ class Uploader:
         """Empty the slot's manifest, store every piece, then the manifest.
 
         Raises:
-            _Unusable: it is damaged, gone, or has a file that no grant covers.
+            Unusable: it is damaged, gone, or has a file that no grant covers.
         """
         manifest = from_json(text, str(folder))
-        with _opened(folder, manifest, self._hash) as files:
+        with self._sender.opened(folder, manifest) as files:
             doing = self._doing
             held = self._slots[kept.phase]
             if doing is None or doing.kept != kept:
@@ -227,131 +197,19 @@ class Uploader:
                 held[slot] = None
                 self._write(force=True)
                 if not fresh:
-                    self._put_small(doing, MANIFEST_NAME, b"")
-            self._put_pieces(doing, files)
-            self._put_small(doing, MANIFEST_NAME, text.encode("utf-8"))
+                    self._sender.put_small(self._url(doing, MANIFEST_NAME), b"")
+            self._sender.put_pieces(doing, files, self._url)
+            self._sender.put_small(self._url(doing, MANIFEST_NAME), text.encode("utf-8"))
             held[doing.slot] = kept
             self._doing = None
             self._say(f"{kept.phase}/{step_dir_name(kept.step)} is stored in {doing.slot}")
-
-    def _put_small(self, doing: Doing, name: str, content: bytes) -> None:
-        def read(at: int, count: int) -> bytes:
-            return content[at : at + count]
-
-        objects = Objects()
-        try:
-            url = self._url(doing, name)
-            self._patiently(
-                lambda: objects.put(url, len(content), hashlib.md5(content).digest(), read)
-            )
-        finally:
-            objects.close()
-        self._moved = self._now()
-
-    def _put_pieces(self, doing: Doing, files: Sequence[_File]) -> None:
-        work = [
-            (file, piece, md5)
-            for file in files
-            for piece, md5 in zip(file.pieces, file.md5s, strict=True)
-            if doing.done.get(piece.name) != md5.hex()
-        ]
-        mine = threading.local()
-        stop = threading.Event()
-
-        def one(file: _File, piece: Piece, md5: bytes) -> None:
-            if stop.is_set():
-                return
-            objects: Objects = getattr(mine, "objects", None) or Objects()
-            mine.objects = objects
-            url = self._url(doing, piece.name)
-
-            def read(at: int, count: int) -> bytes:
-                if stop.is_set():
-                    raise StoreError("given up")
-                return os.pread(file.handle, count, piece.start + at)
-
-            try:
-                self._patiently(
-                    lambda: objects.put(
-                        url,
-                        piece.end - piece.start,
-                        md5,
-                        read,
-                        lambda sent: self._sent(f"{doing.slot}/{piece.name}", sent),
-                    ),
-                    stop,
-                )
-            except BaseException:
-                objects.close()
-                stop.set()
-                raise
-            with self._lock:
-                doing.done[piece.name] = md5.hex()
-                self._moved = self._now()
-
-        with ThreadPoolExecutor(LANES) as pool:
-            running: set[Future[None]] = {pool.submit(one, *each) for each in work}
-            failure: BaseException | None = None
-            while running:
-                ended, running = wait(running, timeout=_WRITE_EVERY_S)
-                for future in ended:
-                    failure = failure or future.exception()
-                self._write()
-        self._best_sent.clear()
-        if failure is not None:
-            raise failure
-
-    def _patiently(self, act: Callable[[], None], stop: threading.Event | None = None) -> None:
-        """Try again what may pass; after a few tries somebody looks whether it is still wanted."""
-        for attempt in range(_TRIES):
-            try:
-                act()
-                return
-            except StoreError as error:
-                last = attempt == _TRIES - 1
-                if error.refused or last or (stop is not None and stop.is_set()):
-                    raise
-            self._sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
 
     def _url(self, doing: Doing, name: str) -> str:
         assert self._grants is not None
         url = self._grants.puts.get(f"{doing.kept.phase}/{doing.slot}/{name}")
         if url is None:
-            raise _Unusable(f"no grant covers {name:.80}")
+            raise Unusable(f"no grant covers {name:.80}")
         return url
-
-    def _sent(self, key: str, sent: int) -> None:
-        """Bytes that were sent before are no progress: a store may fail at the end, again and
-        again."""
-        with self._lock:
-            if sent > self._best_sent.get(key, 0):
-                self._best_sent[key] = sent
-                self._moved = self._now()
-
-    def _hash(self, handle: int, name: str, size: int, sha256: str) -> _File:
-        """One reading: what the manifest says of the whole, and what the store will be told of
-        each piece."""
-        try:
-            pieces = pieces_of(name, size)
-        except ValueError as error:
-            raise _Unusable(str(error)) from None
-        if os.fstat(handle).st_size != size:
-            raise _Unusable(f"{name} is not as long as its manifest says")
-        whole, md5s = hashlib.sha256(), []
-        for piece in pieces:
-            part, at = hashlib.md5(), piece.start
-            while at < piece.end:
-                block = os.pread(handle, min(_HASH_BLOCK, piece.end - at), at)
-                if not block:
-                    raise _Unusable(f"{name} was cut while it was read")
-                whole.update(block)
-                part.update(block)
-                at += len(block)
-            md5s.append(part.digest())
-        if whole.hexdigest() != sha256:
-            raise _Unusable(f"{name} is damaged here: it is not what its manifest says")
-        self._moved = self._now()
-        return _File(name, handle, pieces, md5s)
 
     # -- fetching -----------------------------------------------------------------------------
 
@@ -380,7 +238,7 @@ class Uploader:
         return True
 
     def _progressed(self) -> None:
-        self._moved = self._now()
+        self._sender.moved = self._now()
         self._write()
 
     # -- what is remembered -------------------------------------------------------------------
@@ -393,12 +251,12 @@ class Uploader:
         now = self._now()
         if not force and now - self._written[0] < _WRITE_EVERY_S:
             return
-        with self._lock:
+        with self._sender.lock:
             doing = None if self._doing is None else asdict(self._doing)
             uploads = Uploads(
                 uploaded=self._uploaded(),
                 given_up=tuple(self._given_up),
-                moved_boot=self._moved,
+                moved_boot=self._sender.moved,
                 fetched=self._fetched,
                 trouble=self._trouble,
             )
@@ -439,28 +297,6 @@ class Uploader:
 def _kept(manifest: CheckpointManifest) -> Kept:
     m = manifest
     return Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb)
-
-
-@contextmanager
-def _opened(
-    folder: Path,
-    manifest: CheckpointManifest,
-    check: Callable[[int, str, int, str], _File],
-) -> Iterator[list[_File]]:
-    """Every file of a checkpoint open at once, then read through and found right."""
-    with contextlib.ExitStack() as stack:
-        handles = []
-        for file in manifest.files:
-            try:
-                handle = os.open(folder / file.name, os.O_RDONLY | os.O_NOFOLLOW)
-            except OSError as error:
-                raise _Unusable(f"{file.name}: {error.strerror}") from None
-            stack.callback(os.close, handle)
-            handles.append(handle)
-        yield [
-            check(handle, file.name, file.size_bytes, file.sha256)
-            for handle, file in zip(handles, manifest.files, strict=True)
-        ]
 
 
 def main() -> None:

@@ -74,6 +74,10 @@ class Bucket(Protocol):
 
     def checkpoints(self, run_id: str) -> Shelf: ...
 
+    def last_report(self, run_id: str, generation: int) -> bytes | None:
+        """What a generation's agent said last, as it left it there: hostile text. None where it
+        left nothing that could be such a report. Fails rather than waits for long."""
+
     def fetch(
         self,
         stored: Stored,

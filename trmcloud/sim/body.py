@@ -10,7 +10,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import Uploads
 from trmcloud.core.clock import Instant
 from trmcloud.pod.anchors import AnchorNote
-from trmcloud.pod.mind import Trainer
+from trmcloud.pod.body import Trainer
 
 if TYPE_CHECKING:
     from trmcloud.sim.pod import SimPod
@@ -49,6 +49,7 @@ class SimBody:
             return
         pod.report = report
         pod.written.hear(report)
+        pod.uploader.report_written(report)
         if durable:
             pod.durable_report = report
 
@@ -120,6 +121,9 @@ class SimBody:
 
     def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
         return self._pod.uploader.uploads(self._pod.world.queue.now)
+
+    def told(self) -> str:
+        return self._pod.uploader.told
 
     def guarded(self) -> bool:
         return self._pod.guard is not None

@@ -33,7 +33,11 @@ class SimLink:
         if found.account.habits.self_ends != "exit":
             if not world.link_up(self._process):
                 return None
-            if not found.pod.running and not self._account.habits.reports_survive:
+            # One that can tell the bucket is not read any more; what is heard of another while it
+            # lingers counts as surviving.
+            tells = found.pod.uploader.grants is not None
+            survives = self._account.habits.reports_survive and not tells
+            if not found.pod.running and not survives:
                 return None
         return found.pod
 

@@ -13,8 +13,9 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.providers import traits_of
 from trmcloud.pod.anchors import AnchorNote
+from trmcloud.pod.body import Trainer
 from trmcloud.pod.guard_mind import GuardMind
-from trmcloud.pod.mind import AgentMind, Trainer
+from trmcloud.pod.mind import AgentMind
 from trmcloud.sim.body import SimBody
 from trmcloud.sim.duties import Said
 from trmcloud.sim.machines import Machine
@@ -305,7 +306,8 @@ class SimPod:
             self._guard_after(0.25)
         elif self.running:
             hard = agent.lease.hard_stop_at - self.machine.now().wall
-            self._linger_after(max(_LINGER_S, min(hard + 0.1, _COARSE_S)))
+            long_s = max(_LINGER_S, min(hard + 0.1, _COARSE_S))
+            self._linger_after(_TICK_S if agent.telling else long_s)
 
     def _linger_after(self, seconds: float) -> None:
         self._agent_event.cancel()

@@ -62,6 +62,8 @@ class Process:
         self._event: Entry | None = None
         self.stop_when: Callable[[RunState], bool] | None = None
         self.every_s = 300.0
+        self.bucket_refused_at: float | None = None
+        """When the bucket did not answer it, if that was what came of asking last."""
         self.world = World(
             home=Path("/sim"),
             clock=machine,

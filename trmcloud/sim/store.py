@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.manifest import CheckpointFile, CheckpointManifest, pick_best
-from trmcloud.core.pod_contract import Heartbeat, Kept
+from trmcloud.core.pod_contract import AgentReport, Heartbeat, Kept
 
 
 @dataclass
@@ -68,6 +68,8 @@ class SimFiles:
 
     def __init__(self) -> None:
         self.checkpoints: dict[str, list[Checkpoint]] = {}
+        self.words: dict[tuple[str, int], AgentReport] = {}
+        """What the agent of a run's generation told the bucket last."""
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
 

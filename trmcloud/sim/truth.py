@@ -199,6 +199,7 @@ class Witness:
 
     def _settled(self, process: Process, run: RunState, event: ev.Settled) -> None:
         self._held[run.run_id] = 0
+        self._heard_out(process, run)
         rented = self._pod_of(run.generation)
         if rented is None or rented.ended_at is None:
             return
@@ -209,6 +210,17 @@ class Witness:
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, billed {bill / 1e6:.6f}")
         if event.billed is None and self._short(rented, run, event.amount):
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, cost {bill / 1e6:.6f}")
+
+    def _heard_out(self, process: Process, run: RunState) -> None:
+        """What the pod's agent left in a bucket that answers has been heard before it is settled:
+        it is settled once, and then closed."""
+        word = self.world.files.words.get((run.run_id, len(run.generations)))
+        if word is None or word.result is None or run.result is not None:
+            return
+        refused_at, now = process.bucket_refused_at, self.world.queue.now
+        if (refused_at is not None and now - refused_at < RETRY_S) or self._odd(process):
+            return
+        self.fail("I4", f"{run.run_id} is settled, and its {word.result} in the bucket not heard")
 
     def _short(self, rented: Rented, run: RunState, amount: Usd) -> bool:
         """Whether an estimate lacks what the pod has cost for certain: the storage that is billed

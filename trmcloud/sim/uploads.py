@@ -22,9 +22,10 @@ from trmcloud.core.bucket import (
 )
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.manifest import CheckpointManifest
-from trmcloud.core.pod_contract import Kept
+from trmcloud.core.pod_contract import AgentReport, Kept, dump, parse_pod_name
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
 from trmcloud.ports.link import StageItem
+from trmcloud.sim.queue import Entry
 
 if TYPE_CHECKING:
     from trmcloud.sim.pod import SimPod
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.5
 _UPLOAD_S = (2.0, 25.0)
+_TELL_EVERY_S = 60.0
+_TELL_S = 1.0
+"""For a report with the result to reach the bucket, and from one try to the next."""
 
 
 @dataclass
@@ -55,6 +59,10 @@ class SimUploader:
         self._doing: _Doing | None = None
         self._free_at = 0.0
         self._moved_boot = 0.0
+        self.told = ""
+        """The result that the report in the bucket bears."""
+        self._told_at = -_TELL_EVERY_S
+        self._telling = Entry(0.0, None)
 
     def give(self, grants: Grants) -> None:
         if self.grants is None:
@@ -69,6 +77,36 @@ class SimUploader:
         """The pod ends: what was on its way is half there, which is nothing."""
         self.advance(now)
         self._doing = None
+
+    def report_written(self, report: AgentReport) -> None:
+        """The agent has written its report to the pod's disk."""
+        if self.grants is None:
+            return
+        now = self._pod.world.queue.now
+        if report.result is not None and report.result != self.told:
+            self._telling.cancel()
+            self._telling = self._pod.world.queue.after(_TELL_S, self._tell_result)
+        elif now - self._told_at >= _TELL_EVERY_S:
+            self._tell(report)
+
+    def _tell_result(self) -> None:
+        """It is the agent's child: it lives as long as that does."""
+        pod = self._pod
+        if not pod.running or pod.agent is None or pod.report is None:
+            return
+        if not self._tell(pod.report):
+            self._telling = pod.world.queue.after(_TELL_S, self._tell_result)
+
+    def _tell(self, report: AgentReport) -> bool:
+        world, name = self._pod.world, parse_pod_name(self._pod.name)
+        now = world.queue.now
+        if self.grants is None or name is None or now > self.grants.until:
+            return False
+        if now < max(world.knobs.bucket_down_until, world.knobs.pod_api_down_until):
+            return False
+        world.files.words[(self._pod.lease.run_id, name.generation)] = report
+        self._told_at, self.told = now, report.result or ""
+        return True
 
     def uploads(self, now: float) -> tuple[float | None, Uploads]:
         self.advance(now)
@@ -158,12 +196,14 @@ class SimBucket:
 
     def _gate(self) -> None:
         self._process.cross("bucket")
+        self._process.bucket_refused_at = self._world.queue.now
         if not self._process.machine.online:
             self._world.felt_any("offline")
             raise ProviderError("the bucket cannot be reached")
         if self._world.queue.now < self._world.knobs.bucket_down_until:
             self._world.felt("48")
             raise ProviderError("503 from the bucket")
+        self._process.bucket_refused_at = None
 
     def check(self) -> None:
         try:
@@ -194,6 +234,11 @@ class SimBucket:
         self._gate()
         found = self._world.files.stored(run_id)
         return Shelf(tuple(Stored(manifest, manifest.label) for manifest in found))
+
+    def last_report(self, run_id: str, generation: int) -> bytes | None:
+        self._gate()
+        word = self._world.files.words.get((run_id, generation))
+        return dump(word).encode() if word is not None else None
 
     def fetch(
         self,

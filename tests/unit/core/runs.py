@@ -104,6 +104,7 @@ def ask(
     in_flight: frozenset[str] = frozenset(),
     unbilled: bool = True,
     stranger_s: float = 0.0,
+    word: AgentReport | None = None,
     plan: StubPlan = PLAN,
     traits: ProviderTraits = TRAITS,
 ) -> Decision:
@@ -115,6 +116,7 @@ def ask(
         in_flight=in_flight,
         unbilled=unbilled,
         stranger_s=stranger_s,
+        word=word,
     )
     return decide(run, cast(Plan, plan), "abcd1234", traits, seen, now)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -68,7 +70,11 @@ def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:
     share = bk.PhaseSlots(1, ("g1-slot-0",), {"g1-slot-0": kept(1, 1.0)})
     file = bk.FileGet("a/b.bin", 1, "0" * 64, ("http://x",))
     grants = bk.Grants("p", 5.0, {"fast": share}, {"k": "u"}, (bk.FolderGet("/x", (file,)),))
+    grants = replace(grants, report="http://y")
     assert bk.load_grants(bk.dump_grants(grants)) == grants
+    before = json.loads(bk.dump_grants(grants))
+    del before["report"]
+    assert bk.load_grants(json.dumps(before)) == replace(grants, report="")
     for text in ("", "[]", "{}", bk.dump_grants(grants).replace("a/b.bin", "../b.bin")):
         with pytest.raises(ContractError):
             bk.load_grants(text)

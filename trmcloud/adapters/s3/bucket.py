@@ -23,7 +23,7 @@ from trmcloud.core import manifest as mf
 from trmcloud.core.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
 from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.pod_contract import Kept
+from trmcloud.core.pod_contract import MAX_JSON_BYTES, Kept
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
 from trmcloud.ports.link import StageItem
 
@@ -119,7 +119,9 @@ class S3Bucket:
                     puts[f"{phase}/{slot}/{name}"] = self._signed("put_object", key, seconds)
         gets = [self._get_item(item, seconds) for item in request.folders]
         gets += [self._get_stored(stored, folder, seconds) for stored, folder in request.go_on_from]
-        return Grants(request.pod_name, until, phases, puts, tuple(gets))
+        key = self._place.run(request.run_id, bk.report_name(request.generation))
+        report = self._signed("put_object", key, seconds)
+        return Grants(request.pod_name, until, phases, puts, tuple(gets), report)
 
     def _signed(self, verb: str, key: str, seconds: int) -> str:
         with told(self._place):
@@ -189,6 +191,12 @@ class S3Bucket:
 
     def _manifest_text(self, at: str) -> bytes:
         return get_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.MAX_MANIFEST_BYTES) or b""
+
+    def last_report(self, run_id: str, generation: int) -> bytes | None:
+        key = self._place.run(run_id, bk.report_name(generation))
+        # Asked from the loop that ends pods in time: it must not hang on a store.
+        brief = connect(self._place, self._environ, brief=True)
+        return get_bytes(brief, key, MAX_JSON_BYTES)
 
     def fetch(
         self,

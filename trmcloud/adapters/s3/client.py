@@ -25,6 +25,7 @@ from trmcloud.core.errors import (
 
 CONNECT_S, READ_S = 10, 120
 POOL, TRIES = 16, 5
+BRIEF_CONNECT_S, BRIEF_READ_S = 3, 5
 _WRONG_KEY = frozenset(
     (
         *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"),
@@ -55,8 +56,11 @@ class Client:
     until: float | None
 
 
-def connect(place: Place, environ: Mapping[str, str] = os.environ) -> Client:
-    """
+def connect(
+    place: Place, environ: Mapping[str, str] = os.environ, *, brief: bool = False
+) -> Client:
+    """``brief``: for one who cannot wait for a store that does not answer.
+
     Raises:
         MissingExtra: there is no boto3. AuthError: there are no credentials, or wrong ones.
         NotFoundError: there is no such bucket. ProviderError: it cannot be reached.
@@ -78,10 +82,10 @@ def connect(place: Place, environ: Mapping[str, str] = os.environ) -> Client:
         config = Config(
             region_name=where,
             signature_version="s3v4",
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
+            connect_timeout=BRIEF_CONNECT_S if brief else CONNECT_S,
+            read_timeout=BRIEF_READ_S if brief else READ_S,
             max_pool_connections=POOL,
-            retries={"mode": "standard", "max_attempts": TRIES},
+            retries={"mode": "standard", "max_attempts": 1 if brief else TRIES},
             # Every body bears its MD5, which any store checks; newer sums not every store knows.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",

@@ -1,0 +1,112 @@
+"""What one process sees of a run: pods in a list, its agent's words, its bill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trmcloud.app.last_word import LastWord
+from trmcloud.app.world import World, list_pods
+from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.errors import HostKeyChanged, ProviderError
+from trmcloud.core.observation import Bill, Observation, PodSeen
+from trmcloud.core.plan import Plan
+from trmcloud.core.pod_contract import AgentReport
+from trmcloud.core.run_state import Generation, RunState, State
+from trmcloud.ports.link import TroubledLink
+
+
+@dataclass
+class Observer:
+    """``list_age_s``: how old a list that this process has may be."""
+
+    world: World
+    list_age_s: float = 0.0
+    _absent_lists: int = 0
+    _generation: int = 0
+    _stranger_at: float | None = None
+    _heard_at: float | None = None
+    _word: LastWord = field(default_factory=LastWord)
+
+    def look(self, run: RunState, plan: Plan) -> Observation:
+        now = self.world.wall()
+        generation = run.generation
+        if generation is None:
+            nothing = Unknown(now, "nothing was rented yet")
+            return Observation(pods=nothing, report=nothing, bill=nothing)
+        pods = list_pods(self.world, generation.provider, self.list_age_s)
+        if generation.number != self._generation:
+            self._generation, self._absent_lists = generation.number, 0
+            self._stranger_at, self._heard_at = None, now
+        if isinstance(pods, Seen):
+            present = any(pod.name == generation.pod_name for pod in pods.value)
+            self._absent_lists = 0 if present else self._absent_lists + 1
+        report: Maybe[AgentReport] = Unknown(now)
+        found = self.world.links[generation.provider].report(generation.pod_name)
+        if found is not None or run.state is not State.BOOTING:
+            self._stranger_at = None
+        if found is not None:
+            report = Seen(found, found.at)
+        bill: Maybe[Bill] = Unknown(now)
+        unbilled = False
+        if run.state is State.SETTLING or generation.missed_at is not None:
+            try:
+                compute = self.world.computes[generation.provider]
+                billed = compute.bill(generation.pod_id or generation.pod_name)
+                bill = Seen(billed, now) if billed is not None else bill
+                unbilled = billed is None
+            except ProviderError as error:
+                bill = Unknown(now, str(error))
+        return Observation(
+            pods=pods,
+            report=report,
+            bill=bill,
+            absent_lists=self._absent_lists,
+            unbilled=unbilled,
+            in_flight=self.world.workers.running(),
+            stranger_s=self._stranger_s(run, generation) if found is None else 0.0,
+            word=self._left_word(run, plan, generation, pods, found),
+        )
+
+    def _left_word(
+        self,
+        run: RunState,
+        plan: Plan,
+        generation: Generation,
+        pods: Maybe[tuple[PodSeen, ...]],
+        found: AgentReport | None,
+    ) -> AgentReport | None:
+        """What the agent left in the bucket: asked for where it cannot be heard itself."""
+        now = self.world.wall()
+        if found is not None and found.pod_name == generation.pod_name:
+            self._heard_at = now
+            return None
+        silent_s = now - self._heard_at if self._heard_at is not None else 0.0
+        return self._word.of(
+            self.world, run, plan, gone=_is_gone(generation, pods), silent_s=silent_s
+        )
+
+    def _stranger_s(self, run: RunState, generation: Generation) -> float:
+        """For how long this process has met another machine at a booting pod's address."""
+        if run.state is not State.BOOTING:
+            return 0.0
+        link = self.world.links[generation.provider]
+        trouble = link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
+        if not isinstance(trouble, HostKeyChanged):
+            self._stranger_at = None
+            return 0.0
+        now = self.world.wall()
+        if self._stranger_at is None:
+            self._stranger_at = now
+        return now - self._stranger_at
+
+
+def _is_gone(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool:
+    """Whether the list that was just read holds no pod of the generation that may be at work."""
+    if not isinstance(pods, Seen):
+        return False
+    return not any(
+        pod.name == generation.pod_name
+        and pod.status != "gone"
+        and generation.pod_id in (None, pod.pod_id)
+        for pod in pods.value
+    )
