@@ -3,8 +3,9 @@
     python tests/standins/sky.py STATE.json status -o json
 
 It prints what 0.14.1 was seen to print. ``STATE.json`` also takes ``fail``: a word of a command →
-what it prints before it ends with 1; ``at``, epoch seconds: a launch asked for before then is up;
-and ``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then.
+what it prints before it ends with 1; ``then``: likewise → what has changed once it was carried out;
+``at``, epoch seconds: a launch asked for before then is up, or has failed, where ``none_left`` says
+why; and ``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.error
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,22 @@ import sky_machines as machines
 
 VERSION = "0.14.1"
 PROVISION = "--provision"
+TRIED = """\
+⚙︎ Launching on {infra}.
+sky.exceptions.ResourcesUnavailableError: Failed to acquire resources in all zones in {infra} for \
+{{{infra}({wanted})}}.
+
+\x1b[0m\x1b[33m↺\x1b[0m Trying other potential resources."""
+NONE_LEFT = """\
+sky.exceptions.ResourcesUnavailableError: \x1b[31mFailed to provision all possible launchable \
+resources.\x1b[0m Relax the task's resource requirements: 1x {infra}({wanted})
+To keep retrying until the cluster is up, use the `--retry-until-up` flag.
+Reasons for provision failures (for details, please check the log above):
+Provision failures (tried 1 infra):
+
+✗ {infra} — (gpus={wanted}, ...)
+  Failed to acquire resources in all zones in {infra} for {{{infra}({wanted})}}.{why}
+"""
 State = dict[str, Any]
 
 
@@ -36,7 +54,11 @@ def main() -> int:
 
     def answered(state: State) -> int:
         state.setdefault("asked", []).append(words)
-        return answer(state, words, path)
+        code = answer(state, words, path)
+        for part, changes in state.get("then", {}).items():
+            if part in " ".join(words):
+                state.update(changes)
+        return code
 
     return changed(path, answered)
 
@@ -73,6 +95,11 @@ def answer(state: State, words: list[str], path: Path) -> int:
         if "-a" not in words:
             rows = [r for r in rows if r["status"] in ("PENDING", "RUNNING")]
         print(json.dumps(rows, indent=2))
+    elif line.startswith("api logs"):
+        log, error = state.get("logs", {}).get(words[-1], ("", ""))
+        print(log)
+        print(error, file=sys.stderr)
+        return int(any(r["request_id"] == words[-1] and r["status"] == "FAILED" for r in requests))
     elif line.startswith("api cancel"):
         for row in requests:
             if row["request_id"] == words[-1]:
@@ -151,17 +178,39 @@ def provision(path: Path, name: str) -> None:
                     row["status"] = "SUCCEEDED"
         return 0
 
-    changed(path, made)
+    try:
+        changed(path, made)
+    except urllib.error.HTTPError as error:
+        error.close()
+        changed(path, lambda state: fail(state, name, ""))
+        return
     state = json.loads(path.read_text())
     machines.bring_up(state["runpod"], state["clusters"][name]["pod"], name, home)
     changed(path, is_up)
     machines.start(name, state["tasks"][name], home)
 
 
+def fail(state: State, name: str, why: str) -> int:
+    """What becomes of a launch that finds nothing to rent: no cluster, and its log says why."""
+    resources = state["tasks"][name]["resources"]
+    told = {"infra": resources["infra"], "wanted": resources["accelerators"], "why": why}
+    del state["clusters"][name]
+    for row in state["requests"]:
+        if row["on"] == name and row["status"] == "RUNNING":
+            row["status"] = "FAILED"
+            log = TRIED.format(**told), NONE_LEFT.format(**told)
+            state.setdefault("logs", {})[row["request_id"]] = log
+    return 0
+
+
 def refresh(state: State, ask: bool) -> bool:
     """Look at every machine; False where one of them has exited, which 0.14.1 cannot read."""
     for name, row in list(state["clusters"].items()):
-        if row["init_kind"] == "launching" and state.get("at", 0) > row["launched_at"]:
+        is_over = row["init_kind"] == "launching" and state.get("at", 0) > row["launched_at"]
+        if is_over and "none_left" in state:
+            fail(state, name, state["none_left"])
+            continue
+        if is_over:
             row |= {"status": "UP", "init_kind": None, "cloud": "AWS", "region": "us-east-1"}
         if ask and row.get("pod"):
             pod = machines.ask(state["runpod"], "GET", f"/pods/{row['pod']}")

@@ -39,6 +39,8 @@ class Sighting:
     gone_at: float | None = None
     billed_micros: int | None = None
     billed_since: float | None = None
+    never_made: str | None = None
+    """Why its create, once taken, has made nothing; '' where it is known to be otherwise."""
 
     @property
     def rate(self) -> Usd:
@@ -57,6 +59,19 @@ class Sightings:
 
     def get(self, pod_id: str) -> Sighting | None:
         return self._kept.get(pod_id)
+
+    def all(self) -> list[Sighting]:
+        return list(self._kept.values())
+
+    def unmade(self) -> list[Sighting]:
+        """Pods that were asked for, were never up, and are in no list now; nobody knows why."""
+        return [
+            sighting
+            for sighting in self._kept.values()
+            if sighting.gone_at is not None
+            and sighting.started_at is None
+            and sighting.never_made is None
+        ]
 
     def named(self, name: str) -> list[Sighting]:
         return [sighting for sighting in self._kept.values() if sighting.name == name]
@@ -80,6 +95,7 @@ class Sightings:
                 started_at=old.started_at if old.started_at is not None else started_at,
                 alive_at=at,
                 gone_at=None,
+                never_made=None,
             )
         )
 
@@ -89,6 +105,12 @@ class Sightings:
         for pod_id, old in list(self._kept.items()):
             if pod_id not in here and old.gone_at is None:
                 self._keep(replace(old, gone_at=at))
+
+    def never_made(self, pod_id: str, why: str) -> None:
+        """Put on record what became of its create; only another list takes that back."""
+        old = self._kept.get(pod_id)
+        if old is not None:
+            self._keep(replace(old, never_made=why))
 
     def billed(self, pod_id: str, amount: Usd | None, at: float) -> Sighting | None:
         """Its records amount to this at ``at`` (None: there are none)."""
@@ -139,6 +161,11 @@ def _read(path: Path) -> Sighting | None:
         sane = all(n is None or isinstance(n, int | float) for n in numbers)
         whole = isinstance(sighting.rate_micros, int) and isinstance(sighting.disk_gb, int)
         billed = sighting.billed_micros is None or isinstance(sighting.billed_micros, int)
-        return sighting if sane and whole and billed and path.stem == sighting.pod_id else None
+        told = sighting.never_made is None or isinstance(sighting.never_made, str)
+        return (
+            sighting
+            if sane and told and whole and billed and path.stem == sighting.pod_id
+            else None
+        )
     except (OSError, ValueError, TypeError):
         return None

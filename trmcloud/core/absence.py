@@ -88,3 +88,9 @@ def find_pod(seen: Observation, generation: Generation) -> PodSeen | None:
     if generation.pod_id is not None:
         return next((pod for pod in mine if pod.pod_id == generation.pod_id), None)
     return next((pod for pod in mine if pod.status != "gone"), mine[0] if mine else None)
+
+
+def why_never_made(seen: Observation, generation: Generation) -> str:
+    """Where the provider took the create and found later that it has nothing: why; else ''."""
+    pod = find_pod(seen, generation)
+    return pod.never_made if pod is not None and pod.status == "gone" else ""

@@ -11,7 +11,13 @@ from __future__ import annotations
 from math import inf
 
 from trmcloud.core import events as ev
-from trmcloud.core.absence import find_pod, is_absent, note_absence, proven_end
+from trmcloud.core.absence import (
+    find_pod,
+    is_absent,
+    note_absence,
+    proven_end,
+    why_never_made,
+)
 from trmcloud.core.accounts import last_word, phases_ended, result_of
 from trmcloud.core.actions import (
     CREATE,
@@ -194,6 +200,8 @@ def _longest_training_s(candidate: Candidate) -> float:
 
 def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
     generation = current_generation(run)
+    if why := why_never_made(seen, generation):
+        return _fail_late(run, generation, why)
     pod = find_pod(seen, generation)
     if pod is not None:
         # One that is gone again too, whatever the answer to its creation was: it has a bill.
@@ -224,6 +232,12 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
     return Decision()
 
 
+def _fail_late(run: RunState, generation: Generation, why: str) -> Decision:
+    """Its create was taken, and has failed after all: it counts as if it had been refused."""
+    failed = ev.ActionFailed(name_action(run, CREATE, 1), CREATE, "no_capacity", why)
+    return Decision(events=(failed, ev.PodNotMade(generation.number, why)))
+
+
 def _watch(
     run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
 ) -> Decision:
@@ -242,6 +256,8 @@ def _watch(
             return Decision(events=(result_of(report.result, report.message),))
     elif run.state is State.RUNNING and (left := last_word(run, plan, generation, seen.word)):
         return Decision(events=left)
+    if run.state is State.BOOTING and (why := why_never_made(seen, generation)):
+        return _fail_late(run, generation, why)
     gone = proven_end(run, seen, generation, traits)
     if gone is not None and report is not None:
         accounts = phases_ended(run, plan, generation, report, final=True)

@@ -83,7 +83,8 @@ class PodUp:
 
 @dataclass(frozen=True)
 class PodNotMade:
-    """No pod of this generation exists or will: a refusal, or absence proven by listing."""
+    """No pod of this generation exists or will: a refusal, absence proven by listing, or the word
+    of a provider that took the create, may have listed the pod, and then had none to give."""
 
     generation: int
     reason: str

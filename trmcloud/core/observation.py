@@ -28,6 +28,8 @@ class PodSeen:
     host: str = ""
     port: int = 0
     made_at: float | None = None
+    never_made: str = ""
+    """Of one that is gone: why its create, which was taken, came to nothing. Nothing was billed."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ TRANSITIONS: Mapping[tuple[State, type[Any]], State] = {
     (State.RESERVED, ev.Closed): State.CLOSED,
     (State.RENTING, ev.PodUp): State.BOOTING,
     (State.RENTING, ev.PodNotMade): State.RESERVED,
+    (State.BOOTING, ev.PodNotMade): State.RESERVED,
     (State.BOOTING, ev.AgentUp): State.RUNNING,
     (State.BOOTING, ev.ResultKnown): State.ENDING,
     (State.BOOTING, ev.PodGone): State.SETTLING,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -16,11 +17,13 @@ from tests.unit.core.runs import (
     StubPlan,
     apply,
     ask,
+    booting,
     created,
     failed,
     follow,
     renting,
     reserved,
+    running,
     stopped,
     the_pod,
 )
@@ -33,7 +36,7 @@ from trmcloud.core.observation import PodSeen
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate
 from trmcloud.core.pod_contract import parse_pod_name
-from trmcloud.core.run_state import State
+from trmcloud.core.run_state import RunState, State
 
 # -- renting -----------------------------------------------------------------------------------
 
@@ -226,6 +229,41 @@ def test_a_pod_that_appears_after_its_hard_stop_is_ended_at_once() -> None:
     run = failed("ambiguous")
     run, actions = follow(run, AT + 3000, pods=[the_pod(run)])
     assert [(a.verb, a.reason) for a in actions] == [(TERMINATE, "hard stop")]
+
+
+@pytest.mark.parametrize("until", [renting, created, booting, lambda: failed("ambiguous")])
+def test_a_create_that_was_taken_and_failed_later_counts_as_refused(
+    until: Callable[[], RunState],
+) -> None:
+    run = until()
+    none = the_pod(run, status="gone", rate=ZERO, never_made="none left")
+    run, actions = follow(run, AT + 60, pods=[none])
+    assert [g.candidate_id for g in run.generations] == ["first", "second"]
+    assert run.generations[0].not_made == "none left"
+    assert run.actions["r1/g1/create/1"].failed_kind == "no_capacity"
+    assert [a.id for a in actions] == ["r1/g2/create/1"]
+    assert run.reserved == RESERVATION, "the money is still held"
+    run, _ = follow(failed("no_capacity", AT + 61, run), AT + 62, pods=[none])
+    assert (run.state, run.outcome, run.settled) == (State.CLOSED, Outcome.NOT_STARTED, ZERO)
+
+
+def test_a_pod_that_has_spoken_was_made_whatever_is_said_of_it() -> None:
+    run = running()
+    none = the_pod(run, status="gone", never_made="none left")
+    run, _ = follow(run, AT + 60, pods=[none])
+    assert (run.state, run.reserved) == (State.SETTLING, RESERVATION)
+
+
+def test_a_pod_that_is_listed_was_made_whatever_is_said_of_it() -> None:
+    run = booting()
+    assert ask(run, AT + 60, pods=[the_pod(run, never_made="none left")]) == Decision()
+
+
+def test_stopped_while_it_is_looked_for_it_ends_as_stopped() -> None:
+    run = stopped(booting(), AT + 20)
+    none = the_pod(run, status="gone", never_made="none left")
+    run, actions = follow(run, AT + 60, pods=[none])
+    assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.STOPPED, ())
 
 
 def test_somebody_elses_pod_is_not_taken_for_ours() -> None:

@@ -42,6 +42,9 @@ class Biller:
         reported = self._report().get(name)
         if sighting is None:
             return Bill(name, reported, final=False) if reported is not None else None
+        if sighting.never_made:
+            # SkyPilot reports the time that it spent looking for one.
+            return Bill(name, ZERO, final=True)
         now = self._now()
         gone_at = sighting.gone_at
         final = gone_at is not None and now - gone_at >= FINAL_AFTER_S

@@ -76,6 +76,24 @@ class Sky:
         Raises:
             ProviderError: it failed, said in the last line that it printed, or did not end.
         """
+        code, out, said = self._done(words, timeout_s)
+        if code != 0:
+            raise _explained(words[0], f"{out}\n{said}")
+        return out
+
+    def complaint(self, *words: str, timeout_s: float = _TIMEOUT_S) -> str:
+        """What the command complained of where it failed; '' where it did not.
+
+        Raises:
+            ProviderError: it did not end, or did not get through to the server.
+        """
+        code, _, said = self._done(words, timeout_s)
+        if _is_down(said):
+            raise _explained(words[0], said)
+        return said if code != 0 else ""
+
+    def _done(self, words: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
+        """Its exit status, what it printed and what it complained of, to be shown."""
         try:
             done = subprocess.run(
                 [self._program, *words],
@@ -96,10 +114,8 @@ class Sky:
                 next_step=INSTALL,
             ) from None
         out = done.stdout.decode("utf-8", "replace")
-        if done.returncode != 0:
-            said = strip_control(f"{out}\n{done.stderr.decode('utf-8', 'replace')}")
-            raise _explained(words[0], said)
-        return strip_control(out)
+        said = done.stderr.decode("utf-8", "replace")
+        return done.returncode, strip_control(out), strip_control(said)
 
     def read(self, *words: str) -> Any:
         """The JSON a command prints, after whatever it says first.
@@ -155,10 +171,14 @@ def _advice(said: str) -> str:
     return " ".join(line.strip() for line in lines).partition(": ")[2][:_MAX_TEXT]
 
 
+def _is_down(said: str) -> bool:
+    return "ApiServerConnectionError" in said or "API server process exited" in said
+
+
 def _explained(verb: str, said: str) -> ProviderError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1][:_MAX_TEXT] if lines else "it said nothing"
-    if "ApiServerConnectionError" in said or "API server process exited" in said:
+    if _is_down(said):
         return ProviderError(
             f"SkyPilot's API server is down: {last}", next_step="sky api info; sky api start"
         )

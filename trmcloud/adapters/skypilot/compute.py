@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ from trmcloud.adapters.skypilot.aws import ShutdownLimit
 from trmcloud.adapters.skypilot.billing import Biller
 from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
 from trmcloud.adapters.skypilot.command import Sky
+from trmcloud.adapters.skypilot.launches import SUBMITTED, WATCHED_S, Launches
 from trmcloud.adapters.skypilot.task import CLOUDS, knows_autodown, limit_minutes, make_task
 from trmcloud.adapters.skypilot.way import config_of, proxy_command
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError, ProviderRefused
@@ -28,12 +28,6 @@ from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
 from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
 
-_SUBMITTED = re.compile(r"Submitted sky\.launch request: ([0-9a-f-]{8,36})")
-_ID = re.compile(r"[0-9a-f-]{8,36}")
-_ACTIVE = ("PENDING", "RUNNING")
-_FAILED = ("FAILED", "CANCELLED")
-LAUNCH_WATCHED_S = 1800.0
-"""A launch that has not failed by then has come through, or hangs."""
 _STATUS: Mapping[str, str] = {
     "PENDING": "creating",
     "UP": "running",
@@ -68,6 +62,7 @@ class SkyPilotCompute:
         self._shutdown = shutdown
         self._seen = Sightings(folder)
         self._biller = Biller(sky, self._seen, now)
+        self._launches = Launches(sky)
         self._lock = threading.RLock()
         self._noted_at: float | None = None
         self._armed_at: dict[str, float] = {}
@@ -92,9 +87,12 @@ class SkyPilotCompute:
         if parse_pod_name(request.name) is None:
             raise ProviderRefused(f"{request.name!r:.80} is not a name of ours")
         with self._lock:
-            if any(pod.name == request.name for pod in self._pods(fresh=True)):
-                return request.name
-            if self._requests(request.name, _ACTIVE):
+            for pod in self._pods(fresh=True):
+                if pod.name == request.name and pod.never_made:
+                    raise NoCapacity(pod.never_made)
+                if pod.name == request.name:
+                    return request.name
+            if self._launches.active(request.name):
                 return request.name
             text = make_task(
                 self._provider, request, self._keys(request.name), str(self._archive()), self._now()
@@ -122,11 +120,14 @@ class SkyPilotCompute:
             )
         with self._lock:
             self._clusters.forget()
-            active = self._requests(pod_id, _ACTIVE)
+            active = self._launches.active(pod_id)
             for request_id in active:
                 self._sky.run("api", "cancel", "-y", request_id)
             said = self._sky.run("down", "-y", pod_id)
-            return bool(active) or "not found" not in said
+            was_there = "not found" not in said
+            if was_there:
+                self._seen.never_made(pod_id, "")
+            return bool(active) or was_there
 
     def bill(self, pod_id: str) -> Bill | None:
         """An estimate, by SkyPilot's own prices and ours: see ``billing``."""
@@ -189,13 +190,13 @@ class SkyPilotCompute:
             except ProviderError as error:
                 self._reconcile(name, error)
                 return
-        if not _SUBMITTED.search(said):
+        if not SUBMITTED.search(said):
             self._reconcile(name, ProviderError("sky launch named no request"))
 
     def _reconcile(self, name: str, error: ProviderError) -> None:
         """A launch that failed to say that it was submitted may have been: ask, by its name."""
         try:
-            known = self._requests(name)
+            known = self._launches.are_known(name)
         except ProviderError:
             raise AmbiguousCreate(error.what, next_step="sky api status") from error
         if known:
@@ -204,28 +205,51 @@ class SkyPilotCompute:
             raise NoCapacity(error.what) from error
         raise AmbiguousCreate(error.what, next_step=error.next_step) from error
 
-    def _requests(self, name: str, states: Sequence[str] = ()) -> list[str]:
-        """Ids of the launches of that name, in these states (in any, where none is given)."""
-        done = () if states == _ACTIVE else ("-a",)
-        rows = self._sky.read("api", "status", *done, "-c", name)
-        if not isinstance(rows, list):
-            raise ProviderError("sky api status printed no list")
-        return [
-            str(row["request_id"])
-            for row in rows
-            if isinstance(row, dict)
-            and row.get("name") == "sky.launch"
-            and _ID.fullmatch(str(row.get("request_id")))
-            and (not states or row.get("status") in states)
-        ]
-
     def _pods(self, *, fresh: bool = False) -> list[PodSeen]:
         with self._lock:
-            rows = [row for row in self._clusters.rows(fresh=fresh) if self._is_mine(row)]
-            if self._noted_at != self._clusters.listed_at:
-                self._noted_at = self._clusters.listed_at
-                self._look_at(rows)
-            return [self._pod_seen(row) for row in rows]
+            rows, is_new_list = self._rows(fresh=fresh)
+            told = self._why_none() if is_new_list else {}
+            if told:
+                # What was listed before its launch had ended proves nothing.
+                rows, _ = self._rows(fresh=True)
+                here = {str(row["name"]) for row in rows}
+                for name in told.keys() - here if not self._clusters.are_cached else ():
+                    self._seen.never_made(name, told[name])
+            return [*map(self._pod_seen, rows), *self._never_made()]
+
+    def _rows(self, *, fresh: bool) -> tuple[list[Row], bool]:
+        """Those of this provider, and whether they have just been listed."""
+        rows = [row for row in self._clusters.rows(fresh=fresh) if self._is_mine(row)]
+        is_new_list = self._noted_at != self._clusters.listed_at
+        if is_new_list:
+            self._noted_at = self._clusters.listed_at
+            self._look_at(rows)
+        return rows, is_new_list
+
+    def _why_none(self) -> dict[str, str]:
+        """Of launches that a fresh list lacks and that are over: why they have made nothing."""
+        told: dict[str, str] = {}
+        at = self._now()
+        for sighting in self._seen.unmade() if not self._clusters.are_cached else ():
+            if not 0 <= at - (sighting.made_at or 0.0) < WATCHED_S:
+                continue
+            with contextlib.suppress(ProviderError):
+                why = self._launches.why_none(sighting.name)
+                if why:
+                    told[sighting.name] = f"{self._provider} is sold out, or has none for us: {why}"
+                elif why is not None:
+                    self._seen.never_made(sighting.name, "")
+        return told
+
+    def _never_made(self) -> list[PodSeen]:
+        """For as long as somebody may ask: see ``PodSeen.never_made``."""
+        return [
+            PodSeen(s.name, s.name, "gone", ZERO, ended_at=s.gone_at, never_made=s.never_made)
+            for s in self._seen.all()
+            if s.never_made
+            and (name := parse_pod_name(s.name)) is not None
+            and self._now() < name.hard_stop_at
+        ]
 
     def _look_at(self, rows: Sequence[Row]) -> None:
         """Put a new list on record, and mend what it lacks."""
@@ -246,6 +270,7 @@ class SkyPilotCompute:
                 # Its machine may be up and paid for, and no agent on it: nobody else would end it.
                 with contextlib.suppress(ProviderError):
                     self._sky.run("down", "-y", name)
+                self._seen.never_made(name, "")
                 self._clusters.forget()
             elif is_up and name in self._came_through:
                 self._arm_again(name, at)
@@ -255,13 +280,14 @@ class SkyPilotCompute:
         name, made = str(row["name"]), row.get("launched_at")
         if name in self._came_through:
             return False
-        if not isinstance(made, int | float) or not 0 <= at - made < LAUNCH_WATCHED_S:
+        if not isinstance(made, int | float) or not 0 <= at - made < WATCHED_S:
             self._came_through.add(name)
             return False
         try:
-            if self._requests(name, _FAILED):
+            ended = self._launches.ended(name)
+            if ended & {"FAILED", "CANCELLED"}:
                 return True
-            if self._requests(name, ("SUCCEEDED",)):
+            if "SUCCEEDED" in ended:
                 self._came_through.add(name)
         except ProviderError:
             pass
