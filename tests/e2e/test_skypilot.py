@@ -7,30 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runpod_user import ACCEPT, RentedUser
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import SMALL, User, until
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO
+from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import Outcome, State
 
 VIA = ("--via", "skypilot", "--provider", "runpod")
 KEY = "--allow-account-key-on-pod"
 
 
-@pytest.fixture
-def skyfarer(rented: RentedUser) -> RentedUser:
-    """A user whose only way to rent is SkyPilot: RunPod's key is SkyPilot's, not theirs."""
-    state = rented.folder / "sky.json"
-    account = {"url": rented.standin.url, "key": rented.standin.api_key}
+def by_sky(user: RentedUser) -> RentedUser:
+    """Whose only way to rent is SkyPilot: RunPod's key is SkyPilot's, not theirs."""
+    state = user.folder / "sky.json"
+    account = {"url": user.standin.url, "key": user.standin.api_key}
     state.write_text(json.dumps({"runpod": account, "enabled": ["RunPod"]}))
-    rented.environment["TRMCLOUD_SKY"] = str(stand_in(rented.folder / "sky", state))
-    del rented.environment["RUNPOD_API_KEY"]
-    return rented
+    user.environment["TRMCLOUD_SKY"] = str(stand_in(user.folder / "sky", state))
+    del user.environment["RUNPOD_API_KEY"]
+    return user
 
 
 @pytest.mark.slow
-def test_plan_launch_land_at_the_budget_fetch_report(skyfarer: RentedUser) -> None:
+def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None:
+    skyfarer = by_sky(rented)
     plan_id = skyfarer.plan_to_bind("--budget", "0.30", *VIA, hard_stop_s=40.0, landing_s=6.0)
     refused = skyfarer.fails("launch", plan_id, "-y", *ACCEPT, code=2)
     assert "account's own key" in refused
@@ -55,6 +56,20 @@ def test_plan_launch_land_at_the_budget_fetch_report(skyfarer: RentedUser) -> No
     assert fetched["sha256"] == best.sha256
     (report,) = skyfarer.json("report", "--json")
     assert 0 < report["billed_usd"] <= float(run.cap)
+
+
+def test_what_is_sold_out_after_all_gives_way_to_the_next_candidate(renter: RentedUser) -> None:
+    """The launch was taken, and fails later: long before its absence would prove anything."""
+    skyfarer = by_sky(renter)
+    skyfarer.standin.control.set(no_capacity=["*"])
+    wish = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *skyfarer.data)
+    out = skyfarer.run(*wish, *ACCEPT, *VIA, KEY, code=Outcome.NOT_STARTED.exit_code)
+    run = skyfarer.only_run()
+    assert (run.outcome, run.settled, run.reserved) == (Outcome.NOT_STARTED, ZERO, ZERO)
+    assert len(run.generations) > 1
+    assert out.count("skypilot-runpod is sold out, or has none for us: Failed to acquire") > 1
+    assert "  try: trmcloud " in out
+    assert run.updated_at - run.created_at < traits_of("skypilot-runpod").absent_s
 
 
 DOWN = "sky.exceptions.ApiServerConnectionError: Could not connect to SkyPilot API server"

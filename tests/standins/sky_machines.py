@@ -15,7 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-GPUS = {"A100-80GB-SXM": "NVIDIA A100-SXM4-80GB", "RTX4090": "NVIDIA GeForce RTX 4090"}
+GPUS = {
+    "A100-80GB": "NVIDIA A100 80GB PCIe",
+    "A100-80GB-SXM": "NVIDIA A100-SXM4-80GB",
+    "RTX4090": "NVIDIA GeForce RTX 4090",
+}
 PATIENCE_S = 120.0
 #: What SkyPilot lays into a machine so that it can end itself; here it asks the pod's own tool.
 AUTODOWN = """#!/bin/sh
