@@ -389,6 +389,6 @@ def _closing(run: RunState) -> ev.Closed:
         why = "what it saved, and how it ended, is on its network volume: fetch-best brings both"
         return ev.Closed(Outcome.UNHEARD.value, why)
     if generation.agent_at is not None and spec.get("bucket") and not spec.get("bucket_relayed"):
-        why = f"what it uploaded is in {spec['bucket']}: fetch-best brings it"
+        why = f"no last word of it was found; its uploads are in {spec['bucket']}: fetch-best"
         return ev.Closed(Outcome.UNHEARD.value, why)
     return ev.Closed(Outcome.LOST.value, "the pod ended without a word from its agent")
