@@ -108,16 +108,20 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
 
 
 @pytest.fixture
-def renter_in(tmp_path: Path, s3: S3) -> Iterator[RentedUser]:
+def image_env(tmp_path: Path) -> dict[str, str]:
+    """The variables of every pod that is made from now on."""
+    return {"PATH": f"{image(tmp_path / 'image') / 'bin'}:{SYSTEM_PATH}"}
+
+
+@pytest.fixture
+def renter_in(tmp_path: Path, s3: S3, image_env: dict[str, str]) -> Iterator[RentedUser]:
     """A user of a RunPod whose pods reach the store."""
     if missing := why_not():
         pytest.skip(f"pods that answer over SSH: {missing}")
     clock = TestClock(tmp_path / "clock")
-    inside = image(tmp_path / "image")
-    path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
     with judged(
-        tmp_path / "runpod", clock=clock, isolated=True, keep=[inside], image_env=path,
-        reach=[s3.port],
+        tmp_path / "runpod", clock=clock, isolated=True, keep=[tmp_path / "image"],
+        image_env=image_env, reach=[s3.port],
     ) as standin:  # fmt: skip
         made = RentedUser(tmp_path, standin=standin, clock=clock)
         made.environment |= s3.environment
@@ -125,25 +129,42 @@ def renter_in(tmp_path: Path, s3: S3) -> Iterator[RentedUser]:
         made.end_everything()
 
 
+def stored_steps(s3: S3, prefix: str) -> set[int]:
+    """The steps of the checkpoints that are whole in the bucket."""
+    steps = set()
+    for key, size in s3.keys(BUCKET, prefix).items():
+        if key.endswith("/manifest.json") and size:
+            steps.add(json.loads(s3.read(BUCKET, key))["step"])
+    return steps
+
+
 @pytest.mark.slow
-def test_a_rented_pod_left_alone_brings_its_checkpoints_to_the_bucket(
-    renter_in: RentedUser, s3: S3
+def test_a_rented_pod_that_is_lost_and_one_left_alone_live_on_in_the_bucket(
+    renter_in: RentedUser, s3: S3, image_env: dict[str, str]
 ) -> None:
-    """Data comes from the bucket, checkpoints go there, and so does its agent's last word: nobody
-    pulls, nobody hears it, and the pod knows no key."""
+    """Data comes from the bucket, checkpoints go there, and so do the agents' last words: nobody
+    pulls, nobody hears how it ends, and no pod knows a key."""
     named = place(renter_in)
     prefix = named[1].removeprefix(f"s3://{BUCKET}/")
     arguments = (*LAUNCH, "--steps", "150", "--budget", "0.30", *renter_in.data, *ACCEPT, *named)
+    image_env["TRMCLOUD_STANDIN_FAULT"] = "hang@60"
     renter_in.run(*arguments, "-d")
     assert renter_in.only_run().trains
     (pod,) = renter_in.live()
     assert renter_in.holding(pod, CANARY) == ""
     assert any("/data/" in key and key.endswith("data.json") for key in s3.keys(BUCKET, prefix))
+    until(lambda: stored_steps(s3, prefix) == {45}, within_s=60, what="its first one is stored")
+    renter_in.standin.control.end(pod.id)
+    lost = renter_in.close_books()
+    assert lost.outcome is Outcome.UNHEARD
+
+    image_env["TRMCLOUD_STANDIN_FAULT"] = "hang@30"  # where one that begins anew comes by
+    renter_in.run("resume", lost.run_id, "-d")
     until(lambda: not renter_in.live(), within_s=90, what="it ends by itself")
     run = renter_in.close_books()
     assert run.outcome is Outcome.FINISHED
     account = run.phases["fast"]
-    assert (account.outcome, account.step) == ("finished", 150)
+    assert (account.generation, account.outcome, account.step) == (2, "finished", 150)
     assert account.seconds["training"] > 0
     assert renter_in.checkpoints() == {}
     best = renter_in.json("fetch-best", "--into", str(renter_in.folder / "best"), "--json")
