@@ -60,7 +60,13 @@ class SkyPilot:
         from trmcloud.adapters.ssh.link import SshPodLink
 
         compute = self.compute(provider)
-        return SshPodLink(self._home, compute.address_of, now=time.time, way_to=compute.way_to)
+        return SshPodLink(
+            self._home,
+            compute.address_of,
+            now=time.time,
+            way_to=compute.way_to,
+            ways_to_others=compute.ways_to_others,
+        )
 
 
 def enabled_by_skypilot() -> list[str]:

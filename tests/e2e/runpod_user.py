@@ -228,9 +228,15 @@ class RentedUser(User):
         assert not awaiting_bill(run)
         return run
 
-    def plan_to_bind(self, *arguments: str, hard_stop_s: float, landing_s: float) -> str:
+    def plan_to_bind(
+        self,
+        *arguments: str,
+        hard_stop_s: float,
+        landing_s: float,
+        launch: Sequence[str] = LAUNCH,
+    ) -> str:
         """The id of a saved plan whose stops bind soon; it reserves just what that costs."""
-        made = self.json(*LAUNCH, *self.data, "--dry-run", "--json", *arguments)
+        made = self.json(*launch, *self.data, "--dry-run", "--json", *arguments)
         path = self.home / "plans" / f"{made['id']}.json"
         plan = json.loads(path.read_text())
         chosen = next(c for c in plan["candidates"] if c["id"] == plan["recommended_id"])

@@ -114,8 +114,8 @@ def answer(state: State, words: list[str], path: Path) -> int:
         if words[-1] not in clusters:
             print("Cluster(s) not found (tip: see `sky status`).")
         else:
-            if "runpod" in state and clusters[words[-1]].get("pod"):
-                machines.ask(state["runpod"], "DELETE", f"/pods/{clusters[words[-1]]['pod']}")
+            for pod in clusters[words[-1]].get("pods", ()) if "runpod" in state else ():
+                machines.ask(state["runpod"], "DELETE", f"/pods/{pod}")
             forget(state, words[-1])
     elif verb == "autostop":
         row = clusters[words[2]]
@@ -166,8 +166,9 @@ def provision(path: Path, name: str) -> None:
         row = state["clusters"].get(name)
         if row is None:
             raise SystemExit("it was called off")
-        row["pod"] = machines.make(state["runpod"], name, state["tasks"][name], home)
-        row |= {"cloud": "RunPod", "region": "US"}
+        task = state["tasks"][name]
+        row["pods"] = machines.make(state["runpod"], name, task, home)
+        row |= {"cloud": task["resources"]["infra"].partition("/")[0].upper(), "region": "US"}
         return 0
 
     def is_up(state: State) -> int:
@@ -185,9 +186,10 @@ def provision(path: Path, name: str) -> None:
         changed(path, lambda state: fail(state, name, ""))
         return
     state = json.loads(path.read_text())
-    machines.bring_up(state["runpod"], state["clusters"][name]["pod"], name, home)
+    pods = state["clusters"][name]["pods"]
+    machines.bring_up(state["runpod"], pods, name, home)
     changed(path, is_up)
-    machines.start(name, state["tasks"][name], home)
+    machines.start(state["runpod"], pods, name, state["tasks"][name], home)
 
 
 def fail(state: State, name: str, why: str) -> int:
@@ -212,11 +214,14 @@ def refresh(state: State, ask: bool) -> bool:
             continue
         if is_over:
             row |= {"status": "UP", "init_kind": None, "cloud": "AWS", "region": "us-east-1"}
-        if ask and row.get("pod"):
-            pod = machines.ask(state["runpod"], "GET", f"/pods/{row['pod']}")
-            if pod is None or pod["status"] == "TERMINATED":
+        if ask and row.get("pods"):
+            pods = [machines.ask(state["runpod"], "GET", f"/pods/{pod}") for pod in row["pods"]]
+            gone = [pod is None or pod["status"] == "TERMINATED" for pod in pods]
+            if all(gone):
                 forget(state, name)
-            elif pod["status"] == "EXITED":
+            elif any(gone) and row["status"] == "UP":
+                row |= {"status": "INIT", "init_kind": "unhealthy"}
+            elif any(pod["status"] == "EXITED" for pod in pods if pod is not None):
                 return False
     return True
 
@@ -225,7 +230,8 @@ def forget(state: State, name: str) -> None:
     row = state["clusters"].pop(name)
     if "runpod" in state:
         machines.config_of(Path(os.environ["HOME"]), name).unlink(missing_ok=True)
-        hourly = state["tasks"][name]["resources"]["max_hourly_cost"]
+        task = state["tasks"][name]
+        hourly = task["resources"]["max_hourly_cost"] * task["num_nodes"]
         cost = hourly * (time.time() - row["launched_at"]) / 3600
         state.setdefault("costs", []).append(
             {"name": name, "status": "TERMINATED", "total_cost": cost}

@@ -41,6 +41,7 @@ class Sighting:
     billed_since: float | None = None
     never_made: str | None = None
     """Why its create, once taken, has made nothing; '' where it is known to be otherwise."""
+    nodes: int = 1
 
     @property
     def rate(self) -> Usd:
@@ -78,7 +79,7 @@ class Sightings:
 
     def alive(
         self, pod_id: str, name: str, *, rate: Usd | None, disk_gb: int, made_at: float | None,
-        started_at: float | None, at: float,
+        started_at: float | None, at: float, nodes: int = 1,
     ) -> Sighting:  # fmt: skip
         """The pod stands in a list at ``at``, whatever was thought of it before."""
         old = self._kept.get(pod_id) or Sighting(pod_id, name)
@@ -96,6 +97,7 @@ class Sightings:
                 alive_at=at,
                 gone_at=None,
                 never_made=None,
+                nodes=max(nodes, old.nodes),
             )
         )
 
@@ -159,7 +161,8 @@ def _read(path: Path) -> Sighting | None:
             sighting.billed_since,
         )
         sane = all(n is None or isinstance(n, int | float) for n in numbers)
-        whole = isinstance(sighting.rate_micros, int) and isinstance(sighting.disk_gb, int)
+        counts = (sighting.rate_micros, sighting.disk_gb, sighting.nodes)
+        whole = all(isinstance(n, int) for n in counts)
         billed = sighting.billed_micros is None or isinstance(sighting.billed_micros, int)
         told = sighting.never_made is None or isinstance(sighting.never_made, str)
         return (

@@ -111,6 +111,7 @@ def pod_request(
         community=plan.spec.community,
         check=pod_check(candidate) if rented else {},
         send_by=now + SEND_WITHIN_S,
+        nodes=candidate.nodes,
     )
 
 

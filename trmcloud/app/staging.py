@@ -13,6 +13,7 @@ from typing import Any
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import DataError
+from trmcloud.core.hardware import nodes_of
 from trmcloud.core.run_state import RunState
 from trmcloud.ports.files import RunFiles
 from trmcloud.ports.link import StageItem
@@ -75,9 +76,12 @@ def stage_items(
 
 
 def through_bucket(run: RunState, items: Sequence[StageItem]) -> tuple[StageItem, ...]:
-    """Those that the run's pod fetches from its bucket by itself: what may be large."""
+    """Those that the run's pod fetches from its bucket by itself: what may be large. Of several
+    machines only one has the right to."""
     spec = run.plan.get("spec", {})
     if not spec.get("bucket") or spec.get("bucket_relayed") or run.errand is not None:
+        return ()
+    if nodes_of(spec.get("hardware", "")) > 1:
         return ()
     large = tuple(f"{contract.POD_ROOT}/{kind}/" for kind in (DATA_DIR, WEIGHTS_DIR))
     return tuple(item for item in items if item.remote.startswith(large))

@@ -66,6 +66,11 @@ def command(
         steps=steps, hours=hours, settings=setting or [], processes=processes,
         providers=export_task.clouds() if sky else None,
     )  # fmt: skip
+    if spec.nodes > 1:
+        raise UsageError(
+            f"an exported script is made for one machine, and shares it out: {spec.hardware}",
+            next_step=f"{spec.hardware.partition('x')[2]} --as sky --nodes {spec.nodes}",
+        )
     suffix = {BASH: ".sh", SBATCH: ".sbatch"}.get(form, ".yaml")
     path = Path(output or f"train_{spec.hardware}_{phase}{suffix}")
     carrier = path.with_suffix(".sh") if sky else path

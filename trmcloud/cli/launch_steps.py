@@ -130,7 +130,8 @@ def upload_data(world: World, plan: Plan, data_dir: str, weights: str) -> None:
     from trmcloud.app.world import bucket_at
     from trmcloud.cli.fetch_best import Progress
 
-    if plan.spec.pod_uploads and first_candidate(plan).provider != LOCAL:
+    alone = plan.spec.nodes == 1  # several machines are sent it one by one
+    if alone and plan.spec.pod_uploads and first_candidate(plan).provider != LOCAL:
         bucket = bucket_at(world, plan.spec.bucket)
         for item in data_items(data_dir, weights):
             bucket.send(item, Progress(f"to {plan.spec.bucket}"))

@@ -50,7 +50,8 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
             rows.append(
                 (
                     phase.name,
-                    f"{s.steps:,} steps of {s.batch}×{s.accumulation}×{chosen.gpus} sequences "
+                    f"{s.steps:,} steps of {s.batch}×{s.accumulation}×"
+                    f"{chosen.gpus * chosen.nodes} sequences "
                     f"of {s.sequence}, depth {s.depth}, width {s.width}, {s.dtype}; "
                     f"about {duration(phase.seconds.p50)}",
                 )
@@ -88,7 +89,8 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
 
 def _hardware(chosen: Candidate) -> str:
     if chosen.provider != LOCAL:
-        return f"{chosen.gpus} × {chosen.sku}, {chosen.provider} {chosen.region}"
+        several = f"{chosen.nodes} × " if chosen.nodes > 1 else ""
+        return f"{several}{chosen.gpus} × {chosen.sku}, {chosen.provider} {chosen.region}"
     if "CPU" in chosen.sku:
         plural = "es" if chosen.gpus > 1 else ""
         return f"{chosen.gpus} process{plural} on {chosen.sku}, this machine"

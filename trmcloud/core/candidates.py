@@ -71,7 +71,7 @@ def storage_micros_per_hour(outlook: Outlook) -> int:
     the checkpoints kept."""
     if outlook.machine.local is not None:
         return kept_micros_per_hour(outlook)
-    disk_gb = LEAST_POD_DISK_GB + 2 * outlook.kept_gb
+    disk_gb = outlook.machine.nodes * (LEAST_POD_DISK_GB + 2 * outlook.kept_gb)
     disks = -int(-disk_gb * POD_DISK_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     return disks + kept_micros_per_hour(outlook)
 
@@ -140,6 +140,7 @@ def make_candidate(
         reasons=_reasons(row, spec, soft_s, now, has_trainer),
         planned_rate=rate,
         storage=storage_cost(outlook, seconds.p50),
+        nodes=outlook.machine.nodes,
     )
 
 

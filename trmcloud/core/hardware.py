@@ -8,12 +8,14 @@ every price and every prediction is held by exact SKU.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Mapping, NamedTuple
 
 from trmcloud.core.errors import UsageError
 
 MAX_GPUS = 64
+MAX_NODES = 64
 LOCAL = "local"
 
 
@@ -96,25 +98,35 @@ _ALIASES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class HardwareRequest:
-    """What the user asked for: ``text`` is canonical, ``skus`` are acceptable, best first."""
+    """What the user asked for: ``text`` is canonical, ``count`` GPUs a machine, ``skus`` are
+    acceptable, best first; ``nodes`` machines like that."""
 
     text: str
     count: int
     skus: tuple[str, ...]
     is_local: bool
+    nodes: int = 1
 
     def accepts(self, sku: str, gpus: int) -> bool:
         return not self.is_local and gpus == self.count and sku in self.skus
 
 
-def hardware_name(sku: str, gpus: int) -> str:
-    """``8xA100`` for eight of any 80 GB A100: the name recipes and users go by."""
+def hardware_name(sku: str, gpus: int, nodes: int = 1) -> str:
+    """``8xA100`` for eight of any 80 GB A100: the name recipes and users go by; ``2x8xA100`` on two
+    machines."""
     gpu = GPUS.get(sku)
-    return f"{gpus}x{gpu.name if gpu else sku}"
+    name = f"{gpus}x{gpu.name if gpu else sku}"
+    return name if nodes == 1 else f"{nodes}x{name}"
+
+
+def nodes_of(text: str) -> int:
+    """How many machines canonical hardware asks for; one where nothing is asked for."""
+    return parse_hardware(text).nodes if text else 1
 
 
 def parse_hardware(text: str) -> HardwareRequest:
-    """``8xA100``, ``1xRTX4090``, ``8xH100-PCIe`` or ``local``; case does not matter.
+    """``8xA100``, ``1xRTX4090``, ``8xH100-PCIe`` or ``local``, and ``2x8xA100`` for two machines of
+    eight; case does not matter.
 
     Raises:
         UsageError: a malformed name, a count outside 1..64, or an unknown GPU (nearest offered).
@@ -122,6 +134,16 @@ def parse_hardware(text: str) -> HardwareRequest:
     cleaned = text.strip()
     if cleaned.lower() == LOCAL:
         return HardwareRequest(LOCAL, 0, (), True)
+    several = _SEVERAL.fullmatch(cleaned)
+    if several is not None:
+        nodes, each = int(several[1]), parse_hardware(several[2])
+        if not 1 <= nodes <= MAX_NODES or each.nodes > 1:
+            raise UsageError(
+                f"{cleaned!r}: machines are counted once, from 1 to {MAX_NODES}",
+                next_step="2x8xH100: two machines of eight",
+            )
+        name = each.text if nodes == 1 else f"{nodes}x{each.text}"
+        return replace(each, text=name, nodes=nodes)
     count_text, x, name = cleaned.lower().partition("x")
     if not x or not count_text.isdigit():
         if _squash(cleaned) in _BY_SQUASHED:
@@ -181,6 +203,9 @@ class LocalMachine(NamedTuple):
         if self.gpus:
             return self.peak_flops_per_process
         return self.peak_flops_per_process * self.default_processes / max(1, processes)
+
+
+_SEVERAL = re.compile(r"([0-9]{1,6})[xX]([0-9]{1,6}[xX].+)")
 
 
 def _squash(name: str) -> str:

@@ -72,4 +72,6 @@ def make_lease(
         hold=hold,
         uploads=uploads,
         ready_within_s=max(_LEAST_READY_S, 3 * candidate.startup_s.p90) if rented else 0.0,
+        # A trainer that failed is not started again on one node alone: the others are gone by then.
+        max_restarts=Lease.max_restarts if candidate.nodes == 1 else -1,
     )

@@ -17,6 +17,7 @@ from trmcloud.core.hardware import hardware_name
 from trmcloud.core.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
 from trmcloud.core.plan import Interval, PhasePlan
 from trmcloud.core.recipe import PhaseRecipe, Recipe
+from trmcloud.core.roofline import NODE_LINK_GB_S
 from trmcloud.core.spec import RunSpec
 from trmcloud.core.speed import (
     Machine,
@@ -84,7 +85,10 @@ def outlook_on(
     Raises:
         UsageError: settings that cannot go together.
     """
-    hardware = hardware_name(machine.name, machine.processes) if machine.local is None else "local"
+    hardware = "local"
+    if machine.local is None:
+        each = machine.processes // machine.nodes
+        hardware = hardware_name(machine.name, each, machine.nodes)
     overrides = dict(spec.overrides)
     phases: list[PhasePlan] = []
     times: list[PhaseTime] = []
@@ -127,6 +131,11 @@ def outlook_on(
             )
         )
     reasons += _epochs(phases, tokens_available, recipe)
+    if machine.nodes > 1:
+        reasons.append(
+            f"{machine.nodes} machines: the network between them is taken for"
+            f" {NODE_LINK_GB_S:g} GB/s"
+        )
     assert worst is not None, "a spec has at least one phase"
     start = startup_s(machine)
     seconds = start

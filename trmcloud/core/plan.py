@@ -96,6 +96,8 @@ class Candidate:
     """USD/h that costs and stops were computed with: the quote, dearer where it is old."""
     storage: Usd = ZERO
     """What checkpoints cost while the run lasts (P50) and for seven days after it."""
+    nodes: int = 1
+    """Machines, of ``gpus`` each; every figure is of all of them together."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "hardware": candidate.hardware,
         "sku": candidate.sku,
         "gpus": candidate.gpus,
+        "nodes": candidate.nodes,
         "provider": candidate.provider,
         "region": candidate.region,
         "rate_usd_per_hour": _number(candidate.rate),
@@ -263,6 +266,7 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         reasons=tuple(row["reasons"]),
         planned_rate=Usd(row["planned_rate_usd"]),
         storage=Usd(row["storage_usd"]),
+        nodes=row.get("nodes", 1),
     )
 
 

@@ -32,6 +32,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.offers import DAY_S, STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer, local_offer
 from trmcloud.core.outlook import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.plan import Candidate, Plan
+from trmcloud.core.providers import TRAITS
 from trmcloud.core.ranking import rank
 from trmcloud.core.recipe import PHASES, Recipe
 from trmcloud.core.spec import OBJECTIVES, RunSpec
@@ -129,7 +130,12 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
     if spec.fills and (spec.steps or spec.tokens or spec.hours):
         raise UsageError("--fill sets the length itself: leave out --steps, --hours, --tokens")
     if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
-        return dataclasses.replace(spec, phases=tuple(recipe.phases))
+        spec = dataclasses.replace(spec, phases=tuple(recipe.phases))
+    if spec.nodes > 1 and len(spec.phases) > 1:
+        raise UsageError(
+            "several machines train one phase at a time: only the first could judge the gate",
+            next_step="--phase fast; then --phase extreme --from RUN",
+        )
     return spec
 
 
@@ -145,20 +151,27 @@ def _matching(
         if local is None:
             raise UsageError("this machine could not be described")
         return [_own_offer(spec, local, now)]
+    nodes = request.nodes if request is not None else 1
     found = [
-        offer
+        offer if nodes == 1 else offer._replace(rate=offer.rate * nodes)
         for offer in _in_regions(offers, spec.regions)
         if (spec.spot or not offer.spot)
         and (spec.community or not offer.is_community)
         and (request is None or request.accepts(offer.sku, offer.gpus))
         and (not spec.gpus or offer.gpus == spec.gpus)
         and (not spec.providers or offer.provider in spec.providers)
+        and (nodes == 1 or _most_nodes(offer.provider) >= nodes)
     ]
     if request is None and local is not None and not (spec.providers or spec.regions or spec.gpus):
         found.append(_own_offer(spec, local, now))
     if not found:
         raise NotFoundError(_nobody(spec, request), next_step=_nearby(spec, request, offers))
     return found
+
+
+def _most_nodes(provider: str) -> int:
+    traits = TRAITS.get(provider)
+    return traits.max_nodes if traits is not None else 1
 
 
 def _in_regions(offers: Sequence[Offer], regions: tuple[str, ...]) -> list[Offer]:
@@ -188,6 +201,11 @@ def _nobody(spec: RunSpec, request: HardwareRequest | None) -> str:
 
 
 def _nearby(spec: RunSpec, request: HardwareRequest | None, offers: Sequence[Offer]) -> str:
+    if request is not None and request.nodes > 1:
+        joined = sorted(name for name, traits in TRAITS.items() if traits.max_nodes > 1)
+        able = [name for name in joined if name in REACHABLE]
+        if not set(spec.providers) & set(able):
+            return f"machines that train together come from: {', '.join(able)}"
     if spec.providers:
         known = sorted({offer.provider for offer in offers})
         if not set(spec.providers) <= set(known):

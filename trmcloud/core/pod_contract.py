@@ -62,6 +62,9 @@ ENV_SSH_PORT = "TRMCLOUD_SSH_PORT"
 ENV_SSH_LISTEN = "TRMCLOUD_SSH_LISTEN"
 """The address the pod's SSH server listens at; all of them where it is not set."""
 
+ENV_NODES = "TRMCLOUD_NODES"
+"""Where a pod has several machines: how many, which one this is (0 is the first) and the first
+one's address, with a space between."""
 ENV_PROVIDER = "TRMCLOUD_PROVIDER"
 """How the pod may end itself: none, or one or more of runpod, skypilot (its autodown, at once) and
 shutdown (power the machine off), joined by +."""

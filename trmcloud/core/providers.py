@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from trmcloud.core.errors import NotSupported
+from trmcloud.core.hardware import MAX_NODES
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class ProviderTraits:
     """Likewise, once the provider has taken its deletion."""
     independent_layers: tuple[str, ...] = ()
     """Those that work with this machine off; verified one by one for an account."""
+    max_nodes: int = 1
+    """Machines that can be had together, in one network."""
 
     @property
     def rented(self) -> bool:
@@ -52,6 +55,7 @@ def _through_skypilot(
     *,
     boot_deadline_s: float = 1200.0,
     agent_ends: bool = True,
+    max_nodes: int = MAX_NODES,
 ) -> ProviderTraits:
     """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
     end the machine with what is on it."""
@@ -69,6 +73,7 @@ def _through_skypilot(
         absent_deleted_s=30.0,
         kill_layers=("trainer", "agent", "guardian", "controller", "reap", *own),
         independent_layers=(*ending, "guard-elsewhere"),
+        max_nodes=max_nodes,
     )
 
 
@@ -106,11 +111,12 @@ TRAITS: Mapping[str, ProviderTraits] = {
     "azure": _through_skypilot("azure", ("autostop",)),
     "lambda": _through_skypilot("lambda", ("autostop",)),
     "nebius": _through_skypilot("nebius", ("autostop",)),
-    "vast-ai": _through_skypilot("vast-ai", ("autostop",)),
+    # SkyPilot joins no machines of these: what lies between them is anybody's.
+    "vast-ai": _through_skypilot("vast-ai", ("autostop",), max_nodes=1),
     "digitalocean": _through_skypilot("digitalocean", ("autostop",)),
     # SkyPilot knows no autodown there: a machine cannot end itself.
-    "verda": _through_skypilot("verda", (), agent_ends=False),
-    RUNPOD_BY_SKYPILOT: _through_skypilot(RUNPOD_BY_SKYPILOT, ("autostop", "prepaid")),
+    "verda": _through_skypilot("verda", (), agent_ends=False, max_nodes=1),
+    RUNPOD_BY_SKYPILOT: _through_skypilot(RUNPOD_BY_SKYPILOT, ("autostop", "prepaid"), max_nodes=1),
 }
 
 

@@ -43,6 +43,7 @@ def rank(
     Usable ones come before unusable ones, those within budget and deadline before the others, and
     those that can be launched on before those that cannot; then the objective decides.
     """
+    nodes = spec.nodes
     groups: dict[tuple[str, int, bool, bool], _Group] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
@@ -52,7 +53,7 @@ def rank(
         group = groups.get(key)
         if group is None:
             outlook = outlook_on(
-                recipe, spec, _machine(offer, local, measured),
+                recipe, spec, _machine(offer, local, measured, nodes),
                 tokens_available=tokens_available, spot=offer.spot,
             )  # fmt: skip
             group = groups[key] = _group(outlook, offer, spec, now)
@@ -152,12 +153,14 @@ def _group(outlook: Outlook, offer: Offer, spec: RunSpec, now: float) -> _Group:
     )
 
 
-def _machine(offer: Offer, local: LocalMachine | None, measured: Sequence[Measured]) -> Machine:
+def _machine(
+    offer: Offer, local: LocalMachine | None, measured: Sequence[Measured], nodes: int
+) -> Machine:
     probe = next((m for m in measured if m.sku == offer.sku), None)
     if offer.provider == LOCAL:
         assert local is not None
         return this_machine(local, offer.gpus, probe)
-    return rented_machine(offer.sku, offer.gpus, probe)
+    return rented_machine(offer.sku, offer.gpus, probe, nodes)
 
 
 def _keep(orders: Sequence[_Order], groups: Sequence[_Group]) -> list[_Order]:

@@ -39,6 +39,9 @@ OPTIMIZER_BYTES = {"muon": 28.0, "adamw": 32.0}
 """Traffic per parameter and step: gradient, weight and states read and written in float32."""
 NEWTON_SCHULZ_SHARE = 0.5
 """Of the matmul ceiling."""
+NODE_LINK_GB_S = 5.0
+"""One way between two machines, all that a ring of NCCL's reaches: a prior for TCP over 100 Gbit/s.
+A cloud's own fabric is several times as fast, and is not counted on."""
 NVLINK_SHARE, PCIE_SHARE = 0.7, 0.4
 """Of the one-way link that a ring reaches; through PCIe every byte crosses the host's bridge."""
 HIDDEN_SHARE = {"ddp": 0.5, "fsdp": 0.7}
@@ -99,9 +102,16 @@ class StepTime(NamedTuple):
 
 
 def step_time(
-    settings: PhaseRecipe, gpu: Gpu, gpus: int, parameters: Parameters, share: float
+    settings: PhaseRecipe,
+    gpu: Gpu,
+    gpus: int,
+    parameters: Parameters,
+    share: float,
+    *,
+    nodes: int = 1,
 ) -> StepTime:
-    """One step of ``settings`` on ``gpus`` of ``gpu`` that reach ``share`` of the ideal."""
+    """One step of ``settings`` on ``gpus`` of ``gpu`` that reach ``share`` of the ideal; they sit
+    in ``nodes`` machines."""
     work = work_of(settings)
     tokens = settings.batch * settings.sequence
     passes = settings.accumulation
@@ -111,7 +121,7 @@ def step_time(
     )  # fmt: skip
     micro = token.total * tokens
     recompute = micro * _recompute_share(settings, work)
-    links = link_seconds(settings, work, gpu, gpus)
+    links = link_seconds(settings, work, gpu, gpus, nodes)
     hidden = (micro + recompute) * HIDDEN_SHARE[settings.sharding]
     if settings.sharding == "fsdp":
         exposed = passes * max(0.0, links - hidden)
@@ -167,16 +177,19 @@ def traffic_bytes(work: Work, width: int, vocab: int, parameters: Parameters) ->
     return blocks + LOGIT_BYTES * vocab * work.head_applications
 
 
-def link_seconds(settings: PhaseRecipe, work: Work, gpu: Gpu, gpus: int) -> float:
+def link_seconds(settings: PhaseRecipe, work: Work, gpu: Gpu, gpus: int, nodes: int = 1) -> float:
     """Seconds of communication: DDP's all-reduce of float32 gradients per step, or FSDP's two
     gathers of bfloat16 weights and one scatter of bfloat16 gradients per micro-batch.
 
-    A ring moves (n − 1)/n of the bytes through every link, an all-reduce twice that.
+    A ring moves (n − 1)/n of the bytes through every link, an all-reduce twice that; the slowest
+    link decides, which between machines is the network.
     """
     if gpus == 1:
         return 0.0
     share = NVLINK_SHARE if gpu.nvlink_gb_s and gpus <= gpu.nvlink_span else PCIE_SHARE
     bytes_per_s = gpu.link_gb_s(gpus) * 1e9 * share
+    if nodes > 1:
+        bytes_per_s = min(bytes_per_s, NODE_LINK_GB_S * 1e9)
     ring = (gpus - 1) / gpus
     per_parameter = 2 * 4 if settings.sharding == "ddp" else 3 * 2
     return ring * work.parameters * per_parameter / bytes_per_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
+from trmcloud.core.hardware import nodes_of
 from trmcloud.core.money import Usd
 
 OBJECTIVES = ("value", "cheapest", "fastest", "most-training")
@@ -17,7 +18,7 @@ GUIDE_HOUR_VALUE = Usd(18)
 class RunSpec:
     """One wish, complete and checked; every field is shown in the Plan, "off" included.
 
-    ``hardware`` is the canonical request (``8xA100``, ``1xRTX4090``, ``local``) or empty for "any";
+    ``hardware`` is the canonical request (``8xA100``, ``2x8xA100``, ``local``) or empty for "any";
     ``processes`` counts torchrun's processes where hardware is ``local``. ``steps``, ``hours`` and
     ``tokens`` end a phase early and are exclusive. ``phases`` is in running order.
     """
@@ -66,6 +67,11 @@ class RunSpec:
     def pod_uploads(self) -> bool:
         """Its pod itself brings checkpoints to where they survive."""
         return bool(self.bucket) and not self.bucket_relayed
+
+    @property
+    def nodes(self) -> int:
+        """Machines that train together."""
+        return nodes_of(self.hardware)
 
     @property
     def fills(self) -> bool:

@@ -20,6 +20,8 @@ from trmcloud.core.roofline import StepTime, step_time
 
 CPU_SIGMA = 0.45
 PROBED_SIGMA = 0.05
+SEVERAL_NODES_SIGMA = 0.3
+"""What is not known of a network between rented machines: a prior, never measured here."""
 
 BOOT_S = Interval(40, 90, 240)
 """A rented pod from the request to a shell: image pull included."""
@@ -56,6 +58,8 @@ class Machine(NamedTuple):
     memory_gb: float
     """Of one process."""
     measured: Measured | None = None
+    nodes: int = 1
+    """Machines that the processes are shared out to."""
 
     @property
     def on_gpu(self) -> bool:
@@ -69,9 +73,12 @@ class Machine(NamedTuple):
         return Reach(self.local.mfu, CPU_SIGMA, "a nominal share of the peak: never measured")
 
 
-def rented_machine(sku: str, gpus: int, measured: Measured | None = None) -> Machine:
+def rented_machine(
+    sku: str, gpus: int, measured: Measured | None = None, nodes: int = 1
+) -> Machine:
+    """``nodes`` machines of ``gpus`` each."""
     gpu = GPUS[sku]
-    return Machine(sku, gpus, gpu, None, gpu.memory_gb, measured)
+    return Machine(sku, gpus * nodes, gpu, None, gpu.memory_gb, measured, nodes)
 
 
 def this_machine(local: LocalMachine, processes: int, measured: Measured | None = None) -> Machine:
@@ -138,7 +145,8 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     reach = machine.reach()
     probed = machine.measured is not None
     detail, step_p50 = _step(settings, machine, reach)
-    spread = spread_of(PROBED_SIGMA if probed else reach.sigma)
+    doubt = PROBED_SIGMA if probed else reach.sigma
+    spread = spread_of(doubt if machine.nodes == 1 else math.hypot(doubt, SEVERAL_NODES_SIGMA))
     step = spread.scaled(step_p50 * factor)
     per_token = step_p50 * factor / settings.tokens_per_step(machine.processes)
     forward = per_token * work.forward_flops / work.train_flops
@@ -175,7 +183,9 @@ def save_s(settings: PhaseRecipe, machine: Machine) -> Interval:
 
 def _step(settings: PhaseRecipe, machine: Machine, reach: Reach) -> tuple[StepTime | None, float]:
     if machine.gpu is not None:
-        detail = step_time(settings, machine.gpu, machine.processes, FITTED, reach.share)
+        detail = step_time(
+            settings, machine.gpu, machine.processes, FITTED, reach.share, nodes=machine.nodes
+        )
         return detail, detail.total
     assert machine.local is not None
     rate = machine.local.peak_flops(machine.processes) * reach.share * machine.processes

@@ -27,9 +27,10 @@ from trmcloud.pod.environment import for_trainers, pod_environment
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.guardian import Watch, listen
 from trmcloud.pod.hardware import load_check
+from trmcloud.pod.nodes import ALONE, Nodes, lease_of_other, parse_nodes, write_nodes
 from trmcloud.pod.notes import Notes
 from trmcloud.pod.sshd import Sshd
-from trmcloud.pod.terminate import TERMINATION_NAME, Chain, ways_of
+from trmcloud.pod.terminate import TERMINATION_NAME, Chain, own_ways_of, ways_of
 
 _LINGER_S = 15.0
 _SHOWN_S = 2.0
@@ -49,6 +50,7 @@ class Given:
     check: str
     """JSON text of what is to be found here."""
     linger_s: float
+    nodes: Nodes = ALONE
 
     @property
     def pod_dir(self) -> Path:
@@ -61,6 +63,9 @@ def read_given(environment: Mapping[str, str]) -> Given:
         ValueError: something is missing, damaged, or not about this pod.
     """
     lease = contract.load_lease(_decoded(environment, contract.ENV_LEASE))
+    nodes = parse_nodes(environment.get(contract.ENV_NODES, ""))
+    if nodes.rank:
+        lease = lease_of_other(lease)
     name = environment.get(contract.ENV_POD, "")
     if contract.parse_pod_name(name) is None or lease.pod_name != name:
         raise ValueError(f"{contract.ENV_POD} {name!r} is not the pod of this lease")
@@ -82,7 +87,7 @@ def read_given(environment: Mapping[str, str]) -> Given:
     root = Path(environment.get(contract.ENV_ROOT, contract.POD_ROOT))
     if not root.is_absolute():
         raise ValueError(f"{contract.ENV_ROOT} {str(root)!r} is no absolute path")
-    return Given(root, lease, jobs, check, max(0.0, min(linger_s, 1e6)))
+    return Given(root, lease, jobs, check, max(0.0, min(linger_s, 1e6)), nodes)
 
 
 def lay_out(given: Given) -> None:
@@ -96,6 +101,7 @@ def lay_out(given: Given) -> None:
     if there is None or there.epoch <= given.lease.epoch:
         _put(given.pod_dir / contract.LEASE_NAME, contract.dump(given.lease))
     _put(given.pod_dir / contract.CHECK_NAME, given.check)
+    write_nodes(given.pod_dir, given.nodes)
     for job in given.jobs:
         phase_dir = given.root / contract.RUNS_DIR / job.run_id / job.phase
         phase_dir.mkdir(parents=True, exist_ok=True)
@@ -109,6 +115,7 @@ class Pod:
     def __init__(self, environment: Mapping[str, str], told: list[int]) -> None:
         self._environment = environment
         self._told = told
+        self._ways = ways_of(environment)
         self._watch: Watch | None = None
         self._notes: Notes | None = None
         self._pod_dir: Path | None = None
@@ -132,6 +139,8 @@ class Pod:
         if failure := _laid_out(given):
             return f"nothing can be written below {given.root}: {failure}"
         self._pod_dir = given.pod_dir
+        if given.nodes.rank:
+            self._ways = own_ways_of(self._environment)
         self._shown_s = 0.0 if given.lease.phases else _SHOWN_S
         self._notes = Notes(given.pod_dir)
         self._watch = Watch(
@@ -204,11 +213,10 @@ class Pod:
         if self._watch is not None:
             self._watch.kill()
         record = self._pod_dir / TERMINATION_NAME if self._pod_dir is not None else None
-        ways = ways_of(self._environment)
         while True:
             with contextlib.suppress(Exception):
                 chain = Chain(
-                    ways, record, why, sleep=self._sleep, tell=tell, shown_s=self._shown_s
+                    self._ways, record, why, sleep=self._sleep, tell=tell, shown_s=self._shown_s
                 )
                 chain.run()
             time.sleep(1.0)

@@ -55,6 +55,9 @@ class Nodes:
         return self
 
 
+ALONE = Nodes()
+
+
 def shared(candidate: Candidate, count: int) -> Candidate:
     """``candidate`` as ``count`` nodes like the one it was planned for carry it out: the same most
     that it may cost, so their time is divided; the same global batch where it can be divided.
@@ -85,6 +88,7 @@ def shared(candidate: Candidate, count: int) -> Candidate:
     )
     return replace(
         candidate,
+        nodes=count,
         rate=candidate.rate * count,
         phases=phases,
         soft_stop_s=hard_stop_s - candidate.landing_s,
@@ -93,10 +97,31 @@ def shared(candidate: Candidate, count: int) -> Candidate:
 
 
 def for_nodes(lease: Lease, count: int) -> Lease:
-    """A trainer that failed is not started again on one node alone: the others are gone by then."""
+    """``lease`` of nodes that were set up together, and begin at the same time."""
     if count == 1:
         return lease
-    return replace(lease, max_restarts=-1, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
+    return replace(lease, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
+
+
+def parse_nodes(text: str) -> Nodes:
+    """What ``TRMCLOUD_NODES`` says; one node where it is empty.
+
+    Raises:
+        ValueError: it says nothing that can be.
+    """
+    if not text:
+        return ALONE
+    try:
+        count, rank, head = text.split(" ")
+        return Nodes(int(count), int(rank), head).check()
+    except (ValueError, UsageError):
+        raise ValueError(f"{text!r:.80} does not say which machine this is") from None
+
+
+def lease_of_other(lease: Lease) -> Lease:
+    """The lease of a machine that is not the first: nothing is uploaded or pulled from there, and
+    its part done it stays for the others, until the hard stop or whoever ends them all."""
+    return replace(lease, hold=True, uploads=False)
 
 
 def write_nodes(pod_dir: Path, nodes: Nodes) -> None:

@@ -88,6 +88,12 @@ def ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
     return tuple(way for name in provider.split("+") if name in known for way in known[name]())
 
 
+def own_ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
+    """Those that end this machine and none beside it: the first of several ends them all."""
+    named = environment.get(contract.ENV_PROVIDER, "").split("+")
+    return _shutdown_ways() if "shutdown" in named else ()
+
+
 class Chain:
     """The attempts to end this pod, recorded in ``record`` (None: nowhere) and told to ``tell``."""
 

@@ -28,7 +28,8 @@ class PodRequest:
     the size of the one to be found or made there (0: none). ``community`` allows hosts that nobody
     vouches for. ``min_cuda`` is the oldest CUDA version the host's driver may support. ``check`` is
     what the agent must find before it trains, as JSON. ``send_by`` is the epoch second after which
-    the create must not be sent any more.
+    the create must not be sent any more. ``nodes`` machines of ``gpus`` each make one pod, whose
+    ``rate`` is that of all of them.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PodRequest:
     check: Mapping[str, Any] = field(default_factory=dict)
     volume_gb: int = 0
     send_by: float = math.inf
+    nodes: int = 1
 
     def require_timely(self, now: float) -> None:
         """To be asked at the last instant before a create is sent.

@@ -97,6 +97,11 @@ def test_each_phase_brings_what_it_was_planned_to_take() -> None:
     )
 
 
+def test_what_failed_on_one_of_several_machines_is_not_started_again_there() -> None:
+    assert lease().max_restarts == Lease.max_restarts > 0
+    assert lease(nodes=2).max_restarts == -1
+
+
 # -- who gets how much of the time: 2800 s are left after startup ------------------------------
 
 

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.hardware import GPUS, GUIDE_HARDWARE, LocalMachine, find_gpu, parse_hardware
+from trmcloud.core.hardware import (
+    GPUS,
+    GUIDE_HARDWARE,
+    LocalMachine,
+    find_gpu,
+    nodes_of,
+    parse_hardware,
+)
 
 
 @pytest.mark.parametrize("text", GUIDE_HARDWARE)
@@ -23,6 +30,17 @@ def test_a100_is_any_80_gb_a100_and_never_the_40_gb_one() -> None:
 def test_h100_is_the_sxm_part_and_the_others_go_by_name() -> None:
     assert parse_hardware("8xH100").skus == ("H100-SXM",)
     assert parse_hardware("8xh100-pcie").skus == ("H100-PCIe",)
+
+
+def test_several_machines_are_counted_before_what_each_has() -> None:
+    request = parse_hardware("2X8xh100")
+    assert (request.text, request.nodes, request.count) == ("2x8xH100", 2, 8)
+    assert request.skus == ("H100-SXM",)
+    assert parse_hardware("1x8xH100") == parse_hardware("8xH100")
+    assert nodes_of("") == nodes_of("local") == nodes_of("8xH100") == 1
+    for text in ("0x8xH100", "65x8xH100", "2x2x8xH100", "2xlocal", "2x8x"):
+        with pytest.raises(UsageError):
+            parse_hardware(text)
 
 
 def test_local_has_no_sku() -> None:

@@ -17,6 +17,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.offers import Offer
 from trmcloud.core.plan import Plan, plan_from_json, plan_to_json
 from trmcloud.core.planning import make_plan
+from trmcloud.core.providers import traits_of
 from trmcloud.core.recipe import Recipe
 from trmcloud.core.spec import RunSpec
 
@@ -58,6 +59,29 @@ def test_value_ranks_by_cost_and_the_worth_of_the_hours(trm: Recipe, offers: lis
     cheap = plan_for(trm, offers, budget=Usd(1000), objective="cheapest")
     assert quick.recommended.hours.p50 < cheap.recommended.hours.p50  # type: ignore[union-attr]
     assert cheap.recommended.cost_p50 < quick.recommended.cost_p50  # type: ignore[union-attr]
+
+
+def test_several_machines_cost_as_many_times_as_much_and_come_from_clouds_that_join_them(
+    trm: Recipe, offers: list[Offer]
+) -> None:
+    wish: dict[str, Any] = {"phases": ("fast",), "budget": Usd(500)}
+    one = plan_for(trm, offers, hardware="8xH100", providers=("aws",), **wish).candidates[0]
+    two = plan_for(trm, offers, hardware="2x8xH100", providers=("aws",), **wish).candidates[0]
+    assert (two.hardware, two.nodes, two.gpus) == ("2x8xH100", 2, 8)
+    assert (two.rate, two.region) == (one.rate * 2, one.region)
+    before, after = one.phases[0], two.phases[0]
+    assert after.tokens == before.tokens
+    # Half the work for each, and a network that NVLink is not.
+    assert 0.5 < after.step_s.p50 / before.step_s.p50 < 1
+    assert after.step_s.p90 / after.step_s.p50 > before.step_s.p90 / before.step_s.p50
+    assert two.worst_case <= Usd(500)
+    anywhere = plan_for(trm, offers, hardware="2x8xH100", **wish)
+    assert {traits_of(c.provider).max_nodes > 1 for c in anywhere.candidates} == {True}
+    with pytest.raises(NotFoundError) as caught:
+        plan_for(trm, offers, hardware="2x8xH100", providers=("runpod",), **wish)
+    assert "train together" in caught.value.next_step
+    with pytest.raises(UsageError, match="one phase at a time"):
+        plan_for(trm, offers, hardware="2x8xH100")
 
 
 def test_hardware_limits_the_candidates(trm: Recipe, offers: list[Offer]) -> None:

@@ -23,7 +23,9 @@ from tests.unit.pod.provider import Provider
 from trmcloud.core import pod_contract as contract
 from trmcloud.pod import processes
 from trmcloud.pod.boot import lay_out, read_given
+from trmcloud.pod.nodes import Nodes, read_nodes
 from trmcloud.pod.sshd import Sshd
+from trmcloud.pod.terminate import own_ways_of, ways_of
 
 ROOT = Path(__file__).resolve().parents[3]
 STANDIN = ROOT / "tests" / "standins" / "trainer"
@@ -288,6 +290,27 @@ def test_files_that_are_newer_or_the_same_stay(tmp_path: Path, lease: contract.L
     other = replace(job_of(lease, tmp_path), processes=8)
     lay_out(read_given(given_environment(lease, tmp_path, [other])))
     assert contract.load_job(job_path.read_text()).processes == 8
+
+
+def test_the_further_machines_of_a_pod_upload_nothing_and_end_no_other(
+    tmp_path: Path, lease: contract.Lease
+) -> None:
+    environment = given_environment(replace(lease, uploads=True), tmp_path)
+    environment[contract.ENV_PROVIDER] = "skypilot+shutdown"
+    for told, hold in (("", False), ("2 0 10.0.0.1", False), ("2 1 10.0.0.1", True)):
+        given = read_given({**environment, contract.ENV_NODES: told})
+        assert (given.lease.hold, given.lease.uploads) == (hold, not hold)
+    lay_out(given)
+    assert read_nodes(given.pod_dir) == Nodes(2, 1, "10.0.0.1")
+    environment |= {"TRMCLOUD_SKY_HOME": "/home/user", "TRMCLOUD_SKY_USER": "user"}
+    ways = {way.name for way in ways_of(environment)}
+    own = {way.name for way in own_ways_of(environment)}
+    assert "poweroff" in own
+    assert own < ways
+    assert own_ways_of({contract.ENV_PROVIDER: "skypilot"}) == ()
+    for wrong in ("2", "2 2 h", "2 1 ", "two 1 h", "65 1 h", "0 0 h"):
+        with pytest.raises(ValueError, match="which machine"):
+            read_given({**environment, contract.ENV_NODES: wrong})
 
 
 def test_what_is_given_must_be_about_this_pod(tmp_path: Path, lease: contract.Lease) -> None:

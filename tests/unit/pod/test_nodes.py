@@ -18,7 +18,7 @@ from trmcloud.core.planning import make_plan
 from trmcloud.core.pod_contract import PhaseReport
 from trmcloud.core.recipe import PHASES
 from trmcloud.core.spec import RunSpec
-from trmcloud.pod.nodes import Nodes, for_nodes, network, read_nodes, shared, write_nodes
+from trmcloud.pod.nodes import Nodes, network, read_nodes, shared, write_nodes
 from trmcloud.pod.ranks import trainer_command
 
 NOW = 1_795_000_000.0
@@ -82,5 +82,5 @@ def test_a_trainer_that_lost_a_node_is_not_started_again() -> None:
     view = supervisor.TrainerView(False, None, 0.0, 400.0, 500.0)
     alone = a_lease(NOW)
     assert isinstance(supervisor.supervise(alone, (lost,), view), supervisor.StartPhase)
-    act = supervisor.supervise(for_nodes(alone, 2), (lost,), view)
+    act = supervisor.supervise(replace(alone, max_restarts=-1), (lost,), view)
     assert isinstance(act, supervisor.EndPod)

@@ -13,6 +13,7 @@ from trmcloud.adapters.skypilot.command import find_sky
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
+    Dropped,
     NoCapacity,
     NotSupported,
     ProviderError,
@@ -48,6 +49,24 @@ def test_a_launch_carries_rate_limit_and_agent_and_is_not_waited_for(rig: Rig) -
     assert (pod.name, pod.status, pod.rate) == (NAME, "creating", Usd("55.04"))
     assert compute.create(request()) == NAME
     assert len(rig.told()["requests"]) == 1
+
+
+def test_several_machines_are_one_cluster_whose_limit_is_held_against_one(rig: Rig) -> None:
+    with pytest.raises(NotSupported, match="one machine"):
+        rig.compute(RUNPOD_BY_SKYPILOT).create(request(nodes=2, region="any"))
+    compute = rig.compute("digitalocean")
+    compute.create(request(nodes=2, region="any"))
+    task = rig.told()["tasks"][NAME]
+    assert (task["num_nodes"], task["resources"]["max_hourly_cost"]) == (2, 55.04 / 2)
+    assert [pod.rate for pod in compute.list_pods()] == [Usd("55.04")]
+    config = rig.folder / ".sky" / "generated" / "ssh" / NAME
+    config.parent.mkdir(parents=True)
+    config.write_text(f"Host {NAME}\n  HostName 10.0.0.1\n")
+    with pytest.raises(Dropped, match="1 of 2 machines"):
+        compute.ways_to_others(NAME)
+    config.write_text(f"Host {NAME}\n  Port 22\n\nHost {NAME}-worker1\n  Port 22\n")
+    (way,) = rig.compute("digitalocean").ways_to_others(NAME)
+    assert way.endswith(f" {NAME}-worker1")
 
 
 @pytest.mark.parametrize(

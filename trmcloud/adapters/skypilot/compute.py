@@ -21,8 +21,14 @@ from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
 from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.adapters.skypilot.launches import SUBMITTED, WATCHED_S, Launches
 from trmcloud.adapters.skypilot.task import CLOUDS, knows_autodown, limit_minutes, make_task
-from trmcloud.adapters.skypilot.way import config_of, proxy_command
-from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError, ProviderRefused
+from trmcloud.adapters.skypilot.way import config_of, others_in, proxy_command
+from trmcloud.core.errors import (
+    AmbiguousCreate,
+    Dropped,
+    NoCapacity,
+    ProviderError,
+    ProviderRefused,
+)
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
@@ -100,7 +106,7 @@ class SkyPilotCompute:
             request.require_timely(self._now())
             self._clusters.forget()
             # Before it is sent: whoever comes after a crash must know what it costs.
-            self._note(request.name, self._now(), rate=request.rate)
+            self._note(request.name, self._now(), rate=request.rate, nodes=request.nodes)
             self._submit(request.name, text)
             return request.name
 
@@ -175,6 +181,20 @@ class SkyPilotCompute:
     def way_to(self, pod_name: str) -> str:
         """ssh's ProxyCommand to that machine."""
         return proxy_command(config_of(self._sky.environ, pod_name), pod_name)
+
+    def ways_to_others(self, pod_name: str) -> Sequence[str]:
+        """Likewise, to each further machine of a pod that has several.
+
+        Raises:
+            LinkError: SkyPilot does not know the way to all of them yet.
+        """
+        config = config_of(self._sky.environ, pod_name)
+        others = others_in(config, pod_name)
+        sighting = self._seen.get(pod_name)
+        nodes = sighting.nodes if sighting is not None else 1
+        if len(others) < nodes - 1:
+            raise Dropped(f"{1 + len(others)} of {nodes} machines have an address", where=pod_name)
+        return [proxy_command(config, pod_name, machine) for machine in others]
 
     # -- how -------------------------------------------------------------------------------------
 
@@ -304,7 +324,15 @@ class SkyPilotCompute:
         with contextlib.suppress(ProviderError):
             self.arm(name, parsed.hard_stop_at)
 
-    def _note(self, name: str, at: float, row: Row | None = None, rate: Usd | None = None) -> None:
+    def _note(
+        self,
+        name: str,
+        at: float,
+        row: Row | None = None,
+        *,
+        rate: Usd | None = None,
+        nodes: int = 1,
+    ) -> None:
         made = row.get("launched_at") if row is not None else at
         is_up = row is not None and row.get("status") == "UP"
         self._seen.alive(
@@ -315,6 +343,7 @@ class SkyPilotCompute:
             made_at=float(made) if isinstance(made, int | float) else None,
             started_at=at if is_up else None,
             at=at,
+            nodes=nodes,
         )
 
     def _is_mine(self, row: Row) -> bool:

@@ -64,6 +64,7 @@ _WORDS = (
     contract.ENV_CHECK,
     contract.ENV_HOST_KEY,
     contract.ENV_AUTHORIZED_KEY,
+    contract.ENV_NODES,
     "TRMCLOUD_SKY_HOME",
     "TRMCLOUD_SKY_USER",
 )
@@ -74,6 +75,10 @@ _WORDS = (
 _RUN = f"""\
 set -eu
 export TRMCLOUD_SKY_HOME="$HOME" TRMCLOUD_SKY_USER="$(id -un)"
+if [ "${{SKYPILOT_NUM_NODES:-1}}" -gt 1 ]; then
+    head="$(printf '%s\\n' "$SKYPILOT_NODE_IPS" | head -n 1)"
+    export {contract.ENV_NODES}="$SKYPILOT_NUM_NODES $SKYPILOT_NODE_RANK $head"
+fi
 as=""
 [ "$(id -u)" -eq 0 ] || as="sudo -n --preserve-env={",".join(_WORDS)}"
 archive={BOOT_ARCHIVE}
@@ -125,6 +130,8 @@ def make_task(
         raise NotSupported(
             "a network volume is RunPod's own", next_step="leave --volume out, or rent at RunPod"
         )
+    if request.nodes > traits_of(provider).max_nodes:
+        raise NotSupported(f"at {provider} SkyPilot rents one machine at a time")
     infra = CLOUDS.get(provider)
     if infra is None:
         raise NotSupported(f"SkyPilot does not rent from {provider}")
@@ -133,7 +140,8 @@ def make_task(
     resources: dict[str, Any] = {
         "infra": infra,
         "accelerators": {accelerator(provider, request.sku): request.gpus},
-        "max_hourly_cost": float(request.rate),
+        # SkyPilot holds it against the price of one machine.
+        "max_hourly_cost": float(request.rate) / request.nodes,
         "disk_size": _DISK_GB + request.disk_gb,
     }
     if provider == "aws":
@@ -147,7 +155,7 @@ def make_task(
     return json.dumps(
         {
             "name": request.name,
-            "num_nodes": 1,
+            "num_nodes": request.nodes,
             "resources": resources,
             "file_mounts": {BOOT_ARCHIVE: boot_archive},
             "secrets": _words(provider, request, keys),

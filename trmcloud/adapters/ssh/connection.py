@@ -67,7 +67,8 @@ class SshConnection:
         self._host, self._port, self._user = host, port, user
         self._proxy = proxy
         self._identity, self._known_hosts, self._alias = identity, known_hosts, alias
-        named = hashlib.sha256(f"{known_hosts}\n{user}@{host}:{port}".encode()).hexdigest()
+        way = f"{known_hosts}\n{user}@{host}:{port}\n{proxy}"
+        named = hashlib.sha256(way.encode()).hexdigest()
         self._socket = control_dir / named[:12]
 
     # -- commands -----------------------------------------------------------------------------

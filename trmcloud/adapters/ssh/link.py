@@ -16,8 +16,10 @@ from trmcloud.adapters.ssh.follow import follow
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.mirror import MAX_ANSWER_BYTES, PHASES, Mirror, remote_manifests
+from trmcloud.adapters.ssh.others import Others
 from trmcloud.adapters.ssh.pull import pull
-from trmcloud.adapters.ssh.push import Parcel, parcel_of, push, verify
+from trmcloud.adapters.ssh.push import parcel_of
+from trmcloud.adapters.ssh.stage import Progress, shifted, stage, write_text
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import GRANTS_NAME
@@ -26,18 +28,13 @@ from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.pod.files import read_small, sync_folder, write_atomic
 from trmcloud.ports.link import StageItem
 
-STAGED_MARK = ".staged"
-CODE_DIR = "code"
 _ASK_EVERY_S = 2.0
 _ASK_SOON_S = 0.5
 """Of a pod that boots, or prepares itself: its rent runs, and nothing is trained yet."""
 _ASK_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 3.0
-_WRITE_TIMEOUT_S = 15.0
 _MAX_PAUSE_S = 30.0
 _SAFE_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){1,12}")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -62,7 +59,9 @@ class _Asked:
 class SshPodLink:
     """``address_of`` gives a pod's (host, port), None while there is none. ``root`` is the folder
     on the pod that stands for a trmcloud home. ``now`` is epoch seconds. ``way_to`` gives ssh's
-    ProxyCommand where a pod's address is none of this machine's."""
+    ProxyCommand where a pod's address is none of this machine's; ``ways_to_others`` those to the
+    further machines of a pod that has several, which lie at the same address there and have the
+    same key."""
 
     def __init__(
         self,
@@ -74,13 +73,16 @@ class SshPodLink:
         user: str = "root",
         keys: KeyStore | None = None,
         way_to: Callable[[str], str] = lambda pod_name: "",
+        ways_to_others: Callable[[str], Sequence[str]] = lambda pod_name: (),
     ) -> None:
         if not _SAFE_PATH.fullmatch(root):
             raise LinkError(f"{root!r:.80} cannot be a pod's folder")
         self._home, self._address_of, self._root = home, address_of, root
         self._now, self._user, self._way_to = now, user, way_to
+        self._ways_to_others = ways_to_others
+        self._others = Others(self._to_others, now)
         self._keys = keys or KeyStore(home)
-        self._connections: dict[str, tuple[tuple[str, int], SshConnection]] = {}
+        self._connections: dict[tuple[str, str], tuple[tuple[str, int], SshConnection]] = {}
         self._mirrors: dict[str, Mirror] = {}
         self._asked: dict[str, _Asked] = {}
         self._troubles: dict[str, LinkError] = {}
@@ -115,11 +117,11 @@ class SshPodLink:
 
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         path = f"{self._pod_folder(pod_name)}/{contract.ORDERS_NAME}"
-        self._write(self._connection(pod_name), path, contract.dump(orders))
+        write_text(self._connection(pod_name), path, contract.dump(orders))
 
     def grant(self, pod_name: str, text: str) -> None:
         path = f"{self._pod_folder(pod_name)}/{GRANTS_NAME}"
-        self._write(self._connection(pod_name), path, text, umask="077")
+        write_text(self._connection(pod_name), path, text, umask="077")
 
     def answers(self, pod_name: str) -> bool:
         """Whether the pod's SSH server lets us in now."""
@@ -191,28 +193,17 @@ class SshPodLink:
     # -- files --------------------------------------------------------------------------------
 
     def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
-        """As the port says; the agent is told once the item below ``<root>/code`` is among them."""
+        """As the port says; the agent is told once the item below ``<root>/code`` is among them.
+        The first of several machines comes last: what it waits for then is there on all."""
         for item in items:
             if not _SAFE_PATH.fullmatch(item.remote) or not self._is_ours(item.remote):
                 raise LinkError(f"{item.remote!r:.80} is not below {self._root}")
-        connection = self._connection(pod_name)
         parcels = {item.remote: parcel_of(item.local, item.sha256) for item in items}
-        staged, rsync = self._already_staged(connection, list(parcels))
-        sizes = {remote: parcel.size_bytes() for remote, parcel in parcels.items()}
-        whole = sum(sizes.values())
-        before = 0
-        for remote, parcel in parcels.items():
-            base = before
-            if remote not in staged:
-                tell = _shifted(progress, base, whole)
-                self._bring(connection, parcel, remote, tell, rsync=rsync)
-            before += sizes[remote]
-            progress(before, whole)
-        code = [remote for remote in parcels if remote.startswith(f"{self._root}/{CODE_DIR}/")]
-        if code:
-            data = tuple(remote for remote in parcels if remote not in code)
-            path = f"{self._pod_folder(pod_name)}/{contract.STAGED_NAME}"
-            self._write(connection, path, contract.dump(contract.Staged(code[0], data)))
+        machines = (*self._to_others(pod_name), self._connection(pod_name))
+        whole = sum(parcel.size_bytes() for parcel in parcels.values())
+        for number, machine in enumerate(machines):
+            tell = shifted(progress, number * whole, len(machines) * whole)
+            stage(machine, parcels, self._root, self._pod_folder(pod_name), tell)
 
     def pull(
         self,
@@ -276,14 +267,20 @@ class SshPodLink:
         answer = self._connection(pod_name).run(
             mirror.question(self._root, asked), timeout_s=_ASK_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES
         )
-        return mirror.take(answer.out, asked)
+        report = mirror.take(answer.out, asked)
+        return self._others.told(report, self._pod_folder(pod_name)) if report else None
 
-    def _connection(self, pod_name: str) -> SshConnection:
+    def _to_others(self, pod_name: str) -> Sequence[SshConnection]:
+        return [self._connection(pod_name, way) for way in self._ways_to_others(pod_name)]
+
+    def _connection(self, pod_name: str, way: str | None = None) -> SshConnection:
+        """To the pod's first machine, or the one that ``way`` leads to."""
+        way = self._way_to(pod_name) if way is None else way
         address = self._address_of(pod_name)
         if address is None:
             raise Dropped("the pod has no address yet", where=pod_name)
         with self._lock:
-            known = self._connections.get(pod_name)
+            known = self._connections.get((pod_name, way))
             if known is not None and known[0] == address:
                 return known[1]
             made = SshConnection(
@@ -293,9 +290,9 @@ class SshPodLink:
                 alias=pod_name,
                 control_dir=control_dir(self._home),
                 user=self._user,
-                proxy=self._way_to(pod_name),
+                proxy=way,
             )
-            self._connections[pod_name] = (address, made)
+            self._connections[pod_name, way] = (address, made)
             return made
 
     def _run_of(self, pod_name: str) -> str:
@@ -321,70 +318,6 @@ class SshPodLink:
 
     def _is_ours(self, remote: str) -> bool:
         return remote.startswith(self._root + "/")
-
-    def _write(
-        self, connection: SshConnection, path: str, text: str, *, umask: str = "022"
-    ) -> None:
-        """Replace a small file there so that its reader sees the old or the new."""
-        folder, _, name = path.rpartition("/")
-        new = f".{name}.new.$$"
-        script = (
-            f"mkdir -p {shlex.quote(folder)} && cd {shlex.quote(folder)} && umask {umask}\n"
-            f"cat > {new} && mv -f {new} {shlex.quote(name)} || {{ rm -f {new}; exit 1; }}"
-        )
-        answer = connection.run(script, content=text.encode(), timeout_s=_WRITE_TIMEOUT_S)
-        if answer.code != 0:
-            raise LinkError(
-                f"{name} could not be written there: {answer.said[-200:]}", where=connection.where
-            )
-
-    def _already_staged(
-        self, connection: SshConnection, remotes: Sequence[str]
-    ) -> tuple[set[str], bool]:
-        """Which of the folders are complete there, and whether the pod has rsync."""
-        script = (
-            "command -v rsync >/dev/null && echo rsync || echo plain\n"
-            f'while read -r folder; do [ -f "$folder/{STAGED_MARK}" ] && echo "$folder"; done\n'
-            "exit 0"
-        )
-        content = "".join(f"{remote}\n" for remote in remotes).encode()
-        first, *staged = connection.run(script, content=content).out.decode().splitlines() or [""]
-        return set(staged) & set(remotes), first == "rsync"
-
-    def _bring(
-        self, connection: SshConnection, parcel: Parcel, remote: str, tell: Progress, *, rsync: bool
-    ) -> None:
-        part = remote + ".part"
-        push(connection, parcel, part, tell, rsync=rsync)
-        wrong = verify(connection, parcel, part)
-        if wrong:
-            # Sizes alone made an earlier attempt's remains look right: once more, without them.
-            connection.run(
-                f"cd {shlex.quote(part)} && rm -f -- {shlex.join(wrong)}"
-                if set(wrong) <= set(parcel.sha256)
-                else f"rm -rf {shlex.quote(part)}"
-            )
-            push(connection, parcel, part, tell, rsync=rsync)
-            wrong = verify(connection, parcel, part)
-        if wrong:
-            raise LinkError(
-                f"{wrong[0]:.80} is not what was sent, or changed here while it was sent",
-                where=connection.where,
-            )
-        quoted, quoted_part = shlex.quote(remote), shlex.quote(part)
-        answer = connection.run(
-            f"[ -f {quoted}/{STAGED_MARK} ] && exit 0\n"
-            f"rm -rf {quoted} && : > {quoted_part}/{STAGED_MARK} && mv {quoted_part} {quoted}"
-        )
-        if answer.code != 0:
-            raise LinkError(
-                f"what arrived could not be put in place: {answer.said[-200:]}",
-                where=connection.where,
-            )
-
-
-def _shifted(progress: Progress, base: int, whole: int) -> Progress:
-    return lambda done, _: progress(base + done, whole)
 
 
 def _named_already(target: Path, manifest: CheckpointManifest) -> set[str]:

@@ -1,0 +1,103 @@
+"""One run on two machines of a cloud: SkyPilot's stand-in makes them and joins their networks; the
+trainer and its torchrun are the real ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rented import image
+from tests.e2e.runpod_user import RentedUser, TestClock, why_not
+from tests.e2e.user import until
+from tests.standins.runpod.containers import SYSTEM_PATH
+from tests.standins.runpod.fixture import judged
+from tests.unit.skypilot.rig import stand_in
+from trmcloud.core import manifest as mf
+from trmcloud.core.money import ZERO
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import State
+
+LAUNCH = (
+    *("launch", "2x1xL40S", "--provider", "digitalocean", "--recipe", "trm-tiny"),
+    *("--phase", "fast", "--set", "depth=1", "--set", "width=32", "--set", "vocab_size=300"),
+    *("--set", "sequence=64", "--set", "eval_tokens=1024", "--set", "eval_every=5"),
+    *("--set", "save_every=5", "--set", "log_every=1", "--steps", "100000", "-y"),
+)
+ACCEPT = ("--accept-exposure", "4")
+
+
+@pytest.fixture
+def sailor(tmp_path: Path) -> Iterator[RentedUser]:
+    missing = why_not() or ("" if shutil.which("ip") else "no ip command")
+    if missing:
+        pytest.skip(f"machines with networks of their own: {missing}")
+    clock = TestClock(tmp_path / "clock")
+    inside = image(tmp_path / "image")
+    site = Path(sysconfig.get_paths()["purelib"])
+    python = inside / "bin" / "python3"
+    python.write_text(python.read_text().replace(f"{inside / 'site'}", f"{site}:{inside / 'site'}"))
+    path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
+    with judged(
+        tmp_path / "machines", clock=clock, isolated=True, keep=[inside, site], image_env=path
+    ) as standin:
+        made = RentedUser(tmp_path, trainer=None, standin=standin, clock=clock)
+        account = {"url": standin.url, "key": standin.api_key}
+        state = tmp_path / "sky.json"
+        state.write_text(json.dumps({"runpod": account, "enabled": ["DO"]}))
+        made.environment["TRMCLOUD_SKY"] = str(stand_in(tmp_path / "sky", state))
+        del made.environment["RUNPOD_API_KEY"]
+        yield made
+        made.end_everything()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: RentedUser) -> None:
+    plan_id = sailor.plan_to_bind("--budget", "3", launch=LAUNCH, hard_stop_s=900.0, landing_s=20.0)
+    launch = sailor.start("launch", plan_id, "-y", *ACCEPT)
+    try:
+        sailor.run_in(State.RUNNING, within_s=60.0)
+    except AssertionError:
+        if launch.poll() is not None:
+            print("\n".join(launch.communicate()), file=sys.stderr)
+        raise
+    until(lambda: bool(sailor.checkpoints()), within_s=120.0, what="a checkpoint here")
+    head, other = sorted(sailor.live(), key=lambda pod: pod.name)
+    assert (head.name.endswith("-head"), other.name.endswith("-worker1")) == (True, True)
+    log = sailor.standin.control.inside(head.id, "cat /workspace/trmcloud/runs/*/fast/train.log")
+    assert "on 2 × " in log
+    there = sailor.standin.control.inside(other.id, "cat /workspace/trmcloud/pods/*/lease.json")
+    assert json.loads(there)["hold"] is True
+    assert sailor.standin.control.inside(other.id, "ls /workspace/trmcloud/runs/*/fast")
+    # One is lost: the other's trainer ends at once, and with it the cluster.
+    sailor.standin.control.lose_host(other.id)
+    sailor.see_out(launch, code=24, within_s=120.0)
+    assert sailor.live() == []
+    run = sailor.only_run()
+    assert run.outcome is Outcome.FAILED
+    assert ZERO < run.settled <= run.cap
+    reached = _furthest(sailor)
+    # Two others go on from what was pulled, and land when they are told to.
+    again = sailor.start("resume", run.run_id)
+    until(lambda: sailor.only_run().live, what="it is reopened")
+    until(lambda: _furthest(sailor) > reached, within_s=120.0, what="a newer checkpoint")
+    assert len(sailor.live()) == 2
+    sailor.run("stop", run.run_id)
+    sailor.see_out(again, code=21, within_s=120.0)
+    assert sailor.live() == []
+    best = mf.pick_best(sailor.checkpoints().values())
+    assert best is not None
+    fetched = sailor.json("fetch-best", "--into", str(sailor.folder / "best"), "--json")
+    assert fetched["sha256"] == best.sha256
+    (report,) = sailor.json("report", "--json")
+    assert 0 < report["billed_usd"] <= float(run.cap)
+
+
+def _furthest(user: RentedUser) -> int:
+    return max(manifest.step for manifest in user.checkpoints().values())
