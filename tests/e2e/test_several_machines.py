@@ -3,6 +3,8 @@ trainer and its torchrun are the real ones."""
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import json
 import shutil
 import sys
@@ -26,8 +28,8 @@ from trmcloud.core.run_state import State
 LAUNCH = (
     *("launch", "2x1xL40S", "--provider", "digitalocean", "--recipe", "trm-tiny"),
     *("--phase", "fast", "--set", "depth=1", "--set", "width=32", "--set", "vocab_size=300"),
-    *("--set", "sequence=64", "--set", "eval_tokens=1024", "--set", "eval_every=5"),
-    *("--set", "save_every=5", "--set", "log_every=1", "--steps", "100000", "-y"),
+    *("--set", "sequence=64", "--set", "eval_tokens=1024", "--set", "eval_every=20"),
+    *("--set", "save_every=20", "--set", "log_every=5", "--steps", "100000", "-y"),
 )
 ACCEPT = ("--accept-exposure", "4")
 
@@ -47,6 +49,7 @@ def sailor(tmp_path: Path) -> Iterator[RentedUser]:
         tmp_path / "machines", clock=clock, isolated=True, keep=[inside, site], image_env=path
     ) as standin:
         made = RentedUser(tmp_path, trainer=None, standin=standin, clock=clock)
+        made.text.write_text(inspect.getsource(argparse))
         account = {"url": standin.url, "key": standin.api_key}
         state = tmp_path / "sky.json"
         state.write_text(json.dumps({"runpod": account, "enabled": ["DO"]}))
