@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-GUIDE_OR_PLAN = "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, local, or a plan's id."
+GUIDE_OR_PLAN = (
+    "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, 2x8xH100 for two machines, local, "
+    "or a plan's id."
+)
 
 Hardware = Annotated[str, typer.Argument(help=GUIDE_OR_PLAN, metavar="HARDWARE")]
 Recipe = Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")]

@@ -16,7 +16,10 @@ def command(
     recipe: options.Recipe = "trm",
     phase: options.Phase = "both",
     hardware: Annotated[
-        str, typer.Option(help="8xA100, 1xRTX4090, local, … (default: everything offered).")
+        str,
+        typer.Option(
+            help="8xA100, 2x8xA100 (two machines), local, … (default: everything offered)."
+        ),
     ] = "",
     rate: options.Rate = None,
     data: Annotated[str, typer.Option(help="Text to train on: files or a folder.")] = "",

@@ -8,12 +8,18 @@ from trmcloud.core.candidates import SPOT_NOTE, VOLUME_MICROS_PER_GB_MONTH
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.flops import Work, work_of
 from trmcloud.core.guide import CLAIMS, OTHER_CLAIMS
-from trmcloud.core.hardware import GPUS, LOCAL, parse_hardware
+from trmcloud.core.hardware import GPUS, LOCAL, Gpu, parse_hardware
 from trmcloud.core.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.money import Usd
 from trmcloud.core.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.recipe import PhaseRecipe
-from trmcloud.core.roofline import MATMUL_CEILING, MATMUL_CEILING_OTHER, MAX_LOGITS, step_time
+from trmcloud.core.roofline import (
+    MATMUL_CEILING,
+    MATMUL_CEILING_OTHER,
+    MAX_LOGITS,
+    NODE_LINK_GB_S,
+    step_time,
+)
 from trmcloud.core.speed import rented_machine
 
 HOUR_S = 3600.0
@@ -47,7 +53,7 @@ def _find(plan: Plan, text: str) -> Candidate:
     for candidate in plan.candidates:
         if request.is_local and candidate.provider == LOCAL:
             return candidate
-        if candidate.provider != LOCAL and request.accepts(candidate.sku, candidate.gpus):
+        if candidate.nodes == request.nodes and request.accepts(candidate.sku, candidate.gpus):
             return candidate
     raise NotFoundError(
         f"the plan holds no candidate on {request.text}",
@@ -57,18 +63,19 @@ def _find(plan: Plan, text: str) -> Candidate:
 
 def _headline(c: Candidate, plan: Plan) -> str:
     where = c.region if c.provider == LOCAL else f"{c.provider} {c.region}"
-    text = f"{c.hardware}: {c.gpus} × {c.sku}, {where}, {c.rate}/h"
+    each = f"{c.gpus} × {c.sku}" if c.nodes == 1 else f"{c.nodes} machines of {c.gpus} × {c.sku}"
+    text = f"{c.hardware}: {each}, {where}, {c.rate}/h"
     return text if c.provider == LOCAL else f"{text} {age_days(plan, c)} days ago ({c.source})"
 
 
 def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
     s = phase.settings
     work = work_of(s)
-    per_step = s.tokens_per_step(c.gpus)
+    per_step = s.tokens_per_step(c.world_size)
     gflop = work.train_flops / 1e9
     lines = [
         f"{phase.name}: {s.steps:,} steps",
-        _line("tokens per step", f"{s.batch} × {s.accumulation} × {c.gpus} × {s.sequence}",
+        _line("tokens per step", f"{s.batch} × {s.accumulation} × {c.world_size} × {s.sequence}",
               f"{per_step:,}"),
         _line("FLOPs per token", _flops_text(s.family, work), f"{gflop:,.2f} GFLOP"),
         _line("FLOPs per step", f"{per_step:,} × {gflop:,.2f} GFLOP",
@@ -80,7 +87,7 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
         ceiling = MATMUL_CEILING.get(gpu.name, MATMUL_CEILING_OTHER)
         peak = gpu.peak_flops(s.dtype) / 1e12
         filled = s.width / (s.width + FITTED.fill)
-        detail = step_time(s, gpu, c.gpus, FITTED, reach.share)
+        detail = step_time(s, gpu, c.world_size, FITTED, reach.share, nodes=c.nodes)
         scale = phase.step_s.p50 / detail.total
         lines += [
             _line("matmul rate", f"{peak:,.0f} TFLOP/s dense × {ceiling:.3f} ceiling × {filled:.2f}"
@@ -95,13 +102,17 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
             _line("recompute", _recompute_text(s),
                   f"{detail.recompute:.3f} s"),
             _line("optimizer", f"{s.optimizer}", f"{detail.optimizer:.3f} s"),
-            _line("links", f"{s.sharding} over {gpu.link_gb_s(c.gpus):,.0f} GB/s one-way, less what"
+            _line("links", f"{s.sharding} over {_slowest(c, gpu):,.0f} GB/s one-way, less what"
                   " backward hides", f"{detail.links:.3f} s"),
             _line("host", "data, clipping, logging", f"{detail.overhead:.3f} s"),
         ]  # fmt: skip
         if abs(scale - 1) > 0.001:
             lines.append(_line("probe or spot", "measured ÷ predicted", f"× {scale:.3f}"))
-        mfu = per_step * work.train_flops / (phase.step_s.p50 * c.gpus * gpu.peak_flops(s.dtype))
+        mfu = (
+            per_step
+            * work.train_flops
+            / (phase.step_s.p50 * c.world_size * gpu.peak_flops(s.dtype))
+        )
         lines.append(_line("step", f"{mfu:.1%} MFU on the dense peak", f"{phase.step_s.p50:.3f} s"))
     else:
         lines.append(_line("step", "FLOPs ÷ nominal peak × MFU", f"{phase.step_s.p50:.3f} s"))
@@ -120,6 +131,12 @@ _PARTS = {
     "saving": "weights and optimizer at 0.3 GB/s, every save_every steps",
     "landing": "the last evaluation and save",
 }
+
+
+def _slowest(c: Candidate, gpu: Gpu) -> float:
+    """GB/s of the link that a ring waits for."""
+    own = gpu.link_gb_s(c.gpus)
+    return own if c.nodes == 1 else min(own, NODE_LINK_GB_S)
 
 
 def _recompute_text(s: PhaseRecipe) -> str:
@@ -163,9 +180,9 @@ def _money(c: Candidate, plan: Plan) -> list[str]:
 
 def _memory(c: Candidate) -> list[str]:
     worst = max(
-        c.phases, key=lambda p: predict_memory(p.settings, c.gpus, on_gpu=c.sku in GPUS).total
+        c.phases, key=lambda p: predict_memory(p.settings, c.world_size, on_gpu=c.sku in GPUS).total
     )
-    memory = predict_memory(worst.settings, c.gpus, on_gpu=c.sku in GPUS)
+    memory = predict_memory(worst.settings, c.world_size, on_gpu=c.sku in GPUS)
     notes = {
         "weights": "float32, and autocast's copy",
         "gradients": "float32",

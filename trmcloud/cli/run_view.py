@@ -51,7 +51,7 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
                 (
                     phase.name,
                     f"{s.steps:,} steps of {s.batch}×{s.accumulation}×"
-                    f"{chosen.gpus * chosen.nodes} sequences "
+                    f"{chosen.world_size} sequences "
                     f"of {s.sequence}, depth {s.depth}, width {s.width}, {s.dtype}; "
                     f"about {duration(phase.seconds.p50)}",
                 )

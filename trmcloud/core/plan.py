@@ -99,6 +99,11 @@ class Candidate:
     nodes: int = 1
     """Machines, of ``gpus`` each; every figure is of all of them together."""
 
+    @property
+    def world_size(self) -> int:
+        """GPUs, or processes, that train together."""
+        return self.gpus * self.nodes
+
 
 @dataclass(frozen=True)
 class Plan:
