@@ -112,6 +112,7 @@ def pod_request(
         check=pod_check(candidate) if rented else {},
         send_by=now + SEND_WITHIN_S,
         nodes=candidate.nodes,
+        spot=candidate.spot,
     )
 
 

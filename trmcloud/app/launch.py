@@ -67,6 +67,11 @@ def check_launchable(world: World, plan: Plan) -> None:
             f"{candidate.provider} has no network volumes that this version rents",
             next_step="leave --volume out, or rent at RunPod",
         )
+    if candidate.spot and candidate.provider not in BY_SKYPILOT:
+        raise NotSupported(
+            f"spot machines of {candidate.provider} are not rented by this version",
+            next_step="leave --spot out, or name a cloud: --provider aws",
+        )
     if candidate.provider not in world.computes:
         raise NotSupported(
             f"renting {candidate.hardware} at {candidate.provider} is not built yet: "

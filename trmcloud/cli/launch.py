@@ -57,6 +57,10 @@ def command(
     community: Annotated[
         bool, typer.Option("--community", help="Hosts of private sellers, too.")
     ] = False,
+    spot: Annotated[
+        bool,
+        typer.Option("--spot", help="Machines that may be taken away, too (through SkyPilot)."),
+    ] = False,
     accept_loss: Annotated[
         bool,
         typer.Option("--accept-loss", help="With -d: what nobody is there to pull may be lost."),
@@ -116,7 +120,7 @@ def command(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
             processes=processes, initial_from=initial_from, strict_gate=strict_guide,
-            volume=volume, regions=region, community=community, bucket=bucket,
+            volume=volume, regions=region, community=community, spot=spot, bucket=bucket,
             providers=rent_from(
                 hardware, provider or [], via, key_allowed=allow_key, enabled=enabled_by_skypilot
             ),

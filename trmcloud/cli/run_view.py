@@ -90,7 +90,8 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
 def _hardware(chosen: Candidate) -> str:
     if chosen.provider != LOCAL:
         several = f"{chosen.nodes} × " if chosen.nodes > 1 else ""
-        return f"{several}{chosen.gpus} × {chosen.sku}, {chosen.provider} {chosen.region}"
+        what = f"{several}{chosen.gpus} × {chosen.sku}{', spot' if chosen.spot else ''}"
+        return f"{what}, {chosen.provider} {chosen.region}"
     if "CPU" in chosen.sku:
         plural = "es" if chosen.gpus > 1 else ""
         return f"{chosen.gpus} process{plural} on {chosen.sku}, this machine"

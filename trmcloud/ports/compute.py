@@ -29,7 +29,7 @@ class PodRequest:
     vouches for. ``min_cuda`` is the oldest CUDA version the host's driver may support. ``check`` is
     what the agent must find before it trains, as JSON. ``send_by`` is the epoch second after which
     the create must not be sent any more. ``nodes`` machines of ``gpus`` each make one pod, whose
-    ``rate`` is that of all of them.
+    ``rate`` is that of all of them. ``spot``: the provider may take it away.
     """
 
     name: str
@@ -47,6 +47,7 @@ class PodRequest:
     volume_gb: int = 0
     send_by: float = math.inf
     nodes: int = 1
+    spot: bool = False
 
     def require_timely(self, now: float) -> None:
         """To be asked at the last instant before a create is sent.

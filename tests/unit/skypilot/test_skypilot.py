@@ -51,6 +51,11 @@ def test_a_launch_carries_rate_limit_and_agent_and_is_not_waited_for(rig: Rig) -
     assert len(rig.told()["requests"]) == 1
 
 
+def test_a_spot_machine_is_asked_for_as_one(rig: Rig) -> None:
+    rig.compute().create(request(spot=True))
+    assert rig.told()["tasks"][NAME]["resources"]["use_spot"] is True
+
+
 def test_several_machines_are_one_cluster_whose_limit_is_held_against_one(rig: Rig) -> None:
     with pytest.raises(NotSupported, match="one machine"):
         rig.compute(RUNPOD_BY_SKYPILOT).create(request(nodes=2, region="any"))

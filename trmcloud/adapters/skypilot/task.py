@@ -144,6 +144,8 @@ def make_task(
         "max_hourly_cost": float(request.rate) / request.nodes,
         "disk_size": _DISK_GB + request.disk_gb,
     }
+    if request.spot:
+        resources["use_spot"] = True
     if provider == "aws":
         resources["labels"] = {POD_LABEL: request.name}
     if knows_autodown(provider):
