@@ -23,7 +23,7 @@ class Bug:
 
 BUDGET, BOOKS = "core/budget.py", "core/bookkeeping.py"
 CONTROL, RUN, LEASE, CLOCK = (
-    "core/controller.py", "core/run_state.py", "core/lease.py", "core/clock.py",
+    "core/controller.py", "core/run_fold.py", "core/lease.py", "core/clock.py",
 )  # fmt: skip
 GOVERN, ACTIONS, ABSENCE = "core/governance.py", "core/actions.py", "core/absence.py"
 SUPERVISE, MIND, MANIFEST = "core/supervisor.py", "pod/mind.py", "core/manifest.py"
@@ -210,7 +210,7 @@ BUGS: tuple[Bug, ...] = (
         "        pod_id=event.pod_id,\n        up_at=at,\n", "        up_at=at,\n"),
     Bug("a pod that came late is still missed", RUN,
         "        billed_rate=event.rate,\n        missed_at=None,\n", "        billed_rate=event.rate,\n", timing=True),
-    Bug("an open generation is closed once its agent is up", RUN,
+    Bug("an open generation is closed once its agent is up", "core/run_state.py",
         "return self.not_made is None and self.ended_at is None", "return self.not_made is None and self.agent_at is None", timing=True),
     Bug("closing keeps the reservation", RUN,
         "outcome=outcome, message=message, reserved=ZERO)", "outcome=outcome, message=message)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from trmcloud.core.clock import Anchor, Instant
+from trmcloud.core.clock import Instant
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Lease, PhaseLease, PhaseReport, PodName
 from trmcloud.pod.anchors import AnchorNote
@@ -81,7 +81,7 @@ def test_a_price_that_rises_after_boot_ends_the_pod() -> None:
 def test_a_deadline_is_bound_by_what_was_granted() -> None:
     """A pod whose clock is an hour behind wins nothing by it."""
     seen = Instant(wall=1000.0 - 3600.0, boot=50.0, boot_id="a")
-    anchor = Anchor.first(deadline_at=1500.0, seen=seen, most_s=500.0)
+    anchor = AnchorNote(1, seen).anchor(deadline_at=1500.0, granted_at=1000.0)
     assert anchor.seconds_left(seen) == 500.0
     later = Instant(wall=1200.0 - 3600.0, boot=250.0, boot_id="a")
     assert anchor.seconds_left(later) == 300.0

@@ -20,7 +20,8 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import IllegalTransition, RunState, State, apply_event
+from trmcloud.core.run_fold import apply_event
+from trmcloud.core.run_state import IllegalTransition, RunState, State
 from trmcloud.core.strays import is_pending
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")

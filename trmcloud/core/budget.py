@@ -14,7 +14,8 @@ from typing import Iterable, Mapping
 
 from trmcloud.core import events as ev
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import IllegalTransition, RunState, State, apply_event
+from trmcloud.core.run_fold import apply_event
+from trmcloud.core.run_state import IllegalTransition, RunState, State
 from trmcloud.core.strays import Restored, Stray
 
 LEVELS = ("account", "month", "project", "run")

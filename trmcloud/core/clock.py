@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -29,16 +28,6 @@ class Anchor:
     deadline_at: float
     seen: Instant
     left_s: float
-
-    @classmethod
-    def first(cls, deadline_at: float, seen: Instant, most_s: float = math.inf) -> Anchor:
-        """One that is seen for the first time.
-
-        ``most_s`` is how far away it was by the clock of whoever set it: a clock here that is
-        behind, or one there that was ahead, wins no more than the time from its setting to its
-        being seen.
-        """
-        return cls(deadline_at, seen, min(deadline_at - seen.wall, most_s))
 
     def seconds_left(self, now: Instant) -> float:
         """Seconds until the deadline by the clock that says it comes sooner."""

@@ -15,7 +15,8 @@ from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Interval, Plan
 from trmcloud.core.pod_contract import AgentReport, PhaseReport
 from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_state import RunState, State, apply_event
+from trmcloud.core.run_fold import apply_event
+from trmcloud.core.run_state import RunState, State
 
 AT = 1_790_000_000.0
 TRAITS = ProviderTraits(

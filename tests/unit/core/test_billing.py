@@ -14,7 +14,8 @@ from trmcloud.core.billing import awaiting_bill, estimate, late_bills, settle
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill
-from trmcloud.core.run_state import Generation, IllegalTransition, RunState, apply_event
+from trmcloud.core.run_fold import apply_event
+from trmcloud.core.run_state import Generation, IllegalTransition, RunState
 
 NO_BILL = Unknown(AT)
 

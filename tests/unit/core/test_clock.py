@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trmcloud.core.clock import Anchor, Instant
 
 SEEN = Instant(wall=1000.0, boot=50.0, boot_id="a")
-DEADLINE = Anchor.first(deadline_at=1100.0, seen=SEEN)
+DEADLINE = Anchor(1100.0, SEEN, 100.0)
 
 moments = st.floats(0, 10**6)
 
@@ -41,14 +41,14 @@ def test_after_a_reboot_only_the_wall_clock_is_left() -> None:
 
 
 def test_a_reboot_wins_no_time_where_the_setters_clock_was_ahead() -> None:
-    ahead = Anchor.first(deadline_at=5000.0, seen=SEEN, most_s=100.0)
+    ahead = Anchor(5000.0, SEEN, 100.0)
     assert ahead.seconds_left(Instant(1030.0, 80.0, "a")) == 70.0
     assert ahead.seconds_left(Instant(1030.0, 2.0, "b")) == 70.0
     assert ahead.seconds_left(Instant(900.0, 2.0, "b")) == 100.0, "set back, it wins none either"
 
 
 def test_a_deadline_that_had_passed_when_first_seen_stays_passed() -> None:
-    late = Anchor.first(deadline_at=900.0, seen=SEEN)
+    late = Anchor(900.0, SEEN, -100.0)
     assert late.seconds_left(SEEN) == -100.0
     assert late.seconds_left(Instant(100.0, 50.0, "a")) == 0.0
     assert late.seconds_left(Instant(100.0, 60.0, "a")) == -10.0
@@ -58,7 +58,7 @@ def test_a_deadline_that_had_passed_when_first_seen_stays_passed() -> None:
 def test_seconds_left_never_exceed_what_either_clock_allows(
     deadline_at: float, seen_wall: float, wall: float, passed_s: float
 ) -> None:
-    anchor = Anchor.first(deadline_at, Instant(seen_wall, 5.0, "a"))
+    anchor = Anchor(deadline_at, Instant(seen_wall, 5.0, "a"), deadline_at - seen_wall)
     left = anchor.seconds_left(Instant(wall, 5.0 + passed_s, "a"))
     assert left <= deadline_at - wall
     assert left <= max(0.0, deadline_at - seen_wall) - (5.0 + passed_s - 5.0) + 1e-6

@@ -29,7 +29,8 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import PhaseReport
-from trmcloud.core.run_state import RunState, State, apply_event, fold
+from trmcloud.core.run_fold import apply_event, fold
+from trmcloud.core.run_state import RunState, State
 
 # -- ending ------------------------------------------------------------------------------------
 

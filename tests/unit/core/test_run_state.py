@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 from trmcloud.core import events as ev
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import (
-    STAYING,
-    TRANSITIONS,
-    IllegalTransition,
-    RunState,
-    State,
-    apply_event,
-    fold,
-)
+from trmcloud.core.run_fold import apply_event, fold
+from trmcloud.core.run_state import STAYING, TRANSITIONS, IllegalTransition, RunState, State
 
 AT = 1_790_000_000.0
 KINDS = list(ev.RunEvent.__args__)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pod.conftest import HARD_STOP_S, a_lease
-from trmcloud.core.clock import Anchor, Instant
+from trmcloud.core.clock import Instant
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.guard_mind import HARD_STOP_GRACE_S, GuardMind
@@ -54,7 +54,8 @@ def test_without_its_note_the_clock_set_back_would_have_won(tmp_path: Path) -> N
 
 
 def test_after_a_reboot_the_deadline_is_no_further_than_when_it_was_first_seen() -> None:
-    seen_late = Anchor.first(GRANTED + 600, Instant(GRANTED + 500, 50.0, "a"), 600.0)
+    note = AnchorNote(1, Instant(GRANTED + 500, 50.0, "a"), lost_s=500.0)
+    seen_late = note.anchor(GRANTED + 600, GRANTED)
     set_back = Instant(GRANTED, 2.0, "b")
     assert seen_late.seconds_left(set_back) == pytest.approx(100.0)
 
