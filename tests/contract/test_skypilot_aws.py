@@ -46,13 +46,16 @@ def test_powering_off_terminates_every_instance_of_the_pod_and_no_other(ec2: Any
     limit.see_to(POD, "us-east-1", 0.0)
     told = limit.limit(POD)
     assert (told.armed, told.layer) == (False, "shutdown")
-    assert "no instance in us-east-1 bears its name" in told.detail
+    assert "of 1 instances 0 in us-east-1 bear its name" in told.detail
     limit.see_to(POD, REGION, AGAIN_S - 1)
     assert not limit.limit(POD).armed, "not asked again so soon"
     assert behaviours(ec2) == ["stop", "stop", "stop"]
     limit.see_to(POD, REGION, AGAIN_S)
     assert limit.limit(POD).armed
     assert behaviours(ec2) == ["terminate", "terminate", "stop"]
+    more = ShutdownLimit()
+    more.see_to(POD, REGION, 0.0, 3)
+    assert (more.limit(POD).armed, "of 3 instances 2" in more.limit(POD).detail) == (False, True)
 
 
 def test_where_ec2_refuses_the_layer_is_absent(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,9 @@ class ShutdownLimit:
     def limit(self, pod_name: str) -> OwnLimit:
         return self._known.get(pod_name) or OwnLimit(SHUTDOWN, False, "not looked at yet")
 
-    def see_to(self, pod_name: str, region: str, at: float) -> None:
-        """Set and verify it where it is not known to be; never fails, tries again in a while."""
+    def see_to(self, pod_name: str, region: str, at: float, instances: int = 1) -> None:
+        """Set and verify it where it is not known to be, on as many ``instances`` as there should
+        be; never fails, tries again in a while."""
         with self._lock:
             tried_at = self._tried_at.get(pod_name)
             if self.limit(pod_name).armed:
@@ -43,7 +44,7 @@ class ShutdownLimit:
                 return
             self._tried_at[pod_name] = at
             try:
-                wrong = _set(pod_name, region)
+                wrong = _set(pod_name, region, instances)
             except ImportError:
                 wrong = "boto3 is not installed: pip install 'trmcloud[s3]'"
             except Exception as error:  # boto3 makes its own kinds as it goes
@@ -52,7 +53,7 @@ class ShutdownLimit:
             self._known[pod_name] = OwnLimit(SHUTDOWN, not wrong, text)
 
 
-def _set(pod_name: str, region: str) -> str:
+def _set(pod_name: str, region: str, instances: int) -> str:
     """What is wrong; empty where every instance now says that it will be terminated."""
     import boto3
     from botocore.config import Config
@@ -74,7 +75,9 @@ def _set(pod_name: str, region: str) -> str:
         ec2.modify_instance_attribute(InstanceId=instance, Attribute=_ATTRIBUTE, Value="terminate")
     said = {one: _behaviour(ec2, one) for one in ids}
     other = [f"{one} says {text}" for one, text in said.items() if text != "terminate"]
-    return ", ".join(other) if ids else f"no instance in {region} bears its name"
+    if len(ids) < instances:
+        return f"of {instances} instances {len(ids)} in {region} bear its name"
+    return ", ".join(other)
 
 
 def _behaviour(ec2: Any, instance: str) -> str:

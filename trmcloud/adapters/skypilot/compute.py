@@ -190,13 +190,16 @@ class SkyPilotCompute:
         """
         config = config_of(self._sky.environ, pod_name)
         others = others_in(config, pod_name)
-        sighting = self._seen.get(pod_name)
-        nodes = sighting.nodes if sighting is not None else 1
+        nodes = self._nodes(pod_name)
         if len(others) < nodes - 1:
             raise Dropped(f"{1 + len(others)} of {nodes} machines have an address", where=pod_name)
         return [proxy_command(config, pod_name, machine) for machine in others]
 
     # -- how -------------------------------------------------------------------------------------
+
+    def _nodes(self, pod_name: str) -> int:
+        sighting = self._seen.get(pod_name)
+        return sighting.nodes if sighting is not None else 1
 
     def _submit(self, name: str, text: str) -> None:
         with tempfile.TemporaryDirectory(prefix="trmcloud-sky-") as folder:
@@ -282,7 +285,7 @@ class SkyPilotCompute:
         for row in rows:
             name, is_up = str(row["name"]), row.get("status") == "UP"
             if is_up and self._shutdown is not None:
-                self._shutdown.see_to(name, str(row.get("region") or ""), at)
+                self._shutdown.see_to(name, str(row.get("region") or ""), at, self._nodes(name))
             # Its limit is the last thing that a launch sets.
             if is_new(row) or (is_up and _is_armed(row)):
                 continue
