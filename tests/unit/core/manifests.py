@@ -1,0 +1,33 @@
+"""A manifest, and what it says of its files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
+
+WEIGHTS = CheckpointFile("weights.safetensors", "weights", 1000, "ab" * 32)
+STATE = CheckpointFile("state.json", "state", 10, "cd" * 32)
+
+
+def manifest(
+    step: int = 120, bpb: float | None = 1.5, phase: str = "fast", **changes: Any
+) -> CheckpointManifest:
+    made = CheckpointManifest(
+        run_id="r-1",
+        phase=phase,
+        step=step,
+        tokens=step * 100,
+        created_at=1_790_000_000.0 + step,
+        recipe="trm",
+        settings={"depth": 2},
+        world_size=2,
+        val_bpb=bpb,
+        step_losses=(5.0, 4.0),
+        cooled=False,
+        data_sha256="ef" * 32,
+        tokenizer_sha256="01" * 32,
+        files=(WEIGHTS, STATE),
+    )
+    return replace(made, **changes)

@@ -1,0 +1,102 @@
+"""Of a run's checkpoints the best wins, and the best and the latest stay."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.core.manifests import manifest
+from trmcloud.core.manifest import pick_best, pick_latest, to_prune
+
+# -- choosing ----------------------------------------------------------------------------------
+
+
+def test_the_lowest_bits_per_byte_are_best() -> None:
+    assert pick_best([manifest(1, 2.0), manifest(2, 1.5), manifest(3, 1.7)]) == manifest(2, 1.5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf, None])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_nan_never_wins(bad: float | None, place: int) -> None:
+    row = [manifest(1, 2.0), manifest(2, 1.5)]
+    row.insert(place, manifest(3, bad))
+    assert pick_best(row) == manifest(2, 1.5)
+    assert pick_best([manifest(3, bad)]) is None
+
+
+def test_of_equals_the_later_is_best() -> None:
+    assert pick_best([manifest(9, 1.5), manifest(10, 1.5), manifest(2, 1.5)]) == manifest(10, 1.5)
+
+
+def test_of_nothing_there_is_neither_best_nor_latest() -> None:
+    assert pick_best([]) is None
+    assert pick_latest([]) is None
+
+
+def test_the_latest_is_so_by_time_across_phases() -> None:
+    fast = manifest(900, created_at=100.0)
+    extreme = manifest(10, phase="extreme", created_at=200.0)
+    assert pick_latest([extreme, fast]) == extreme
+
+
+# -- pruning -----------------------------------------------------------------------------------
+
+
+def test_the_best_and_the_latest_stay() -> None:
+    row = [manifest(1, 1.9), manifest(2, 1.2), manifest(3, 1.5), manifest(4, 1.4), manifest(5, 1.8)]
+    pruning = to_prune(row, keep_best=2)
+    assert {m.step for m in pruning.kept} == {2, 4, 5}
+    assert [m.step for m in pruning.checkpoints] == [1, 3]
+    assert pruning.freed_bytes == 2 * 1010
+
+
+def test_each_phase_keeps_its_own() -> None:
+    row = [
+        manifest(1, 1.9),
+        manifest(2, 1.2),
+        manifest(1, 3.0, "extreme"),
+        manifest(2, 2.0, "extreme"),
+    ]
+    assert {m.label for m in to_prune(row, keep_best=1).kept} == {
+        "fast/step-00000002",
+        "extreme/step-00000002",
+    }
+
+
+def test_a_run_that_broke_keeps_its_best_and_its_broken_latest() -> None:
+    row = [manifest(1, 1.9), manifest(2, math.nan), manifest(3, None)]
+    assert {m.step for m in to_prune(row, keep_best=5).kept} == {1, 3}
+
+
+rows = st.lists(
+    st.tuples(
+        st.integers(0, 30),
+        st.none() | st.floats() | st.sampled_from([1.0, 1.5]),
+        st.sampled_from(["fast", "extreme"]),
+    ),
+    max_size=12,
+    unique_by=lambda row: (row[0], row[2]),
+)
+
+
+@given(rows, st.integers(-1, 5))
+def test_pruning_never_takes_the_best_or_the_latest(
+    drawn: list[tuple[int, float | None, str]], keep_best: int
+) -> None:
+    every = [manifest(step, bpb, phase) for step, bpb, phase in drawn]
+    pruning = to_prune(every, keep_best)
+    kept, gone = {m.label for m in pruning.kept}, {m.label for m in pruning.checkpoints}
+    assert kept | gone == {m.label for m in every}
+    assert not kept & gone
+    for phase in {m.phase for m in every}:
+        mine = [m for m in every if m.phase == phase]
+        best, latest = pick_best(mine), pick_latest(mine)
+        assert latest is not None
+        assert latest.label in kept
+        assert best is None or best.label in kept
+        assert sum(m.phase == phase for m in pruning.kept) <= max(1, keep_best) + 1
+    overall = pick_best(every)
+    assert overall is None or overall.label in kept
