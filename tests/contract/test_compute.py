@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_runpod_compute import Clocked, build
+from tests.contract.runpod_rig import Clocked, build
 from tests.unit.skypilot.rig import Rig
 from trmcloud.adapters.local import LocalCompute
 from trmcloud.core.errors import ProviderRefused

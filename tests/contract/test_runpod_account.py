@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_runpod_compute import Clocked, Rig, build, request
+from tests.contract.runpod_rig import Rig, request
 from tests.standins.runpod.standin import StandIn
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.adapters.runpod import offers
@@ -27,11 +27,6 @@ from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodRequest
 
 LEDGER = "0a1b2c3d"
-
-
-@pytest.fixture
-def rig(runpod_and_clock: Clocked) -> Rig:
-    return build(runpod_and_clock)
 
 
 # -- network volumes ------------------------------------------------------------------------------
