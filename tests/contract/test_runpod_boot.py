@@ -16,7 +16,7 @@ from tests.standins.runpod.client import Client, eventually
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
-from tests.unit.pod.conftest import a_lease, job_of
+from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.bundle import boot_payload
 from trmcloud.adapters.runpod.compute import RunPodCompute

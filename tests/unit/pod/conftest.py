@@ -1,73 +1,18 @@
-"""A lease, and a pod's folder to put it in."""
+"""A lease, a pod's folder to put it in, and a container that is started with it."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.unit.pod.container import KEY, ROOT, RUNPOD_POD, Container, given_environment, stage
+from tests.unit.pod.leases import a_lease, job_of
 from tests.unit.pod.provider import Provider
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.recipe import PhaseRecipe
-
-HARD_STOP_S = 600.0
-
-
-def pod_name_until(hard_stop_at: float) -> str:
-    return str(contract.PodName("0badcafe", "r1", 1, int(hard_stop_at)))
-
-
-def a_lease(granted_at: float, hard_stop_s: float = HARD_STOP_S, epoch: int = 1) -> contract.Lease:
-    hard_stop_at = granted_at + hard_stop_s
-    return contract.Lease(
-        run_id="r1",
-        pod_name=pod_name_until(hard_stop_at),
-        epoch=epoch,
-        granted_at=granted_at,
-        soft_stop_at=hard_stop_at - 0.1 * hard_stop_s,
-        hard_stop_at=hard_stop_at,
-        landing_s=0.1 * hard_stop_s,
-        phases=(contract.PhaseLease("fast", 0.0, 1e6, 1e9),),
-        fits_budget=False,
-        min_useful_s=0.0,
-    )
-
-
-def job_of(lease: contract.Lease, root: Path, steps: int = 100_000) -> contract.PhaseJob:
-    settings = PhaseRecipe(
-        recipe="t",
-        family="trm",
-        phase="fast",
-        depth=1,
-        width=32,
-        head_dim=16,
-        supervision_steps=3,
-        loops=1,
-        vocab_size=300,
-        sequence=16,
-        validation_fraction=0.1,
-        batch=2,
-        steps=steps,
-        matrix_lr=5e-3,
-        embedding_lr=5e-2,
-        warmup_steps=3,
-        dtype="float32",
-        compile=False,
-        log_every=1000,
-        eval_every=1000,
-        eval_tokens=128,
-        save_every=1000,
-    )
-    return contract.PhaseJob(
-        run_id=lease.run_id,
-        phase="fast",
-        settings=settings.to_json(),
-        data_dir=str(root / "data"),
-        out_dir=str(root / contract.RUNS_DIR / lease.run_id / "fast"),
-        processes=1,
-    )
 
 
 @pytest.fixture
@@ -100,3 +45,31 @@ def provider() -> Iterator[Provider]:
     made = Provider()
     yield made
     made.close()
+
+
+@pytest.fixture
+def boot(tmp_path: Path, provider: Provider) -> Iterator[Callable[..., Container]]:
+    """Start a container whose pod trains, with the variables that are asked for ('-': without)."""
+    made: list[Container] = []
+
+    def start(lease: contract.Lease, steps: int = 100_000, **changes: str) -> Container:
+        root = tmp_path / "workspace"
+        root.mkdir(exist_ok=True)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+            "RUNPOD_POD_ID": RUNPOD_POD,
+            "RUNPOD_API_KEY": KEY,
+            "RUNPOD_API_BASE_URL": provider.url,
+            "TRMCLOUD_RUNPOD_API": provider.url,
+            **given_environment(lease, root, [job_of(lease, root, steps)]),
+            **changes,
+        }
+        stage(root, lease.pod_name)
+        made.append(Container(tmp_path, {k: v for k, v in environment.items() if v != "-"}))
+        return made[-1]
+
+    yield start
+    for container in made:
+        container.stop()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.conftest import HARD_STOP_S, a_lease
+from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from trmcloud.core.clock import Instant
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.anchors import AnchorNote

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.conftest import a_lease
+from tests.unit.pod.leases import a_lease
 from trmcloud.adapters.prices import load_offers
 from trmcloud.adapters.recipe_files import load_recipe
 from trmcloud.core import supervisor

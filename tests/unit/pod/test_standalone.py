@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.conftest import HARD_STOP_S, a_lease
+from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from trmcloud.core import pod_contract as contract
 from trmcloud.pod.keep import Keeper
 from trmcloud.pod.standalone import linger_s
