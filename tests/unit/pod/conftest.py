@@ -11,8 +11,10 @@ import pytest
 
 from tests.unit.pod.container import KEY, ROOT, RUNPOD_POD, Container, given_environment, stage
 from tests.unit.pod.leases import a_lease, job_of
+from tests.unit.pod.machine import Machine, Reach
 from tests.unit.pod.provider import Provider
 from trmcloud.core import pod_contract as contract
+from trmcloud.pod.prepare import Preparation, Progress
 
 
 @pytest.fixture
@@ -73,3 +75,32 @@ def boot(tmp_path: Path, provider: Provider) -> Iterator[Callable[..., Container
     yield start
     for container in made:
         container.stop()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    return Machine(folder, pod_dir, monkeypatch)
+
+
+@pytest.fixture
+def reach(machine: Machine, until: Callable[..., None]) -> Iterator[Reach]:
+    """Poll, half a second of the machine's clock at a time, until a state is reached."""
+
+    def poll(preparation: Preparation, state: str) -> Progress:
+        progress = preparation.poll(machine.now)
+
+        def there() -> bool:
+            nonlocal progress
+            machine.now += 0.5
+            progress = preparation.poll(machine.now)
+            return progress.state == state
+
+        if progress.state != state:
+            until(there, state)
+        return progress
+
+    yield poll
+    for preparation in machine.made:
+        preparation.stop()
