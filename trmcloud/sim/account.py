@@ -79,6 +79,22 @@ class Rented:
         self._since, self.rate_micros = now, rate_micros
 
 
+class Sought:
+    """A create that was taken, and for which no machine is found: nothing is ever billed.
+
+    Until true epoch second ``over_at``, or until it is called off, it is looked for, and
+    ``listed`` meanwhile as if it were being made, or not.
+    """
+
+    def __init__(self, request: PodRequest, over_at: float, listed: bool) -> None:
+        self.name, self.rate = request.name, request.rate
+        self.over_at, self.listed = over_at, listed
+        self.called_off = False
+
+    def goes_on(self, now: float) -> bool:
+        return not self.called_off and now < self.over_at
+
+
 class Account:
     """All pods rented from one provider."""
 
@@ -88,6 +104,7 @@ class Account:
         self.living: list[Rented] = []
         self.coming: dict[str, float] = {}
         """Names of pods that were asked for and not made yet, and when they should have been."""
+        self.sought: dict[str, Sought] = {}
 
     @property
     def lags(self) -> bool:
@@ -129,6 +146,16 @@ class Account:
         world.queue.at(rented.due_at, world.poke)
         world.poke()
         return rented
+
+    def seek(self, request: PodRequest) -> str:
+        """Take a create that will come to nothing; the pod's id."""
+        world, rng = self.world, self.world.rng
+        takes_s = 5.0 * 100 ** rng.random()
+        sought = Sought(request, world.queue.now + takes_s, listed=rng.random() < 0.7)
+        self.sought[request.name] = sought
+        world.say(f"{request.name} is looked for in vain, for {takes_s:.0f} s")
+        world.queue.at(sought.over_at + 0.1, world.poke)
+        return request.name
 
     def rent_foreign(self, request: PodRequest) -> Rented:
         """A pod that somebody else has: it is listed, and that is all."""

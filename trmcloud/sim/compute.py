@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.habits import STALE_LIST_S
@@ -35,6 +35,11 @@ class SimCompute:
         if mood == "sold out":
             world.felt("28")
             raise NoCapacity("there are no longer any instances available")
+        if mood == "sold out later":
+            world.felt("28")
+            pod_id = account.seek(request)
+            self._process.cross("create.after")
+            return pod_id
         if mood == "fails but made":
             account.make(request)
             world.felt("15")
@@ -64,7 +69,7 @@ class SimCompute:
         self._process.cross("list")
         self._gate("list")
         now, knobs = world.queue.now, world.knobs
-        seen = []
+        seen = list(self._sought())
         for rented in account.pods.values():
             if now < rented.visible_at:
                 if not rented.ended and knobs.list_omits_s:
@@ -104,10 +109,25 @@ class SimCompute:
             seen.append(PodSeen(rented.pod_id, rented.name, status, rate, ended_at))
         return seen
 
+    def _sought(self) -> Iterator[PodSeen]:
+        now = self._account.world.queue.now
+        for sought in self._account.sought.values():
+            name = sought.name
+            if sought.goes_on(now) and sought.listed:
+                yield PodSeen(name, name, "creating", sought.rate)
+            elif not sought.called_off and not sought.goes_on(now):
+                yield PodSeen(name, name, "gone", ZERO, never_made="none was found")
+
     def terminate(self, pod_id: str) -> bool:
         account = self._account
         self._process.cross("terminate.before")
         self._gate("terminate")
+        sought = account.sought.get(pod_id)
+        if sought is not None:
+            taken = sought.goes_on(account.world.queue.now)
+            sought.called_off = sought.called_off or taken
+            self._process.cross("terminate.after")
+            return taken
         rented = account.pods.get(pod_id)
         if rented is None:
             named = [r for r in account.pods.values() if r.name == pod_id]
@@ -130,6 +150,9 @@ class SimCompute:
         self._process.cross("bill")
         self._gate("bill")
         now = world.queue.now
+        sought = account.sought.get(pod_id)
+        if sought is not None:
+            return Bill(pod_id, ZERO, final=not sought.goes_on(now))
         rented = account.pods.get(pod_id)
         if rented is None:
             rented = next((r for r in account.pods.values() if r.name == pod_id), None)

@@ -145,6 +145,8 @@ class Witness:
             self._refused[run.run_id] = (process, self.world.queue.now)
 
     def _pod_up(self, process: Process, run: RunState, event: ev.PodUp) -> None:
+        if any(event.pod_id in account.sought for account in self.world.accounts.values()):
+            return
         rented = self._find(event.pod_id)
         if rented is None or run.generation is None or rented.name != run.generation.pod_name:
             self.fail("I5", f"{run.run_id} has a pod {event.pod_id} that was never made for it")
@@ -159,6 +161,13 @@ class Witness:
         for account in self.world.accounts.values():
             if generation.pod_name in account.coming and not self.undecidable.clocks_moved:
                 self.fail("I5", f"{generation.pod_name} is given up and may still appear")
+            sought = account.sought.get(generation.pod_name)
+            if (
+                sought is not None
+                and sought.goes_on(self.world.queue.now)
+                and not self._odd(process)
+            ):
+                self.fail("I5", f"{generation.pod_name} is given up, and is still looked for")
             for rented in account.pods.values():
                 if rented.name == generation.pod_name and not self.undecidable.absence(rented):
                     self.fail("I5", f"{rented.pod_id} was made, and counts as never made")

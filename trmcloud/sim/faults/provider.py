@@ -80,8 +80,13 @@ def _garbage(arms: Arms) -> None:
 
 
 def _no_capacity(arms: Arms) -> None:
-    if arms.rng.random() < 0.5:
+    draw = arms.rng.random()
+    if draw < 0.25:
         _next("next_creates", "sold out", "the first offer is sold out")(arms)
+        return
+    if draw < 0.5:
+        text = "a create is taken, and then nothing is found"
+        _next("next_creates", "sold out later", text)(arms)
         return
     arms.for_a_while("no_capacity_until", arms.soon(), 30 * 240 ** arms.rng.random(), "sold out")
 
