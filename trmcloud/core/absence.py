@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trmcloud.core import events as ev
-from trmcloud.core.actions import TERMINATE, Decision, current_generation, name_action
+from trmcloud.core.actions import (
+    CREATE,
+    NO_CAPACITY,
+    TERMINATE,
+    Decision,
+    current_generation,
+    name_action,
+)
 from trmcloud.core.clock import Seen
 from trmcloud.core.observation import Observation, PodSeen
 from trmcloud.core.providers import ProviderTraits
@@ -90,7 +97,21 @@ def find_pod(seen: Observation, generation: Generation) -> PodSeen | None:
     return next((pod for pod in mine if pod.status != "gone"), mine[0] if mine else None)
 
 
-def why_never_made(seen: Observation, generation: Generation) -> str:
-    """Where the provider took the create and found later that it has nothing: why; else ''."""
+def failed_late(
+    run: RunState, seen: Observation, generation: Generation
+) -> tuple[ev.RunEvent, ...]:
+    """What follows where the provider took the create and found later that it has nothing: it
+    counts as if it had been refused.
+
+    Where some machines may have been there until others were not found, which a rate says, the
+    refusal alone goes on record: the end and the bill are those of any pod.
+    """
     pod = find_pod(seen, generation)
-    return pod.never_made if pod is not None and pod.status == "gone" else ""
+    if pod is None or pod.status != "gone" or not pod.never_made:
+        return ()
+    create_id = name_action(run, CREATE, 1)
+    known = run.actions.get(create_id)
+    failed = known is not None and known.failed_kind == NO_CAPACITY
+    late = ev.ActionFailed(create_id, CREATE, NO_CAPACITY, pod.never_made)
+    refused = () if failed else (late,)
+    return refused if pod.rate else (*refused, ev.PodNotMade(generation.number, pod.never_made))

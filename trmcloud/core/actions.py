@@ -12,6 +12,8 @@ from trmcloud.core.observation import Observation
 from trmcloud.core.run_state import GRANT, STAGE, ActionState, Generation, RunState
 
 CREATE, LAND, TERMINATE, PULL = "create", "land", "terminate", "pull"
+NO_CAPACITY = "no_capacity"
+"""How a create failed whose provider has none left."""
 LONG = frozenset({STAGE, GRANT, PULL})
 """Actions that workers carry out; a stop never waits for one."""
 

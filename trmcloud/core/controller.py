@@ -11,17 +11,12 @@ from __future__ import annotations
 from math import inf
 
 from trmcloud.core import events as ev
-from trmcloud.core.absence import (
-    find_pod,
-    is_absent,
-    note_absence,
-    proven_end,
-    why_never_made,
-)
+from trmcloud.core.absence import failed_late, find_pod, is_absent, note_absence, proven_end
 from trmcloud.core.accounts import last_word, phases_ended, result_of
 from trmcloud.core.actions import (
     CREATE,
     LAND,
+    NO_CAPACITY,
     PULL,
     TERMINATE,
     Action,
@@ -200,8 +195,8 @@ def _longest_training_s(candidate: Candidate) -> float:
 
 def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
     generation = current_generation(run)
-    if why := why_never_made(seen, generation):
-        return _fail_late(run, generation, why)
+    if late := failed_late(run, seen, generation):
+        return Decision(events=late)
     pod = find_pod(seen, generation)
     if pod is not None:
         # One that is gone again too, whatever the answer to its creation was: it has a bill.
@@ -213,7 +208,7 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
             reason = "stopped before it was asked for"
             return Decision(events=(ev.PodNotMade(generation.number, reason),))
         return Decision(actions=(Action(create_id, CREATE, generation.number),))
-    if create.failed_kind in ("refused", "no_capacity"):
+    if create.failed_kind in ("refused", NO_CAPACITY):
         return Decision(events=(ev.PodNotMade(generation.number, create.error),))
     asked_at = create.ended_at or create.started_at
     waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
@@ -230,12 +225,6 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
     if waited and create_id not in seen.in_flight:
         return note_absence(seen, generation, traits)
     return Decision()
-
-
-def _fail_late(run: RunState, generation: Generation, why: str) -> Decision:
-    """Its create was taken, and has failed after all: it counts as if it had been refused."""
-    failed = ev.ActionFailed(name_action(run, CREATE, 1), CREATE, "no_capacity", why)
-    return Decision(events=(failed, ev.PodNotMade(generation.number, why)))
 
 
 def _watch(
@@ -256,8 +245,8 @@ def _watch(
             return Decision(events=(result_of(report.result, report.message),))
     elif run.state is State.RUNNING and (left := last_word(run, plan, generation, seen.word)):
         return Decision(events=left)
-    if run.state is State.BOOTING and (why := why_never_made(seen, generation)):
-        return _fail_late(run, generation, why)
+    if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
+        return Decision(events=late)
     gone = proven_end(run, seen, generation, traits)
     if gone is not None and report is not None:
         accounts = phases_ended(run, plan, generation, report, final=True)
@@ -384,6 +373,9 @@ def _closing(run: RunState) -> ev.Closed:
     ended = run.actions.get(name_action(run, TERMINATE, 1))
     if ended is not None and ended.detail:
         return ev.Closed(Outcome.LOST.value, f"the pod was ended: {ended.detail}")
+    created = run.actions.get(name_action(run, CREATE, 1))
+    if generation.agent_at is None and created is not None and created.failed_kind == NO_CAPACITY:
+        return ev.Closed(Outcome.LOST.value, created.error)
     spec = run.plan.get("spec", {})
     if generation.agent_at is not None and spec.get("volume"):
         why = "what it saved, and how it ended, is on its network volume: fetch-best brings both"

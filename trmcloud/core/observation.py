@@ -29,7 +29,8 @@ class PodSeen:
     port: int = 0
     made_at: float | None = None
     never_made: str = ""
-    """Of one that is gone: why its create, which was taken, came to nothing. Nothing was billed."""
+    """Of one that is gone: why its create, which was taken, came to nothing. Where its rate is zero
+    nothing was billed; else some machines of several may have been."""
 
 
 @dataclass(frozen=True)

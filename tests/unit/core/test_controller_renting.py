@@ -32,11 +32,13 @@ from trmcloud.core.actions import CREATE, LAND, TERMINATE, Action, Decision
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.controller import hard_stop_within, worst_case
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import PodSeen
+from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.run_state import RunState, State
+
+ALONE = StubPlan((FIRST,))
 
 # -- renting -----------------------------------------------------------------------------------
 
@@ -247,6 +249,24 @@ def test_a_create_that_was_taken_and_failed_later_counts_as_refused(
     assert (run.state, run.outcome, run.settled) == (State.CLOSED, Outcome.NOT_STARTED, ZERO)
 
 
+@pytest.mark.parametrize("until", [created, booting])
+def test_of_several_machines_some_may_have_been_there_until_the_last_was_not_found(
+    until: Callable[[], RunState],
+) -> None:
+    run = until()
+    none = the_pod(run, status="gone", never_made="none left", ended_at=AT + 50)
+    run, _ = follow(run, AT + 60, pods=[none])
+    assert (run.state, run.reserved) == (State.SETTLING, RESERVATION)
+    assert run.actions["r1/g1/create/1"].failed_kind == "no_capacity"
+    run, actions = follow(run, AT + 61, pods=[none], bill=Bill("id-1", Usd("0.05"), final=True))
+    assert (run.settled, [a.id for a in actions]) == (Usd("0.05"), ["r1/g2/create/1"])
+    alone, _ = follow(until(), AT + 60, pods=[none], plan=ALONE)
+    alone, _ = follow(
+        alone, AT + 61, pods=[none], bill=Bill("id-1", Usd("0.05"), final=True), plan=ALONE
+    )
+    assert (alone.outcome, alone.message) == (Outcome.LOST, "none left")
+
+
 def test_a_pod_that_has_spoken_was_made_whatever_is_said_of_it() -> None:
     run = running()
     none = the_pod(run, status="gone", never_made="none left")
@@ -261,7 +281,7 @@ def test_a_pod_that_is_listed_was_made_whatever_is_said_of_it() -> None:
 
 def test_stopped_while_it_is_looked_for_it_ends_as_stopped() -> None:
     run = stopped(booting(), AT + 20)
-    none = the_pod(run, status="gone", never_made="none left")
+    none = the_pod(run, status="gone", rate=ZERO, never_made="none left")
     run, actions = follow(run, AT + 60, pods=[none])
     assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.STOPPED, ())
 

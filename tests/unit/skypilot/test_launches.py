@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from trmcloud.core.errors import NoCapacity
-from trmcloud.core.money import ZERO
+from trmcloud.core.money import ZERO, cost
 from trmcloud.core.observation import Bill, PodSeen
 
 WHY = "\nReason: \x1b[31mInsufficientInstanceCapacity\x1b[0m: no p5.48xlarge here"
@@ -49,6 +49,21 @@ def test_a_launch_that_found_nothing_is_gone_at_the_next_look_and_says_why(rig: 
     with pytest.raises(NoCapacity, match="is sold out"):
         compute.create(request())
     assert len(rig.told()["requests"]) == 1
+
+
+@pytest.mark.parametrize(("provider", "some"), [("aws", False), ("lambda", True)])
+def test_of_several_machines_some_may_have_been_billed_where_each_is_asked_for_alone(
+    rig: Rig, provider: str, some: bool
+) -> None:
+    compute = rig.compute(provider)
+    compute.create(request(nodes=2))
+    rig.set(none_left="")
+    rig.on(36.0)
+    (pod,) = compute.list_pods()
+    assert (pod.status, bool(pod.never_made), bool(pod.rate)) == ("gone", True, some)
+    rig.on(60.0)
+    estimate = request().rate if some else ZERO
+    assert compute.bill(NAME) == Bill(NAME, cost(estimate, 36.0), final=True)
 
 
 def test_it_is_known_after_a_crash_and_asked_about_once(failed: Rig) -> None:

@@ -23,10 +23,20 @@ _DAYS = 30
 _MOST_USD = 1e7
 
 
+_ALL_OR_NONE = ("aws", "gcp")
+"""They make the machines of a cluster by one request."""
+
+
+def may_be_billed(provider: str, sighting: Sighting) -> bool:
+    """Whether a launch that failed for want of machines may have had some for a while."""
+    return sighting.nodes > 1 and provider not in _ALL_OR_NONE
+
+
 class Biller:
     """Bills of clusters that ``seen`` knows. Reports are kept for ``ASK_EVERY_S``."""
 
-    def __init__(self, sky: Sky, seen: Sightings, now: Callable[[], float]) -> None:
+    def __init__(self, provider: str, sky: Sky, seen: Sightings, now: Callable[[], float]) -> None:
+        self._provider = provider
         self._sky, self._seen, self._now = sky, seen, now
         self._asked_at: float | None = None
         self._reported: dict[str, Usd] = {}
@@ -42,7 +52,7 @@ class Biller:
         reported = self._report().get(name)
         if sighting is None:
             return Bill(name, reported, final=False) if reported is not None else None
-        if sighting.never_made:
+        if sighting.never_made and not may_be_billed(self._provider, sighting):
             # SkyPilot reports the time that it spent looking for one.
             return Bill(name, ZERO, final=True)
         now = self._now()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trmcloud.adapters.sightings import Sightings
 from trmcloud.adapters.skypilot.aws import ShutdownLimit
-from trmcloud.adapters.skypilot.billing import Biller
+from trmcloud.adapters.skypilot.billing import Biller, may_be_billed
 from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
 from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.adapters.skypilot.launches import SUBMITTED, WATCHED_S, Launches
@@ -67,7 +67,7 @@ class SkyPilotCompute:
         self._clusters = clusters if clusters is not None else Clusters(sky, now=now)
         self._shutdown = shutdown
         self._seen = Sightings(folder)
-        self._biller = Biller(sky, self._seen, now)
+        self._biller = Biller(provider, sky, self._seen, now)
         self._launches = Launches(sky)
         self._lock = threading.RLock()
         self._noted_at: float | None = None
@@ -267,10 +267,17 @@ class SkyPilotCompute:
     def _never_made(self) -> list[PodSeen]:
         """For as long as somebody may ask: see ``PodSeen.never_made``."""
         return [
-            PodSeen(s.name, s.name, "gone", ZERO, ended_at=s.gone_at, never_made=s.never_made)
-            for s in self._seen.all()
-            if s.never_made
-            and (name := parse_pod_name(s.name)) is not None
+            PodSeen(
+                seen.name,
+                seen.name,
+                "gone",
+                seen.rate if may_be_billed(self._provider, seen) else ZERO,
+                ended_at=seen.gone_at,
+                never_made=seen.never_made,
+            )
+            for seen in self._seen.all()
+            if seen.never_made
+            and (name := parse_pod_name(seen.name)) is not None
             and self._now() < name.hard_stop_at
         ]
 
