@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
@@ -54,6 +55,16 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def keep_generator() -> Iterator[None]:
+    """Training seeds the global generator: other tests shall not notice."""
+    import torch
+
+    state = torch.get_rng_state()
+    yield
+    torch.set_rng_state(state)
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +129,10 @@ class Run:
             manifest = from_json(path.read_bytes(), where=str(path))
             found[manifest.step] = manifest
         return found
+
+    def weights_at(self, step: int) -> str:
+        """SHA-256 of the weights that were saved there."""
+        return self.manifests()[step].sha256
 
     def train_here(self, attempt: int = 1, clock: Clock | None = None, **environment: str) -> str:
         """One attempt in this process; returns the outcome."""
