@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.e2e.rented import image
 from tests.e2e.runpod_user import RentedUser, TestClock, why_not
-from tests.e2e.user import User
+from tests.e2e.user import LAUNCH, User
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 
@@ -61,3 +63,29 @@ def renter(tmp_path: Path) -> Iterator[RentedUser]:
         made = RentedUser(tmp_path, standin=standin, clock=clock)
         yield made
         made.end_everything()
+
+
+@pytest.fixture(scope="session")
+def ended_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home whose only run has ended: to be copied, never used itself."""
+    user = User(tmp_path_factory.mktemp("ended"))
+    user.run(*LAUNCH, "--steps", "40", "--budget", "1")
+    yield user.home
+    user.end_everything()
+
+
+@pytest.fixture
+def owner(user: User, ended_home: Path) -> User:
+    """A user with one finished run of two checkpoints."""
+    shutil.copytree(ended_home, user.home)
+    return user
+
+
+@pytest.fixture
+def mortal() -> tuple[str, ...]:
+    """A wrapper under which permissions count, for root too."""
+    if os.geteuid() != 0:
+        return ()
+    if shutil.which("setpriv") is None:
+        pytest.skip("root may read everything, and setpriv is not here")
+    return ("setpriv", "--bounding-set=-dac_override,-dac_read_search")

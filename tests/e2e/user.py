@@ -29,6 +29,7 @@ SMALL = (
     *("--set", "sequence=64", "--set", "eval_tokens=1024"),
     *("--set", "eval_every=10", "--set", "save_every=20"),
 )
+LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "-y")
 
 
 @dataclass

@@ -1,0 +1,250 @@
+"""A home with a run in it, damaged, locked or out of date: each a clear error and a safe state."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import LAUNCH, SMALL, User, until
+from trmcloud.core.money import ZERO
+from trmcloud.core.run_state import RunState
+
+
+def best_of(user: User) -> Path:
+    return next(user.home.glob("runs/*/fast/checkpoints/step-00000040"))
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _overwrite(path: Path) -> None:
+    path.write_text("garbage")
+
+
+def _make_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _flip_bit(path: Path) -> None:
+    with sqlite3.connect(path) as conn:
+        [(body,)] = conn.execute("SELECT body FROM events WHERE kind = 'Settled'")
+        conn.execute("UPDATE events SET body = ? WHERE kind = 'Settled'", (body.replace("0", "1"),))
+    conn.close()
+
+
+def _age(path: Path) -> None:
+    with sqlite3.connect(path) as conn:
+        conn.execute("UPDATE meta SET version = 99")
+    conn.close()
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (_truncate, "the ledger is damaged"),
+        (_overwrite, "the ledger is damaged"),
+        (_make_empty, "the ledger is damaged: it is empty"),
+        (_flip_bit, "was changed after it was written"),
+        (_age, "a newer trmcloud wrote this ledger"),
+        (Path.unlink, "the ledger is missing, though one was here"),
+    ],
+)
+def test_a_ledger_that_cannot_be_believed(
+    owner: User, harm: Callable[[Path], None], says: str
+) -> None:
+    harm(owner.home / "ledger.db")
+    for arguments in (("status",), (*LAUNCH, "--budget", "1"), ("fetch-best",), ("resume",)):
+        assert says in owner.refused(*arguments, code=7)
+    assert len(list(owner.home.glob("runs/*"))) == 1
+
+
+def test_a_locked_ledger(owner: User) -> None:
+    conn = sqlite3.connect(owner.home / "ledger.db", isolation_level=None)
+    conn.execute("BEGIN EXCLUSIVE")
+    try:
+        assert "another process has held the ledger for 5 s" in owner.refused("status", code=7)
+    finally:
+        conn.close()
+    owner.run("status")
+
+
+def test_a_backup_is_accepted_and_what_it_forgot_is_found_and_charged(owner: User) -> None:
+    """The ledger is put back to what it was before its only run."""
+    (run,) = owner.ledger().runs.values()
+    with sqlite3.connect(owner.ledger_path) as conn:
+        conn.execute("DELETE FROM events")
+        conn.execute("DELETE FROM drivers")
+    conn.close()
+    for arguments in (("status",), (*LAUNCH, "--budget", "1")):
+        said = owner.refused(*arguments, code=7)
+        assert "lacks records it once had" in said
+        assert "reap --accept-restored" in said
+    said = owner.run("reap", "--accept-restored", "--yes")
+    until(lambda: "is reconciled" in said or "is reconciled" in owner.run("reap", "--yes"))
+    ledger = owner.ledger()
+    (stray,) = ledger.strays.values()
+    assert ledger.runs == {}
+    assert (stray.pod_name, stray.billed) == (run.generations[0].pod_name, run.settled)
+    assert ledger.line("account", "").settled == run.settled > ZERO
+    assert f"of that, {run.settled} for pods that nobody asked for" in owner.run("budget", "show")
+    assert "nothing to accept" in owner.refused("reap", "--accept-restored", code=2)
+
+
+def _flip_weights(folder: Path) -> None:
+    path = folder / "weights.safetensors"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+
+
+def _lose_weights(folder: Path) -> None:
+    (folder / "weights.safetensors").unlink()
+
+
+def _link_weights(folder: Path) -> None:
+    path = folder / "weights.safetensors"
+    path.rename(folder.parent / "elsewhere")
+    path.symlink_to(folder.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (_flip_weights, "weights.safetensors is damaged"),
+        (_lose_weights, "weights.safetensors is missing"),
+        (_link_weights, "weights.safetensors is a link"),
+    ],
+)
+def test_a_damaged_checkpoint_is_not_fetched(
+    owner: User, harm: Callable[[Path], None], says: str
+) -> None:
+    harm(best_of(owner))
+    assert says in owner.refused("fetch-best", "--into", "best", code=10)
+    assert not (owner.folder / "best").exists()
+    # The one before it is still there to be had.
+    fetched = owner.json("fetch-best", "--step", "20", "--into", "earlier", "--json")
+    assert fetched["checkpoint"] == "fast/step-00000020"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda manifest: None,
+        lambda manifest: "{",
+        lambda manifest: manifest.replace('"weights.safetensors"', '"../weights.safetensors"'),
+        lambda manifest: manifest.replace('"weights.safetensors"', '"/etc/passwd"'),
+        lambda manifest: manifest.replace('"step": 40', '"step": 41'),
+    ],
+    ids=["none", "no JSON", "parent folder", "absolute", "another's"],
+)
+def test_a_checkpoint_whose_manifest_is_no_good_is_none(
+    owner: User, harm: Callable[[str], str | None]
+) -> None:
+    folder = best_of(owner)
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").unlink()
+    changed = harm(text)
+    if changed is not None:
+        (folder / "manifest.json").write_text(changed)
+    assert owner.json("fetch-best", "--json")["checkpoint"] == "fast/step-00000020"
+    assert "damaged" in owner.run("status", owner.only_run().run_id)
+    shutil.rmtree(folder.with_name("step-00000020"))
+    err = owner.refused("fetch-best", "--into", "more", code=10)
+    assert "has no complete checkpoint; fast/step-00000040" in err
+    if changed is not None and '"step": 41' not in changed:
+        assert owner.refused("launch", "local", *SMALL, "--budget", "1", "-y", "--from",
+                             str(folder), code=10)  # fmt: skip
+
+
+def test_nothing_starts_from_a_damaged_checkpoint(owner: User) -> None:
+    _flip_weights(best_of(owner))
+    arguments = (*LAUNCH, "--budget", "1", "--from", str(best_of(owner)))
+    assert "not what its manifest says" in owner.refused(*arguments, code=10)
+    owner.trainer = None
+    for command in ("sample", "eval"):
+        err = owner.refused(command, str(best_of(owner)), code=10)
+        assert "weights.safetensors does not have the hash its manifest says" in err
+    empty = owner.folder / "empty"
+    empty.mkdir()
+    assert "no checkpoint here" in owner.refused("sample", str(empty), code=10)
+
+
+def test_nothing_starts_from_weights_of_another_shape(owner: User) -> None:
+    run = owner.only_run().run_id
+    err = owner.refused(*LAUNCH, "--budget", "1", "--set", "width=64", "--from", run, code=10)
+    assert "trained with width 32, not 64" in err
+    assert "--set width=32" in err
+
+
+def test_fetch_best_spares_what_is_there(owner: User) -> None:
+    taken = owner.folder / "taken"
+    taken.mkdir()
+    (taken / "thesis.txt").write_text("my only copy")
+    assert "holds something else" in owner.refused("fetch-best", "--into", "taken", code=8)
+    assert (taken / "thesis.txt").read_text() == "my only copy"
+    (owner.folder / "file").write_text("mine")
+    assert "something else stands" in owner.refused("fetch-best", "--into", "file", code=8)
+    err = owner.refused("fetch-best", "--into", "file/best", code=1)
+    assert "not a directory" in err
+    assert (owner.folder / "file").read_text() == "mine"
+    assert "has no checkpoint at step 7" in owner.refused("fetch-best", "--step", "7", code=3)
+    assert "has no checkpoint" in owner.refused("fetch-best", "--phase", "extreme", code=3)
+
+
+def test_a_run_that_is_over_is_neither_stopped_nor_resumed(owner: User) -> None:
+    assert "has ended already: finished" in owner.refused("stop", code=8)
+    assert "has finished: there is nothing to resume" in owner.refused("resume", code=8)
+    assert "has no metrics" in owner.refused("gate", "--phase", "extreme", code=3)
+    assert "has no log of extreme" in owner.refused("logs", "--phase", "extreme", code=3)
+
+
+def test_a_home_that_became_read_only(owner: User, mortal: tuple[str, ...]) -> None:
+    """Looking still works where nothing has to be written."""
+    before = owner.run("status")
+    owner.wrapper = mortal
+    folders = [owner.home, *(path for path in owner.home.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        assert owner.run("status") == before
+        owner.run("report")
+        for arguments in (("plan",), (*LAUNCH, "--budget", "1")):
+            assert "the plan cannot be saved" in owner.refused(*arguments, code=8)
+        assert "the ledger cannot be used" in owner.refused("budget", "set", "month", "5", code=7)
+        err = owner.refused("fetch-best", "--into", str(owner.home / "best"), code=1)
+        assert "permission denied" in err
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+
+
+def test_a_stale_process_id(user: User) -> None:
+    """The ledger says that a process drives the run; that process is long gone."""
+    process = user.start(*LAUNCH, "--steps", "100000", "--budget", "0.02")
+    until(lambda: bool(list(user.home.glob("runs/*/fast/checkpoints/step-*"))))
+    process.kill()
+    process.communicate()
+    run = user.only_run()
+    user.run("stop", run.run_id)
+    assert not user.only_run().live
+
+
+def test_a_second_launch_of_a_running_run(user: User) -> None:
+    process = user.start(*LAUNCH, "--steps", "100000", "--budget", "1")
+    until(lambda: bool(list(user.home.glob("runs/*/fast/checkpoints/step-*"))))
+
+    def ended() -> RunState | None:
+        return None if user.only_run().live else user.only_run()
+
+    run = user.only_run().run_id
+    for arguments in (("resume", run), ("prune", run)):
+        assert "is running" in user.fails(*arguments, code=8)
+    user.run("stop", run, "-d")
+    process.communicate(timeout=60)
+    assert process.returncode == 21
+    assert ended() is not None
