@@ -5,9 +5,20 @@ from pathlib import Path
 import pytest
 
 from tests.contract.runpod_rig import Clocked, Rig, build
+from tests.contract.s3_bucket import bucket, connected, credentials, prefix
 from tests.standins.runpod.fixture import runpod, runpod_and_clock, runpod_on_paper
+from tests.standins.s3 import s3
 
-__all__ = ["runpod", "runpod_and_clock", "runpod_on_paper"]
+__all__ = [
+    "bucket",
+    "connected",
+    "credentials",
+    "prefix",
+    "runpod",
+    "runpod_and_clock",
+    "runpod_on_paper",
+    "s3",
+]
 
 
 @pytest.fixture

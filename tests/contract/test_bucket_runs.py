@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,17 +30,9 @@ from trmcloud.wiring import build_world
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
 
-from tests.standins.s3 import S3, running
+from tests.standins.s3 import BUCKET, S3
 
-BUCKET = "trmc-runs"
 POD = "trmc-abcd1234-r1-g1-1790003000"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with running() as server:
-        server.client.create_bucket(Bucket=BUCKET)
-        yield server
 
 
 @pytest.fixture(scope="module")

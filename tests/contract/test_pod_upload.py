@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.standins.s3 import CANARY, running
+from tests.standins.s3 import CANARY, S3
 from trmcloud.core import bucket as bk
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
@@ -23,17 +22,16 @@ from trmcloud.pod.upload import Uploader
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
 
-BUCKET = "trmc-test"
+BUCKET = "trmc-pod"
 POD = "trmc-abcd1234-r1-g1-1790003000"
 PLACE = bk.Place(BUCKET, "some/prefix")
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[Any]:
-    """A client of a moto server of this module's own, with one bucket."""
-    with running() as server:
-        server.client.create_bucket(Bucket=BUCKET)
-        yield server.client
+def store(s3: S3) -> Any:
+    """A client of the store, with a bucket of this module's own."""
+    s3.client.create_bucket(Bucket=BUCKET)
+    return s3.client
 
 
 def save(root: Path, step: int, bpb: float, size: int = 3000) -> mf.CheckpointManifest:

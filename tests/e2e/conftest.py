@@ -14,6 +14,9 @@ from tests.e2e.runpod_user import RentedUser, TestClock, why_not
 from tests.e2e.user import LAUNCH, User
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
+from tests.standins.s3 import s3
+
+__all__ = ["s3"]
 
 
 @pytest.fixture

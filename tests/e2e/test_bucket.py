@@ -20,16 +20,7 @@ from trmcloud.core.run_state import Outcome
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
 
-from tests.standins.s3 import CANARY, S3, running
-
-BUCKET = "trmc-e2e"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with running() as server:
-        server.client.create_bucket(Bucket=BUCKET)
-        yield server
+from tests.standins.s3 import BUCKET, CANARY, S3
 
 
 @pytest.fixture

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CANARY = "CANARY-secret-key"
+BUCKET = "trmc-test"
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,13 @@ def running(spool: Path | None = None) -> Iterator[S3]:
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """One server for all that a process tests, each below a prefix of its own in one bucket."""
+    for needed in ("boto3", "moto"):
+        pytest.importorskip(needed)
+    with running() as server:
+        server.client.create_bucket(Bucket=BUCKET)
+        yield server

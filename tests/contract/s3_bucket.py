@@ -1,0 +1,83 @@
+"""Our side of a bucket on a real S3 server, and checkpoints to put there."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standins.s3 import BUCKET, S3
+from trmcloud.adapters.s3.bucket import S3Bucket
+from trmcloud.adapters.s3.client import Client
+from trmcloud.core import bucket as bk
+from trmcloud.core import manifest as mf
+from trmcloud.ports.bucket import GrantRequest
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """Below which a test has the bucket to itself."""
+    return f"of-{tmp_path.name}".replace("_", "-")[:60]
+
+
+@pytest.fixture
+def credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is this process's own."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def connected(s3: S3) -> Client:
+    """Connecting takes a while, and is the same each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
+            patch.setenv(name, value)
+        return S3Bucket(bk.Place(BUCKET)).client
+
+
+def at(connected: Client, prefix: str) -> S3Bucket:
+    made = S3Bucket(bk.Place(BUCKET, prefix))
+    made.__dict__["client"] = replace(connected, place=bk.Place(BUCKET, prefix))
+    return made
+
+
+@pytest.fixture
+def bucket(connected: Client, prefix: str) -> S3Bucket:
+    return at(connected, prefix)
+
+
+def checkpoint(folder: Path, step: int, bpb: float, size: int = 3000) -> mf.CheckpointManifest:
+    """A checkpoint of r1's fast phase on this disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for kind in ("weights", "optimizer"):
+        data = hashlib.shake_128(f"{kind}{step}".encode()).digest(size)
+        name = f"{kind}.safetensors"
+        (folder / name).write_bytes(data)
+        files.append(mf.CheckpointFile(name, kind, size, hashlib.sha256(data).hexdigest()))
+    return mf.CheckpointManifest(
+        run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
+        settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
+        data_sha256="0" * 64, tokenizer_sha256="0" * 64, files=tuple(files),
+    )  # fmt: skip
+
+
+def silent(done: int, whole: int) -> None:
+    pass
+
+
+def stored(
+    bucket: S3Bucket, folder: Path, step: int, bpb: float, slot: int = 0, **more: Any
+) -> Any:
+    made = checkpoint(folder / str(step), step, bpb, **more)
+    bucket.store(folder / str(step), made, bk.slot_name(1, slot), silent)
+    return made
+
+
+def request(**changes: Any) -> GrantRequest:
+    return replace(GrantRequest("r1", "pod", 1, {"fast": 2}, time.time() + 600), **changes)

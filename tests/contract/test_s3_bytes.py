@@ -1,0 +1,251 @@
+"""Checkpoints and data to and from a real S3 server, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.s3_bucket import request, silent, stored
+from tests.standins.s3 import BUCKET, S3
+from trmcloud.adapters.s3 import bucket as adapter
+from trmcloud.adapters.s3 import fetching, sending
+from trmcloud.adapters.s3.bucket import S3Bucket
+from trmcloud.core import bucket as bk
+from trmcloud.core import manifest as mf
+from trmcloud.core.errors import CheckpointError, DataError, ProviderError
+from trmcloud.ports.link import StageItem
+
+pytestmark = pytest.mark.usefixtures("credentials")
+
+
+@contextlib.contextmanager
+def asked(bucket: S3Bucket, event: str, note: Callable[[Any], Any]) -> Iterator[list[Any]]:
+    """What ``note`` says of each request of a kind until the block ends."""
+    found: list[Any] = []
+
+    def hear(params: Any, **more: Any) -> None:
+        found.append(note(params))
+
+    events = bucket.client.s3.meta.events
+    events.register(event, hear)
+    yield found
+    events.unregister(event, hear)
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+def test_what_is_stored_comes_back_bit_by_bit(
+    bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(fetching, "RANGE_BYTES", 700)
+    made = stored(bucket, tmp_path, 10, 1.0, size=4500)
+    shelf = bucket.checkpoints("r1")
+    assert [one.manifest for one in shelf.whole] == [made]
+    told: list[tuple[int, int]] = []
+    names = [file.name for file in made.files]
+    target = tmp_path / "back"
+    bucket.fetch(shelf.whole[0], names, target, lambda done, whole: told.append((done, whole)))
+    assert sorted(entry.name for entry in target.iterdir()) == sorted(names)
+    for name in names:
+        assert (target / name).read_bytes() == (tmp_path / "10" / name).read_bytes()
+    assert told[-1] == (9000, 9000)
+
+
+def test_a_fetch_that_was_cut_goes_on_where_it_stopped(
+    bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(fetching, "LANES", 1)
+    made = stored(bucket, tmp_path, 10, 1.0, size=5000)
+    (found,) = bucket.checkpoints("r1").whole
+
+    def cut(done: int, whole: int) -> None:
+        if done >= 3000:
+            raise KeyboardInterrupt
+
+    target = tmp_path / "back"
+    with pytest.raises(KeyboardInterrupt):
+        bucket.fetch(found, ["weights.safetensors"], target, cut)
+    assert not (target / "weights.safetensors").exists()
+    with asked(
+        bucket, "before-call.s3.GetObject", lambda p: p["headers"].get("Range", "")
+    ) as ranges:
+        bucket.fetch(found, ["weights.safetensors"], target, silent)
+    assert "bytes=0-999" not in ranges
+    assert "bytes=4000-4999" in ranges
+    data = (target / "weights.safetensors").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == made.sha256
+    assert len(list(target.iterdir())) == 1
+
+
+def test_what_is_damaged_in_the_bucket_is_refused(
+    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
+) -> None:
+    stored(bucket, tmp_path, 10, 1.0)
+    (found,) = bucket.checkpoints("r1").whole
+    key = f"{prefix}/runs/r1/fast/g1-slot-0/weights.safetensors"
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=b"?" * 3000)
+    with pytest.raises(CheckpointError, match="damaged"):
+        bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
+    assert list((tmp_path / "back").iterdir()) == []
+    s3.client.delete_object(Bucket=BUCKET, Key=key)
+    with pytest.raises(CheckpointError, match="missing"):
+        bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
+
+
+def test_what_is_half_there_is_no_checkpoint(
+    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
+) -> None:
+    good = stored(bucket, tmp_path, 10, 1.0, slot=0)
+    for number, (step, spoil) in enumerate(
+        ((20, b""), (30, b"not JSON"), (40, None)),
+        start=1,
+    ):
+        stored(bucket, tmp_path, step, 0.5, slot=number)
+        at = f"{prefix}/runs/r1/fast/g1-slot-{number}"
+        if spoil is None:
+            s3.client.put_object(Bucket=BUCKET, Key=f"{at}/optimizer.safetensors", Body=b"cut")
+        else:
+            s3.client.put_object(Bucket=BUCKET, Key=f"{at}/manifest.json", Body=spoil)
+    shelf = bucket.checkpoints("r1")
+    assert [one.manifest for one in shelf.whole] == [good]
+    whys = dict(shelf.half)
+    assert len(whys) == 3
+    assert "never completed" in whys["fast/g1-slot-1"]
+    assert "not JSON" in whys["fast/g1-slot-2"]
+    assert "optimizer.safetensors is missing or cut short" in whys["fast/g1-slot-3"]
+
+
+def test_hostile_names_in_a_manifest_are_refused(
+    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
+) -> None:
+    made = stored(bucket, tmp_path, 10, 1.0)
+    evil = mf.to_json(made).replace("optimizer.safetensors", "../../x.safetensors")
+    key = f"{prefix}/runs/r1/fast/g1-slot-0/manifest.json"
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=evil.encode())
+    shelf = bucket.checkpoints("r1")
+    assert shelf.whole == ()
+    assert "not allowed" in shelf.half[0][1]
+    other = mf.to_json(replace(made, run_id="r9"))
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=other.encode())
+    assert "another checkpoint" in bucket.checkpoints("r1").half[0][1]
+
+
+def test_deleting_takes_the_manifest_first_and_nothing_else(
+    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(bucket, tmp_path, 10, 1.0, slot=0)
+    kept = stored(bucket, tmp_path, 20, 2.0, slot=1)
+    first, second = sorted(bucket.checkpoints("r1").whole, key=lambda one: one.manifest.step)
+    with asked(
+        bucket, "before-call.s3.DeleteObject", lambda p: p["url_path"].rpartition("/")[2]
+    ) as names:
+        bucket.delete(first)
+    assert names == ["manifest.json"]
+    bucket.delete(second, ["optimizer.safetensors"])
+    (left,) = bucket.checkpoints("r1").whole
+    assert left.manifest == replace(kept, files=kept.files[:1])
+    assert set(s3.keys(BUCKET, prefix)) == {
+        f"{prefix}/runs/r1/fast/g1-slot-1/{name}"
+        for name in ("manifest.json", "weights.safetensors")
+    }
+    object.__setattr__(bucket.client, "plain", True)
+    bucket.delete(left)
+    assert s3.keys(BUCKET, prefix) == {}
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+def item(folder: Path, content: bytes) -> StageItem:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.bin").write_bytes(content)
+    (folder / "meta.json").write_text("{}")
+    hashes = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in ("train.bin", "meta.json")
+    }
+    return StageItem(folder, "/workspace/trmcloud/data/0123abcd", hashes)
+
+
+def test_data_is_sent_once_and_goes_on_after_a_cut(
+    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "UP_PART_BYTES", 5 << 20)
+    monkeypatch.setattr(sending, "UP_LANES", 1)
+    content = hashlib.shake_128(b"data").digest(12 << 20)
+    sent = item(tmp_path / "data", content)
+
+    def cut(done: int, whole: int) -> None:
+        if done >= 5 << 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bucket.send(sent, cut)
+    assert f"{prefix}/data/0123abcd/data.json" not in s3.keys(BUCKET, prefix)
+    event = "before-parameter-build.s3.UploadPart"
+    with asked(bucket, event, lambda p: p["PartNumber"]) as parts:
+        bucket.send(sent, silent)
+        assert s3.read(BUCKET, f"{prefix}/data/0123abcd/train.bin") == content
+        bucket.send(sent, silent)
+    assert parts in ([2, 3], [3]), "one more may have been on its way when it was cut"
+    (get, _) = bucket.grant(request(folders=[sent])).gets[0].files
+    assert (get.size_bytes, get.sha256) == (len(content), sent.sha256["train.bin"])
+
+
+def test_data_that_changed_meanwhile_is_not_told_as_sent(
+    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
+) -> None:
+    sent = item(tmp_path / "data", b"as it was")
+    (tmp_path / "data" / "train.bin").write_bytes(b"as it is.")
+    with pytest.raises(DataError, match="changed"):
+        bucket.send(sent, silent)
+    assert s3.keys(BUCKET, prefix) == {}
+
+
+def test_a_part_that_fails_after_success_fails_the_upload(
+    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store loses a part between its answer and the end: nothing stands under the name."""
+    monkeypatch.setattr(sending, "UP_PART_BYTES", 5 << 20)
+    sent = item(tmp_path / "data", hashlib.shake_128(b"data").digest(11 << 20))
+    real = bucket.client.s3.complete_multipart_upload
+
+    def lossy(**asked: Any) -> Any:
+        asked["MultipartUpload"]["Parts"][1]["ETag"] = '"0123"'
+        return real(**asked)
+
+    monkeypatch.setattr(bucket.client.s3, "complete_multipart_upload", lossy)
+    with pytest.raises(ProviderError, match="InvalidPart"):
+        bucket.send(sent, silent)
+    names = {key.rpartition("/")[2] for key in s3.keys(BUCKET, prefix)}
+    assert not names & {"train.bin", "data.json"}
+
+
+def test_only_old_uploads_below_our_own_prefix_are_swept(
+    bucket: S3Bucket, s3: S3, prefix: str
+) -> None:
+    def uploads() -> set[str]:
+        listed = s3.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())
+        return {upload["Key"] for upload in listed if prefix in upload["Key"]}
+
+    ours, theirs = f"{prefix}/data/k/train.bin", f"x-{prefix}/data/k/train.bin"
+    for key in (ours, theirs):
+        s3.client.create_multipart_upload(Bucket=BUCKET, Key=key)
+    # moto says of every upload that it began at the same instant, years ago.
+    listed = s3.client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+    began = listed[0]["Initiated"].timestamp()
+    bucket._now = lambda: began + adapter.ABANDONED_AFTER_S - 60
+    assert bucket.sweep() == 0
+    assert uploads() == {ours, theirs}
+    bucket._now = lambda: began + adapter.ABANDONED_AFTER_S + 60
+    assert bucket.sweep() == 1
+    assert uploads() == {theirs}
