@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.copies import speed_row, timed, write_random
 from bench.row import Row
 from tests.standins.sshd import Sshd, find_sshd, running
 
@@ -71,7 +72,7 @@ def _speed(folder: Path) -> Row:
     keys = KeyStore(folder)
     made = keys.for_pod(_POD)
     source = folder / "source" / _NAME
-    digest = _write(source, _SPEED_BYTES)
+    digest = write_random(source, _SPEED_BYTES)
     file = CheckpointFile(_NAME, "weights", _SPEED_BYTES, digest)
     target = folder / "target"
     with running(Sshd(folder / "sshd", made.host_private, made.user_public)) as server:
@@ -115,16 +116,9 @@ def _speed(folder: Path) -> Row:
         for turn in range(_TURNS):
             for name in list(ways) if turn % 2 else reversed(list(ways)):
                 target.mkdir()
-                begun = time.perf_counter()
-                ways[name]()
-                best[name] = min(best[name], time.perf_counter() - begun)
+                best[name] = min(best[name], timed(ways[name]))
                 shutil.rmtree(target)
-    quickest = min(seconds for name, seconds in best.items() if name != "ours")
-    speeds = ", ".join(f"{n} {_SPEED_BYTES / s / 1e6:.0f} MB/s" for n, s in best.items())
-    missing = [name for name in rivals if name not in ways]
-    note = f"; not here: {', '.join(missing)}" if missing else ""
-    name = f"pull {_SPEED_BYTES >> 20} MiB, speed of the best rival"
-    return Row(name, quickest / best["ours"], 0.9, "higher", "×", speeds + note)
+    return speed_row(f"pull {_SPEED_BYTES >> 20} MiB", _SPEED_BYTES, best, list(rivals))
 
 
 def _memory(folder: Path) -> Row:
@@ -174,19 +168,6 @@ def _pull_alone(folder: Path, port: int, user: str) -> int:
     pull(connection, str(folder / "source"), [file], folder / "target", lambda done, whole: None)
     connection.close()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _write(path: Path, size: int) -> str:
-    """Random bytes, so that nothing is won by compressing; their SHA-256."""
-    path.parent.mkdir(parents=True)
-    digest = hashlib.sha256()
-    block = os.urandom(1 << 24)
-    with open(path, "wb") as file:
-        for number in range(size >> 24):
-            piece = number.to_bytes(8, "big") + block[8:]
-            file.write(piece)
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _must(command: list[str]) -> None:

@@ -9,22 +9,22 @@ both ways, which of the others none does.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.copies import speed_row, timed, write_random
 from bench.row import Row
 
 _BUCKET, _NAME = "bench", "weights.safetensors"
 _SHORT = bool(os.environ.get("TRMCLOUD_BENCH_SHORT"))
 _BYTES = (1 << 28) if _SHORT else (1 << 30)
 _TURNS = 2
+_RIVALS = ("rclone", "aws-cli", "s5cmd")
 
 
 def run() -> list[Row]:
@@ -58,7 +58,7 @@ def _compare(folder: Path, url: str) -> list[Row]:
     from trmcloud.core.bucket import Place
 
     source, target = folder / "source" / _NAME, folder / "target"
-    digest = _write(source)
+    digest = write_random(source, _BYTES)
     client = S3Bucket(Place(_BUCKET)).client
 
     def silent(done: int, whole: int) -> None:
@@ -96,28 +96,15 @@ def _compare(folder: Path, url: str) -> list[Row]:
     for turn in range(_TURNS):
         for name in list(ways) if turn % 2 else reversed(list(ways)):
             up, down = ways[name]
-            ups[name] = min(ups[name], _timed(up))
+            ups[name] = min(ups[name], timed(up))
             target.mkdir()
-            downs[name] = min(downs[name], _timed(down))
+            downs[name] = min(downs[name], timed(down))
             shutil.rmtree(target)
             client.s3.delete_object(Bucket=_BUCKET, Key=key(name))
-    return [_row("to", ups), _row("from", downs)]
-
-
-def _row(way: str, best: dict[str, float]) -> Row:
-    rivals = [seconds for name, seconds in best.items() if name != "ours"]
-    speeds = ", ".join(f"{n} {_BYTES / s / 1e6:.0f} MB/s" for n, s in best.items())
-    missing = [name for name in ("rclone", "aws-cli", "s5cmd") if name not in best]
-    note = f"; not here: {', '.join(missing)}" if missing else ""
-    ratio = min(rivals) / best["ours"] if rivals else float("inf")
-    name = f"{_BYTES >> 20} MiB {way} S3, speed of the best rival"
-    return Row(name, ratio, 0.9, "higher", "×", speeds + note)
-
-
-def _timed(act: Callable[[], None]) -> float:
-    begun = time.perf_counter()
-    act()
-    return time.perf_counter() - begun
+    return [
+        speed_row(f"{_BYTES >> 20} MiB {way} S3", _BYTES, best, _RIVALS)
+        for way, best in (("to", ups), ("from", downs))
+    ]
 
 
 def _works(program: str) -> bool:
@@ -128,19 +115,6 @@ def _works(program: str) -> bool:
     except OSError:
         return False
     return done.returncode == 0
-
-
-def _write(path: Path) -> str:
-    """Random bytes, so that nothing is won by compressing; their SHA-256."""
-    path.parent.mkdir(parents=True)
-    digest = hashlib.sha256()
-    block = os.urandom(1 << 24)
-    with open(path, "wb") as file:
-        for number in range(_BYTES >> 24):
-            piece = number.to_bytes(8, "big") + block[8:]
-            file.write(piece)
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _must(command: list[str]) -> None:
