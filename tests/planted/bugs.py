@@ -34,6 +34,8 @@ DRIVE, REAP, LAUNCH, LEDGER = (
 BILLING, WORLD, OBSERVE = "core/billing.py", "app/world.py", "app/observing.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
 STRAYS = "core/strays.py"
+BUCKET, ACCOUNTS = "core/bucket.py", "core/accounts.py"
+GRANTS, WORD = "app/bucket_grants.py", "app/last_word.py"
 CONTRACT, GATE, PROVIDERS = "core/pod_contract.py", "core/gate.py", "core/providers.py"
 
 BUGS: tuple[Bug, ...] = (
@@ -283,6 +285,26 @@ BUGS: tuple[Bug, ...] = (
     Bug("the guardian ends at once", GUARD, "self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S", "self._anchor.seconds_left(now) < 1e9"),
     Bug("a dead agent is not started again", GUARD, "self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S", "pass", timing=True),
     Bug("done is not the end", GUARD, "done = result is not None or agent_done", "done = False", timing=True),
+    # -- buckets ----------------------------------------------------------------------------
+    Bug("the worst is stored as the best", BUCKET, "key=lambda k: (k.val_bpb, -k.step))[:count]", "key=lambda k: (k.val_bpb, -k.step))[-count:]"),
+    Bug("the latest is not stored", BUCKET, "            wanted.append(latest)\n", "            pass\n"),
+    Bug("the oldest slot is written over, whatever it holds", BUCKET, "return min(spare, key=lambda name: there[name].step)", "return min(there, key=lambda name: there[name].step)", timing=True),
+    Bug("a later pod writes into an earlier one's slots", BUCKET, "slot_name(generation, number) for number", "slot_name(1, number) for number", timing=True),
+    Bug("the result does not wait for uploads", SUPERVISE, "if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:", "if False:", timing=True),
+    Bug("uploads are waited for in vain", SUPERVISE, "if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:", "if trainer.hard_left_s > _LAST_WORD_S:", timing=True),
+    Bug("what cannot be stored is waited for", MIND, "done = (*self._uploads.uploaded, *self._uploads.given_up)", "done = self._uploads.uploaded"),
+    Bug("trained without the right to upload", MIND, 'waiting = "grants"', "pass", timing=True),
+    Bug("grants that were lost are not given again", CONTROL, "if sent_at is not None and report.at <= sent_at + _RESTAGE_S:\n        return False\n    until", "if sent_at is not None:\n        return False\n    until", timing=True),
+    Bug("grants are given again and again", CONTROL, "if sent_at is not None and report.at <= sent_at + _RESTAGE_S:\n        return False\n    until", "until", timing=True),
+    Bug("a new pod goes on from nothing", GRANTS, "return tuple(stored for stored in shelf.whole if stored.manifest in wanted)", "return ()"),
+    Bug("a new pod goes on from the first checkpoint", BUCKET, "(made.step, made.created_at) > (known.step", "(made.step, made.created_at) < (known.step"),
+    Bug("the pod does not stay for its last report", MIND, "        if self.telling:\n            return True\n", "", timing=True),
+    Bug("the pod stays for its last report for ever", MIND, "if now.boot - self._done_boot >= LAST_REPORT_S:", "if False:", timing=True),
+    Bug("a last word is asked for while it may still change", WORD, "if stage != self._stage:", "if False:", timing=True),
+    Bug("any word is the last one", WORD, "ended = self._word is not None and self._word.result is not None", "ended = self._word is not None", timing=True),
+    Bug("a bucket that was down is not asked again", WORD, "self._pause_s = _AFTER_FAILURE_S\n", "self._final = True\n", timing=True),
+    Bug("a last word without its phases", ACCOUNTS, "return (*accounts, result_of(word.result, word.message))", "return (result_of(word.result, word.message),)"),
+    Bug("a last word comes too late", CONTROL, "        if late:\n            return Decision(events=late)\n", "", timing=True),
     # -- manifests --------------------------------------------------------------------------
     Bug("the worst is the best", MANIFEST, "return min(scored, key=lambda m: (m.val_bpb, -m.created_at, -m.step), default=None)", "return max(scored, key=lambda m: (m.val_bpb or 0.0, m.created_at), default=None)"),
     Bug("the latest is the best", CHECKPOINTS, "return mf.pick_best(manifests) or mf.pick_latest(manifests)", "return mf.pick_latest(manifests)"),

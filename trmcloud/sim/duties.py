@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.actions import TERMINATE
 from trmcloud.core.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ _HEED_S = 60.0
 _COMPILES_S = 900.0
 _LOOK_S = 150.0
 _FOR_EVER_S = 1e9
+_STORED_S = 120.0
+"""Some checkpoints have come to a store that is well by then."""
+_GRANTED_S = 200.0
+"""A controller that is there has given a pod that waits for it the right to upload by then."""
 
 
 class Said:
@@ -91,6 +96,8 @@ class Duties:
         self._restarted: set[SimPod] = set()
         self._since: dict[SimPod, float] = {}
         self._agents: dict[SimPod, int] = {}
+        self._awaiting: dict[SimPod, float] = {}
+        self._ungranted: dict[SimPod, float] = {}
 
     # -- what happens to a pod ----------------------------------------------------------------
 
@@ -122,6 +129,7 @@ class Duties:
         share = next(p for p in lease.phases if p.name == phase)
         if share.allowed_s and from_deadline_s > share.allowed_s + 1.0:
             self.fail("wasteful", f"{phase} may take more than its share")
+        self._may_upload(pod, phase, trainer.from_step)
         tries = self._tries.setdefault((pod, phase), Tries())
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")
@@ -136,6 +144,20 @@ class Duties:
             look = partial(self._hung, pod, trainer, pod.agent, patience_s)
             self.world.queue.at(trainer.frozen_at + patience_s, look)
 
+    def _may_upload(self, pod: SimPod, phase: str, from_step: int) -> None:
+        """A pod that is to upload has the right to, and what it was given to go on from."""
+        if not pod.lease.uploads:
+            return
+        if pod.uploader.grants is None:
+            self.fail("I3", f"{pod.rented.pod_id} trains {phase} and may not upload")
+            return
+        run = self.world.ledger.read().runs.get(pod.lease.run_id)
+        account = run.phases.get(phase) if run is not None else None
+        if account is not None and account.outcome == "finished":
+            return  # restarted without its disk: what the gate is judged by went with that
+        if from_step < pod.uploader.furthest.get(phase, 0):
+            self.fail("wasteful", f"{pod.rented.pod_id} trains {phase} again from {from_step}")
+
     def killed(self, pod: SimPod, trainer: SimTrainer) -> None:
         """The agent kills a trainer: not one that works, unless nobody wrote down that it does."""
         now = self.world.queue.now
@@ -148,12 +170,29 @@ class Duties:
             self.fail("needless kill", f"{pod.rented.pod_id}'s trainer was at work")
 
     def ticked(self, pod: SimPod) -> None:
-        """The agent has looked and acted, and lives: what it started must be on its disk."""
+        """The agent has looked and acted, and lives: what it started must be on its disk, and what
+        it waits for must get on."""
+        self._awaits(pod)
         trainer = pod.trainer
         if trainer is None or not trainer.runs(self.world.queue.now):
             return
         if pod.trainer_note is None or pod.trainer_note.pid != trainer.pid:
             self.fail("I2", f"{pod.rented.pod_id}'s trainer is not written down")
+
+    def _awaits(self, pod: SimPod) -> None:
+        """Money first: uploads that do not get on are waited for as long as landing may take."""
+        now, agent = self.world.queue.now, pod.agent
+        if agent is not None and agent.report.waiting == "grants":
+            self._ungranted.setdefault(pod, now)
+        else:
+            self._ungranted.pop(pod, None)
+        if agent is None or not agent.report.uploading:
+            self._awaiting.pop(pod, None)
+            return
+        began = self._awaiting.setdefault(pod, now)
+        since = max(began, self._since[pod], pod.stopped_until, pod.uploader.moved_at)
+        if now - since > max(pod.lease.landing_s, _LAYER_S) + _LOOK_S:
+            self.fail("wasteful", f"{pod.rented.pod_id} waits for uploads for {now - since:.0f} s")
 
     def guard_ends(self, pod: SimPod, why: str) -> None:
         """The guardian ends the pod: for its hard stop not before that."""
@@ -165,15 +204,9 @@ class Duties:
     def done(self, pod: SimPod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help, nor before
         what is best and what is latest is in the bucket."""
-        if pod.lease.uploads and "not everything could be uploaded" not in report.message:
-            made = self.world.files.checkpoints.get(pod.lease.run_id, ())
-            mine = [c for c in made if c.pod_id == pod.rented.pod_id]
-            # What is damaged counts as best or latest to an agent that has not read it again.
-            owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine)]
-            for lacking in owed:
-                if report.result != Outcome.KILLED.value:
-                    label = lacking.manifest.label
-                    self.fail("I3", f"{pod.rented.pod_id} is done and {label} is not stored")
+        if pod.lease.uploads:
+            self._stored(pod, report)
+            self._granted(pod, report)
         last = next((p for p in reversed(report.phases) if p.state == "ended"), None)
         if report.result != Outcome.FAILED.value or last is None or pod in self._restarted:
             return
@@ -191,6 +224,37 @@ class Duties:
             and not orders
         ):
             self.fail("wasteful", f"{last.name} crashed and was not tried again")
+
+    def _stored(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """What is best and what is latest is in the bucket, or could not come there."""
+        now, knobs = self.world.queue.now, self.world.knobs
+        made = self.world.files.checkpoints.get(pod.lease.run_id, ())
+        mine = [c for c in made if c.pod_id == pod.rented.pod_id]
+        # What is damaged counts as best or latest to an agent that has not read it again.
+        owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine)]
+        if "not everything could be uploaded" in report.message:
+            down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
+            left_s = pod.rented.due_at - now - abs(self.late_s(pod))
+            able = pod.lease.landing_s > _STORED_S and now - down_until > _STORED_S
+            if able and left_s > _STORED_S and not pod.machine.offset_s:
+                self.fail("I3", f"{pod.rented.pod_id} gives up its uploads, and the store is well")
+        elif owed and report.result != Outcome.KILLED.value:
+            label = owed[0].manifest.label
+            self.fail("I3", f"{pod.rented.pod_id} is done and {label} is not stored")
+
+    def _granted(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """Nobody gave it the right to upload: not while somebody could, for as long as it waits."""
+        knobs, now = self.world.knobs, self.world.queue.now
+        able_since = self.world.check.exposure.able.get(pod.lease.run_id)
+        deaf = knobs.garbled_reports or knobs.crossed_reports or knobs.pod_disk_full
+        since = max(knobs.bucket_down_until, knobs.link_down_until, able_since or now)
+        since = max(since, self._ungranted.get(pod, now))
+        run = self.world.ledger.read().runs.get(pod.lease.run_id)
+        ended = run is None or run.stop is not None or any(
+            action.verb == TERMINATE for action in run.actions.values()
+        )  # fmt: skip
+        if "still grants" in report.message and now - since > _GRANTED_S and not (deaf or ended):
+            self.fail("wasteful", f"{pod.rented.pod_id} was never given the right to upload")
 
     @staticmethod
     def _is_of_worth(made: Checkpoint, among: Sequence[Checkpoint]) -> bool:

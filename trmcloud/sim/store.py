@@ -106,13 +106,13 @@ class SimFiles:
         if found is not None:
             found.slot, found.home = slot, True
 
-    def overwrite(self, run_id: str, kept: Kept) -> None:
-        """Its slot in the bucket is written to: there it is no more."""
-        found = self._find(run_id, kept)
-        if found is not None:
-            found.slot, found.home = "", False
-            if not found.pod_id:
-                self.checkpoints[run_id].remove(found)
+    def overwrite(self, run_id: str, phase: str, slot: str) -> None:
+        """A slot in the bucket is written to, by whomever: what it held is there no more."""
+        for found in tuple(self.checkpoints.get(run_id, ())):
+            if found.manifest.phase == phase and found.slot == slot:
+                found.slot, found.home = "", False
+                if not found.pod_id:
+                    self.checkpoints[run_id].remove(found)
 
     def in_slots(self, run_id: str, phase: str, slots: Sequence[str]) -> dict[str, Kept]:
         made = self.checkpoints.get(run_id, ())
@@ -121,6 +121,15 @@ class SimFiles:
             for c in made
             if c.slot in slots and c.manifest.phase == phase
         }
+
+    def furthest_stored(self, run_id: str) -> dict[str, int]:
+        """By the truth: of each phase the latest step that is whole in the bucket."""
+        steps: dict[str, int] = {}
+        for made in self.checkpoints.get(run_id, ()):
+            if made.slot and made.whole:
+                phase = made.manifest.phase
+                steps[phase] = max(made.manifest.step, steps.get(phase, 0))
+        return steps
 
     def stored(self, run_id: str) -> list[CheckpointManifest]:
         return [c.manifest for c in self.checkpoints.get(run_id, ()) if c.slot]

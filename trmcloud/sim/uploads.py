@@ -54,6 +54,9 @@ class SimUploader:
         self.grants: Grants | None = None
         self.fetched: set[str] = set()
         """Hashes of the checkpoints that it brought from the bucket, to go on from."""
+        self.furthest: dict[str, int] = {}
+        """Of each phase the step that was in the bucket when it was first given its grants."""
+        self.moved_at = 0.0
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._given_up: list[Kept] = []
         self._doing: _Doing | None = None
@@ -67,6 +70,7 @@ class SimUploader:
     def give(self, grants: Grants) -> None:
         if self.grants is None:
             self.fetched = {get.folder.rpartition("/")[2] for get in grants.gets}
+            self.furthest = self._pod.world.files.furthest_stored(self._pod.lease.run_id)
         self.grants = grants
         for phase, share in grants.phases.items():
             held = self._slots.setdefault(phase, {})
@@ -173,9 +177,8 @@ class SimUploader:
             return self._begin(now)
         slots = self._slots[chosen.phase]
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
-        before, slots[slot] = slots[slot], None
-        if before is not None:
-            world.files.overwrite(pod.lease.run_id, before)
+        slots[slot] = None
+        world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
         self._doing = _Doing(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
         return True
 
@@ -185,6 +188,7 @@ class SimUploader:
         # The trainer may have pruned it meanwhile: its files were held open.
         self._slots[doing.kept.phase][doing.slot] = doing.kept
         pod.world.files.store(pod.lease.run_id, doing.kept, doing.slot)
+        self.moved_at = doing.ends_at
         self._moved_boot = doing.ends_at - pod.machine.boot_at
 
 
