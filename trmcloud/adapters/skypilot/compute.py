@@ -235,7 +235,7 @@ class SkyPilotCompute:
             if told:
                 # What was listed before its launch had ended proves nothing.
                 rows, _ = self._rows(fresh=True)
-                here = {str(row["name"]) for row in rows}
+                here = {str(row["name"]) for row in self._clusters.known()}
                 for name in told.keys() - here if not self._clusters.are_cached else ():
                     self._seen.never_made(name, told[name])
             return [*map(self._pod_seen, rows), *self._never_made()]
