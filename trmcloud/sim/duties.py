@@ -234,7 +234,7 @@ class Duties:
         owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine)]
         if "not everything could be uploaded" in report.message:
             down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
-            left_s = pod.rented.due_at - now - abs(self.late_s(pod))
+            left_s = pod.agent.hard_left_s() if pod.agent is not None else 0.0
             able = pod.lease.landing_s > _STORED_S and now - down_until > _STORED_S
             if able and left_s > _STORED_S and not pod.machine.offset_s:
                 self.fail("I3", f"{pod.rented.pod_id} gives up its uploads, and the store is well")

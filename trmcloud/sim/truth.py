@@ -137,6 +137,8 @@ class Witness:
             dear = rented is None or rented.rate_micros > rented.agreed_micros
             if able_since is None or able_since > run.stop_at or dear or self._odd(process):
                 return
+            if rented is not None and (generation.agent_at or 0.0) > run.stop_at + rented.landing_s:
+                return  # when it could be told at last, its time to land was over
             if not any(name.startswith(_prefix(run, LAND)) for name in run.actions):
                 self.fail("wasteful", f"{run.run_id} is ended and was never told to land")
 
