@@ -154,7 +154,8 @@ def test_no_cached_list_proves_it(rig: Rig) -> None:
     assert [pod.status for pod in listed(rig)] == ["gone"]
 
 
-def test_a_machine_that_was_there_and_was_taken_down_was_made(rig: Rig) -> None:
+@pytest.mark.parametrize("by_us", [True, False])
+def test_a_machine_that_was_there_and_was_taken_down_was_made(rig: Rig, by_us: bool) -> None:
     compute = rig.compute()
     compute.create(request())
     (launch,) = rig.told()["requests"]
@@ -162,6 +163,8 @@ def test_a_machine_that_was_there_and_was_taken_down_was_made(rig: Rig) -> None:
     rig.set(requests=[launch | {"status": "FAILED"}], logs=logs)
     rig.row(init_kind="unhealthy", launched_at=int(NOW))
     rig.later(10.0)
+    if by_us:
+        assert compute.terminate(NAME) is True
     compute.list_pods()
     assert rig.told()["clusters"] == {}, "it has no agent: it was ended"
     assert listed(rig) == []
