@@ -154,6 +154,55 @@ def test_slots_are_written_again_but_never_the_best_or_the_latest(root: Path, st
     assert len(steps) == 3
 
 
+def lame(grants: bk.Grants, slot: str, *names: str) -> dict[str, str]:
+    """The grants' requests, those of these objects for a bucket that is not there."""
+    keys = {f"fast/{slot}/{name}" for name in names}
+    return {
+        key: url.replace(BUCKET, "no-such-bucket") if key in keys else url
+        for key, url in grants.puts.items()
+    }
+
+
+def test_a_slots_manifest_is_emptied_before_anything_else_however_often_that_fails(
+    root: Path, store: Any
+) -> None:
+    grants = grant(store, root)
+    made = uploader(root)
+    for step, bpb in ((10, 1.0), (20, 2.0), (30, 1.9)):
+        save(root, step, bpb)
+        settle(made)
+    assert mf.from_json(in_slot(store, "g1-slot-1", mf.MANIFEST_NAME), "").step == 20
+    save(root, 40, 1.8)
+    grant(store, root, puts=lame(grants, "g1-slot-1", mf.MANIFEST_NAME))
+    made.once()
+    weights = in_slot(store, "g1-slot-1", "weights.safetensors")
+    grant(store, root, puts=lame(grants, "g1-slot-1", "weights.safetensors"))
+    uploader(root).once()
+    assert in_slot(store, "g1-slot-1", mf.MANIFEST_NAME) == b""
+    assert in_slot(store, "g1-slot-1", "weights.safetensors") == weights
+    grant(store, root)
+    settle(uploader(root))
+    assert mf.from_json(in_slot(store, "g1-slot-1", mf.MANIFEST_NAME), "").step == 40
+
+
+def test_trying_again_what_the_store_does_not_take_is_no_progress(root: Path, store: Any) -> None:
+    """The pod would wait for it until its hard stop."""
+    clock = [1000.0]
+    grants = grant(store, root)
+    grant(store, root, puts=lame(grants, "g1-slot-0", "weights.safetensors"))
+    save(root, 10, 1.0)
+    made = Uploader(root, POD, now=lambda: clock[0], sleep=lambda seconds: None)
+    made.once()
+    for _ in range(4):
+        made.once()
+        assert "NoSuchBucket" in account(root).trouble
+        assert account(root).moved_boot == 1000.0
+        clock[0] += 100.0
+    grant(store, root)
+    settle(made)
+    assert account(root).moved_boot == clock[0]
+
+
 def test_a_damaged_checkpoint_is_given_up_and_never_told(root: Path, store: Any) -> None:
     save(root, 10, 1.0)
     folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR

@@ -30,11 +30,13 @@ class Unusable(Exception):
 
 @dataclass
 class Doing:
-    """The upload in progress: which checkpoint goes where, and the MD5 of each piece stored."""
+    """The upload in progress: which checkpoint goes where, and the MD5 of each piece stored.
+    ``emptied``: no manifest stands in the slot any more."""
 
     kept: Kept
     slot: str
     done: dict[str, str] = field(default_factory=dict)
+    emptied: bool = False
 
 
 @dataclass
@@ -66,8 +68,13 @@ class Sender:
         self._best_sent: dict[str, int] = {}
 
     @contextmanager
-    def opened(self, folder: Path, manifest: CheckpointManifest) -> Iterator[list[OpenFile]]:
+    def opened(
+        self, folder: Path, manifest: CheckpointManifest, *, again: bool
+    ) -> Iterator[list[OpenFile]]:
         """Every file of a checkpoint open at once, then read through and found right.
+
+        ``again``: after an upload of it that failed. What is read, or sent, once more is no
+        progress: a store may fail again and again.
 
         Raises:
             Unusable: it is not.
@@ -82,9 +89,12 @@ class Sender:
                 stack.callback(os.close, handle)
                 handles.append(handle)
             files = []
+            if not again:
+                self._best_sent.clear()
             for handle, file in zip(handles, manifest.files, strict=True):
                 files.append(_hash(handle, file.name, file.size_bytes, file.sha256))
-                self.moved = self._now()
+                if not again:
+                    self.moved = self._now()
             yield files
 
     def put_small(self, url: str, content: bytes) -> None:
@@ -151,7 +161,6 @@ class Sender:
                 for future in ended:
                     failure = failure or future.exception()
                 self._tick()
-        self._best_sent.clear()
         if failure is not None:
             raise failure
 
@@ -168,8 +177,7 @@ class Sender:
             self._sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt))
 
     def _sent(self, key: str, sent: int) -> None:
-        """Bytes that were sent before are no progress: a store may fail at the end, again and
-        again."""
+        """Only bytes that were not sent before count."""
         with self.lock:
             if sent > self._best_sent.get(key, 0):
                 self._best_sent[key] = sent

@@ -186,18 +186,20 @@ class Uploader:
             Unusable: it is damaged, gone, or has a file that no grant covers.
         """
         manifest = from_json(text, str(folder))
-        with self._sender.opened(folder, manifest) as files:
-            doing = self._doing
+        doing = self._doing
+        again = doing is not None and doing.kept == kept
+        with self._sender.opened(folder, manifest, again=again) as files:
             held = self._slots[kept.phase]
-            if doing is None or doing.kept != kept:
+            if doing is None or not again:
                 assert self._grants is not None
                 slot = free_slot(held, self._grants.phases[kept.phase].keep_best)
-                doing = self._doing = Doing(kept, slot)
-                fresh = held[slot] is None
+                doing = self._doing = Doing(kept, slot, emptied=held[slot] is None)
                 held[slot] = None
                 self._write(force=True)
-                if not fresh:
-                    self._sender.put_small(self._url(doing, MANIFEST_NAME), b"")
+            if not doing.emptied:
+                self._sender.put_small(self._url(doing, MANIFEST_NAME), b"")
+                doing.emptied = True
+                self._write(force=True)
             self._sender.put_pieces(doing, files, self._url)
             self._sender.put_small(self._url(doing, MANIFEST_NAME), text.encode("utf-8"))
             held[doing.slot] = kept
@@ -286,7 +288,8 @@ class Uploader:
             self._fetched = before.fetched
             if data["doing"] is not None:
                 row = data["doing"]
-                self._doing = Doing(Kept(**row["kept"]), str(row["slot"]), dict(row["done"]))
+                kept, slot, done = Kept(**row["kept"]), str(row["slot"]), dict(row["done"])
+                self._doing = Doing(kept, slot, done, emptied=row.get("emptied") is True)
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
