@@ -97,7 +97,7 @@ TO ?= 1000000
 soak: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m trmcloud.sim.soak --from $(FROM) --to $(TO) --state build/soak-$(FROM).json \
-		--page docs/soak/README.md
+		--page docs/soak/README.md --date "$$(date +%F)"
 
 soak-crashes: $(READY)
 	@mkdir -p build
