@@ -14,9 +14,9 @@ from trmcloud.adapters.s3.client import Client, code_of, is_missing, told
 from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, side_by_side
 from trmcloud.core.errors import CheckpointError, DataError
 
-UP_PART_BYTES = 16 << 20
+UP_PART_BYTES = 8 << 20
 """Of a multipart upload: small ones are less to send again, and stores keep them in memory."""
-UP_LANES = 8
+UP_LANES = 10
 _MOST_PARTS = 10_000
 
 
