@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.crash.user import CrashUser, stop_process
+from tests.crash.user import CrashUser, stop_at_rest, stop_process
 from tests.e2e.user import SMALL, until
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import events as ev
@@ -50,7 +50,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 @pytest.mark.slow
 def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: CrashUser) -> None:
     first = launch(user, 400)
-    stop_process(first)
+    stop_at_rest(first, user.ledger_path)
     err = user.fails("resume", code=8)
     assert "is running already" in err, "it may wake any moment"
     time.sleep(1.2)
@@ -69,7 +69,7 @@ def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: C
 @pytest.mark.slow
 def test_a_command_that_wakes_after_the_end_changes_nothing(user: CrashUser) -> None:
     process = launch(user, 60)
-    stop_process(process)
+    stop_at_rest(process, user.ledger_path)
     until(lambda: not user.live_pods(), what="the pod ends by itself")
     time.sleep(1.2)
     code, out, err = ended(user.start_with(("--stale", "1"), "status"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -75,6 +77,22 @@ class CrashUser(User):
                 assert processes.of_pod(name) == [], "something of it still runs"
             billed = [g.billed for g in run.generations if g.not_made is None]
             assert None not in billed, "a pod whose bill nobody asked for"
+
+
+def stop_at_rest(process: subprocess.Popen[Any], ledger: Path) -> None:
+    """Stop a command while it neither writes nor reads the ledger: nobody else could write."""
+    deadline = time.monotonic() + 30
+    while True:
+        stop_process(process)
+        with contextlib.closing(sqlite3.connect(ledger, timeout=0.1)) as other:
+            try:
+                other.execute("BEGIN EXCLUSIVE")
+                other.rollback()
+                return
+            except sqlite3.OperationalError:
+                assert time.monotonic() < deadline, "it holds the ledger whenever it is looked at"
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.02)
 
 
 def stop_process(process: subprocess.Popen[Any]) -> None:
