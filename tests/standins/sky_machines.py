@@ -23,11 +23,6 @@ GPUS = {
 }
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
 PATIENCE_S = 120.0
-#: What SkyPilot lays into a machine so that it can end itself; here it asks the pod's own tool.
-AUTODOWN = """#!/bin/sh
-case "$*" in *set_autostop*) exec runpodctl remove pod "$(hostname)" ;; esac
-exit 1
-"""
 
 
 def ask(account: Mapping[str, str], method: str, path: str, body: Any = None) -> Any:
@@ -164,13 +159,14 @@ def start(
         run(path, host, "cat > ~/job.sh", (image + own + secrets + task["run"]).encode())
     python = "~/skypilot-runtime/bin/python"
     script = f"mkdir -p ~/skypilot-runtime/bin && cat > {python} && chmod 755 {python}"
-    run(path, name, script, (AUTODOWN if len(pods) == 1 else autodown(account, pods)).encode())
+    run(path, name, script, autodown(account, pods).encode())
     for number in range(len(pods)):
         run(path, machine(name, number), "setsid bash ~/job.sh > ~/job.log 2>&1 < /dev/null &")
 
 
 def autodown(account: Mapping[str, str], pods: Sequence[str]) -> str:
-    """What ends all machines of a cluster from its first, by the cloud's credentials there."""
+    """What SkyPilot lays into a cluster's first machine so that it can end all of them, by the
+    cloud's credentials, which lie there too."""
     key = f"Bearer {account['key']}"
     return (
         "#!/usr/bin/env python3\n"
