@@ -15,7 +15,7 @@ import pytest
 from tests.contract.ledger_file import AT, WHO, append, edit, head_of, ledger_at, open_run
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import events as ev
-from trmcloud.core.errors import LedgerDamaged, LedgerError
+from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerTooNew
 from trmcloud.core.money import Usd
 
 
@@ -194,8 +194,6 @@ def forge(path: Path, kind: str, body: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "why"),
     [
-        ("Teleported", "{}", "Teleported"),
-        ("Reserved", '{"amount": "1", "colour": "red"}', "colour"),
         ("Reserved", "{}", "amount"),
         ("Reserved", '{"amount": "ten"}', "ten"),
         ("Reserved", "not json", "record 3"),
@@ -211,6 +209,23 @@ def test_a_record_that_cannot_be_understood_is_never_skipped(
     forge(path, kind, body)
     with pytest.raises(LedgerDamaged, match=why):
         ledger_at(path).read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "why"),
+    [
+        ("Teleported", "{}", "Teleported"),
+        ("Reserved", '{"amount": "1", "colour": "red"}', "colour"),
+    ],
+)
+def test_a_record_of_a_newer_version_is_not_called_damage(
+    path: Path, kind: str, body: str, why: str
+) -> None:
+    open_run(path)
+    forge(path, kind, body)
+    with pytest.raises(LedgerTooNew, match=why) as caught:
+        ledger_at(path).read()
+    assert "backup" not in f"{caught.value.what} {caught.value.next_step}"
 
 
 def test_a_forged_record_that_is_legal_is_read(path: Path) -> None:

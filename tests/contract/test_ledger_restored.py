@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ledger_file import AT, WHO, append, edit, head_of, ledger_at, open_run
+from trmcloud.adapters.ledger_records import VERSION
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import events as ev
 from trmcloud.core.errors import BudgetRefused, LedgerDamaged, LedgerError, LedgerTooNew
@@ -20,7 +21,11 @@ from trmcloud.core.strays import Restored
 
 def test_a_newer_ledger_is_left_alone(path: Path) -> None:
     open_run(path)
-    edit(path, "UPDATE meta SET version = 2", "ALTER TABLE events ADD COLUMN colour TEXT")
+    edit(
+        path,
+        f"UPDATE meta SET version = {VERSION + 1}",
+        "ALTER TABLE events ADD COLUMN colour TEXT",
+    )
     before = path.read_bytes()
     for use in (
         SqliteLedger.read,
@@ -47,7 +52,7 @@ def test_a_newer_ledgers_drivers_are_left_alone_too(
     path: Path, use: Callable[[SqliteLedger], object]
 ) -> None:
     open_run(path)
-    edit(path, "UPDATE meta SET version = 2")
+    edit(path, f"UPDATE meta SET version = {VERSION + 1}")
     before = path.read_bytes()
     with pytest.raises(LedgerTooNew):
         use(ledger_at(path))

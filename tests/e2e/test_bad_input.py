@@ -142,7 +142,7 @@ def test_saved_plans(user: User) -> None:
     expired = json.loads(path.read_text()) | {"expires_at": time.time() - 7200}
     path.write_text(json.dumps(expired))
     assert "expired 2.0 h ago" in user.refused("launch", made["id"], "-y", code=2)
-    for text in ("{", "[]", '{"version": 99}', "\x00\xff"):
+    for text in ("{", "[]", '{"version": 0}', "\x00\xff"):
         path.write_text(text)
         assert "cannot be read: it is damaged" in user.refused("launch", made["id"], "-y", code=2)
 

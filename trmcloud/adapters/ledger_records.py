@@ -21,7 +21,12 @@ from trmcloud.ports.ledger import ControllerId, Driver
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 1
+VERSION = 2
+"""Of the file and of every event in it: raised with any new event or field, which a test holds.
+
+1  2026-11-21  the first
+2  2026-11-22  a ledger says which version wrote to it last
+"""
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
 CREATE TABLE events(
@@ -122,8 +127,10 @@ class LedgerRecords:
     ) -> Verified:
         """Store ``records`` after ``before``, and say what the file holds then.
 
-        The state is folded from what will be read back, not from what was passed in.
+        The state is folded from what will be read back, not from what was passed in. From here on
+        the file is of this version: an older one must not take what it does not know for damage.
         """
+        conn.execute("UPDATE meta SET version = ? WHERE version < ?", (VERSION, VERSION))
         chain, counts = before.chain, dict(before.counts)
         stored: list[ev.Record] = []
         for record in records:
@@ -182,6 +189,9 @@ class LedgerRecords:
             raise damaged(self._path, f"record {number} was changed after it was written")
         try:
             event = ev.event_from_json(kind, json.loads(body))
+        except ev.UnknownEvent as error:
+            # The chain holds, so it was written as it stands: by one that knows more.
+            raise too_new(self._path, f"{error} is not") from None
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise damaged(self._path, f"record {number} cannot be read: {error}") from None
         return ev.Record(number, run_id, epoch, at, event)
@@ -190,13 +200,8 @@ class LedgerRecords:
         found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
         if isinstance(version, int) and version > VERSION:
-            raise LedgerTooNew(
-                f"a newer trmcloud wrote this ledger: its format is {version}, and {VERSION} is"
-                " the newest known here",
-                where=self._path,
-                next_step="pip install --upgrade trmcloud",
-            )
-        if version != VERSION or not isinstance(ledger_id, str):
+            raise too_new(self._path, f"its format is {version}, and {VERSION} is the newest")
+        if version not in range(1, VERSION + 1) or not isinstance(ledger_id, str):
             raise damaged(self._path, "its first page is not what was written")
         if not _LEDGER_ID.fullmatch(ledger_id):
             raise damaged(self._path, "its id is not what was written")
@@ -208,6 +213,14 @@ def damaged(path: str, why: str) -> LedgerDamaged:
         f"the ledger is damaged: {why}",
         where=path,
         next_step=f"put {path} back from a backup; nothing was changed",
+    )
+
+
+def too_new(path: str, what: str) -> LedgerTooNew:
+    return LedgerTooNew(
+        f"this ledger was written by a newer version of trmcloud: {what} known here",
+        where=path,
+        next_step="pip install --upgrade trmcloud",
     )
 
 

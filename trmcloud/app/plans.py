@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
-from trmcloud.core.plan import Plan, plan_from_json, plan_to_json
+from trmcloud.core.plan import Plan, PlanTooNew, plan_from_json, plan_to_json
 from trmcloud.core.spec import RunSpec
 
 PLANS_DIR = "plans"
@@ -66,10 +66,14 @@ def load(home: Path, plan_id: str, now: float) -> Plan:
         plan = plan_from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise NotFoundError(f"no plan {plan_id}", next_step="make one: trmcloud plan") from None
+    except PlanTooNew:
+        raise UsageError(
+            f"plan {plan_id} was written by a newer version of trmcloud",
+            where=str(path),
+            next_step="pip install --upgrade trmcloud, or make another: trmcloud plan",
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = (
-            error.strerror if isinstance(error, OSError) else "it is damaged, or another version's"
-        )
+        why = error.strerror if isinstance(error, OSError) else "it is damaged"
         raise UsageError(
             f"plan {plan_id} cannot be read: {why}", where=str(path), next_step="trmcloud plan"
         ) from None

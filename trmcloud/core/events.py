@@ -349,6 +349,11 @@ def stamped(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
     ]
 
 
+class UnknownEvent(ValueError):
+    """An event of a kind, or with a field, that this version does not know: a newer one wrote it.
+    Its text names which."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """A record that could not be understood; kept, so that nothing is silently lost."""
@@ -370,11 +375,14 @@ def event_to_json(event: Event) -> dict[str, Any]:
 def event_from_json(kind: str, data: Mapping[str, Any]) -> Event:
     """
     Raises:
-        ValueError: an event of a kind, or with a field, that this version does not know.
+        UnknownEvent: of a kind, or with a field, that this version does not know.
+        ValueError: no event of its kind.
     """
     known = EVENT_TYPES.get(kind)
     if known is None:
-        raise ValueError(f"unknown event {kind!r}")
+        raise UnknownEvent(f"event {kind!r:.80}")
+    if unknown := sorted(set(data) - {item.name for item in fields(known)}):
+        raise UnknownEvent(f"field {unknown[0]!r:.80} of event {kind}")
     values = {key: _money(value) if key in _MONEY else value for key, value in data.items()}
     try:
         event: Event = known(**values)

@@ -135,6 +135,10 @@ class Plan:
         return self.candidate(self.recommended_id) if self.recommended_id else None
 
 
+class PlanTooNew(ValueError):
+    """A plan that a newer version wrote."""
+
+
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The JSON object that is printed, saved, and read back by ``plan_from_json``."""
     recommended = plan.recommended
@@ -162,10 +166,14 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """The Plan a JSON object stands for.
 
     Raises:
-        ValueError, KeyError, TypeError: where it is not one this version wrote.
+        PlanTooNew: where a newer version wrote it.
+        ValueError, KeyError, TypeError: where it is no plan that this version or one before wrote.
     """
-    if data["version"] != PLAN_VERSION:
-        raise ValueError(f"plan version {data['version']!r} is not {PLAN_VERSION}")
+    version = data["version"]
+    if type(version) is not int or version < 1:
+        raise ValueError(f"plan version {version!r:.80} is none")
+    if version > PLAN_VERSION:
+        raise PlanTooNew(f"plan version {version} is newer than {PLAN_VERSION}")
     return Plan(
         id=data["id"],
         created_at=data["created_at"],

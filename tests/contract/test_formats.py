@@ -1,0 +1,115 @@
+"""Ledgers, plans and exports over versions: old ones open, new ones are called new, and nobody
+changes what is written without raising its number."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.formats.schema import SCHEMA, schema
+from tests.contract.ledger_file import AT, edit, ledger_at
+from trmcloud.adapters.ledger_records import VERSION
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.app.plans import load
+from trmcloud.core import events as ev
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd
+from trmcloud.core.plan import PLAN_VERSION, plan_from_json
+from trmcloud.core.run_state import State
+
+FORMATS = Path(__file__).with_name("formats")
+OLD = sorted(path.name for path in FORMATS.iterdir() if path.name.isdigit())
+
+
+def version_of(path: Path) -> int:
+    with sqlite3.connect(path) as conn:
+        (version,) = conn.execute("SELECT version FROM meta").fetchone()
+    conn.close()
+    return int(version)
+
+
+@pytest.fixture(params=OLD)
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of what a version before left: ``home`` and ``export``."""
+    shutil.copytree(FORMATS / request.param, tmp_path / "old")
+    return tmp_path / "old"
+
+
+def test_what_is_written_for_good_is_what_its_number_says() -> None:
+    frozen = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    now = schema()
+    for room, said in frozen.items():
+        if now[room] != said:
+            assert now[room]["version"] > said["version"], (
+                f"{room}: what is written has changed, and its version has not: raise it, then "
+                "python -m tests.contract.formats"
+            )
+    assert now == frozen, "python -m tests.contract.formats writes schema.json anew"
+
+
+def test_there_is_an_old_one_of_every_format_before() -> None:
+    assert [str(number) for number in range(1, VERSION)] == OLD
+
+
+def test_an_old_ledger_opens_and_is_left_as_it_is_until_it_is_written_to(old: Path) -> None:
+    path = old / "home" / "ledger.db"
+    before = path.read_bytes()
+    ledger = SqliteLedger(path)
+    state = ledger.read()
+    assert [run.state for run in state.runs.values()] == [State.CLOSED]
+    assert all(plan_from_json(run.plan).id == run.plan["id"] for run in state.runs.values())
+    assert path.read_bytes() == before
+    ledger.set_cap(ev.CapSet("project", "thesis", Usd(7)), AT)
+    assert version_of(path) == VERSION
+    assert SqliteLedger(path).read().runs == state.runs
+
+
+def test_an_old_plan_opens(old: Path) -> None:
+    for path in (old / "home" / "plans").glob("p-*.json"):
+        data = json.loads(path.read_text())
+        assert load(old / "home", path.stem, data["created_at"] + 1).id == path.stem
+
+
+def test_an_old_export_is_adopted(old: Path, tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [
+            *(sys.executable, "-m", "trmcloud", "adopt", str(old / "export"), "--json"),
+            *("--into", str(tmp_path / "best")),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=FORMATS.parents[2],
+        env={"PATH": "/usr/bin:/bin", "TRMCLOUD_HOME": str(tmp_path / "home")},
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["outcome"] == "landed"
+
+
+def test_a_newer_plan_is_called_newer(old: Path) -> None:
+    path = next((old / "home" / "plans").glob("p-*.json"))
+    data = json.loads(path.read_text()) | {"version": PLAN_VERSION + 1}
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="newer version") as caught:
+        load(old / "home", path.stem, data["created_at"])
+    assert "upgrade" in caught.value.next_step
+
+
+@pytest.mark.parametrize("version", [0, -1, None, "1", True, 1.0])
+def test_a_version_that_never_was_is_damage(tmp_path: Path, version: object) -> None:
+    with pytest.raises(ValueError, match="version"):
+        plan_from_json({"version": version})
+
+
+def test_a_ledger_of_version_zero_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "ledger.db"
+    ledger_at(path).read()
+    edit(path, "UPDATE meta SET version = 0")
+    with pytest.raises(Exception, match="first page"):
+        ledger_at(path).read()
