@@ -322,6 +322,18 @@ def price_sources(environ: Mapping[str, str]) -> list[Source]:
     ]
 
 
+def keys_unseen(
+    environ: Mapping[str, str], elsewhere: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """Account keys that ``environ`` gives and ``elsewhere`` does not: (variable, provider, the file
+    from which both would read it)."""
+    from trmcloud.adapters.runpod import settings
+
+    if settings.account_key(environ) is None or settings.account_key(elsewhere) is not None:
+        return []
+    return [(settings.ENV_KEY, "runpod", f'~/{settings.CONFIG} (apikey = "…", mode 0600)')]
+
+
 def account_checks(
     environ: Mapping[str, str], rates: Mapping[str, Usd], bucket: str = ""
 ) -> list[Callable[[], Sequence[Finding]]]:

@@ -1,13 +1,17 @@
-"""The guard: ``trmcloud reap --yes`` on a timer of the user's own, systemd's or cron's.
+"""The reaper's timer: ``trmcloud reap --yes`` every few minutes, by systemd or cron.
 
-What would be written is text first, so that it can be shown before it is written.
+What would be written is text first, so that it can be shown before it is written; and the command
+is tried in the environment that the timer will give it, which is not the user's shell.
 """
 
 from __future__ import annotations
 
+import getpass
+import json
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +20,13 @@ from trmcloud.pod.files import write_atomic
 
 UNIT = "trmcloud-reap"
 _CRON_MARK = "# trmcloud guard"
+_TRIAL_S = 120.0
+#: What the reaper needs of the user's shell, none of it secret: a timer starts with nearly nothing.
+_HANDED_ON = (
+    "PATH", "TRMCLOUD_RUNPOD_API", "RUNPOD_API_BASE_URL", "SKYPILOT_API_SERVER_ENDPOINT",
+    "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
+)  # fmt: skip
+_CRON_DAEMONS = frozenset({"cron", "crond", "fcron", "dcron", "anacron"})
 
 
 class Guard(NamedTuple):
@@ -23,6 +34,52 @@ class Guard(NamedTuple):
 
     kind: str
     writes: tuple[tuple[str, str], ...]
+
+
+class Trial(NamedTuple):
+    """``error``: why the command failed as a whole; ``unreachable``: providers that gave it no
+    list, and why."""
+
+    error: str
+    unreachable: Mapping[str, str]
+
+
+def timer_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
+    """The variables that the timer sets for the reaper. None of them holds a key."""
+    kept = {name: environ[name] for name in _HANDED_ON if environ.get(name)}
+    return {"TRMCLOUD_HOME": str(home), **kept}
+
+
+def bare_environment(environment: Mapping[str, str], user_home: Path) -> dict[str, str]:
+    """All that the reaper will see when a timer starts it with ``environment``."""
+    bare = {"HOME": str(user_home), "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
+    return {**bare, **environment}
+
+
+def try_out(command: str, environment: Mapping[str, str]) -> Trial:
+    """Look for pods as the timer will, ending none. ``environment`` is all that it sees."""
+    try:
+        answer = subprocess.run(
+            [command, "reap", "--json"],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_TRIAL_S,
+            check=False,
+        )
+    except OSError as error:
+        return Trial(f"{command} cannot be started: {error.strerror}", {})
+    except subprocess.TimeoutExpired:
+        return Trial(f"it gave no answer within {_TRIAL_S:.0f} s", {})
+    try:
+        unreachable = json.loads(answer.stdout)["unreachable"]
+        return Trial("", {str(name): str(why) for name, why in unreachable.items()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        said = answer.stderr.strip().splitlines()
+        why = said[0].removeprefix("error: ") if said else f"exit code {answer.returncode}"
+        return Trial(why, {})
 
 
 def plan_guard(
@@ -94,18 +151,53 @@ def remove(user_home: Path) -> str | None:
     return kind
 
 
+def weakness(kind: str) -> str:
+    """Why a timer of this kind may not run here though it is installed; empty where it will."""
+    if kind == "cron":
+        if _cron_runs():
+            return ""
+        return "no cron daemon runs on this machine now: start it (systemctl enable --now cron)"
+    try:
+        answer = subprocess.run(
+            ["loginctl", "show-user", getpass.getuser(), "--property=Linger", "--value"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except (OSError, KeyError):
+        return "whether it runs while you are logged out is not known here: there is no loginctl"
+    if answer.stdout.strip() == "yes":
+        return ""
+    return "it runs only while you are logged in: loginctl enable-linger lets it run without you"
+
+
+def _cron_runs() -> bool:
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if path.read_text().strip() in _CRON_DAEMONS:
+                return True
+        except OSError:  # it has just ended
+            continue
+    return False
+
+
 def _available() -> str:
+    why = "there is no systemctl"
     if shutil.which("systemctl"):
         asked = subprocess.run(
-            ["systemctl", "--user", "show-environment"], capture_output=True, check=False
+            ["systemctl", "--user", "show-environment"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if asked.returncode == 0:
             return "systemd"
+        why = "systemd runs no manager for this user"
     if shutil.which("crontab"):
         return "cron"
     raise NotSupported(
-        "this machine has neither systemd's user manager nor cron",
-        next_step="run `trmcloud reap --yes` every few minutes from a scheduler of yours",
+        f"no timer can be set on this machine: {why}, and there is no crontab",
+        next_step="apt install cron, or run trmcloud reap --yes from a scheduler of yours",
     )
 
 

@@ -32,16 +32,36 @@ def install(
 
     from trmcloud.adapters import guard
     from trmcloud.app.home import home_dir
-    from trmcloud.core.errors import UsageError
+    from trmcloud.core.errors import ProviderError, UsageError
+    from trmcloud.wiring import keys_unseen
 
     command = shutil.which("trmcloud") or str(Path(sys.executable).parent / "trmcloud")
+    environment = guard.timer_environment(os.environ, home_dir(os.environ))
     planned = guard.plan_guard(
         kind="cron" if cron else "",
         every_min=every,
         command=command,
-        environment={"TRMCLOUD_HOME": str(home_dir(os.environ))},
+        environment=environment,
         user_home=Path.home(),
     )
+    seen = guard.bare_environment(environment, Path.home())
+    for name, provider, place in keys_unseen(os.environ, seen):
+        raise UsageError(
+            f"{name} is set in this shell alone: a timer starts without it and could end no pod"
+            f" at {provider}",
+            next_step=f"put the key into {place}, then trmcloud guard install again",
+        )
+    trial = guard.try_out(command, seen)
+    if trial.error:
+        raise ProviderError(
+            f"the reaper fails in the environment that a timer gives it: {trial.error}",
+            next_step="trmcloud doctor",
+        )
+    for provider, why in trial.unreachable.items():
+        raise ProviderError(
+            f"as a timer would start it, the reaper gets no list from {provider}: {why}",
+            next_step="trmcloud doctor, then trmcloud guard install again",
+        )
     for path, text in planned.writes:
         print(f"{path}:")
         print("".join(f"  {line}\n" for line in text.splitlines()))
@@ -51,7 +71,9 @@ def install(
         if not typer.confirm("Write this?", default=False):
             return
     guard.install(planned)
-    print(f"the guard comes by every {every} min ({planned.kind})")
+    print(f"the reaper runs every {every} min ({planned.kind}); tried as the timer will start it")
+    if weak := guard.weakness(planned.kind):
+        print(f"  but {weak}")
 
 
 @app.command("status")
@@ -68,6 +90,8 @@ def status() -> None:
     world = build_world()
     kind = guard.installed(Path.home())
     print(f"installed  {kind or 'no'}")
+    if kind and (weak := guard.weakness(kind)):
+        print(f"           {weak}")
     visit = last_visit(world)
     if visit is None:
         print("last visit never")
