@@ -40,7 +40,7 @@ def test_budgets_that_are_none(user: User, amount: str, code: int, says: str) ->
         (("launch", "8xH10"), 2, "unknown hardware '8xH10'", "did you mean 8xH100?"),
         (("launch", "locl"), 2, "unknown hardware 'locl'", "did you mean local?"),
         (("launch", "A100"), 2, "does not say how many GPUs", "8xA100"),
-        (("launch", "8xA100", "--budget", "500", "-y"), 9, "no data of its own", "--data PATH"),
+        (("launch", "8xA100", "--budget", "500", "-y"), 15, "no RunPod key", "RUNPOD_API_KEY"),
         (("launch", "8xA100", "--rate", "3"), 2, "--rate is the price of this machine", ""),
         (("launch", "local", "--recipe", "trm-tny"), 3, "no recipe", "did you mean trm-tiny?"),
         (("launch", "local", "--recipe", "./no.toml"), 3, "no recipe file no.toml", ""),

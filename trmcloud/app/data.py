@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.bundle import bundle_root
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.datasets import is_address
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.pod.files import write_atomic
@@ -62,7 +64,7 @@ def resolve_source(named: str, settings: PhaseRecipe) -> str:
             f"recipe {settings.recipe} brings no data of its own",
             next_step="name a text file or a folder: --data PATH",
         )
-    if source == STDLIB_SOURCE:
+    if is_address(source) or source in data_set_names():
         return source
     path = Path(source).expanduser().absolute()
     if not path.exists():
@@ -70,6 +72,11 @@ def resolve_source(named: str, settings: PhaseRecipe) -> str:
     if not os.access(path, os.R_OK):
         raise DataError("the data cannot be read", where=str(path), next_step="chmod +r it")
     return str(path)
+
+
+def data_set_names() -> list[str]:
+    """The data sets that go by a name."""
+    return sorted(path.stem for path in (bundle_root() / "model" / "datasets").glob("*.toml"))
 
 
 def prepare(
@@ -217,6 +224,10 @@ def _signature(source: str) -> list[str]:
     """Names, sizes and times of the source's files: cheap, and changed by any edit."""
     if source == STDLIB_SOURCE:
         return [sys.version, sys.base_prefix]
+    if is_address(source):
+        return []
+    if source in data_set_names():
+        return [(bundle_root() / "model" / "datasets" / f"{source}.toml").read_text()]
     path = Path(source)
     if path.is_file():
         files = [path]

@@ -32,7 +32,10 @@ TRAINED_FAMILIES = ("trm",)
 """Families whose trainer exists; the others can be planned, not launched."""
 OPTIMIZERS = ("muon", "adamw")
 SHARDINGS = ("ddp", "fsdp")
-TOKENIZERS = ("bpe", "char")
+TOKENIZERS = ("bpe", "char", "gpt2")
+"""bpe: byte pairs learnt from the text; char: one id a character; gpt2: GPT-2's own byte pairs."""
+ROWS = ("stream", "bestfit")
+"""stream: the text cut every T tokens; bestfit: whole documents, each row from a beginning."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -64,8 +67,14 @@ class PhaseRecipe:
 
     # data
     tokenizer: str = "bpe"
+    characters: str = ""
+    """The alphabet of a char tokenizer, in the order of its ids; empty: learnt from the text."""
     data: str = ""
     """Default source where ``--data`` is not given; empty means the user must name one."""
+    rows: str = "stream"
+    """How tokens become rows, in training and validation; losses of different ones differ."""
+    loader_workers: int = 1
+    """Threads that read batches ahead; 0 reads each one when it is needed."""
     validation_fraction: float = 0.01
     seed: int = 1337
 
@@ -137,11 +146,15 @@ _POSITIVE = (
     "log_every", "eval_every", "eval_tokens", "save_every", "keep_best",
     "supervision_weight_base",
 )  # fmt: skip
-_NOT_NEGATIVE = ("warmup_steps", "weight_decay", "improvement_reward_scale", "seed", "hidden")
+_NOT_NEGATIVE = (
+    "warmup_steps", "weight_decay", "improvement_reward_scale", "seed", "hidden",
+    "loader_workers",
+)  # fmt: skip
 _CHOICES = {
     "preset": tuple(PRESETS),
     "dtype": DTYPES,
     "tokenizer": TOKENIZERS,
+    "rows": ROWS,
     "family": FAMILIES,
     "optimizer": OPTIMIZERS,
     "sharding": SHARDINGS,
@@ -368,10 +381,25 @@ def _check(recipe: PhaseRecipe) -> None:
         for name, only in _TRM_FIXED.items():
             if getattr(recipe, name) != only:
                 raise UsageError(f"the trainer of trm runs with {name} = {only} only", where=where)
+    _check_characters(recipe, where)
     if not 0 <= recipe.cooldown_fraction <= 1:
         raise UsageError("cooldown_fraction lies between 0 and 1", where=where)
     if not 0 < recipe.validation_fraction < 1:
         raise UsageError("validation_fraction lies between 0 and 1", where=where)
+
+
+def _check_characters(recipe: PhaseRecipe, where: str) -> None:
+    known = len(recipe.characters)
+    if known and recipe.tokenizer != "char":
+        raise UsageError("characters are a char tokenizer's", where=where)
+    if len(set(recipe.characters)) != known:
+        raise UsageError("a character stands twice in characters", where=where)
+    if known >= recipe.vocab_size:
+        raise UsageError(
+            f"{known} characters and a special id do not fit into vocab_size {recipe.vocab_size}",
+            where=where,
+            next_step=f"--set vocab_size={known + 1}",
+        )
 
 
 def _fitting_width(recipe: PhaseRecipe) -> str:
