@@ -1,0 +1,33 @@
+"""Data set files: where they lie, in a checkout or inside an installed wheel, and how they load."""
+
+from __future__ import annotations
+
+from trmcloud.app.bundle import bundle_root
+from trmcloud.app.data import data_set_names
+from trmcloud.core.datasets import DataSet, nearest_name, parse_data_set
+from trmcloud.core.errors import NotFoundError, UsageError
+
+
+def load_data_set(name: str) -> DataSet:
+    """A data set by its name.
+
+    Raises:
+        NotFoundError: no such data set (nearest name offered).
+        UsageError: its file is damaged.
+    """
+    import tomllib
+
+    names = data_set_names()
+    if name not in names:
+        raise NotFoundError(f"no data set named {name!r}", next_step=nearest_name(name, names))
+    path = bundle_root() / "model" / "datasets" / f"{name}.toml"
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the data set cannot be read: {error}", where=str(path)) from None
+    return parse_data_set(content, str(path))
+
+
+def all_data_sets() -> list[DataSet]:
+    """Every data set that goes by a name, by name."""
+    return [load_data_set(name) for name in data_set_names()]
