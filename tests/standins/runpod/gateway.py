@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.standins.runpod.commands import LIMIT_BYTES
 from tests.standins.runpod.graphql import GraphQL
 from tests.standins.runpod.http_types import Answer, Asked, problem
 from tests.standins.runpod.rest import Rest
@@ -71,6 +72,8 @@ class Gateway:
             return problem(503, "service unavailable")
         if knobs.use("errors_502"):
             return Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", "text/html")
+        if asked.path == "/v2/pods" and len(asked.body) > LIMIT_BYTES:
+            return problem(413, f"the request exceeds {LIMIT_BYTES} bytes")
         if asked.path == "/graphql":
             answer = self._graphql.answer(asked)
         elif not asked.who:
