@@ -22,7 +22,8 @@ Judge = Callable[[Asked, Answer], None]
 
 @dataclass(frozen=True)
 class Logged:
-    """One request, without its key or body. ``operation`` is GraphQL's first field."""
+    """One request, without its key or body, of which only the length is kept. ``operation`` is
+    GraphQL's first field."""
 
     method: str
     path: str
@@ -30,6 +31,7 @@ class Logged:
     at: float
     who: str
     operation: str = ""
+    bytes: int = 0
 
 
 class Gateway:
@@ -57,7 +59,7 @@ class Gateway:
             self.requests.append(
                 Logged(
                     asked.method, asked.path, answer.status, self._world.now(), asked.who,
-                    _operation(asked),
+                    _operation(asked), len(asked.body),
                 )
             )  # fmt: skip
         return answer

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trmcloud.app.bundle import bundle_root
 from trmcloud.app.packing import own_sources, pack
-from trmcloud.core.pod_contract import ENV_BOOT
+from trmcloud.core.pod_contract import ENV_BOOT, ENV_LINGER_S
 
 ENTRY = "trmcloud.pod.boot"
 PREFIX = "/opt/trmcloud"
@@ -53,8 +53,9 @@ elif python3 -W ignore -c "$1"; then
     export PYTHONPATH={PREFIX}
     exec python3 -m {ENTRY}
 fi
-echo "trmcloud: this pod asks for its own end in {_READ_S} s" >&2
-sleep {_READ_S} || exit
+stay="${{{ENV_LINGER_S}:-{_READ_S}}}"
+echo "trmcloud: this pod asks for its own end in $stay s" >&2
+sleep "$stay" || exit
 pod="${{TRMCLOUD_RUNPOD_API:-https://api.runpod.io}}"
 pod="${{pod%/v2}}/v2/pods/$RUNPOD_POD_ID/action"
 end='{{"action":"terminate"}}'
