@@ -30,7 +30,6 @@ WHY_NOT = no_namespaces()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")
 needs_sshd = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no openssh-server")
 ROOT = Path(contract.POD_ROOT)
-PAYLOAD = boot_payload()
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def rent(
         RunPodApi(http, standin.url),
         RunPodGraphql(http, f"{standin.url}/graphql"),
         lambda name: keys,
-        PAYLOAD,
+        boot_payload,
         environment={contract.ENV_LINGER_S: "0"},
     )
     lease = a_lease(time.time(), hard_stop_s)

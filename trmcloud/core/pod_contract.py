@@ -45,8 +45,8 @@ ENV_POD = "TRMCLOUD_POD"
 """The pod's name, in the environment of every process that belongs to it."""
 
 # -- environment of a rented pod's first process ---------------------------------------------
-ENV_BOOT_PREFIX = "TRMCLOUD_BOOT_"
-"""TRMCLOUD_BOOT_0, _1, …: base64 of a tar.gz of the sources that the agent needs, in pieces."""
+ENV_BOOT = "TRMCLOUD_BOOT"
+"""Base64 of a tar.gz of the sources that the agent needs."""
 ENV_LEASE = "TRMCLOUD_LEASE"
 """Base64 of ``lease.json``."""
 ENV_JOBS = "TRMCLOUD_JOBS"

@@ -101,6 +101,8 @@ def record(fields: Mapping[str, Check], required: tuple[str, ...] = ()) -> Check
 _CONTAINER: Mapping[str, Check] = {
     "image": text(),
     "args": text(),
+    "cmd": items(text()),
+    "entrypoint": items(text()),
     "disk": whole(1),
     "env": strings,
     "ports": items(text()),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.standins.runpod.commands import LIMIT_BYTES
 from tests.standins.runpod.graphql import GraphQL
 from tests.standins.runpod.http_types import Answer, Asked, problem
 from tests.standins.runpod.rest import Rest
@@ -21,7 +22,8 @@ Judge = Callable[[Asked, Answer], None]
 
 @dataclass(frozen=True)
 class Logged:
-    """One request, without its key or body. ``operation`` is GraphQL's first field."""
+    """One request, without its key or body, of which only the length is kept. ``operation`` is
+    GraphQL's first field."""
 
     method: str
     path: str
@@ -29,6 +31,7 @@ class Logged:
     at: float
     who: str
     operation: str = ""
+    bytes: int = 0
 
 
 class Gateway:
@@ -56,7 +59,7 @@ class Gateway:
             self.requests.append(
                 Logged(
                     asked.method, asked.path, answer.status, self._world.now(), asked.who,
-                    _operation(asked),
+                    _operation(asked), len(asked.body),
                 )
             )  # fmt: skip
         return answer
@@ -71,6 +74,8 @@ class Gateway:
             return problem(503, "service unavailable")
         if knobs.use("errors_502"):
             return Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", "text/html")
+        if asked.path == "/v2/pods" and len(asked.body) > LIMIT_BYTES:
+            return problem(413, f"the request exceeds {LIMIT_BYTES} bytes")
         if asked.path == "/graphql":
             answer = self._graphql.answer(asked)
         elif not asked.who:

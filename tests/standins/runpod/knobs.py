@@ -121,6 +121,8 @@ class Knobs:
     restart_loop: bool = False
     """Each command is killed ``restart_loop_s`` after its start."""
     restart_loop_s: float = 1.0
+    image_entrypoint: list[str] = field(default_factory=list)
+    """The image's own ENTRYPOINT, which a create may replace."""
     absent_commands: list[str] = field(default_factory=list)
     """Not installed in pods made from now on, such as rsync."""
     workspace_mib: int = 0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.standins.runpod import bodies, rest_billing, rest_catalog
+from tests.standins.runpod import bodies, commands, rest_billing, rest_catalog
 from tests.standins.runpod.http_types import Answer, Asked, nothing, problem, reply
 from tests.standins.runpod.pods import ACTIONS, HTTP_IP, HTTP_PORT, Pod, Volume
 from tests.standins.runpod.world import Refused, World
@@ -104,6 +104,12 @@ class Rest:
         knobs = self._world.knobs
         if "templateId" in body:
             return problem(404, "template not found")
+        try:
+            body = {**body, "args": commands.stored(body)}
+        except ValueError as error:
+            return problem(400, str(error))
+        if commands.deployment_bytes(body) > commands.LIMIT_BYTES:
+            return problem(413, f"the expanded request exceeds {commands.LIMIT_BYTES} bytes")
         if knobs.use("create_500"):
             return problem(500, "internal server error")
         if knobs.use("create_late"):
@@ -120,11 +126,16 @@ class Rest:
         return reply(self.shown(self._world.find(pod_id)))
 
     def _patch(self, asked: Asked, pod_id: str) -> Answer:
-        self._world.find(pod_id)
+        before = self._world.find(pod_id).body.get("args", "")
         changes = asked.json()
         wrong = bodies.update_pod(changes, "$")
         if wrong:
             return problem(422, "Request validation failed.", wrong)
+        if {"args", "cmd", "entrypoint"} & set(changes):
+            try:
+                changes["args"] = commands.stored(changes, before)
+            except ValueError as error:
+                return problem(400, str(error))
         return reply(self.shown(self._world.update(pod_id, changes)))
 
     def _delete(self, asked: Asked, pod_id: str) -> Answer:
@@ -207,6 +218,7 @@ class Rest:
         if up and since >= pod.ssh_after_s:
             found = ((port, self._world.machines.address(pod, port)) for port in pod.tcp_ports)
             mapped = [(port, *address) for port, address in found if address is not None]
+        command = commands.read(body.get("args", ""))
         ssh = next(((host, public) for private, host, public in mapped if private == 22), None)
         if self._world.knobs.ssh_never:
             ssh = None
@@ -217,6 +229,8 @@ class Rest:
             "actions": list(ACTIONS[pod.status]),
             "image": body.get("image", ""),
             "args": body.get("args", ""),
+            "entrypoint": command.entrypoint,
+            "cmd": command.cmd,
             "disk": int(body.get("disk", 50)),
             "env": body.get("env", {}),
             "ports": body.get("ports", []),

@@ -272,7 +272,7 @@ def test_trainers_inherit_no_key() -> None:
         "TRMCLOUD_LEASE": "l",
         "TRMCLOUD_JOBS": "j",
         "TRMCLOUD_CHECK": "c",
-        "TRMCLOUD_BOOT_0": "0",
+        "TRMCLOUD_BOOT": "0",
         "TRMCLOUD_POD": "p",
     }
     assert for_trainers(environment) == {

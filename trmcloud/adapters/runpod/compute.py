@@ -13,7 +13,7 @@ from typing import Any
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.billing import Biller
-from trmcloud.adapters.runpod.bundle import boot_command, boot_environment
+from trmcloud.adapters.runpod.bundle import ENTRYPOINT, boot_command, boot_environment
 from trmcloud.adapters.runpod.graphql import Account, RunPodGraphql
 from trmcloud.adapters.runpod.http import compact
 from trmcloud.adapters.runpod.offers import RUNPOD_IDS
@@ -38,6 +38,11 @@ MIN_MOUNT_GB = 10
 WORKSPACE = "/workspace"
 MAX_ENV = 50
 """RunPod takes no more variables than this."""
+LIMIT_BODY_BYTES = 102_400
+"""A create beyond this is answered with 413 before its key is looked at, and so is what RunPod
+makes of it."""
+MAX_BODY_BYTES = 95_000
+"""What we send at most: what RunPod makes of it is a little longer."""
 
 #: PodStatus in our words. EXITED still rents its disk, ERROR may rent everything; a status that is
 #: not in the contract may be anything. All of them are "unknown", which counts as spending.
@@ -52,15 +57,15 @@ _ANYWHERE = ("", "any")
 
 
 class RunPodCompute:
-    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``bundle.boot_payload()``;
-    ``environment`` is added to every pod's (never a key of the account's)."""
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``bundle.boot_payload``, called
+    where a pod is made; ``environment`` is added to every pod's (never a key of the account's)."""
 
     def __init__(
         self,
         api: RunPodApi,
         graphql: RunPodGraphql,
         keys: Callable[[str], PodKeys],
-        payload: bytes,
+        payload: Callable[[], bytes],
         *,
         now: Callable[[], float] = time.time,
         sightings: Sightings | None = None,
@@ -88,6 +93,7 @@ class RunPodCompute:
 
     def create(self, request: PodRequest) -> str:
         """See ``Compute.create``; what RunPod's answers become stands in ``api``."""
+        body = self.body(request)
         if request.volume_gb and not request.volume:
             if self._volumes is None or request.region in _ANYWHERE:
                 raise NotSupported(
@@ -95,8 +101,7 @@ class RunPodCompute:
                     next_step="--region DATA-CENTRE, or leave --volume out",
                 )
             volume = self._volumes.ensure(request.region, request.volume_gb)
-            request = replace(request, volume=volume.id)
-        body = self.body(request)
+            body = self.body(replace(request, volume=volume.id))
         with self._lock:
             existing = [pod for pod in self._list(fresh=True) if pod.name == request.name]
             if existing:
@@ -207,7 +212,7 @@ class RunPodCompute:
         """``CreatePodRequest`` for a pod.
 
         Raises:
-            NotSupported: RunPod rents no such GPU, or the request does not fit a pod's variables.
+            NotSupported: RunPod rents no such GPU, or does not take a request of this size.
         """
         gpu_id = _SKU_IDS.get(request.sku)
         if gpu_id is None:
@@ -215,7 +220,7 @@ class RunPodCompute:
                 f"RunPod has no {request.sku} that this version knows",
                 next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
             )
-        boot = boot_environment(self._payload)
+        boot = boot_environment(self._payload())
         environment = {**self._environment, **boot, **self._words(request)}
         if len(environment) > MAX_ENV:
             raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")
@@ -230,7 +235,8 @@ class RunPodCompute:
         body: dict[str, Any] = {
             "name": request.name,
             "image": self._image,
-            "args": boot_command(len(boot)),
+            "entrypoint": list(ENTRYPOINT),
+            "cmd": boot_command(),
             "gpu": gpu,
             "cloud": "COMMUNITY" if request.community else "SECURE",
             "disk": CONTAINER_DISK_GB,
@@ -241,6 +247,14 @@ class RunPodCompute:
         }
         if request.region not in _ANYWHERE:
             body["dataCenterIds"] = [request.region]
+        size = len(compact(body))
+        if size > MAX_BODY_BYTES:
+            raise NotSupported(
+                f"the request for this pod is {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, "
+                f"of which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the "
+                "agent's sources): nothing was asked for",
+                next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
+            )
         return body
 
     # -- how -------------------------------------------------------------------------------------
