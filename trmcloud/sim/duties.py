@@ -7,6 +7,7 @@ the guardian ends the pod.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ _HEED_S = 60.0
 _COMPILES_S = 900.0
 _LOOK_S = 150.0
 _FOR_EVER_S = 1e9
+_MOST_STORED = 3
 _STORED_S = 120.0
 """Some checkpoints have come to a store that is well by then."""
 _GRANTED_S = 200.0
@@ -98,6 +100,7 @@ class Duties:
         self._agents: dict[SimPod, int] = {}
         self._awaiting: dict[SimPod, float] = {}
         self._ungranted: dict[SimPod, float] = {}
+        self._stored_times: Counter[tuple[str, contract.Kept]] = Counter()
 
     # -- what happens to a pod ----------------------------------------------------------------
 
@@ -225,13 +228,22 @@ class Duties:
         ):
             self.fail("wasteful", f"{last.name} crashed and was not tried again")
 
+    def stored(self, pod: SimPod, kept: contract.Kept) -> None:
+        """An upload is through: the very same bits are not sent again and again, at the pod's
+        rent. What another one was written over, once, may come back."""
+        self._stored_times[pod.rented.pod_id, kept] += 1
+        times = self._stored_times[pod.rented.pod_id, kept]
+        if times > _MOST_STORED:
+            label = f"{kept.phase} {kept.step}"
+            self.fail("wasteful", f"{pod.rented.pod_id} stores {label} for the {times}th time")
+
     def _stored(self, pod: SimPod, report: contract.AgentReport) -> None:
         """What is best and what is latest is in the bucket, or could not come there."""
         now, knobs = self.world.queue.now, self.world.knobs
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
         mine = [c for c in made if c.pod_id == pod.rented.pod_id]
         # What is damaged counts as best or latest to an agent that has not read it again.
-        owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine)]
+        owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine, made)]
         if "not everything could be uploaded" in report.message:
             down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
             left_s = pod.agent.hard_left_s() if pod.agent is not None else 0.0
@@ -257,11 +269,15 @@ class Duties:
             self.fail("wasteful", f"{pod.rented.pod_id} was never given the right to upload")
 
     @staticmethod
-    def _is_of_worth(made: Checkpoint, among: Sequence[Checkpoint]) -> bool:
-        mine = [c.manifest for c in among if c.manifest.phase == made.manifest.phase]
-        scores = [m.val_bpb for m in mine if m.val_bpb is not None]
-        best = bool(scores) and made.manifest.val_bpb == min(scores)
-        return best or made.manifest.step == max(m.step for m in mine)
+    def _is_of_worth(made: Checkpoint, mine: Sequence[Checkpoint], all_: Sequence[Checkpoint]) -> bool:
+        """Whether the pod owes it: the latest of ``mine``, or their best, where the bucket has none
+        as good."""
+        phase, bpb = made.manifest.phase, made.manifest.val_bpb
+        if made.manifest.step == max(c.manifest.step for c in mine if c.manifest.phase == phase):
+            return True
+        rivals = [c for c in all_ if c.manifest.phase == phase and (c in mine or c.slot)]
+        scores = [c.manifest.val_bpb for c in rivals if c is not made]
+        return bpb is not None and all(bpb < score for score in scores if score is not None)
 
     def finish(self) -> None:
         """Whatever an agent has told to be in the bucket is there in the end, or a better one."""

@@ -277,7 +277,7 @@ class SimWorld:
             bpb = None
             true_bpb = float("nan")
             self.felt("53")
-        manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, len(kept))
+        manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, self.files.made)
         made = Checkpoint(manifest, manifest.sha256, true_bpb)
         if rented.pod.lease.hold or rented.pod.lease.uploads or not self._on_volume(rented):
             made.pod_id, made.home = rented.pod_id, False
