@@ -143,9 +143,8 @@ class Duties:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         if trainer.frozen_at is not None:
-            patience_s = self._patience_s(pod, trainer) + _LOOK_S
-            look = partial(self._hung, pod, trainer, pod.agent, patience_s)
-            self.world.queue.at(trainer.frozen_at + patience_s, look)
+            look = partial(self._hung, pod, trainer)
+            self.world.queue.at(trainer.frozen_at + self._patience_s(pod, trainer), look)
 
     def _may_upload(self, pod: SimPod, phase: str, from_step: int) -> None:
         """A pod that is to upload has the right to, and what it was given to go on from."""
@@ -269,7 +268,9 @@ class Duties:
             self.fail("wasteful", f"{pod.rented.pod_id} was never given the right to upload")
 
     @staticmethod
-    def _is_of_worth(made: Checkpoint, mine: Sequence[Checkpoint], all_: Sequence[Checkpoint]) -> bool:
+    def _is_of_worth(
+        made: Checkpoint, mine: Sequence[Checkpoint], all_: Sequence[Checkpoint]
+    ) -> bool:
         """Whether the pod owes it: the latest of ``mine``, or their best, where the bucket has none
         as good."""
         phase, bpb = made.manifest.phase, made.manifest.val_bpb
@@ -320,20 +321,18 @@ class Duties:
         if guarded and not pod.ending and now - pod.booted_at > _LAYER_S:
             self.fail("I2", f"{pod.rented.pod_id}'s guardian does nothing at the hard stop")
 
-    def _hung(
-        self, pod: SimPod, trainer: SimTrainer, agent: AgentMind | None, patience_s: float
-    ) -> None:
+    def _hung(self, pod: SimPod, trainer: SimTrainer) -> None:
         now = self.world.queue.now
         if not pod.running or not trainer.runs(now) or trainer.frozen_at is None:
             return
         if pod.agent is None or self.world.off & {"agent"}:
             return
         since = max(trainer.frozen_at, self._since[pod], pod.stopped_until)
+        patience_s = self._patience_s(pod, trainer)  # it may have been told to land since
         if now >= since + patience_s:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer hangs for {now - since:.0f} s")
         else:
-            again = partial(self._hung, pod, trainer, agent, patience_s)
-            self.world.queue.at(since + patience_s, again)
+            self.world.queue.at(since + patience_s, partial(self._hung, pod, trainer))
 
     def _unheeded(self, pod: SimPod, agent: AgentMind) -> None:
         now, trainer = self.world.queue.now, pod.trainer
@@ -366,9 +365,12 @@ class Duties:
 
     @staticmethod
     def _patience_s(pod: SimPod, trainer: SimTrainer) -> float:
+        """How long the lease lets it show no progress, and until the agent's next look."""
         frozen_at = trainer.frozen_at or 0.0
+        most_s = 20 * trainer.shape.step_s
         if frozen_at < trainer.trains_at:
-            return max(pod.lease.hang_after_s, _COMPILES_S)
-        if frozen_at >= trainer.turns_at:
-            return max(pod.lease.hang_after_s, 4 * pod.lease.landing_s)
-        return max(pod.lease.hang_after_s, 20 * trainer.shape.step_s)
+            most_s = _COMPILES_S
+        elif frozen_at >= trainer.turns_at:
+            ordered = pod.orders is not None and pod.orders.land
+            most_s = (1 if ordered or trainer.told_at else 4) * pod.lease.landing_s
+        return max(pod.lease.hang_after_s, most_s) + _LOOK_S
