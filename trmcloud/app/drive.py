@@ -183,9 +183,11 @@ class RunDriver:
 
     def _act(self, run: RunState, action: Action) -> None:
         """Carry an action out between its Started and its Finished or Failed."""
+        # Read before it is put on record: whoever sleeps there wakes to another world.
+        decided_at = self.world.wall()
         self._append(ev.ActionStarted(action.id, action.verb))
         try:
-            taken, detail = self._perform(self.run(), action)
+            taken, detail = self._perform(self.run(), action, decided_at)
         except NoCapacity as error:
             self._append(ev.ActionFailed(action.id, action.verb, "no_capacity", str(error)))
         except AmbiguousCreate as error:
@@ -247,15 +249,16 @@ class RunDriver:
             run = self.run()
         return run
 
-    def _perform(self, run: RunState, action: Action) -> tuple[bool, str]:
+    def _perform(self, run: RunState, action: Action, decided_at: float) -> tuple[bool, str]:
         """(whether a provider took a deletion, what is to be noted)"""
         generation = run.generation
         if generation is None or generation.number != action.generation:
             return False, "overtaken"
         compute = self.world.computes[generation.provider]
         if action.verb == CREATE:
-            now = self.world.wall()
-            request = pod_request(self.world, run, self.plan(run), generation, self.epoch, now)
+            request = pod_request(
+                self.world, run, self.plan(run), generation, self.epoch, decided_at
+            )
             return False, compute.create(request)
         if action.verb == LAND:
             orders = Orders(epoch=self.epoch, land=True, reason=action.reason)

@@ -152,7 +152,7 @@ def names_in_slot() -> tuple[str, ...]:
 def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
     """Of each phase the best by its metric, then the latest where that is another one."""
     wanted: list[Kept] = []
-    for phase in dict.fromkeys(each.phase for each in kept):
+    for phase in _phases(kept):
         mine = [each for each in kept if each.phase == phase]
         wanted += _best(mine, 1)
         latest = max(mine, key=lambda each: each.step)
@@ -161,10 +161,32 @@ def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
     return tuple(wanted)
 
 
-def unstored(kept: Sequence[Kept], done: Sequence[Kept]) -> tuple[Kept, ...]:
-    """What is worth saving and is not among ``done``."""
-    known = {(each.phase, each.step, each.sha256) for each in done}
-    return tuple(k for k in worth_saving(kept) if (k.phase, k.step, k.sha256) not in known)
+def unstored(
+    kept: Sequence[Kept], uploaded: Sequence[Kept], given_up: Sequence[Kept] = ()
+) -> tuple[Kept, ...]:
+    """What is worth saving, and neither stored nor ``given_up`` as damaged.
+
+    A best one is not owed where the bucket has one as good: a pod that lost its disk and trains
+    again would write the two in turn into the one slot that is free, for as long as it is paid for.
+    """
+    known = {(each.phase, each.step, each.sha256) for each in (*uploaded, *given_up)}
+    latest = {phase: max(k.step for k in kept if k.phase == phase) for phase in _phases(kept)}
+    return tuple(
+        k
+        for k in worth_saving(kept)
+        if (k.phase, k.step, k.sha256) not in known
+        and (k.step == latest[k.phase] or not _is_surpassed(k, uploaded))
+    )
+
+
+def _is_surpassed(kept: Kept, uploaded: Sequence[Kept]) -> bool:
+    best = _best([each for each in uploaded if each.phase == kept.phase], 1)
+    mine, there = kept.val_bpb, best[0].val_bpb if best else None
+    return mine is not None and there is not None and there <= mine
+
+
+def _phases(kept: Sequence[Kept]) -> Iterable[str]:
+    return dict.fromkeys(each.phase for each in kept)
 
 
 def free_slot(held: Mapping[str, Kept | None], keep_best: int) -> str:

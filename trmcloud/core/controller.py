@@ -335,7 +335,8 @@ def _why_terminate(
             return "its work is done, and its checkpoints are here"
         # Not since the last event: each attempt to end it is one, and would put off the next.
         since = run.result_at if run.result_at is not None else run.updated_at
-        if now >= since + traits.end_grace_s:
+        # An end that was begun, for whatever reason, is gone on with.
+        if now >= since + traits.end_grace_s or last_try(run, TERMINATE)[1] is not None:
             return "its work is done"
     if run.state is State.BOOTING:
         up_at = generation.up_at or generation.intended_at

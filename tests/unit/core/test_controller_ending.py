@@ -93,6 +93,14 @@ def test_what_else_happens_does_not_lengthen_the_grace() -> None:
     assert [a.id for a in ask(run, AT + 562, pods=[the_pod(run)]).actions] == ["r1/g1/terminate/2"]
 
 
+def test_an_end_that_was_begun_for_its_price_is_gone_on_with_where_no_list_shows_it() -> None:
+    run = apply(ending(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 501)
+    run = apply(run, ev.ActionFinished("r1/g1/terminate/1", TERMINATE, "billed $9/h"), at=AT + 501)
+    assert ask(run, AT + 502).actions == ()
+    (action,) = ask(run, AT + 503).actions
+    assert (action.id, action.reason) == ("r1/g1/terminate/2", "its work is done")
+
+
 @pytest.mark.parametrize("word", ["victory", "", "closed", "\x1b[31m" * 999])
 def test_a_result_nobody_knows_is_a_failure_and_not_a_crash_of_ours(word: str) -> None:
     run = running()
