@@ -235,7 +235,7 @@ BUGS: tuple[Bug, ...] = (
         "if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):", "if True:", timing=True),
     Bug("a dead controller still drives", DRIVE, "    return alive\n", "    return True\n", timing=True),
     Bug("taken over without a new epoch's release", DRIVE,
-        "        world.ledger.release(run_id, epoch)\n", "", timing=True),
+        "    world.ledger.release(run_id, epoch)\n    return after\n", "    return after\n", timing=True),
     Bug("orders without their epoch", DRIVE, "Orders(epoch=self.epoch, land=True", "Orders(epoch=0, land=True", timing=True),
     Bug("orders do not say land", DRIVE, "Orders(epoch=self.epoch, land=True", "Orders(epoch=self.epoch, land=False"),
     Bug("terminate does nothing", DRIVE, "return compute.terminate(action.pod_id or generation.pod_name), action.reason", "return True, action.reason"),

@@ -80,7 +80,7 @@ def read_metrics(path: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines of the part that is read; one that is too long is cut, and so will not be understood."""
+    """Lines of the part that is read; one that is too long is cut, and is none then."""
     left = MAX_METRICS_BYTES
     while left > 0 and (line := file.readline(min(left, MAX_LINE_BYTES + 1))):
         left -= len(line)
