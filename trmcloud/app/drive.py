@@ -26,6 +26,7 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
+    LedgerError,
     LinkError,
     NoCapacity,
     ProviderError,
@@ -171,13 +172,33 @@ class RunDriver:
     def until(
         self, done: Callable[[RunState], bool], watch: Watcher, pause_s: float = 0.5
     ) -> RunState:
-        """Step until ``done``; ``watch`` is shown every state."""
+        """Step until ``done``; ``watch`` is shown every state.
+
+        What goes wrong beyond all that is foreseen ends it only once its pod can cost nothing any
+        more: till then this process is there to end that in time.
+        """
         while True:
-            run = self.step()
+            try:
+                run = self.step()
+            except TrmcloudError:
+                raise
+            except Exception as error:
+                run = self.run()
+                if not self._must_stay(run):
+                    raise
+                self.world.troubles[self.run_id] = error
             watch(run)
             if done(run) or not run.live:
                 return run
             self.world.clock.sleep(pause_s)
+
+    def _must_stay(self, run: RunState) -> bool:
+        """Whether its pod may live and is not long past its end: ``sweep`` has it ended then."""
+        generation = run.generation
+        if generation is None or not generation.open:
+            return False
+        late_s = traits_of(generation.provider).kill_latency_s + 2 * _SWEEP_EVERY_S
+        return self.world.wall() < generation.hard_stop_at + late_s
 
     # -- acting -------------------------------------------------------------------------------
 
@@ -325,24 +346,45 @@ def reconcile(world: World) -> list[str]:
 
     Every command calls it first, so that a killed controller's money is settled by whatever the
     user types next. Returns a line for each thing that it found and did.
+
+    One run's trouble stops no other, nor the end of pods: it is left in ``world.troubles``.
     """
     said: list[str] = []
     land_overdrawn(world)
     world.listed.clear()
+    world.troubles.clear()
     for run_id, run in world.ledger.read().runs.items():
-        bills = () if run.live else final_bills(world, run)
-        if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
-            continue
-        epoch = world.ledger.take_over(run_id, world.who, world.wall())
         try:
-            if bills:
-                world.ledger.append(run_id, epoch, bills, world.wall())
-            looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
-            after = looker.step() if run.live else run
+            after = _look_after(world, run)
         except StaleEpoch:
             continue
-        world.ledger.release(run_id, epoch)
+        except LedgerError:
+            raise  # which is all runs' trouble
+        except Exception as error:
+            world.troubles[run_id] = error
+            continue
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value
             said.append(f"{run_id}: {run.state.value} → {outcome}")
     return said + reap.sweep(world)
+
+
+def _look_after(world: World, run: RunState) -> RunState:
+    """The run once it is brought up to date, if nobody drives it."""
+    run_id = run.run_id
+    bills = () if run.live else final_bills(world, run)
+    if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
+        return run
+    epoch = world.ledger.take_over(run_id, world.who, world.wall())
+    if bills:
+        world.ledger.append(run_id, epoch, bills, world.wall())
+    looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
+    try:
+        after = looker.step() if run.live else run
+    except LedgerError:
+        raise
+    except Exception:
+        world.ledger.release(run_id, epoch)
+        raise
+    world.ledger.release(run_id, epoch)
+    return after

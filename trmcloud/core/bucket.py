@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.manifest import MANIFEST_NAME, CheckpointFile, CheckpointManifest
 from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
+from trmcloud.core.records import Label, load, parse, record_of
 
 SCHEME = "s3://"
 PIECE_BYTES = 64 << 20
@@ -46,6 +47,7 @@ TOLD_NAME = "told.json"
 OWNER_NAME = "owner.json"
 DATA_INDEX_NAME = "data.json"
 MAX_GRANTS_BYTES = 16 << 20
+_MOST_GRANTED = 1 << 16
 #: What a trainer's checkpoint is made of; the pieces that each may come in.
 CHECKPOINT_NAMES: Mapping[str, int] = {
     "weights.safetensors": MOST_PIECES,
@@ -288,7 +290,7 @@ class Grants:
     in a record that knows of none.
     """
 
-    pod_name: str
+    pod_name: Label
     until: float
     phases: Mapping[str, PhaseSlots]
     puts: Mapping[str, str]
@@ -306,51 +308,12 @@ def load_grants(text: str | bytes) -> Grants:
     Raises:
         ContractError: it is no such record.
     """
-    if len(text) > MAX_GRANTS_BYTES:
-        raise ContractError("Grants: larger than any real one")
-    try:
-        data = json.loads(text)
-        if data["version"] != CONTRACT_VERSION:
-            raise ContractError(f"Grants: version {data['version']!r:.20}")
-        made = Grants(
-            pod_name=str(data["pod_name"]),
-            until=float(data["until"]),
-            phases={
-                str(name): PhaseSlots(
-                    int(row["keep_best"]),
-                    tuple(map(str, row["slots"])),
-                    {str(slot): Kept(**kept) for slot, kept in row["held"].items()},
-                )
-                for name, row in data["phases"].items()
-            },
-            puts={str(key): str(url) for key, url in data["puts"].items()},
-            gets=tuple(
-                FolderGet(
-                    str(row["folder"]),
-                    tuple(
-                        FileGet(
-                            str(f["name"]),
-                            int(f["size_bytes"]),
-                            str(f["sha256"]),
-                            tuple(map(str, f["urls"])),
-                        )
-                        for f in row["files"]
-                    ),
-                    row["needed"] is True,
-                )
-                for row in data["gets"]
-            ),
-            report=str(data.get("report", "")),
-        )
-    except ContractError:
-        raise
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ContractError(f"Grants: {type(error).__name__}") from None
-    for get in made.gets:
+    grants = load(Grants, CONTRACT_VERSION, text, most=MAX_GRANTS_BYTES, items=_MOST_GRANTED)
+    for get in grants.gets:
         names = [file.name for file in get.files]
         if not get.folder.startswith("/") or any(not _is_inside(name) for name in names):
             raise ContractError("Grants: a path that leads elsewhere")
-    return made
+    return grants
 
 
 def _is_inside(name: str) -> bool:
@@ -384,14 +347,5 @@ def load_uploads(text: str) -> Uploads:
     Raises:
         ContractError: it is no such record.
     """
-    try:
-        data = json.loads(text)
-        return Uploads(
-            uploaded=tuple(Kept(**row) for row in data["uploaded"]),
-            given_up=tuple(Kept(**row) for row in data["given_up"]),
-            moved_boot=float(data["moved_boot"]),
-            fetched=data["fetched"] is True,
-            trouble=str(data["trouble"])[:200],
-        )
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ContractError(f"Uploads: {type(error).__name__}") from None
+    record = record_of(Uploads, parse(text))
+    return replace(record, trouble=record.trouble[:200])

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from dataclasses import dataclass
-from typing import Any, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trmcloud.core.records import Label, record_of
 
 #: (lowest, highest) of the guides, by the phase that is judged.
 REFINEMENT_BANDS = {"fast": (0.15, 0.25), "extreme": (0.50, 0.97)}
@@ -32,31 +35,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    phase: str
+    phase: Label
     passed: bool
     checks: tuple[Check, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "phase": self.phase,
-            "passed": self.passed,
-            "checks": [
-                {
-                    "name": check.name,
-                    "passed": check.passed,
-                    "blocking": check.blocking,
-                    "detail": check.detail,
-                }
-                for check in self.checks
-            ],
-        }
+        return {**asdict(self), "checks": [asdict(check) for check in self.checks]}
 
 
-def verdict_from_json(data: Mapping[str, Any]) -> Verdict:
-    checks = tuple(
-        Check(c["name"], c["passed"], c["blocking"], c["detail"]) for c in data["checks"]
-    )
-    return Verdict(data["phase"], data["passed"], checks)
+def verdict_from_json(data: Any) -> Verdict:
+    """
+    Raises:
+        ContractError: it is none.
+    """
+    return record_of(Verdict, data)
 
 
 def judge(phase: str, metrics: Iterable[Mapping[str, Any]], *, strict: bool = False) -> Verdict:

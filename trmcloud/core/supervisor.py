@@ -245,7 +245,7 @@ def _after(
             return EndPod(Outcome.LANDED.value, "the budget's soft stop came")
         if last.gate is None:
             return JudgeGate(last.name)
-        if not last.gate.get("passed"):
+        if not last.gate.passed:
             return EndPod(Outcome.GATE_FAILED.value, f"the gate after {last.name} failed")
         return None
     if outcome in RETRYABLE and trainer.hard_left_s <= 0:

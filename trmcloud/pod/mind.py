@@ -305,7 +305,7 @@ class AgentMind:
 
     def _judge(self, phase: str) -> None:
         verdict = gate.judge(phase, self._body.read_metrics(phase), strict=self.lease.strict_gate)
-        self._set_phase(replace(self._phase(phase), gate=verdict.to_json()))
+        self._set_phase(replace(self._phase(phase), gate=verdict))
         self._body.log(f"gate after {phase}: {'passed' if verdict.passed else 'failed'}")
 
     def _close_ended(self, now: Instant) -> None:

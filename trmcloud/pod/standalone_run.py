@@ -213,7 +213,7 @@ class Standalone:
             report = report_of(self.root, life)
             rows = report.phases if report is not None else ()
             for index, row in enumerate(rows):
-                passed = index + 1 == len(rows) or (row.gate or {}).get("passed")
+                passed = index + 1 == len(rows) or (row.gate is not None and row.gate.passed)
                 if row.outcome == "finished" and passed:
                     done[row.name] = PhaseEnded(
                         life.number, row.name, "finished", row.step, row.val_bpb, row.seconds

@@ -64,7 +64,7 @@ class Said:
                 if phase.outcome == "finished":
                     self.finished.add(phase.name)
             if phase.gate is not None:
-                self._gates.add((phase.name, bool(phase.gate.get("passed"))))
+                self._gates.add((phase.name, phase.gate.passed))
 
     def phase(self, name: str, outcome: str, step: int | None) -> bool:
         return (name, outcome, step) in self._phases

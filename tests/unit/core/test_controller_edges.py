@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from tests.unit.core.phases import PASSED
 from tests.unit.core.runs import (
     AT,
     ENDED,
@@ -243,7 +244,7 @@ def test_a_phase_that_ended_without_a_word_was_lost() -> None:
 def test_the_second_pods_gate_is_judged_anew() -> None:
     run = second_running()
     assert run.gates["fast"].passed is False
-    report = a_report(run, phases=(replace(ENDED, gate={"passed": True}),))
+    report = a_report(run, phases=(replace(ENDED, gate=PASSED),))
     run, _ = follow(run, AT + 800, pods=[the_pod(run)], report=report)
     assert (run.gates["fast"].generation, run.gates["fast"].passed) == (2, True)
     assert [account.generation for account in run.phase_accounts] == [1, 2]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.core.phases import FAILED, PASSED
 from tests.unit.core.runs import (
     AT,
     ENDED,
@@ -49,7 +50,7 @@ def test_the_agents_account_enters_the_ledger_once() -> None:
 
 def test_a_gate_enters_the_ledger_with_its_phase() -> None:
     run = running()
-    judged = replace(ENDED, gate={"passed": False, "checks": []})
+    judged = replace(ENDED, gate=FAILED)
     extreme = PhaseReport("extreme")
     report = a_report(run, phases=(judged, extreme), result="gate_failed")
     run, _ = follow(run, AT + 500, pods=[the_pod(run)], report=report)
@@ -258,6 +259,6 @@ def scene(run: RunState, what: dict[str, str]) -> dict[str, Any]:
 def test_phases_that_the_plan_does_not_know_are_passed_over() -> None:
     """A hostile agent's report cannot fill the ledger with phases of its own making."""
     run = running()
-    made_up = replace(ENDED, name="x" * 60, gate={"passed": True, "checks": []})
+    made_up = replace(ENDED, name="x" * 60, gate=PASSED)
     report = a_report(run, phases=(made_up,))
     assert ask(run, AT + 90, pods=[the_pod(run)], report=report) == Decision()
