@@ -12,7 +12,6 @@ from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, reque
 from tests.standins.runpod import oracle
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import (
-    AccessDenied,
     AmbiguousCreate,
     AuthError,
     NoCapacity,
@@ -90,8 +89,8 @@ def test_what_a_pod_is_told(rig: Rig) -> None:
     [
         ({"no_capacity": ["*"]}, NoCapacity),
         ({"no_capacity": ["NVIDIA L4"]}, NoCapacity),
-        ({"forbidden_gpus": ["NVIDIA L4"]}, AccessDenied),
-        ({"read_only": True}, AccessDenied),
+        ({"forbidden_gpus": ["NVIDIA L4"]}, ProviderRefused),
+        ({"read_only": True}, ProviderRefused),
         ({"create_500": 1}, AmbiguousCreate),
     ],
 )

@@ -111,7 +111,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("cheaper than quoted is ended", CONTROL,
         "if billed_rate.micros > tolerated:", "if billed_rate.micros >= tolerated:"),
     Bug("an ambiguous create counts as refused", CONTROL,
-        '("refused", NO_CAPACITY)', '("refused", NO_CAPACITY, "ambiguous")', timing=True),
+        '("refused", NO_CAPACITY, FINAL)', '("refused", NO_CAPACITY, FINAL, "ambiguous")', timing=True),
     Bug("an unanswered create is not waited for", CONTROL,
         "seen.pods.at - asked_at >= traits.create_settle_s", "seen.pods.at - asked_at >= 0", timing=True),
     Bug("one list proves absence", ABSENCE,

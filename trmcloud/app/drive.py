@@ -18,7 +18,7 @@ from trmcloud.app.observing import Observer
 from trmcloud.app.world import World, plan_of
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
-from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
+from trmcloud.core.actions import CREATE, FINAL, LAND, LONG, PULL, TERMINATE, Action
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.controller import decide
@@ -26,6 +26,7 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
+    FinalRefusal,
     LedgerError,
     LinkError,
     NoCapacity,
@@ -219,8 +220,13 @@ class RunDriver:
             # A provider whose answer could not be understood may have made the pod all the same.
             certain = isinstance(error, ProviderRefused) or not isinstance(error, ProviderError)
             unclear = "refused" if certain else "ambiguous"
+            told = str(error)
+            if isinstance(error, FinalRefusal):
+                # No candidate follows that would explain itself: what to do is part of the reason.
+                unclear = FINAL
+                told = "; ".join(filter(None, (told, error.next_step)))
             kind = unclear if action.verb == CREATE else "error"
-            self._append(ev.ActionFailed(action.id, action.verb, kind, str(error)))
+            self._append(ev.ActionFailed(action.id, action.verb, kind, told))
         else:
             self._append(ev.ActionFinished(action.id, action.verb, detail, taken))
 

@@ -22,7 +22,7 @@ from trmcloud.pod.files import write_atomic
 from trmcloud.ports.compute import MIN_CUDA, PodRequest
 
 LAUNCH_NAME = "launch.json"
-SEND_WITHIN_S = 60.0
+SEND_WITHIN_S = 120.0
 """A create that was decided on longer ago is not sent: its controller slept in between, and
 another one may have found out by now that there is no pod."""
 LEAST_DISK_GB = 30

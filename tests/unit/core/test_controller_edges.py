@@ -281,6 +281,28 @@ def test_a_run_without_a_generation_in_the_middle_of_its_life_is_an_error() -> N
         ask(RunState("r1", state=State.RUNNING), AT)
 
 
+@pytest.mark.parametrize(
+    ("asked", "stands", "ended"),
+    [
+        ("EU-RO-1", "US-KS-2", True),
+        ("EU-RO-1", "EU-RO-1", False),
+        ("eu-ro-1", "EU-RO-1", False),
+        ("EU-RO-1", "", False),
+        ("any", "US-KS-2", False),
+        ("", "US-KS-2", False),
+    ],
+)
+def test_a_pod_that_stands_elsewhere_than_asked_is_ended(
+    asked: str, stands: str, ended: bool
+) -> None:
+    run = booting()
+    plan = StubPlan((as_candidate(region=asked),))
+    decision = ask(run, AT + 60, plan=plan, pods=[the_pod(run, region=stands)])
+    assert [a.verb for a in decision.actions] == ([TERMINATE] if ended else [])
+    if ended:
+        assert decision.actions[0].reason == "it stands in US-KS-2, and EU-RO-1 was asked for"
+
+
 def test_what_is_billed_is_what_the_list_says_now() -> None:
     run = booting()
     (action,) = ask(run, AT + 60, pods=[the_pod(run, rate=Usd(9))]).actions

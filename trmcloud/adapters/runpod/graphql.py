@@ -1,5 +1,8 @@
 """What REST v2 has no word for: the account's balance and spend limit, and a second list of pods.
 
+RunPod is retiring GraphQL: its rate is being cut in stages, and early in 2027 it answers 410. Both
+mean that it cannot be had, and nothing about the key or the money.
+
 RunPod's own SDK asks the same questions of the same address; it is not imported, see
 ``docs/decisions/0008-runpod-without-its-sdk.md``.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trmcloud.adapters.runpod.http import Http
+from trmcloud.adapters.runpod.http import Gone, Http, NotThere, Throttled
 from trmcloud.adapters.runpod.models import usd, usd_exact
 from trmcloud.core.errors import AccessDenied, ProviderError
 from trmcloud.core.money import Usd
@@ -16,6 +19,9 @@ from trmcloud.core.observation import PodSeen
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
+_BOUND_S = 6.0
+"""What can be done without is not waited for long."""
+_CODES = {Gone: 410, NotThere: 404, Throttled: 429}
 _DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
 
 
@@ -25,6 +31,10 @@ class Account(NamedTuple):
     balance: Usd | None
     spending: Usd | None
     spend_limit: Usd | None
+
+
+class GraphqlUnavailable(ProviderError):
+    """GraphQL is retired, or rations its answers: what only it knows is not known."""
 
 
 class RunPodGraphql:
@@ -37,6 +47,7 @@ class RunPodGraphql:
     def account(self) -> Account:
         """
         Raises:
+            GraphqlUnavailable: it has been retired, or rations its answers.
             AuthError, AccessDenied: the key is wrong, or may not ask.
             ProviderError: no answer, or one that cannot be understood.
         """
@@ -48,7 +59,11 @@ class RunPodGraphql:
         )
 
     def pods(self) -> list[PodSeen]:
-        """All pods of the account in GraphQL's own list; what they do is not taken from it."""
+        """All pods of the account in GraphQL's own list; what they do is not taken from it.
+
+        Raises:
+            GraphqlUnavailable, AuthError, ProviderError: as ``account``.
+        """
         rows = self._myself(_PODS).get("pods")
         if not isinstance(rows, list):
             raise self._odd("pods")
@@ -69,7 +84,14 @@ class RunPodGraphql:
 
     def _myself(self, query: str) -> dict[str, Any]:
         where = self.http.where("POST", self._url)
-        response = self.http.read("POST", self._url, body={"query": query})
+        try:
+            response = self.http.read("POST", self._url, body={"query": query}, bound_s=_BOUND_S)
+        except (Gone, NotThere, Throttled) as error:
+            raise GraphqlUnavailable(
+                f"RunPod's GraphQL answers {_CODES[type(error)]}",
+                where=where,
+                next_step="RunPod is retiring GraphQL; see the console → Billing",
+            ) from None
         data = self.http.json(response, where)
         errors = data.get("errors")
         if errors:
