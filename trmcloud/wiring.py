@@ -215,8 +215,8 @@ def _runpod_ground(pods: RunPodPods) -> Ground:
     def account() -> Account:
         try:
             return Account(*pods.compute.account())
-        except (AuthError, ProviderError):
-            return Account(None, None, None)
+        except ProviderError as error:
+            return Account(None, None, None, error.what)
 
     def offers(now: float) -> list[Offer]:
         try:

@@ -122,6 +122,8 @@ _GPU = record(
         "count": whole(1),
         "allowedCudaVersions": items(matching(_VERSION)),
         "minCudaVersion": matching(_VERSION),
+        "minRamPerGpu": whole(1),
+        "minVcpuCountPerGpu": whole(1),
     },
     ("id",),
 )

@@ -22,10 +22,16 @@ from trmcloud.adapters.runpod.settings import IMAGE
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.adapters.sightings import Sightings
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import FinalRefusal, NotSupported, PaymentRequired, ProviderError
+from trmcloud.core.errors import (
+    AccessDenied,
+    FinalRefusal,
+    NotSupported,
+    PaymentRequired,
+    ProviderError,
+)
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""
@@ -38,6 +44,9 @@ THROTTLED_S = 90.0
 """How long a create may wait for RunPod to take requests again."""
 UNTOLD_WAIT_S = 5.0
 """How long to wait where RunPod does not say."""
+BALANCE_FRESH_S = 300.0
+BALANCE_BOUND_S = 3.0
+"""How long a screen waits for the balance, which it can do without."""
 ADDRESS_FRESH_S = 60.0
 CONTAINER_DISK_GB = 20
 """The container's own disk, wiped at each restart: caches and temporary files."""
@@ -97,6 +106,7 @@ class RunPodCompute:
         self._listed_at: float | None = None
         self._made_at = -inf
         self._hold_s = 0.0
+        self._limit: tuple[float, OwnLimit | None] = (-inf, None)
         self._failed: ProviderError | None = None
 
     # -- Compute ---------------------------------------------------------------------------------
@@ -208,6 +218,27 @@ class RunPodCompute:
 
     def account(self) -> Account:
         return self._graphql.account()
+
+    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+        """Whether the prepaid balance bounds what is spent; nothing where that cannot be told for
+        the moment."""
+        asked_at, limit = self._limit
+        if not 0 <= self._now() - asked_at < BALANCE_FRESH_S:
+            limit = self._prepaid()
+            self._limit = (self._now(), limit)
+        return (limit,) if limit is not None else ()
+
+    def _prepaid(self) -> OwnLimit | None:
+        try:
+            balance = self._graphql.account(BALANCE_BOUND_S).balance
+        except (AccessDenied, GraphqlUnavailable) as error:
+            return OwnLimit("prepaid", False, f"the balance is not known any more: {error.what}")
+        except ProviderError:
+            return None
+        if balance is None:
+            return OwnLimit("prepaid", False, "RunPod does not tell the balance")
+        told = f"a balance of {balance} ends everything, unless auto-reload refills it"
+        return OwnLimit("prepaid", balance > ZERO, told)
 
     def require_account(self, rate: Usd) -> None:
         """See ``ports.Account``. Money is looked at where the key may: a create is refused

@@ -19,7 +19,7 @@ from trmcloud.core.observation import PodSeen
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
-_BOUND_S = 6.0
+BOUND_S = 6.0
 """What can be done without is not waited for long."""
 _CODES = {Gone: 410, NotThere: 404, Throttled: 429}
 _DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
@@ -44,14 +44,15 @@ class RunPodGraphql:
         self.http = http
         self._url = url
 
-    def account(self) -> Account:
-        """
+    def account(self, bound_s: float = BOUND_S) -> Account:
+        """What it says of the account's money.
+
         Raises:
             GraphqlUnavailable: it has been retired, or rations its answers.
             AuthError, AccessDenied: the key is wrong, or may not ask.
             ProviderError: no answer, or one that cannot be understood.
         """
-        myself = self._myself(_ACCOUNT)
+        myself = self._myself(_ACCOUNT, bound_s)
         return Account(
             balance=self._amount(myself, "clientBalance", exact=True),
             spending=self._amount(myself, "currentSpendPerHr"),
@@ -64,7 +65,7 @@ class RunPodGraphql:
         Raises:
             GraphqlUnavailable, AuthError, ProviderError: as ``account``.
         """
-        rows = self._myself(_PODS).get("pods")
+        rows = self._myself(_PODS, BOUND_S).get("pods")
         if not isinstance(rows, list):
             raise self._odd("pods")
         return [self._pod(row) for row in rows]
@@ -82,10 +83,10 @@ class RunPodGraphql:
             rate = usd(float(cost))
         return PodSeen(pod_id, name, status, rate)
 
-    def _myself(self, query: str) -> dict[str, Any]:
+    def _myself(self, query: str, bound_s: float) -> dict[str, Any]:
         where = self.http.where("POST", self._url)
         try:
-            response = self.http.read("POST", self._url, body={"query": query}, bound_s=_BOUND_S)
+            response = self.http.read("POST", self._url, body={"query": query}, bound_s=bound_s)
         except (Gone, NotThere, Throttled) as error:
             raise GraphqlUnavailable(
                 f"RunPod's GraphQL answers {_CODES[type(error)]}",
