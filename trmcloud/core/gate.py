@@ -9,7 +9,6 @@ refinement can be bought by making the first step worse, so it proves nothing al
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -128,7 +127,9 @@ def _gradients(phase: str, train: Sequence[Mapping[str, Any]], strict: bool) -> 
     norms = _numbers(line.get("grad_norm") for line in train[len(train) // 2 :])
     if band is None or not norms:
         return Check(name, None, strict, "not measured")
-    value = statistics.median(norms)
+    from statistics import median
+
+    value = median(norms)
     inside = band[0] <= value <= band[1]
     where = "inside" if inside else "outside"
     return Check(name, inside, strict, f"{value:.2f}, {where} {band[0]}–{band[1]}")

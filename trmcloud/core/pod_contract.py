@@ -18,12 +18,12 @@ Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trmcloud.core.gate import Verdict
+from trmcloud.core.plain_text import strip_control as strip_control
 from trmcloud.core.pod_names import POD_PREFIX as POD_PREFIX
 from trmcloud.core.pod_names import PodName as PodName
 from trmcloud.core.pod_names import parse_pod_name as parse_pod_name
@@ -371,16 +371,3 @@ def load_orders(text: str | bytes) -> Orders:
 
 def load_report(text: str | bytes) -> AgentReport:
     return load(AgentReport, CONTRACT_VERSION, text)
-
-
-_CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]|"
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    r"\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-
-def strip_control(text: str) -> str:
-    """Text from anywhere, fit for a terminal: without control characters (tab and newline stay),
-    those that turn the direction of what is read, halves of characters and invisible ones."""
-    return _CONTROL.sub("", text)
