@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench calibrate soak soak-crashes sky sky-tasks e2e-slurm e2e-nodes clean
+.PHONY: help install demo test check format bench calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -17,6 +17,7 @@ help:
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make install  the environment alone (.venv)"
+	@echo "make mock     Prism, a mock of RunPod's published contract that judges requests (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
 	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
@@ -31,6 +32,14 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 install: $(READY)
+
+# Somebody else's judge of what we send to RunPod. Nothing that its packages bring is run to install.
+PRISM := @stoplight/prism-cli@5.16.0
+mock: build/prism/.ready
+
+build/prism/.ready: Makefile
+	npm install --prefix build/prism --ignore-scripts --no-audit --no-fund --no-save '$(PRISM)'
+	@touch $@
 
 # It pins older click and runpod than ours: never in .venv.
 sky: .venv-sky/.ready

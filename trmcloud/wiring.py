@@ -81,7 +81,7 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
     local = LocalCompute(home, python_path())
     clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
     runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id))
-    skypilot = SkyPilot(home)
+    skypilot = SkyPilot(home, trainer_package)
     here = os.uname().nodename + ":" + processes.boot_id()
     who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
 
@@ -192,7 +192,7 @@ def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
         api,
         RunPodGraphql(http, settings.graphql_url(os.environ)),
         keys.for_pod,
-        boot_payload(),
+        lambda: boot_payload(trainer_package()),
         sightings=Sightings(home / "runpod"),
         image=settings.image(os.environ),
         environment=settings.pod_environment(os.environ),
@@ -215,8 +215,8 @@ def _runpod_ground(pods: RunPodPods) -> Ground:
     def account() -> Account:
         try:
             return Account(*pods.compute.account())
-        except (AuthError, ProviderError):
-            return Account(None, None, None)
+        except ProviderError as error:
+            return Account(None, None, None, error.what)
 
     def offers(now: float) -> list[Offer]:
         try:

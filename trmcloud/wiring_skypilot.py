@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
 
 
 class SkyPilot:
-    """SkyPilot's side of the ports: one table of clusters for all providers behind it."""
+    """SkyPilot's side of the ports: one table of clusters for all providers behind it.
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    ``trainer`` is where the trainer's package is.
+    """
+
+    def __init__(self, home: Path, trainer: Callable[[], Path]) -> None:
+        self._home, self._trainer = home, trainer
         self._computes: dict[str, SkyPilotCompute] = {}
         self._shared: tuple[Sky, Clusters] | None = None
 
@@ -44,7 +48,7 @@ class SkyPilot:
             provider,
             sky,
             KeyStore(self._home).for_pod,
-            boot_payload(),
+            lambda: boot_payload(self._trainer()),
             self._home / provider,
             clusters=clusters,
             shutdown=ShutdownLimit() if provider == "aws" else None,

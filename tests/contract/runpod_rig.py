@@ -18,7 +18,6 @@ from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
 
 Clocked = tuple[StandIn, GivenClock]
-PAYLOAD = boot_payload()
 A100, L4 = "A100-80GB-SXM", "L4"
 HOST_KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nHOST\n-----END OPENSSH PRIVATE KEY-----\n"
 
@@ -51,7 +50,7 @@ def build(clocked: Clocked, *, key: str | None = None, notes: Path | None = None
     )
     api = RunPodApi(http, standin.url)
     graphql = RunPodGraphql(http, f"{standin.url}/graphql")
-    compute = RunPodCompute(api, graphql, keys, PAYLOAD, now=clock, sightings=Sightings(notes))
+    compute = RunPodCompute(api, graphql, keys, boot_payload, now=clock, sightings=Sightings(notes))
     return Rig(standin, clock, compute, api)
 
 

@@ -30,7 +30,6 @@ WHY_NOT = no_namespaces()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")
 needs_sshd = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no openssh-server")
 ROOT = Path(contract.POD_ROOT)
-PAYLOAD = boot_payload()
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def rent(
         RunPodApi(http, standin.url),
         RunPodGraphql(http, f"{standin.url}/graphql"),
         lambda name: keys,
-        PAYLOAD,
+        boot_payload,
         environment={contract.ENV_LINGER_S: "0"},
     )
     lease = a_lease(time.time(), hard_stop_s)
@@ -142,14 +141,9 @@ def test_a_rented_pod_is_reached_with_its_pinned_key_and_checks_itself(
 @pytest.mark.parametrize(
     ("knobs", "way"),
     [
-        ({"runpodctl": "old"}, "runpodctl remove pod"),
-        ({"runpodctl": "new"}, "runpodctl pod delete"),
-        ({"runpodctl": "absent"}, "graphql podTerminate"),
-        ({"runpodctl": "absent", "self_graphql": False}, "v2 action terminate"),
-        (
-            {"runpodctl": "absent", "self_graphql": False, "self_action": False},
-            "v2 delete",
-        ),
+        ({}, "v2 action terminate"),
+        ({"self_action": False}, "v2 delete"),
+        ({"self_action": False, "self_delete": False}, "graphql podTerminate"),
     ],
 )
 def test_the_way_that_worked_is_the_last_one_written_down(

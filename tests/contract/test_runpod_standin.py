@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import urllib.error
 import urllib.request
 from typing import Any
@@ -33,7 +34,7 @@ def test_a_pod_goes_through_its_states_and_is_404_once_deleted(runpod_and_clock:
         pod = ask.pod(pod["id"])
         seen.append((pod["status"], pod["runtime"], pod["ssh"]["direct"], pod["actions"]))
     assert [row[0] for row in seen] == ["PROVISIONING", "STARTING", "RUNNING", "RUNNING"]
-    assert [row[1] is not None for row in seen] == [False, False, True, True]
+    assert [row[1] is not None for row in seen] == [False, False, False, True]
     assert [row[2] is not None for row in seen] == [False, False, False, True]
     assert seen[-1][3] == ["stop", "restart", "terminate"]
     assert ask("DELETE", f"/v2/pods/{pod['id']}").status == 204
@@ -41,7 +42,7 @@ def test_a_pod_goes_through_its_states_and_is_404_once_deleted(runpod_and_clock:
     standin.control.advance(4)
     answer = ask("GET", f"/v2/pods/{pod['id']}")
     assert (answer.status, answer.data["detail"]) == (404, "pod not found")
-    assert ask("GET", "/v2/pods").data == {"pods": []}
+    assert ask("GET", "/v2/pods").data["pods"] == []
 
 
 def test_a_stopped_pod_keeps_its_disk_and_may_not_come_back(runpod_and_clock: Clocked) -> None:
@@ -188,7 +189,7 @@ def test_outages_quotas_and_bad_answers(runpod_and_clock: Clocked) -> None:
         answer = ask("GET", "/v2/pods")
         with pytest.raises(json.JSONDecodeError):
             answer.data  # noqa: B018
-    assert ask("GET", "/v2/pods").data == {"pods": []}
+    assert ask("GET", "/v2/pods").data["pods"] == []
 
 
 def test_pods_that_do_not_come_up(runpod_and_clock: Clocked) -> None:
@@ -228,6 +229,13 @@ def test_the_edge_turns_pythons_own_name_away(runpod_on_paper: StandIn) -> None:
     request.add_header("Authorization", f"Bearer {runpod_on_paper.api_key}")
     with pytest.raises(urllib.error.HTTPError, match=r"403"):
         urllib.request.urlopen(request)
+    bare = socket.create_connection(
+        ("127.0.0.1", int(runpod_on_paper.url.rpartition(":")[2])), timeout=10
+    )
+    with bare, bare.makefile("rb") as answer:
+        key = f"Authorization: Bearer {runpod_on_paper.api_key}"
+        bare.sendall(f"GET /v2/pods HTTP/1.1\r\nHost: x\r\n{key}\r\n\r\n".encode())
+        assert answer.readline().split()[1] == b"403", "nor does it take who gives no name"
 
 
 def test_a_list_may_omit_what_the_other_shows(runpod_on_paper: StandIn) -> None:

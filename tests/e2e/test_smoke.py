@@ -116,7 +116,7 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
 @pytest.mark.parametrize(
     ("knobs", "way"),
     [
-        ({**NO_WAY, "self_graphql": True, "runpodctl": "old"}, "runpodctl remove pod"),
+        ({**NO_WAY, "self_graphql": True}, "graphql podTerminate"),
         ({**NO_WAY, "self_delete": True, "runpodctl": "absent"}, "v2 delete"),
     ],
 )

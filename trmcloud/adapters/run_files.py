@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +12,9 @@ from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.manifest import CheckpointManifest
-from trmcloud.pod.files import read_small
+from trmcloud.pod.files import read_metrics, read_small
 
 _CHUNK_BYTES = 1 << 22
-_MAX_METRICS_BYTES = 1 << 30
 _PHASE_ORDER = ("fast", "extreme")
 
 
@@ -40,18 +37,7 @@ class LocalRunFiles:
             return None
 
     def metrics(self, run_id: str, phase: str) -> Sequence[Mapping[str, object]]:
-        path = self._runs / run_id / phase / contract.METRICS_NAME
-        try:
-            text = read_small(path, _MAX_METRICS_BYTES)
-        except ValueError:
-            return []
-        lines = []
-        for line in (text or "").splitlines():
-            with contextlib.suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    lines.append(entry)
-        return lines
+        return read_metrics(self._runs / run_id / phase / contract.METRICS_NAME)
 
     def manifests(self, run_id: str) -> Sequence[CheckpointManifest]:
         return [found for _, found in self._scan(run_id) if isinstance(found, CheckpointManifest)]

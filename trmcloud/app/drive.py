@@ -18,7 +18,7 @@ from trmcloud.app.observing import Observer
 from trmcloud.app.world import World, plan_of
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
-from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
+from trmcloud.core.actions import CREATE, FINAL, LAND, LONG, PULL, TERMINATE, Action
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.controller import decide
@@ -26,6 +26,8 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
+    FinalRefusal,
+    LedgerError,
     LinkError,
     NoCapacity,
     ProviderError,
@@ -171,21 +173,43 @@ class RunDriver:
     def until(
         self, done: Callable[[RunState], bool], watch: Watcher, pause_s: float = 0.5
     ) -> RunState:
-        """Step until ``done``; ``watch`` is shown every state."""
+        """Step until ``done``; ``watch`` is shown every state.
+
+        What goes wrong beyond all that is foreseen ends it only once its pod can cost nothing any
+        more: till then this process is there to end that in time.
+        """
         while True:
-            run = self.step()
+            try:
+                run = self.step()
+            except TrmcloudError:
+                raise
+            except Exception as error:
+                run = self.run()
+                if not self._must_stay(run):
+                    raise
+                self.world.troubles[self.run_id] = error
             watch(run)
             if done(run) or not run.live:
                 return run
             self.world.clock.sleep(pause_s)
 
+    def _must_stay(self, run: RunState) -> bool:
+        """Whether its pod may live and is not long past its end: ``sweep`` has it ended then."""
+        generation = run.generation
+        if generation is None or not generation.open:
+            return False
+        late_s = traits_of(generation.provider).kill_latency_s + 2 * _SWEEP_EVERY_S
+        return self.world.wall() < generation.hard_stop_at + late_s
+
     # -- acting -------------------------------------------------------------------------------
 
     def _act(self, run: RunState, action: Action) -> None:
         """Carry an action out between its Started and its Finished or Failed."""
+        # Read before it is put on record: whoever sleeps there wakes to another world.
+        decided_at = self.world.wall()
         self._append(ev.ActionStarted(action.id, action.verb))
         try:
-            taken, detail = self._perform(self.run(), action)
+            taken, detail = self._perform(self.run(), action, decided_at)
         except NoCapacity as error:
             self._append(ev.ActionFailed(action.id, action.verb, "no_capacity", str(error)))
         except AmbiguousCreate as error:
@@ -196,8 +220,13 @@ class RunDriver:
             # A provider whose answer could not be understood may have made the pod all the same.
             certain = isinstance(error, ProviderRefused) or not isinstance(error, ProviderError)
             unclear = "refused" if certain else "ambiguous"
+            told = str(error)
+            if isinstance(error, FinalRefusal):
+                # No candidate follows that would explain itself: what to do is part of the reason.
+                unclear = FINAL
+                told = "; ".join(filter(None, (told, error.next_step)))
             kind = unclear if action.verb == CREATE else "error"
-            self._append(ev.ActionFailed(action.id, action.verb, kind, str(error)))
+            self._append(ev.ActionFailed(action.id, action.verb, kind, told))
         else:
             self._append(ev.ActionFinished(action.id, action.verb, detail, taken))
 
@@ -247,15 +276,16 @@ class RunDriver:
             run = self.run()
         return run
 
-    def _perform(self, run: RunState, action: Action) -> tuple[bool, str]:
+    def _perform(self, run: RunState, action: Action, decided_at: float) -> tuple[bool, str]:
         """(whether a provider took a deletion, what is to be noted)"""
         generation = run.generation
         if generation is None or generation.number != action.generation:
             return False, "overtaken"
         compute = self.world.computes[generation.provider]
         if action.verb == CREATE:
-            now = self.world.wall()
-            request = pod_request(self.world, run, self.plan(run), generation, self.epoch, now)
+            request = pod_request(
+                self.world, run, self.plan(run), generation, self.epoch, decided_at
+            )
             return False, compute.create(request)
         if action.verb == LAND:
             orders = Orders(epoch=self.epoch, land=True, reason=action.reason)
@@ -322,24 +352,45 @@ def reconcile(world: World) -> list[str]:
 
     Every command calls it first, so that a killed controller's money is settled by whatever the
     user types next. Returns a line for each thing that it found and did.
+
+    One run's trouble stops no other, nor the end of pods: it is left in ``world.troubles``.
     """
     said: list[str] = []
     land_overdrawn(world)
     world.listed.clear()
+    world.troubles.clear()
     for run_id, run in world.ledger.read().runs.items():
-        bills = () if run.live else final_bills(world, run)
-        if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
-            continue
-        epoch = world.ledger.take_over(run_id, world.who, world.wall())
         try:
-            if bills:
-                world.ledger.append(run_id, epoch, bills, world.wall())
-            looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
-            after = looker.step() if run.live else run
+            after = _look_after(world, run)
         except StaleEpoch:
             continue
-        world.ledger.release(run_id, epoch)
+        except LedgerError:
+            raise  # which is all runs' trouble
+        except Exception as error:
+            world.troubles[run_id] = error
+            continue
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value
             said.append(f"{run_id}: {run.state.value} → {outcome}")
     return said + reap.sweep(world)
+
+
+def _look_after(world: World, run: RunState) -> RunState:
+    """The run once it is brought up to date, if nobody drives it."""
+    run_id = run.run_id
+    bills = () if run.live else final_bills(world, run)
+    if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
+        return run
+    epoch = world.ledger.take_over(run_id, world.who, world.wall())
+    if bills:
+        world.ledger.append(run_id, epoch, bills, world.wall())
+    looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
+    try:
+        after = looker.step() if run.live else run
+    except LedgerError:
+        raise
+    except Exception:
+        world.ledger.release(run_id, epoch)
+        raise
+    world.ledger.release(run_id, epoch)
+    return after

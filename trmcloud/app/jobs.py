@@ -22,7 +22,7 @@ from trmcloud.pod.files import write_atomic
 from trmcloud.ports.compute import MIN_CUDA, PodRequest
 
 LAUNCH_NAME = "launch.json"
-SEND_WITHIN_S = 60.0
+SEND_WITHIN_S = 120.0
 """A create that was decided on longer ago is not sent: its controller slept in between, and
 another one may have found out by now that there is no pod."""
 LEAST_DISK_GB = 30
@@ -57,9 +57,13 @@ def pod_request(
     plan: Plan,
     generation: Generation,
     epoch: int,
-    now: float,
+    decided_at: float,
 ) -> PodRequest:
-    """All that a provider and the pod's agent need for this generation."""
+    """All that a provider and the pod's agent need for this generation.
+
+    ``decided_at`` (epoch s) is when the create was decided on: until ``SEND_WITHIN_S`` later it may
+    be sent, and from then on counts what is granted.
+    """
     candidate = plan.candidate(generation.candidate_id)
     note: Mapping[str, Any]
     if world.read_note is not None:
@@ -92,7 +96,7 @@ def pod_request(
         candidate,
         generation,
         epoch=epoch,
-        granted_at=now,
+        granted_at=decided_at,
         strict_gate=plan.spec.strict_gate,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
@@ -110,7 +114,7 @@ def pod_request(
         volume_gb=disk_gb(candidate) if plan.spec.volume else 0,
         community=plan.spec.community,
         check=pod_check(candidate) if rented else {},
-        send_by=now + SEND_WITHIN_S,
+        send_by=decided_at + SEND_WITHIN_S,
         nodes=candidate.nodes,
         spot=candidate.spot,
     )

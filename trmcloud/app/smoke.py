@@ -72,7 +72,8 @@ class Smoke:
         self._account = account = self._ground.account()
         shown = str(account.balance) if account.balance is not None else "not told"
         limit = f"{account.spend_limit}/h" if account.spend_limit is not None else "not told"
-        detail = f"the key works; {len(pods)} pods; balance {shown}, spend limit {limit}"
+        why = f" ({account.why})" if account.why else ""
+        detail = f"the key works; {len(pods)} pods; balance {shown}, spend limit {limit}{why}"
         empty = account.balance is not None and account.balance <= ZERO
         self._say("account", not empty, detail)
         if empty:
@@ -309,7 +310,9 @@ class Smoke:
             return
         balance = self._account.balance
         if balance is None or balance <= ZERO:
-            self._say("prepaid", False, "the balance cannot be read: it is no limit to count on")
+            why = f" ({self._account.why})" if self._account.why else ""
+            detail = f"the balance cannot be read{why}: it is no limit to count on"
+            self._say("prepaid", False, detail)
             return
         day = time.strftime("%Y-%m-%d", time.gmtime(self._world.wall()))
         how = f"a balance of {balance} on {day}"

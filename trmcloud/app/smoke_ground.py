@@ -12,11 +12,13 @@ from trmcloud.core.offers import Offer
 
 @dataclass(frozen=True)
 class Account:
-    """What a provider says of the account's money: USD, and USD/h. None: it did not say."""
+    """What a provider says of the account's money: USD, and USD/h. None: it did not say, for the
+    reason in ``why``."""
 
     balance: Usd | None
     spending: Usd | None
     spend_limit: Usd | None
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ class World:
     """A run's launch note by its id, where it is not kept below ``home``."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
     """What each provider's list said when ``list_pods`` asked for it last."""
+    troubles: dict[str, Exception] = field(default_factory=dict)
+    """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
     plans: dict[str, tuple[Mapping[str, Any], Plan]] = field(default_factory=dict)
     """Plans that were read before, each with what it was read from."""
 

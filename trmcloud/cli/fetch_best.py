@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli.streams import draw
 from trmcloud.cli.text import duration
+from trmcloud.core.plain_text import one_line
 
 
 def command(
@@ -35,14 +37,14 @@ def command(
     Example: trmcloud fetch-best r-1f3a9c --weights-only
     """
     from trmcloud.app import bucket_checkpoints, checkpoints, pod_checkpoints
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
+    from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.fetch_errand import bring_from_volume
     from trmcloud.cli.text import bpb, losses
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    catch_up(world)
     state = bring_from_volume(world, find_run(world, run or None), yes=yes)
     asked = pod_checkpoints.on_pod(world, state)
     found = bucket_checkpoints.in_bucket(world, state)
@@ -105,5 +107,5 @@ class Progress:
             rate = (done - self._before) / took_s
             words += [f"{rate / 1e6:,.1f} MB/s", f"{duration((total - done) / rate)} left"]
         end = "\r\x1b[K" if done == total else ""
-        text = "\r\x1b[K  " + " · ".join(filter(None, words))
-        print(text + end, end="", file=sys.stderr, flush=True)
+        text = "\r\x1b[K  " + one_line(" · ".join(filter(None, words)))
+        draw(text + end)

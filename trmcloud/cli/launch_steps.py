@@ -13,8 +13,10 @@ from trmcloud.app.data import need_data_extra, need_training_extra, prepare, res
 from trmcloud.app.plans import load
 from trmcloud.app.world import World, find_run
 from trmcloud.cli.launch_whom import RUNPOD
+from trmcloud.cli.streams import draw
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.hardware import LOCAL
+from trmcloud.core.plain_text import one_line
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.spec import RunSpec
@@ -152,8 +154,8 @@ def ready_data(
                 print(f"data: {stage}", file=sys.stderr)
             return
         share = f" {100 * done / total:3.0f} %" if total else ""
-        print(f"\r\x1b[K  data: {stage}{share}", end="", file=sys.stderr, flush=True)
+        draw(f"\r\x1b[K  data: {one_line(stage)}{share}")
         if stage == "done":
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            draw("\r\x1b[K")
 
     return prepare(world.home, source, settings, python_path(), progress, tokenizer=tokenizer)

@@ -30,13 +30,13 @@ def command(
 
     Example: trmcloud logs -f r-1f3a9c
     """
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
+    from trmcloud.cli.catching_up import catch_up
     from trmcloud.core.errors import NotFoundError
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    catch_up(world)
     state = find_run(world, run or None)
     phases = [phase] if phase else list(world.files.phases(state.run_id))
     if not phases and not (follow and state.live):
@@ -97,7 +97,7 @@ def _look_again(world: World, run: RunState) -> None:
 
 
 class Log:
-    """A log as it grows; what a terminal could take for a command is left out."""
+    """A log as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,8 +109,6 @@ class Log:
 
     def print_new(self, last_lines: int = 0) -> None:
         """Print what has come since; of that, ``last_lines`` alone where it is not 0."""
-        from trmcloud.core.pod_contract import strip_control
-
         if not self.path.exists():
             return
         with open(self.path, "rb") as file:
@@ -119,9 +117,9 @@ class Log:
             file.seek(self._offset)
             if last_lines > 0:
                 text = self._decoder.decode(file.read())
-                print("\n".join(strip_control(text).splitlines()[-last_lines:]))
+                print("\n".join(text.splitlines()[-last_lines:]))
             else:
                 while chunk := file.read(_CHUNK):
-                    sys.stdout.write(strip_control(self._decoder.decode(chunk)))
+                    sys.stdout.write(self._decoder.decode(chunk))
             sys.stdout.flush()
             self._offset = file.tell()

@@ -232,11 +232,11 @@ def _as_ours(error: Any) -> UsageError:
 
 def print_error(error: TrmcloudError) -> None:
     """``error: what (where)`` on one line, the next step below it."""
-    from trmcloud.core.pod_contract import strip_control
+    from trmcloud.core.plain_text import one_line
 
-    print(strip_control(f"error: {error}").replace("\n", " "), file=sys.stderr)
+    print(one_line(f"error: {error}"), file=sys.stderr)
     if error.next_step:
-        print(strip_control(f"  try: {error.next_step}"), file=sys.stderr)
+        print(one_line(f"  try: {error.next_step}"), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def command(
     Example: trmcloud reap --yes
     """
     from trmcloud.app import reap
-    from trmcloud.app.drive import reconcile
+    from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.core.errors import UsageError
     from trmcloud.core.strays import is_pending
     from trmcloud.wiring import build_world
@@ -45,7 +45,7 @@ def command(
     found = reap.look(world)
     said = reap.end(world, found) if yes else []
     if yes:
-        said += reconcile(world)
+        said += catch_up(world)
     if guard_every:
         reap.note_visit(world, guard_every * 60.0, found)
     known = not is_pending(world.ledger.read())
@@ -71,4 +71,4 @@ def command(
             print("nothing is running that no run owns")
         elif found.orphans and not yes:
             print("trmcloud reap --yes ends them")
-    sys.exit(11 if found.unreachable else 0)
+    sys.exit(11 if found.unreachable else trouble_code(world))

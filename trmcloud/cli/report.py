@@ -27,13 +27,13 @@ def command(
 
     Example: trmcloud report --csv
     """
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.reports import report_run
     from trmcloud.app.world import find_run
+    from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    catch_up(world)
     if run:
         states = [find_run(world, run)]
     else:
@@ -47,6 +47,7 @@ def command(
         writer.writerows(_csv_row(report) for report in reports)
     else:
         _show(reports)
+    sys.exit(trouble_code(world, run))
 
 
 def _parts() -> tuple[str, ...]:

@@ -27,10 +27,12 @@ from trmcloud.cli.run_stages import (
     waiting_words,
     where,
 )
+from trmcloud.cli.streams import drawn_on, outlive_the_reader
 from trmcloud.cli.text import bpb, columns, duration, losses
 from trmcloud.core.errors import HostKeyChanged
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import Heartbeat, strip_control
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.pod_contract import Heartbeat
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import RunState, State
 
@@ -62,8 +64,13 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = False
+        self._unforeseen = False
         self._bucket_said = ""
         self._waits: tuple[str, float] = ("", 0.0)
+
+    def __enter__(self) -> RunBar:
+        outlive_the_reader()
+        return self
 
     def __exit__(self, *exc: object) -> None:
         self.pause()
@@ -85,6 +92,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         if stage and stage != self._stage:
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
+        self._tell_unforeseen(run)
         self._tell_trouble(run, now)
         self._tell_bucket(run)
         self._tell_waiting(run, now)
@@ -123,7 +131,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             why = generation.not_made or generation.unfit
             if why and generation.number > self._refused:
                 self._refused = generation.number
-                self._print(f"  generation {generation.number}: {strip_control(why)}")
+                self._print(f"  generation {generation.number}: {why}")
 
     def _tell_pulled(self, run: RunState) -> None:
         """Each checkpoint that has come, once; on a terminal the bar's own line tells it."""
@@ -136,7 +144,7 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _tell_bucket(self, run: RunState) -> None:
         trouble = bucket_trouble(self._world, run)
         if trouble and trouble != self._bucket_said:
-            self._print(f"  {strip_control(trouble)}; it is tried again")
+            self._print(f"  {trouble}; it is tried again")
         self._bucket_said = trouble
 
     def _tell_trouble(self, run: RunState, now: float) -> None:
@@ -156,7 +164,14 @@ class RunBar(AbstractContextManager["RunBar"]):
         if run.state is State.BOOTING:
             then = "if that lasts for a minute, the pod is ended"
         what = "" if stranger else "the pod does not answer: "
-        self._print(f"  {what}{strip_control(str(trouble))}; {then}")
+        self._print(f"  {what}{trouble}; {then}")
+
+    def _tell_unforeseen(self, run: RunState) -> None:
+        error = self._world.troubles.get(run.run_id)
+        if error is not None and not self._unforeseen:
+            self._unforeseen = True
+            said = f"{type(error).__name__}: {error}"
+            self._print(f"  unexpected {said}; its pod is ended at its hard stop all the same")
 
     def _tell_waiting(self, run: RunState, now: float) -> None:
         """What nothing goes on without, once each, where the stage alone does not tell."""
@@ -166,9 +181,10 @@ class RunBar(AbstractContextManager["RunBar"]):
             self._waits = (what, now)
         if waiting is not None and now - self._waits[1] >= _WAIT_AFTER_S:
             self._waits = (what, inf)
-            self._print(f"  waits for {strip_control(waiting_words(waiting, now))}")
+            self._print(f"  waits for {waiting_words(waiting, now)}")
 
     def _print(self, text: str) -> None:
+        text = one_line(text)
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
@@ -185,15 +201,17 @@ class RunBar(AbstractContextManager["RunBar"]):
         doing = {SENDING: sending, GONE: absence(run, now)}.get(self._stage, "")
         if sys.stdout.isatty():
             from rich.console import Group
-            from rich.text import Text
 
             took, spent = duration(now - self._stage_at), spent_so_far(run, now)
             words = (f"{self._stage}… {took}", f"{spent} of {run.cap}", doing)
             lines = [" · ".join(filter(None, words)), *("  " + text for text in pulling)]
-            self._update(Group(*(Text(line) for line in lines)), lasting=False)
+            self._update(Group(*map(_shown, lines)), lasting=False)
         elif (doing or pulling) and now - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = now
-            print("  " + " · ".join(filter(None, (self._stage, doing, *pulling))), flush=True)
+            print(
+                one_line("  " + " · ".join(filter(None, (self._stage, doing, *pulling)))),
+                flush=True,
+            )
 
     def _show(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
         if sys.stdout.isatty():
@@ -201,13 +219,12 @@ class RunBar(AbstractContextManager["RunBar"]):
         elif now - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = now
             words = [*training_words(beat), *money_words(run, beat, now), *pulling]
-            print(" · ".join(words), flush=True)
+            self._print(" · ".join(words))
 
     def _draw(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
-        from rich.text import Text
 
         share = share_done(run, beat, now)
         line = Table.grid(padding=(0, 1))
@@ -218,18 +235,32 @@ class RunBar(AbstractContextManager["RunBar"]):
             below = [word for word in rest if word.startswith("ℓ")] + below
             rest = [word for word in rest if not word.startswith("ℓ")]
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
-        line.add_row(Text(first), bar, Text(f"{100 * share:3.0f} %"), Text(" · ".join(rest)))
-        self._update(Group(line, *(Text("  " + text) for text in below)), lasting=True)
+        line.add_row(_shown(first), bar, _shown(f"{100 * share:3.0f} %"), _shown(" · ".join(rest)))
+        self._update(Group(line, *(_shown("  " + text) for text in below)), lasting=True)
 
     def _update(self, shown: Any, *, lasting: bool) -> None:
         """``lasting``: what is shown last stays on the terminal when the bar is gone."""
+        from rich.console import Console
         from rich.live import Live
 
         if self._live is None:
-            self._live = Live(refresh_per_second=4)
+            console = Console(file=drawn_on(sys.stdout))
+            self._live = Live(
+                console=console,
+                refresh_per_second=4,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
             self._live.start()
         self._live.transient = not lasting
         self._live.update(shown)
+
+
+def _shown(text: str) -> Any:
+    """For what is drawn, which passes by ``Plain``."""
+    from rich.text import Text
+
+    return Text(one_line(text))
 
 
 def _progress(beat: Heartbeat) -> str:

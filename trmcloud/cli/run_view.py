@@ -11,9 +11,10 @@ from trmcloud.app.launch import follow_or_drive, request_stop
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.watching import told_uploaded
 from trmcloud.app.world import World
+from trmcloud.cli.catching_up import tell_troubles
 from trmcloud.cli.run_bar import BAD_ENDS, RunBar
-from trmcloud.cli.streams import outlive_the_terminal
-from trmcloud.cli.text import duration
+from trmcloud.cli.streams import outlive_the_reader, outlive_the_terminal
+from trmcloud.cli.text import duration, fields
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.controller import foreseen_end
 from trmcloud.core.errors import StaleEpoch
@@ -22,9 +23,10 @@ from trmcloud.core.gate import verdict_from_json
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
+from trmcloud.core.plain_text import one_line
 from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
-from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.providers import traits_of
+from trmcloud.core.records import ContractError
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import RunState, State
 
@@ -80,9 +82,7 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
     limits = sorted(item for item in plan.limits.items() if item[0] not in _IN_STOPS)
     rows += [item for item in limits if item[1] != "off"]
     rows.append(("off", " · ".join(name for name, text in limits if text == "off")))
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        print(f"  {name:<{width}}  {text}")
+    print("\n".join(fields(rows, indent="  ")))
     for reason in chosen.reasons if chosen is not None else ():
         print(f"  · {reason}")
 
@@ -104,6 +104,8 @@ def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
     A bill that is late keeps nobody here: whatever command comes next settles it.
     """
     run = driver.run()
+    outlive_the_reader()
+    tell_troubles(world)
     if detach:
         outlive_the_terminal()
     print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
@@ -169,7 +171,7 @@ def show_end(world: World, run: RunState) -> int:
     print(f"{run.run_id} {outcome.value}: {meaning_of(run, outcome)}")
     message = run.message or (foreseen.message if foreseen is not None else "")
     if message:
-        print(f"  why: {strip_control(message)}")
+        print(f"  why: {one_line(message)}")
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
     kept = bool(world.files.manifests(run.run_id) or told_uploaded(world, run))
@@ -201,12 +203,17 @@ def _foreseen(run: RunState) -> Closed | None:
 
 
 def show_verdict(phase: str, data: Any) -> None:
-    verdict = verdict_from_json(data)
-    print(f"  gate after {phase}: {'passed' if verdict.passed else 'FAILED'}")
+    try:
+        verdict = verdict_from_json(data)
+    except ContractError:
+        # An earlier version kept whatever a pod called its verdict.
+        print(f"  gate after {one_line(phase)}: its verdict cannot be read")
+        return
+    print(f"  gate after {one_line(phase)}: {'passed' if verdict.passed else 'FAILED'}")
     for check in verdict.checks:
         mark = {True: "✔", False: "✘", None: "–"}[check.passed]
         weight = "" if check.blocking else "  (does not block)"
-        print(f"    {mark} {check.name}: {check.detail}{weight}")
+        print(f"    {mark} {one_line(f'{check.name}: {check.detail}')}{weight}")
 
 
 def _interrupted(world: World, driver: RunDriver, bar: RunBar, over: OverButForItsBill) -> RunState:

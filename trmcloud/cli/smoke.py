@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli.streams import outlive_the_reader
 from trmcloud.core.errors import UsageError
+from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app.smoke_ground import Step
@@ -57,6 +59,7 @@ def command(
     if not yes and not _confirmed():
         print("nothing was rented, nothing was spent")
         return
+    outlive_the_reader()
     verdict = smoke.run(plan)
     layers = ", ".join(verdict.verified) or "none"
     print(f"verified for this account: {layers}")
@@ -69,9 +72,8 @@ def show(step: Step) -> None:
     """One line: mark, clock, money, what was tried, what came of it."""
     mark = {True: "✔", False: "✘", None: "·"}[step.good]
     minutes, seconds = divmod(int(step.at_s), 60)
-    from trmcloud.core.pod_contract import strip_control
 
-    detail = strip_control(step.detail).replace("\n", " ")
+    detail = one_line(step.detail)
     spent = f"${float(step.spent):.4f}"
     print(f"{mark} {minutes:02d}:{seconds:02d} {spent}  {step.name:<11} {detail}", flush=True)
 

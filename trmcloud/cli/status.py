@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -18,22 +19,22 @@ def command(
     """
     from trmcloud.app.world import find_run, is_quiet
     from trmcloud.cli import status_view
+    from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.wiring import build_world
 
     world = build_world()
     said: list[str] = []
     if not is_quiet(world):
-        from trmcloud.app.drive import reconcile
-
-        said = reconcile(world)
+        said = catch_up(world)
     if run:
         runs = [find_run(world, run)]
     else:
         known = sorted(world.ledger.read().runs.values(), key=lambda r: r.created_at)
         runs = [r for r in known if r.live or everything] or known[-1:]
+    code = trouble_code(world, run)
     if as_json:
         status_view.show_json(world, runs)
-        return
+        sys.exit(code)
     for line in said:
         print(f"· {line}")
     if run:
@@ -44,3 +45,4 @@ def command(
         if others:
             ended = "1 more has ended" if others == 1 else f"{others} more have ended"
             print(f"{ended} · trmcloud status --all")
+    sys.exit(code)

@@ -12,9 +12,8 @@ from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.watching import bucket_trouble, link_trouble, waits_for
 from trmcloud.app.world import World
 from trmcloud.cli.run_stages import waiting_words
-from trmcloud.cli.text import bpb, duration, losses, on_volume, table
+from trmcloud.cli.text import bpb, duration, fields, losses, on_volume, table
 from trmcloud.core.billing import awaiting_bill
-from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import RunState
@@ -43,7 +42,7 @@ def show_one(world: World, run: RunState) -> None:
         ("spent", f"{spent_so_far(run, now)} of {run.cap} · {run.reserved} reserved"),
     ]
     if run.message:
-        rows.insert(2, ("why", strip_control(run.message)))
+        rows.insert(2, ("why", run.message))
     if any(generation.provider in BY_SKYPILOT for generation in run.generations):
         rows.append(("bill", "an estimate: catalogue prices and time, none of a provider's own"))
     if awaiting_bill(run):
@@ -76,9 +75,7 @@ def show_one(world: World, run: RunState) -> None:
         rows.append(("worst overshoot", guards.overshoot.text))
     for label, why in world.files.damaged(run.run_id):
         rows.append(("damaged", f"{label}: {why}"))
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        print(f"{name:<{width}}  {text}")
+    print("\n".join(fields(rows)))
     from trmcloud.cli.run_view import show_verdict
 
     for phase, judged in run.gates.items():
@@ -90,11 +87,11 @@ def _in_the_way(world: World, run: RunState) -> list[tuple[str, str]]:
     rows = []
     waiting, trouble = waits_for(world, run), link_trouble(world, run)
     if waiting is not None:
-        rows.append(("waits for", strip_control(waiting_words(waiting, world.wall()))))
+        rows.append(("waits for", waiting_words(waiting, world.wall())))
     if trouble is not None:
-        rows.append(("link", strip_control(str(trouble))))
+        rows.append(("link", str(trouble)))
     if bucket := bucket_trouble(world, run):
-        rows.append(("bucket", strip_control(bucket)))
+        rows.append(("bucket", bucket))
     return rows
 
 

@@ -16,19 +16,19 @@ def command(
 
     Example: trmcloud stop r-1f3a9c
     """
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.launch import follow_or_drive, request_stop
+    from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.run_bar import RunBar
     from trmcloud.cli.run_view import OverButForItsBill, outcome_of, show_end
     from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    catch_up(world)
     state = request_stop(world, run or None, "trmcloud stop")
     print(f"{state.run_id}: asked to land")
     if detach:
-        reconcile(world)
+        catch_up(world)
         return
     over = OverButForItsBill(world)
     with RunBar(world) as bar:

@@ -1,4 +1,4 @@
-"""Output that reaches any terminal: a plain spelling where a character cannot be shown."""
+"""Output that reaches any terminal, and steers none: whatever is printed goes through ``Plain``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
+
+from trmcloud.core.plain_text import strip_control
 
 _PLAIN = {
     "·": "-", "–": "-", "—": "-", "−": "-", "…": "...", "×": "x", "→": "->", "←": "<-", "≤": "<=",
@@ -16,15 +20,71 @@ _PLAIN = {
 }  # fmt: skip
 
 
+class Plain:
+    """``stream`` without the control characters in what is written to it: what pods, providers and
+    stores say is in most of it. Only what we draw ourselves is written to ``stream`` directly.
+
+    ``outlives``: once nobody reads it any more, what is written is lost, and is no error.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.outlives = stream, False
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self.stream.write(strip_control(text)))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BrokenPipeError:
+            if not self.outlives:
+                raise
+            _give_up(self.stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def drawn_on(stream: TextIO) -> TextIO:
+    """What a bar of our own is drawn on: cursor movements reach it. Whoever draws cleans what it
+    tells."""
+    return stream.stream if isinstance(stream, Plain) else stream
+
+
+def draw(text: str) -> None:
+    """On stderr, cursor movements included."""
+    print(text, end="", file=drawn_on(sys.stderr), flush=True)
+
+
 def forgive_streams() -> None:
-    """Let no locale and no closed descriptor turn what is printed into an error."""
+    """Let no locale and no closed descriptor turn what is printed into an error, nor what a pod
+    says into a command to the terminal."""
     codecs.register_error("trmcloud", _spell)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="trmcloud")
+        if not isinstance(stream, Plain):
+            setattr(sys, name, Plain(stream))
+
+
+def outlive_the_reader() -> None:
+    """Let this command go on though whoever read what it says has left: it has more to do."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, Plain):
+            stream.outlives = True
 
 
 def drop_stdout() -> None:
@@ -32,8 +92,12 @@ def drop_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        _give_up(sys.stdout)
+
+
+def _give_up(stream: TextIO) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def outlive_the_terminal() -> None:

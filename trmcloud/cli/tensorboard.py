@@ -56,9 +56,10 @@ def command(
 
 def _from_pod(world: World, run: RunState, port: int) -> None:
     """Until the pod is gone; a connection that drops is made anew."""
-    from trmcloud.app.drive import is_driven, reconcile
+    from trmcloud.app.drive import is_driven
     from trmcloud.app.pod_checkpoints import live_pod
     from trmcloud.app.world import find_run
+    from trmcloud.cli.catching_up import catch_up
     from trmcloud.core.errors import Dropped, NotSupported, UsageError
     from trmcloud.ports.link import BoardLink
 
@@ -78,7 +79,7 @@ def _from_pod(world: World, run: RunState, port: int) -> None:
             said = _say(f"not reached now, trying again: {error}", said)
         world.clock.sleep(_LOOK_S)
         if not is_driven(world, world.ledger.driver(run.run_id)):
-            reconcile(world)
+            catch_up(world)
         run = find_run(world, run.run_id)
     print(f"{run.run_id}: its pod is gone", flush=True)
 

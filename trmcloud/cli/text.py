@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from trmcloud.core.plain_text import one_line
+
 
 def duration(seconds: float) -> str:
     """``42 s``, ``3 min 10 s``, ``4 h 58 min``, ``3 d 2 h``."""
@@ -46,7 +48,8 @@ def losses(values: Sequence[float]) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns; on a narrow terminal or through a pipe, a block of lines per row."""
-    cells = [tuple(header), *(tuple(row) for row in rows)]
+    rows = [tuple(map(one_line, row)) for row in rows]
+    cells = [tuple(header), *rows]
     widths = [max(len(row[n]) for row in cells) for n in range(len(header))]
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) > columns():
         return [
@@ -62,6 +65,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
+
+
+def fields(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
+    """A line for each named value, one below the other."""
+    width = max(len(name) for name, _ in rows)
+    return [f"{indent}{name:<{width}}  {one_line(text)}" for name, text in rows]
 
 
 def columns() -> int:

@@ -38,8 +38,8 @@ def phases_ended(
             )
         known = run.gates.get(phase.name)
         if phase.gate is not None and (known is None or known.generation != number):
-            passed = bool(phase.gate.get("passed"))
-            events.append(ev.GateJudged(number, phase.name, passed, phase.gate))
+            judged = phase.gate.to_json()
+            events.append(ev.GateJudged(number, phase.name, phase.gate.passed, judged))
     return events
 
 

@@ -14,6 +14,8 @@ from trmcloud.core.run_state import GRANT, STAGE, ActionState, Generation, RunSt
 CREATE, LAND, TERMINATE, PULL = "create", "land", "terminate", "pull"
 NO_CAPACITY = "no_capacity"
 """How a create failed whose provider has none left."""
+FINAL = "final"
+"""How a create failed where every other candidate's would fail as well."""
 LONG = frozenset({STAGE, GRANT, PULL})
 """Actions that workers carry out; a stop never waits for one."""
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.manifest import MANIFEST_NAME, CheckpointFile, CheckpointManifest
 from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
+from trmcloud.core.records import Label, load, parse, record_of
 
 SCHEME = "s3://"
 PIECE_BYTES = 64 << 20
@@ -46,6 +47,7 @@ TOLD_NAME = "told.json"
 OWNER_NAME = "owner.json"
 DATA_INDEX_NAME = "data.json"
 MAX_GRANTS_BYTES = 16 << 20
+_MOST_GRANTED = 1 << 16
 #: What a trainer's checkpoint is made of; the pieces that each may come in.
 CHECKPOINT_NAMES: Mapping[str, int] = {
     "weights.safetensors": MOST_PIECES,
@@ -152,7 +154,7 @@ def names_in_slot() -> tuple[str, ...]:
 def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
     """Of each phase the best by its metric, then the latest where that is another one."""
     wanted: list[Kept] = []
-    for phase in dict.fromkeys(each.phase for each in kept):
+    for phase in _phases(kept):
         mine = [each for each in kept if each.phase == phase]
         wanted += _best(mine, 1)
         latest = max(mine, key=lambda each: each.step)
@@ -161,10 +163,32 @@ def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
     return tuple(wanted)
 
 
-def unstored(kept: Sequence[Kept], done: Sequence[Kept]) -> tuple[Kept, ...]:
-    """What is worth saving and is not among ``done``."""
-    known = {(each.phase, each.step, each.sha256) for each in done}
-    return tuple(k for k in worth_saving(kept) if (k.phase, k.step, k.sha256) not in known)
+def unstored(
+    kept: Sequence[Kept], uploaded: Sequence[Kept], given_up: Sequence[Kept] = ()
+) -> tuple[Kept, ...]:
+    """What is worth saving, and neither stored nor ``given_up`` as damaged.
+
+    A best one is not owed where the bucket has one as good: a pod that lost its disk and trains
+    again would write the two in turn into the one slot that is free, for as long as it is paid for.
+    """
+    known = {(each.phase, each.step, each.sha256) for each in (*uploaded, *given_up)}
+    latest = {phase: max(k.step for k in kept if k.phase == phase) for phase in _phases(kept)}
+    return tuple(
+        k
+        for k in worth_saving(kept)
+        if (k.phase, k.step, k.sha256) not in known
+        and (k.step == latest[k.phase] or not _is_surpassed(k, uploaded))
+    )
+
+
+def _is_surpassed(kept: Kept, uploaded: Sequence[Kept]) -> bool:
+    best = _best([each for each in uploaded if each.phase == kept.phase], 1)
+    mine, there = kept.val_bpb, best[0].val_bpb if best else None
+    return mine is not None and there is not None and there <= mine
+
+
+def _phases(kept: Sequence[Kept]) -> Iterable[str]:
+    return dict.fromkeys(each.phase for each in kept)
 
 
 def free_slot(held: Mapping[str, Kept | None], keep_best: int) -> str:
@@ -266,7 +290,7 @@ class Grants:
     in a record that knows of none.
     """
 
-    pod_name: str
+    pod_name: Label
     until: float
     phases: Mapping[str, PhaseSlots]
     puts: Mapping[str, str]
@@ -284,51 +308,12 @@ def load_grants(text: str | bytes) -> Grants:
     Raises:
         ContractError: it is no such record.
     """
-    if len(text) > MAX_GRANTS_BYTES:
-        raise ContractError("Grants: larger than any real one")
-    try:
-        data = json.loads(text)
-        if data["version"] != CONTRACT_VERSION:
-            raise ContractError(f"Grants: version {data['version']!r:.20}")
-        made = Grants(
-            pod_name=str(data["pod_name"]),
-            until=float(data["until"]),
-            phases={
-                str(name): PhaseSlots(
-                    int(row["keep_best"]),
-                    tuple(map(str, row["slots"])),
-                    {str(slot): Kept(**kept) for slot, kept in row["held"].items()},
-                )
-                for name, row in data["phases"].items()
-            },
-            puts={str(key): str(url) for key, url in data["puts"].items()},
-            gets=tuple(
-                FolderGet(
-                    str(row["folder"]),
-                    tuple(
-                        FileGet(
-                            str(f["name"]),
-                            int(f["size_bytes"]),
-                            str(f["sha256"]),
-                            tuple(map(str, f["urls"])),
-                        )
-                        for f in row["files"]
-                    ),
-                    row["needed"] is True,
-                )
-                for row in data["gets"]
-            ),
-            report=str(data.get("report", "")),
-        )
-    except ContractError:
-        raise
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ContractError(f"Grants: {type(error).__name__}") from None
-    for get in made.gets:
+    grants = load(Grants, CONTRACT_VERSION, text, most=MAX_GRANTS_BYTES, items=_MOST_GRANTED)
+    for get in grants.gets:
         names = [file.name for file in get.files]
         if not get.folder.startswith("/") or any(not _is_inside(name) for name in names):
             raise ContractError("Grants: a path that leads elsewhere")
-    return made
+    return grants
 
 
 def _is_inside(name: str) -> bool:
@@ -362,14 +347,5 @@ def load_uploads(text: str) -> Uploads:
     Raises:
         ContractError: it is no such record.
     """
-    try:
-        data = json.loads(text)
-        return Uploads(
-            uploaded=tuple(Kept(**row) for row in data["uploaded"]),
-            given_up=tuple(Kept(**row) for row in data["given_up"]),
-            moved_boot=float(data["moved_boot"]),
-            fetched=data["fetched"] is True,
-            trouble=str(data["trouble"])[:200],
-        )
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ContractError(f"Uploads: {type(error).__name__}") from None
+    record = record_of(Uploads, parse(text))
+    return replace(record, trouble=record.trouble[:200])

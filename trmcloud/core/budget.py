@@ -193,6 +193,7 @@ def _with_stray(
         since=event.since,
         at=at if before is None else before.at,
         amount=event.amount,
+        charged_at=at,
     )
 
 

@@ -15,6 +15,7 @@ from trmcloud.core.absence import failed_late, find_pod, is_absent, note_absence
 from trmcloud.core.accounts import last_word, phases_ended, result_of
 from trmcloud.core.actions import (
     CREATE,
+    FINAL,
     LAND,
     NO_CAPACITY,
     PULL,
@@ -31,7 +32,7 @@ from trmcloud.core.billing import settle
 from trmcloud.core.bucket import RENEW_BEFORE_S
 from trmcloud.core.clock import Seen
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
-from trmcloud.core.observation import Observation
+from trmcloud.core.observation import Observation, PodSeen
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import AgentReport, PodName, parse_pod_name
@@ -43,6 +44,7 @@ _RESTAGE_S = 30.0
 """How old the agent's word that it lacks files must at least be younger than their arrival."""
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
+_ANYWHERE = ("", "any")
 
 
 def decide(
@@ -122,7 +124,7 @@ def _rent(
 ) -> Decision:
     if run.stop is not None:
         return Decision(events=(ev.Closed(Outcome.STOPPED.value, "before anything was rented"),))
-    candidate = _untried(run, plan)
+    candidate = None if _is_refused_for_good(run) else _untried(run, plan)
     if candidate is None:
         why = run.generations[-1].not_made if run.generations else "the plan has no candidate"
         return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why or ""),))
@@ -151,6 +153,15 @@ def _untried(run: RunState, plan: Plan) -> Candidate | None:
     recent = run.generations[run.first_generation - 1 :]
     tried = {g.candidate_id for g in recent if g.not_made is not None or _came_to_nothing(g)}
     return next((plan.candidate(name) for name in plan.launchable if name not in tried), None)
+
+
+def _is_refused_for_good(run: RunState) -> bool:
+    """Whether the last create, since the run was opened or reopened, was refused in a way that no
+    other candidate would mend: no money, a wrong key, a request that is not understood."""
+    if len(run.generations) < run.first_generation:
+        return False
+    create = run.actions.get(name_action(run, CREATE, 1))
+    return create is not None and create.failed_kind == FINAL
 
 
 def _came_to_nothing(generation: Generation) -> bool:
@@ -208,7 +219,7 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
             reason = "stopped before it was asked for"
             return Decision(events=(ev.PodNotMade(generation.number, reason),))
         return Decision(actions=(Action(create_id, CREATE, generation.number),))
-    if create.failed_kind in ("refused", NO_CAPACITY):
+    if create.failed_kind in ("refused", NO_CAPACITY, FINAL):
         return Decision(events=(ev.PodNotMade(generation.number, create.error),))
     asked_at = create.ended_at or create.started_at
     waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
@@ -258,14 +269,14 @@ def _watch(
     if noted.events:
         return noted
     pod_id = generation.pod_id or ""
-    landing_s = plan.candidate(generation.candidate_id).landing_s
+    candidate = plan.candidate(generation.candidate_id)
     errand = None
     if report is not None:
         errand = _errand(run, plan, generation, report, seen, now)
     held = is_held(run, plan, generation)
     owed = held and (report is None or bool(unsaved(run, report)))
     reason = _why_terminate(
-        run, generation, traits, seen, report, landing_s, now, held=held, owed=owed
+        run, generation, candidate, traits, seen, report, now, held=held, owed=owed
     )
     if reason:
         action = next_attempt(run, TERMINATE, generation, pod_id, reason, now)
@@ -318,10 +329,10 @@ def _lacks_grants(run: RunState, generation: Generation, report: AgentReport, no
 def _why_terminate(
     run: RunState,
     generation: Generation,
+    candidate: Candidate,
     traits: ProviderTraits,
     seen: Observation,
     report: AgentReport | None,
-    landing_s: float,
     now: float,
     *,
     held: bool,
@@ -335,7 +346,8 @@ def _why_terminate(
             return "its work is done, and its checkpoints are here"
         # Not since the last event: each attempt to end it is one, and would put off the next.
         since = run.result_at if run.result_at is not None else run.updated_at
-        if now >= since + traits.end_grace_s:
+        # An end that was begun, for whatever reason, is gone on with.
+        if now >= since + traits.end_grace_s or last_try(run, TERMINATE)[1] is not None:
             return "its work is done"
     if run.state is State.BOOTING:
         up_at = generation.up_at or generation.intended_at
@@ -347,7 +359,7 @@ def _why_terminate(
     uploads = report is not None and report.uploading
     if stopping and run.stop_at is not None and not uploads:
         # Where hours were limited, far more than the landing lies between the two stops.
-        patience_s = min(landing_s, generation.hard_stop_at - generation.soft_stop_at)
+        patience_s = min(candidate.landing_s, generation.hard_stop_at - generation.soft_stop_at)
         if now >= run.stop_at + patience_s + traits.end_grace_s:
             return "it did not land when told to"
     # What the list says now: a price may rise after boot, too.
@@ -357,7 +369,15 @@ def _why_terminate(
         tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
         if billed_rate.micros > tolerated:
             return f"billed {billed_rate}/h, planned {generation.rate}/h"
+    if pod is not None and _is_misplaced(pod, candidate.region):
+        return f"it stands in {pod.region}, and {candidate.region} was asked for"
     return ""
+
+
+def _is_misplaced(pod: PodSeen, wanted: str) -> bool:
+    """Whether it stands in another data centre than was asked for: what a region was chosen for,
+    a network volume, the law or the distance, does not hold there."""
+    return bool(pod.region) and wanted.casefold() not in (*_ANYWHERE, pod.region.casefold())
 
 
 def _closing(run: RunState) -> ev.Closed:

@@ -18,9 +18,10 @@
     │   ├── NoCapacity            nothing was created; try the next candidate
     │   ├── AmbiguousCreate       something may have been created; list before trying again
     │   └── ProviderRefused       nothing was created or changed; the same request fails again
-    │       ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
-    │       └── AuthError (15)        the key is missing, wrong or revoked
-    │           └── AccessDenied (16) the key is right and may not do this
+    │       └── FinalRefusal          and so would any other create: no candidate is tried after it
+    │           ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
+    │           └── AuthError (15)        the key is missing, wrong or revoked
+    │               └── AccessDenied (16) the key is right and may not do this
     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
     ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
@@ -126,11 +127,15 @@ class ProviderRefused(ProviderError):
     pass
 
 
-class PaymentRequired(ProviderRefused):
+class FinalRefusal(ProviderRefused):
+    pass
+
+
+class PaymentRequired(FinalRefusal):
     exit_code = 14
 
 
-class AuthError(ProviderRefused):
+class AuthError(FinalRefusal):
     exit_code = 15
 
 

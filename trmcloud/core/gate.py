@@ -9,9 +9,11 @@ refinement can be bought by making the first step worse, so it proves nothing al
 from __future__ import annotations
 
 import itertools
-import statistics
-from dataclasses import dataclass
-from typing import Any, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trmcloud.core.records import Label, record_of
 
 #: (lowest, highest) of the guides, by the phase that is judged.
 REFINEMENT_BANDS = {"fast": (0.15, 0.25), "extreme": (0.50, 0.97)}
@@ -32,31 +34,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    phase: str
+    phase: Label
     passed: bool
     checks: tuple[Check, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "phase": self.phase,
-            "passed": self.passed,
-            "checks": [
-                {
-                    "name": check.name,
-                    "passed": check.passed,
-                    "blocking": check.blocking,
-                    "detail": check.detail,
-                }
-                for check in self.checks
-            ],
-        }
+        return {**asdict(self), "checks": [asdict(check) for check in self.checks]}
 
 
-def verdict_from_json(data: Mapping[str, Any]) -> Verdict:
-    checks = tuple(
-        Check(c["name"], c["passed"], c["blocking"], c["detail"]) for c in data["checks"]
-    )
-    return Verdict(data["phase"], data["passed"], checks)
+def verdict_from_json(data: Any) -> Verdict:
+    """
+    Raises:
+        ContractError: it is none.
+    """
+    return record_of(Verdict, data)
 
 
 def judge(phase: str, metrics: Iterable[Mapping[str, Any]], *, strict: bool = False) -> Verdict:
@@ -136,7 +127,9 @@ def _gradients(phase: str, train: Sequence[Mapping[str, Any]], strict: bool) -> 
     norms = _numbers(line.get("grad_norm") for line in train[len(train) // 2 :])
     if band is None or not norms:
         return Check(name, None, strict, "not measured")
-    value = statistics.median(norms)
+    from statistics import median
+
+    value = median(norms)
     inside = band[0] <= value <= band[1]
     where = "inside" if inside else "outside"
     return Check(name, inside, strict, f"{value:.2f}, {where} {band[0]}–{band[1]}")

@@ -9,7 +9,8 @@ from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.money import affordable_seconds
 from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import parse_pod_name
-from trmcloud.core.run_state import RunState, State
+from trmcloud.core.providers import TRAITS
+from trmcloud.core.run_state import Generation, RunState, State
 
 _LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
@@ -51,14 +52,18 @@ class Governance:
 
     @property
     def orphans(self) -> tuple[Orphan, ...]:
-        """Pods to end: ours by name, and nobody's, or past their own hard stop."""
+        """Pods to end: ours by name, and nobody's, or past their own hard stop.
+
+        A live run ends its pod itself. Where that has come to nothing once all the time is over
+        that was reserved for it, the pod is ended all the same, whatever the run is thought of.
+        """
         if not isinstance(self.pods, Seen):
             return ()
-        owned: dict[str, str | None] = {}
+        owned: dict[str, Generation] = {}
         for run in self.ledger.runs.values():
             generation = run.generation
             if run.live and generation is not None and generation.open:
-                owned[generation.pod_name] = generation.pod_id
+                owned[generation.pod_name] = generation
         orphans = []
         for pod in self.pods.value:
             if pod.status == "gone":
@@ -66,14 +71,22 @@ class Governance:
             name = parse_pod_name(pod.name)
             if name is None:
                 continue
-            if pod.name in owned:
-                if owned[pod.name] not in (None, pod.pod_id):
+            owner = owned.get(pod.name)
+            if owner is not None:
+                if owner.pod_id not in (None, pod.pod_id):
                     orphans.append(Orphan(pod, "its run has another pod of this name"))
+                elif self.now > owner.hard_stop_at + _kill_latency_s(owner.provider):
+                    orphans.append(Orphan(pod, "it has outlived its hard stop"))
             elif name.ledger == self.ledger.ledger_id:
                 orphans.append(Orphan(pod, "no live run of this ledger owns it"))
             elif self.now > name.hard_stop_at:
                 orphans.append(Orphan(pod, "its hard stop has passed"))
         return tuple(orphans)
+
+
+def _kill_latency_s(provider: str) -> float:
+    traits = TRAITS.get(provider)
+    return traits.kill_latency_s if traits is not None else 0.0
 
 
 def _why_land(run: RunState, line: Line, now: float) -> str:

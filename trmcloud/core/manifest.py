@@ -11,25 +11,23 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Iterable, Mapping
+from typing import Annotated, Any
 
 from trmcloud.core.errors import CheckpointError
+from trmcloud.core.records import MAX_ITEMS, ContractError, Label, Sha256, Step, load, within
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
 MAX_MANIFEST_BYTES = 1 << 20
-MAX_FILES = 4096
+MAX_FILES = MAX_ITEMS
 MAX_FILE_BYTES = 1 << 42
-MAX_STEP = 99_999_999
-_MAX_WHOLE = (1 << 63) - 1
 BEST_METRIC = "val_bpb"
 
 KINDS = ("weights", "optimizer", "state", "tokenizer")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json)")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _STEP_DIR = re.compile(r"step-([0-9]{8})")
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def step_dir_name(step: int) -> str:
@@ -51,10 +49,10 @@ def allowed_name(name: str) -> bool:
 class CheckpointFile:
     """One file of a checkpoint: flat name, size in bytes, SHA-256 in hex."""
 
-    name: str
-    kind: str
-    size_bytes: int
-    sha256: str
+    name: Annotated[str, allowed_name]
+    kind: Annotated[str, KINDS.__contains__]
+    size_bytes: Annotated[int, within(0, MAX_FILE_BYTES)]
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,12 @@ class CheckpointManifest:
     supervision step. ``cooled`` says that the learning rate had decayed to its end.
     """
 
-    run_id: str
-    phase: str
-    step: int
+    run_id: Label
+    phase: Label
+    step: Step
     tokens: int
     created_at: float
-    recipe: str
+    recipe: Label
     settings: Mapping[str, Any]
     world_size: int
     val_bpb: float | None
@@ -112,18 +110,16 @@ def from_json(text: str | bytes, where: str) -> CheckpointManifest:
         CheckpointError: anything that is not exactly a manifest this version understands: bad
             JSON, another version, a file name that is not flat and allow-listed, no weights.
     """
-    if len(text) > MAX_MANIFEST_BYTES:
-        raise CheckpointError("the manifest is larger than any real one", where=where)
     try:
-        data = json.loads(text, parse_constant=_refuse, parse_float=_parse_float)
-    except (ValueError, RecursionError):
-        raise CheckpointError("the manifest is not JSON", where=where) from None
-    try:
-        return _read(data)
-    except CheckpointError as error:
-        raise CheckpointError(error.what, where=where) from None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"the manifest is malformed: {error!r:.200}", where=where) from None
+        manifest = load(CheckpointManifest, MANIFEST_VERSION, text, most=MAX_MANIFEST_BYTES)
+    except ContractError as error:
+        raise CheckpointError(f"the manifest is malformed: {error}", where=where) from None
+    files = manifest.files
+    if len({file.name for file in files}) != len(files):
+        raise CheckpointError("the manifest names a file twice", where=where)
+    if sum(file.kind == "weights" for file in files) != 1:
+        raise CheckpointError("the manifest does not name exactly one weights file", where=where)
+    return manifest
 
 
 def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
@@ -165,81 +161,3 @@ def to_prune(manifests: Iterable[CheckpointManifest], keep_best: int) -> Pruning
 
 def _finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
-
-
-def _read(data: Any) -> CheckpointManifest:
-    if not isinstance(data, dict):
-        raise CheckpointError("the manifest is no JSON object")
-    if data["version"] != MANIFEST_VERSION:
-        raise CheckpointError(f"manifest version {data['version']!r:.80} is not {MANIFEST_VERSION}")
-    files = tuple(_read_file(entry) for entry in data["files"])
-    if not 0 < len(files) <= MAX_FILES:
-        raise CheckpointError(f"the manifest names {len(files)} files")
-    if len({file.name for file in files}) != len(files):
-        raise CheckpointError("the manifest names a file twice")
-    if sum(file.kind == "weights" for file in files) != 1:
-        raise CheckpointError("the manifest does not name exactly one weights file")
-    bpb = data["val_bpb"]
-    for name in ("run_id", "phase", "recipe"):
-        if not _LABEL.fullmatch(data[name]):
-            raise CheckpointError(f"the manifest's {name} is not a plain name")
-    return CheckpointManifest(
-        run_id=data["run_id"],
-        phase=data["phase"],
-        step=_whole(data["step"], most=MAX_STEP),
-        tokens=_whole(data["tokens"]),
-        created_at=_real(data["created_at"]),
-        recipe=data["recipe"],
-        settings=_table(data["settings"]),
-        world_size=_whole(data["world_size"]),
-        val_bpb=None if bpb is None else _real(bpb),
-        step_losses=tuple(_real(loss) for loss in data["step_losses"]),
-        cooled=bool(data["cooled"]),
-        data_sha256=str(data["data_sha256"]),
-        tokenizer_sha256=str(data["tokenizer_sha256"]),
-        files=files,
-        extra=_table(data.get("extra", {})),
-    )
-
-
-def _read_file(entry: Mapping[str, Any]) -> CheckpointFile:
-    name, kind, sha256 = entry["name"], entry["kind"], entry["sha256"]
-    if not isinstance(name, str) or not allowed_name(name):
-        raise CheckpointError(f"file name {name!r:.80} is not allowed in a checkpoint")
-    if kind not in KINDS:
-        raise CheckpointError(f"file kind {kind!r:.80} is not known")
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        raise CheckpointError(f"the hash of {name} is not a SHA-256")
-    size = _whole(entry["size_bytes"])
-    if size > MAX_FILE_BYTES:
-        raise CheckpointError(f"{name} claims {size} bytes")
-    return CheckpointFile(name=name, kind=kind, size_bytes=size, sha256=sha256)
-
-
-def _whole(value: Any, most: int = _MAX_WHOLE) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise CheckpointError(f"{value!r:.80} is not a whole number that can be")
-    return value
-
-
-def _real(value: Any) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise CheckpointError(f"{value!r:.80} is not a number")
-    return _parse_float(value)
-
-
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{value!r:.80} is not a table")
-    return value
-
-
-def _parse_float(value: str | float) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{value!r:.80} is not finite")
-    return number
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")

@@ -17,7 +17,8 @@ class PodSeen:
     """A pod in a provider's list. ``status``: creating, running, gone, or unknown (= spending).
 
     ``host`` and ``port`` are SSH's direct address; empty until the provider has given one.
-    ``made_at`` and ``ended_at`` are epoch seconds by the provider's clock.
+    ``made_at`` and ``ended_at`` are epoch seconds by the provider's clock. ``region`` is the data
+    centre it stands in; empty where the provider does not say.
     """
 
     pod_id: str
@@ -28,6 +29,7 @@ class PodSeen:
     host: str = ""
     port: int = 0
     made_at: float | None = None
+    region: str = ""
     never_made: str = ""
     """Of one that is gone: why its create, which was taken, came to nothing. Where its rate is zero
     nothing was billed; else some machines of several may have been."""

@@ -18,18 +18,19 @@ Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trmcloud.core.gate import Verdict
+from trmcloud.core.plain_text import strip_control as strip_control
 from trmcloud.core.pod_names import POD_PREFIX as POD_PREFIX
 from trmcloud.core.pod_names import PodName as PodName
 from trmcloud.core.pod_names import parse_pod_name as parse_pod_name
 from trmcloud.core.records import MAX_JSON_BYTES as MAX_JSON_BYTES
 from trmcloud.core.records import ContractError as ContractError
+from trmcloud.core.records import Instant, Label, Sha256, Step, load
 from trmcloud.core.records import dump as dump
-from trmcloud.core.records import load, made
 
 CONTRACT_VERSION = 1
 
@@ -45,8 +46,8 @@ ENV_POD = "TRMCLOUD_POD"
 """The pod's name, in the environment of every process that belongs to it."""
 
 # -- environment of a rented pod's first process ---------------------------------------------
-ENV_BOOT_PREFIX = "TRMCLOUD_BOOT_"
-"""TRMCLOUD_BOOT_0, _1, …: base64 of a tar.gz of the sources that the agent needs, in pieces."""
+ENV_BOOT = "TRMCLOUD_BOOT"
+"""Base64 of a tar.gz of the sources that the agent needs."""
 ENV_LEASE = "TRMCLOUD_LEASE"
 """Base64 of ``lease.json``."""
 ENV_JOBS = "TRMCLOUD_JOBS"
@@ -106,6 +107,10 @@ DATA_VALIDATION_NAME = "validation.bin"
 DATA_TOKENIZER_NAME = "tokenizer.json"
 
 
+MAX_METRICS_BYTES = 64 << 20
+"""Of one phase's metrics.jsonl, as far as anybody reads it."""
+
+
 # -- how a trainer ends ---------------------------------------------------------------------
 OUTCOMES: Mapping[str, str] = {
     "finished": "all steps done",
@@ -136,8 +141,8 @@ class PhaseJob:
     whose weights (not optimizer, not step) a fresh phase starts from.
     """
 
-    run_id: str
-    phase: str
+    run_id: Label
+    phase: Label
     settings: Mapping[str, Any]
     data_dir: str
     out_dir: str
@@ -156,12 +161,12 @@ class Heartbeat:
     ``outcome`` is set, once, when ``state`` is ``ended``.
     """
 
-    run_id: str
-    phase: str
+    run_id: Label
+    phase: Label
     attempt: int
     pid: int
     pid_started: str
-    at: float
+    at: Instant
     state: str
     step: int
     steps: int
@@ -193,7 +198,7 @@ class PhaseLease:
     measured phase can reprice the next one.
     """
 
-    name: str
+    name: Label
     allowed_s: float
     expected_s: float
     flops: float
@@ -209,12 +214,12 @@ class Lease:
     cut short by the soft stop, and is entered as long as ``min_useful_s`` seconds are left.
     """
 
-    run_id: str
-    pod_name: str
+    run_id: Label
+    pod_name: Label
     epoch: int
-    granted_at: float
-    soft_stop_at: float
-    hard_stop_at: float
+    granted_at: Instant
+    soft_stop_at: Instant
+    hard_stop_at: Instant
     landing_s: float
     phases: tuple[PhaseLease, ...]
     fits_budget: bool
@@ -261,19 +266,19 @@ class Staged:
 class PhaseReport:
     """How one phase stands, as the agent sees it."""
 
-    name: str
+    name: Label
     state: str = "waiting"
     """waiting | running | ended | refused"""
-    started_at: float | None = None
-    ended_at: float | None = None
-    outcome: str | None = None
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
+    outcome: Label | None = None
     attempts: int = 0
     fruitless: int = 0
     """Attempts in a row that ended without a newer checkpoint."""
-    saved_step: int | None = None
+    saved_step: Step | None = None
     step: int | None = None
     val_bpb: float | None = None
-    gate: Mapping[str, Any] | None = None
+    gate: Verdict | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
 
@@ -282,9 +287,9 @@ class PhaseReport:
 class Kept:
     """A whole checkpoint on the pod: its manifest was written last."""
 
-    phase: str
-    step: int
-    sha256: str
+    phase: Label
+    step: Step
+    sha256: Sha256
     size_bytes: int
     val_bpb: float | None = None
 
@@ -299,15 +304,15 @@ class AgentReport:
     checkpoints that can be pulled.
     """
 
-    run_id: str
-    pod_name: str
+    run_id: Label
+    pod_name: Label
     epoch: int
     pid: int
-    started_at: float
-    at: float
+    started_at: Instant
+    at: Instant
     phases: tuple[PhaseReport, ...]
-    soft_stop_at: float
-    hard_stop_at: float
+    soft_stop_at: Instant
+    hard_stop_at: Instant
     landing: bool = False
     result: str | None = None
     message: str = ""
@@ -318,7 +323,7 @@ class AgentReport:
     kept: tuple[Kept, ...] = ()
     uploaded: tuple[Kept, ...] = ()
     """Checkpoints that are whole in the bucket, every part answered for."""
-    granted_until: float | None = None
+    granted_until: Instant | None = None
     """Epoch s until when it may upload; None where it may not."""
     uploading: bool = False
     """Its work is done but for uploads, which the result waits for."""
@@ -349,18 +354,11 @@ def load_heartbeat(text: str | bytes) -> Heartbeat:
 
 
 def load_lease(text: str | bytes) -> Lease:
-    return load(
-        Lease, CONTRACT_VERSION, text, phases=lambda rows: tuple(made(PhaseLease, r) for r in rows)
-    )
+    return load(Lease, CONTRACT_VERSION, text)
 
 
 def load_staged(text: str | bytes) -> Staged:
-    record = load(
-        Staged,
-        CONTRACT_VERSION,
-        text,
-        data=lambda rows: tuple(rows) if isinstance(rows, list) else rows,
-    )
+    record = load(Staged, CONTRACT_VERSION, text)
     for path in (record.code, *record.data):
         if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
             raise ContractError(f"Staged: {path!r} is no plain absolute path")
@@ -372,22 +370,4 @@ def load_orders(text: str | bytes) -> Orders:
 
 
 def load_report(text: str | bytes) -> AgentReport:
-    return load(
-        AgentReport,
-        CONTRACT_VERSION,
-        text,
-        phases=lambda rows: tuple(made(PhaseReport, r) for r in rows),
-        kept=lambda rows: tuple(made(Kept, r) for r in rows),
-        uploaded=lambda rows: tuple(made(Kept, r) for r in rows),
-    )
-
-
-_CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]|"
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def strip_control(text: str) -> str:
-    """Text from a pod, fit for a terminal: without control characters (tab and newline stay)."""
-    return _CONTROL.sub("", text)
+    return load(AgentReport, CONTRACT_VERSION, text)

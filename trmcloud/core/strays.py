@@ -29,7 +29,8 @@ _LONGEST_S = 30 * 86_400.0
 @dataclass(frozen=True)
 class Stray:
     """What one such pod is charged with. ``run_id`` is empty where no run here is of its name;
-    ``since`` is the earliest that it can have been made, ``at`` when it was first charged."""
+    ``since`` is the earliest that it can have been made, ``at`` when it was first charged and
+    ``charged_at`` when last."""
 
     provider: str
     pod_id: str
@@ -39,6 +40,7 @@ class Stray:
     at: float
     amount: Usd
     billed: Usd | None = None
+    charged_at: float = 0.0
 
     @property
     def cost(self) -> Usd:
@@ -133,10 +135,23 @@ def is_reconciled(
 
     ``listed`` holds every provider that could have a pod of ours, ``orphans`` how many of those
     are nobody's: each is to be ended first. Until a pod that was asked for before the restoration
-    must have appeared, a list proves nothing.
+    must have appeared, a list proves nothing; nor does one that lacks a stray which may only be
+    missing from it.
     """
     restored = ledger.restored
     if restored is None or restored.reconciled_at is not None or orphans:
         return False
+    if any(_may_live(stray, now) for stray in awaiting_bill(ledger)):
+        return False
     settled_s = max((traits_of(name).create_settle_s for name in listed), default=0.0)
     return now >= restored.at + settled_s
+
+
+def _may_live(stray: Stray, now: float) -> bool:
+    """Whether one without a final bill may still be there, though no list shows it.
+
+    One that is listed is charged ahead, again and again. So where it is charged no more, and what
+    it was charged ahead with is over, it has been missing from all lists since.
+    """
+    absent_s = traits_of(stray.provider).absent_s
+    return absent_s > 0 and now < stray.charged_at + AHEAD_S + absent_s

@@ -197,7 +197,8 @@ def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
     if trainer.hard_left_s <= 0:
         return KillTrainer("hard stop")
     beat = trainer.heartbeat
-    if trainer.heartbeat_age_s > _patience_s(lease, beat):
+    told = trainer.land_ordered or trainer.told_to_land_s is not None
+    if trainer.heartbeat_age_s > _patience_s(lease, beat, told=told):
         return KillTrainer(f"no step for {trainer.heartbeat_age_s:.0f} s")
     if beat is not None and beat.state in ("landing", "ended"):
         return Wait()
@@ -210,12 +211,18 @@ def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
     return Wait()
 
 
-def _patience_s(lease: Lease, beat: Heartbeat | None) -> float:
-    """How long a trainer may show no progress: compiling and saving take longer than a step."""
+def _patience_s(lease: Lease, beat: Heartbeat | None, *, told: bool) -> float:
+    """How long a trainer may show no progress: compiling and saving take longer than a step.
+
+    One that was ``told`` to land has as long as is reserved for that, as whoever gave the order
+    has; one that has come to its own end may take longer, and still save what it was rented for.
+    """
     if beat is None or beat.state in ("starting", "compiling"):
         return max(lease.hang_after_s, 900.0)
     if beat.state == "ended":
         return _TEARDOWN_S
+    if beat.state == "landing" and told:
+        return max(lease.hang_after_s, lease.landing_s)
     if beat.state in ("evaluating", "saving", "landing"):
         return max(lease.hang_after_s, 4 * lease.landing_s)
     return max(lease.hang_after_s, 20 * (beat.step_seconds or 0.0))
@@ -238,7 +245,7 @@ def _after(
             return EndPod(Outcome.LANDED.value, "the budget's soft stop came")
         if last.gate is None:
             return JudgeGate(last.name)
-        if not last.gate.get("passed"):
+        if not last.gate.passed:
             return EndPod(Outcome.GATE_FAILED.value, f"the gate after {last.name} failed")
         return None
     if outcome in RETRYABLE and trainer.hard_left_s <= 0:

@@ -34,7 +34,7 @@ from trmcloud.core.manifest import (
 from trmcloud.pod import processes
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.body import Trainer
-from trmcloud.pod.files import read_small, write_atomic
+from trmcloud.pod.files import read_metrics, read_small, write_atomic
 from trmcloud.pod.mind import AgentMind
 from trmcloud.pod.nodes import read_nodes
 from trmcloud.pod.notes import read_notes
@@ -175,13 +175,7 @@ class _FilesAndProcesses(AnchorFile):
             return None
 
     def read_metrics(self, phase: str) -> Iterable[Mapping[str, Any]]:
-        lines: list[Mapping[str, Any]] = []
-        with contextlib.suppress(OSError):
-            path = self._phase_dir(phase) / contract.METRICS_NAME
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(ValueError):
-                    lines.append(json.loads(line))
-        return lines
+        return read_metrics(self._phase_dir(phase) / contract.METRICS_NAME)
 
     # -- processes ----------------------------------------------------------------------------
 

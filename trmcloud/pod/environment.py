@@ -18,7 +18,9 @@ _TOLD_BY_PREFIX = ("RUNPOD_", "TRMCLOUD_")
 #: Never in the environment of a trainer, of what it starts, or of a login.
 _SECRETS = frozenset((contract.ENV_HOST_KEY, RUNPOD_API_KEY))
 #: Of use to the first process alone, and large.
-_FOR_BOOT_ALONE = frozenset((contract.ENV_LEASE, contract.ENV_JOBS, contract.ENV_CHECK))
+_FOR_BOOT_ALONE = frozenset(
+    (contract.ENV_BOOT, contract.ENV_LEASE, contract.ENV_JOBS, contract.ENV_CHECK)
+)
 
 
 def pod_environment(
@@ -37,8 +39,4 @@ def pod_environment(
 def for_trainers(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` without keys and without what was meant for the first process."""
     hidden = _SECRETS | _FOR_BOOT_ALONE
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in hidden and not name.startswith(contract.ENV_BOOT_PREFIX)
-    }
+    return {name: value for name, value in environment.items() if name not in hidden}

@@ -145,8 +145,8 @@ class AgentMind:
 
     def _unstored(self) -> bool:
         """Whether something of worth is not in the bucket yet and could still come there."""
-        done = (*self._uploads.uploaded, *self._uploads.given_up)
-        return bool(unstored(self.report.kept, done))
+        done = self._uploads
+        return bool(unstored(self.report.kept, done.uploaded, done.given_up))
 
     def _upload_idle_s(self, now: Instant) -> float:
         since = max(self._uploads.moved_boot, self._owing_boot or now.boot)
@@ -305,7 +305,7 @@ class AgentMind:
 
     def _judge(self, phase: str) -> None:
         verdict = gate.judge(phase, self._body.read_metrics(phase), strict=self.lease.strict_gate)
-        self._set_phase(replace(self._phase(phase), gate=verdict.to_json()))
+        self._set_phase(replace(self._phase(phase), gate=verdict))
         self._body.log(f"gate after {phase}: {'passed' if verdict.passed else 'failed'}")
 
     def _close_ended(self, now: Instant) -> None:

@@ -23,6 +23,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.events import PhaseEnded
 from trmcloud.core.lease import make_lease, phases_to_run
+from trmcloud.core.node_share import shared
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan, plan_from_json
 from trmcloud.core.run_state import Generation, RunState
@@ -42,7 +43,7 @@ from trmcloud.pod.lives import (
     used_s,
     write_lives,
 )
-from trmcloud.pod.nodes import Nodes, for_nodes, shared, write_nodes
+from trmcloud.pod.nodes import Nodes, for_nodes, write_nodes
 from trmcloud.pod.prepare import PREPARED_NAME
 from trmcloud.pod.spawn import POD_NAME, guardian_of, spawn_guardian
 
@@ -212,7 +213,7 @@ class Standalone:
             report = report_of(self.root, life)
             rows = report.phases if report is not None else ()
             for index, row in enumerate(rows):
-                passed = index + 1 == len(rows) or (row.gate or {}).get("passed")
+                passed = index + 1 == len(rows) or (row.gate is not None and row.gate.passed)
                 if row.outcome == "finished" and passed:
                     done[row.name] = PhaseEnded(
                         life.number, row.name, "finished", row.step, row.val_bpb, row.seconds

@@ -1,8 +1,10 @@
 """How a pod ends itself: every way its provider leaves, one after another, again and again.
 
-Which of RunPod's ways a pod-scoped key may use is documented nowhere and reports differ, so all are
-tried, oldest habit first. A way that works ends this very process; each attempt is therefore
-written down before it is made, and the last one written down is the one that worked.
+Which of RunPod's ways a pod-scoped key may use is documented nowhere, so all are tried. First comes
+the one that was seen to work, v2's action; v2 takes such keys, which its predecessor refused;
+GraphQL did, and ends early in 2027; what ``runpodctl`` speaks depends on its age. A way that works
+ends this very process; each attempt is therefore written down before it is made, and the last one
+written down is the one that worked.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 from trmcloud.core import pod_contract as contract
 from trmcloud.pod.environment import RUNPOD_API_KEY, RUNPOD_POD_ID
 from trmcloud.pod.files import write_atomic
+from trmcloud.pod.one_request import send
 
 TERMINATION_NAME = "termination.json"
 
@@ -168,8 +171,10 @@ def _runpod_ways(environment: Mapping[str, str]) -> tuple[Way, ...]:
     key = environment.get(RUNPOD_API_KEY, "")
     if not _POD_ID.fullmatch(pod_id):
         return ()
-    graphql = environment.get(_ENV_GRAPHQL, _DEFAULT_API).rstrip("/") + "/graphql"
-    pod = environment.get(_ENV_API, _DEFAULT_API).rstrip("/") + f"/v2/pods/{pod_id}"
+    # With or without its last part, as on the controller; GraphQL lies beside it.
+    base = (environment.get(_ENV_API) or _DEFAULT_API).rstrip("/").removesuffix("/v2")
+    graphql = (environment.get(_ENV_GRAPHQL) or base).rstrip("/") + "/graphql"
+    pod = f"{base}/v2/pods/{pod_id}"
     mutation = f"mutation {{ podTerminate(input: {{podId: {json.dumps(pod_id)}}}) }}"
 
     def control(*words: str) -> Callable[[], Answer]:
@@ -181,11 +186,11 @@ def _runpod_ways(environment: Mapping[str, str]) -> tuple[Way, ...]:
         return lambda: _request(method, url, body, key, is_graphql=is_graphql)
 
     return (
-        Way("runpodctl remove pod", control("remove", "pod")),
-        Way("runpodctl pod delete", control("pod", "delete")),
-        Way("graphql podTerminate", call("POST", graphql, {"query": mutation}, is_graphql=True)),
         Way("v2 action terminate", call("POST", f"{pod}/action", {"action": "terminate"})),
         Way("v2 delete", call("DELETE", pod, None)),
+        Way("graphql podTerminate", call("POST", graphql, {"query": mutation}, is_graphql=True)),
+        Way("runpodctl remove pod", control("remove", "pod")),
+        Way("runpodctl pod delete", control("pod", "delete")),
     )
 
 
@@ -220,13 +225,6 @@ def _command(
     return Answer(child.returncode, text, child.returncode == 0)
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to wherever it points."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
 def _request(
     method: str, url: str, body: Mapping[str, Any] | None, key: str, *, is_graphql: bool
 ) -> Answer:
@@ -239,9 +237,8 @@ def _request(
         data = json.dumps(body).encode()
         headers["Content-Type"] = "application/json"
     request = urllib.request.Request(url, data=data, headers=headers, method=method)
-    opener = urllib.request.build_opener(_NoRedirect)
     try:
-        with opener.open(request, timeout=_TIMEOUT_S) as response:
+        with send(request, _TIMEOUT_S) as response:
             code, content = response.status, response.read(65_536)
     except urllib.error.HTTPError as error:
         with error:

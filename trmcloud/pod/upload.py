@@ -149,8 +149,8 @@ class Uploader:
     def _next(self) -> tuple[Kept, Path, str] | None:
         """The checkpoint to store now: what was begun, else the first that is worth it."""
         here = dict(self._manifests())
-        done = (*self._uploaded(), *self._given_up)
-        wanted = [kept for kept in unstored(tuple(here), done) if kept.phase in self._slots]
+        owed = unstored(tuple(here), self._uploaded(), self._given_up)
+        wanted = [kept for kept in owed if kept.phase in self._slots]
         if self._doing is not None:
             if self._doing.kept in here:
                 return (self._doing.kept, *here[self._doing.kept])

@@ -122,7 +122,7 @@ class Limiting(Protocol):
     """A ``Compute`` that can tell which of the provider's own limits stand on a pod."""
 
     def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
-        """By the newest list; asks nothing."""
+        """By what is known already, or one short question that is not asked again for minutes."""
 
 
 @runtime_checkable

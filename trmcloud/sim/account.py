@@ -223,6 +223,7 @@ class Account:
         if mood == "stuck":
             rented.pod.stop()
             rented.deleting = True
+            rented.deleted_at = now
             world.queue.at(rented.undeletable_until, lambda: self.end(rented, "controller"))
 
     def end(self, rented: Rented, by: str) -> None:

@@ -103,7 +103,8 @@ class SimCompute:
             driver = self._process.driver
             ours = driver is not None and driver.run_id == rented.run_id
             sure = not knobs.list_flickers or now >= rented.created_at + STALE_LIST_S
-            if status != "gone" and ours and sure:
+            # What it found and could not put on record died with it.
+            if status != "gone" and ours and sure and world.ledger_writable:
                 rented.shown_at = now
             rate = Usd.from_micros(rented.rate_micros)
             seen.append(PodSeen(rented.pod_id, rented.name, status, rate, ended_at))

@@ -7,6 +7,7 @@ the guardian ends the pod.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ _HEED_S = 60.0
 _COMPILES_S = 900.0
 _LOOK_S = 150.0
 _FOR_EVER_S = 1e9
+_MOST_STORED = 3
 _STORED_S = 120.0
 """Some checkpoints have come to a store that is well by then."""
 _GRANTED_S = 200.0
@@ -62,7 +64,7 @@ class Said:
                 if phase.outcome == "finished":
                     self.finished.add(phase.name)
             if phase.gate is not None:
-                self._gates.add((phase.name, bool(phase.gate.get("passed"))))
+                self._gates.add((phase.name, phase.gate.passed))
 
     def phase(self, name: str, outcome: str, step: int | None) -> bool:
         return (name, outcome, step) in self._phases
@@ -98,6 +100,7 @@ class Duties:
         self._agents: dict[SimPod, int] = {}
         self._awaiting: dict[SimPod, float] = {}
         self._ungranted: dict[SimPod, float] = {}
+        self._stored_times: Counter[tuple[str, contract.Kept]] = Counter()
 
     # -- what happens to a pod ----------------------------------------------------------------
 
@@ -140,9 +143,8 @@ class Duties:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         if trainer.frozen_at is not None:
-            patience_s = self._patience_s(pod, trainer) + _LOOK_S
-            look = partial(self._hung, pod, trainer, pod.agent, patience_s)
-            self.world.queue.at(trainer.frozen_at + patience_s, look)
+            look = partial(self._hung, pod, trainer)
+            self.world.queue.at(trainer.frozen_at + self._patience_s(pod, trainer), look)
 
     def _may_upload(self, pod: SimPod, phase: str, from_step: int) -> None:
         """A pod that is to upload has the right to, and what it was given to go on from."""
@@ -225,13 +227,22 @@ class Duties:
         ):
             self.fail("wasteful", f"{last.name} crashed and was not tried again")
 
+    def stored(self, pod: SimPod, kept: contract.Kept) -> None:
+        """An upload is through: the very same bits are not sent again and again, at the pod's
+        rent. What another one was written over, once, may come back."""
+        self._stored_times[pod.rented.pod_id, kept] += 1
+        times = self._stored_times[pod.rented.pod_id, kept]
+        if times > _MOST_STORED:
+            label = f"{kept.phase} {kept.step}"
+            self.fail("wasteful", f"{pod.rented.pod_id} stores {label} for the {times}th time")
+
     def _stored(self, pod: SimPod, report: contract.AgentReport) -> None:
         """What is best and what is latest is in the bucket, or could not come there."""
         now, knobs = self.world.queue.now, self.world.knobs
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
         mine = [c for c in made if c.pod_id == pod.rented.pod_id]
         # What is damaged counts as best or latest to an agent that has not read it again.
-        owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine)]
+        owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine, made)]
         if "not everything could be uploaded" in report.message:
             down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
             left_s = pod.agent.hard_left_s() if pod.agent is not None else 0.0
@@ -257,11 +268,17 @@ class Duties:
             self.fail("wasteful", f"{pod.rented.pod_id} was never given the right to upload")
 
     @staticmethod
-    def _is_of_worth(made: Checkpoint, among: Sequence[Checkpoint]) -> bool:
-        mine = [c.manifest for c in among if c.manifest.phase == made.manifest.phase]
-        scores = [m.val_bpb for m in mine if m.val_bpb is not None]
-        best = bool(scores) and made.manifest.val_bpb == min(scores)
-        return best or made.manifest.step == max(m.step for m in mine)
+    def _is_of_worth(
+        made: Checkpoint, mine: Sequence[Checkpoint], all_: Sequence[Checkpoint]
+    ) -> bool:
+        """Whether the pod owes it: the latest of ``mine``, or their best, where the bucket has none
+        as good."""
+        phase, bpb = made.manifest.phase, made.manifest.val_bpb
+        if made.manifest.step == max(c.manifest.step for c in mine if c.manifest.phase == phase):
+            return True
+        rivals = [c for c in all_ if c.manifest.phase == phase and (c in mine or c.slot)]
+        scores = [c.manifest.val_bpb for c in rivals if c is not made]
+        return bpb is not None and all(bpb < score for score in scores if score is not None)
 
     def finish(self) -> None:
         """Whatever an agent has told to be in the bucket is there in the end, or a better one."""
@@ -304,20 +321,18 @@ class Duties:
         if guarded and not pod.ending and now - pod.booted_at > _LAYER_S:
             self.fail("I2", f"{pod.rented.pod_id}'s guardian does nothing at the hard stop")
 
-    def _hung(
-        self, pod: SimPod, trainer: SimTrainer, agent: AgentMind | None, patience_s: float
-    ) -> None:
+    def _hung(self, pod: SimPod, trainer: SimTrainer) -> None:
         now = self.world.queue.now
         if not pod.running or not trainer.runs(now) or trainer.frozen_at is None:
             return
         if pod.agent is None or self.world.off & {"agent"}:
             return
         since = max(trainer.frozen_at, self._since[pod], pod.stopped_until)
+        patience_s = self._patience_s(pod, trainer)  # it may have been told to land since
         if now >= since + patience_s:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer hangs for {now - since:.0f} s")
         else:
-            again = partial(self._hung, pod, trainer, agent, patience_s)
-            self.world.queue.at(since + patience_s, again)
+            self.world.queue.at(since + patience_s, partial(self._hung, pod, trainer))
 
     def _unheeded(self, pod: SimPod, agent: AgentMind) -> None:
         now, trainer = self.world.queue.now, pod.trainer
@@ -350,9 +365,12 @@ class Duties:
 
     @staticmethod
     def _patience_s(pod: SimPod, trainer: SimTrainer) -> float:
+        """How long the lease lets it show no progress, and until the agent's next look."""
         frozen_at = trainer.frozen_at or 0.0
+        most_s = 20 * trainer.shape.step_s
         if frozen_at < trainer.trains_at:
-            return max(pod.lease.hang_after_s, _COMPILES_S)
-        if frozen_at >= trainer.turns_at:
-            return max(pod.lease.hang_after_s, 4 * pod.lease.landing_s)
-        return max(pod.lease.hang_after_s, 20 * trainer.shape.step_s)
+            most_s = _COMPILES_S
+        elif frozen_at >= trainer.turns_at:
+            ordered = pod.orders is not None and pod.orders.land
+            most_s = (1 if ordered or trainer.told_at else 4) * pod.lease.landing_s
+        return max(pod.lease.hang_after_s, most_s) + _LOOK_S

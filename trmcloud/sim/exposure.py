@@ -42,12 +42,8 @@ class Exposure:
             knobs.throttled_until,
             knobs.key_revoked_until,
             knobs.garbage_until,
-            knobs.ledger_locked_until,
-            knobs.ledger_damaged_until,
-            knobs.ledger_too_new_until,
-            knobs.disk_full_until,
         )
-        heard = heard and not self.world.ledger.is_older
+        heard = heard and self.world.ledger_writable
         drives: set[str] = set()
         stuck: set[str] = set()
         reaps = False

@@ -116,7 +116,9 @@ class Process:
             return None
         self.busy = True
         try:
-            return act()
+            done = act()
+            self._judge_troubles()
+            return done
         except Killed:
             self.sim.say(f"{self.kind} {self.who.pid} is killed")
             self.kill()
@@ -128,6 +130,15 @@ class Process:
         finally:
             self.busy = False
         return None
+
+    def _judge_troubles(self) -> None:
+        """What went wrong with single runs, and kept nothing else from being done."""
+        for run_id, error in self.world.troubles.items():
+            self.sim.say(f"{self.kind} {self.who.pid}, {run_id}: {type(error).__name__} {error}")
+            if not isinstance(error, TrmcloudError):
+                raise error
+            if isinstance(error, ProviderError):
+                self.sim.check.truth.escaped(self, error)
 
     def drive(self, driver: RunDriver) -> None:
         self.driver = driver

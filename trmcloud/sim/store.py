@@ -68,12 +68,15 @@ class SimFiles:
 
     def __init__(self) -> None:
         self.checkpoints: dict[str, list[Checkpoint]] = {}
+        self.made = 0
+        """How many there ever were: what is trained anew has other bits."""
         self.words: dict[tuple[str, int], AgentReport] = {}
         """What the agent of a run's generation told the bucket last."""
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
 
     def add(self, run_id: str, made: Checkpoint) -> None:
+        self.made += 1
         kept = self.checkpoints.setdefault(run_id, [])
         same = [c for c in kept if c.manifest.label == made.manifest.label]
         for old in same:
@@ -119,7 +122,7 @@ class SimFiles:
         return {
             c.slot: Kept(phase, c.manifest.step, c.manifest.sha256, 1_000_000, c.manifest.val_bpb)
             for c in made
-            if c.slot in slots and c.manifest.phase == phase
+            if c.slot in slots and c.manifest.phase == phase and c.readable
         }
 
     def furthest_stored(self, run_id: str) -> dict[str, int]:
@@ -132,7 +135,9 @@ class SimFiles:
         return steps
 
     def stored(self, run_id: str) -> list[CheckpointManifest]:
-        return [c.manifest for c in self.checkpoints.get(run_id, ()) if c.slot]
+        """What a list of the bucket shows as whole: a manifest that cannot be read is none."""
+        made = self.checkpoints.get(run_id, ())
+        return [c.manifest for c in made if c.slot and c.readable]
 
     def _find(self, run_id: str, kept: Kept) -> Checkpoint | None:
         for made in self.checkpoints.get(run_id, ()):
@@ -200,10 +205,11 @@ class SimFiles:
             raise CheckpointError(f"{manifest.label} is damaged")
 
     def delete(self, manifest: CheckpointManifest) -> None:
+        """The copy here goes; what lies on a pod or in the bucket stays there."""
         kept = self.checkpoints.get(manifest.run_id, [])
-        kept[:] = [c for c in kept if c.manifest.label != manifest.label or c.pod_id]
+        kept[:] = [c for c in kept if c.manifest.label != manifest.label or c.pod_id or c.slot]
         for made in kept:
-            made.home = made.home and made.manifest.label != manifest.label
+            made.home = made.home and (made.manifest.label != manifest.label or bool(made.slot))
 
     def folder_of(self, manifest: CheckpointManifest) -> str:
         return f"/sim/{manifest.run_id}/{manifest.label}"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from trmcloud.sim.world import SimWorld
 
 _ENDED_BY_US = ("controller", "reap")
+_NEXT_LOOK_S = 1800.0
+"""Until somebody asks for a bill again, where nothing else is to be done."""
 
 
 class StrayJudge:
@@ -34,6 +36,12 @@ class StrayJudge:
     def noted(self, event: ev.Note) -> None:
         if isinstance(event, ev.LedgerReconciled):
             self._reconciled()
+            return
+        if self._is_sought(event.provider, event.pod_id):
+            # It is listed as being made, and nobody can know that none will be found: it is
+            # charged like any other, and billed nothing.
+            if isinstance(event, ev.StrayBilled) and event.amount:
+                self.fail("I4", f"{event.pod_id} was never made, and is billed {event.amount}")
             return
         rented = self._find(event.provider, event.pod_id)
         if rented is None or rented.pod_id in self.world.check.foreign:
@@ -75,8 +83,18 @@ class StrayJudge:
                         self.fail("I4", f"{rented.pod_id} was ended, and nobody is charged for it")
                     continue
                 bill = rented.micros(now) + rented.storage_micros
+                if stray.billed is None and self._bill_is_late(rented, now):
+                    continue  # until then it stands at the most that it can have cost
                 if stray.billed is None or abs(stray.billed.micros - bill) > 2:
                     self.fail("I4", f"{rented.pod_id} stands at {stray.cost}, billed {bill / 1e6}")
+
+    def _bill_is_late(self, rented: Rented, now: float) -> bool:
+        """Whether the world ends before the provider's final bill is out."""
+        return now < (rented.ended_at or now) + self.world.knobs.bill_lag_s + _NEXT_LOOK_S
+
+    def _is_sought(self, provider: str, pod_id: str) -> bool:
+        account = self.world.accounts.get(provider)
+        return account is not None and pod_id in account.sought
 
     def _forgotten(self, rented: Rented) -> bool:
         """Whether it was ended before an older copy of the ledger was restored."""

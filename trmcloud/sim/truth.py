@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 STOPPED = frozenset({"7", "9", "14", "61"})
 """With these a controller may wake up in the middle of a call and go on with it."""
+LOOKS_S = 60.0
+"""A driver has looked by then, and more than once."""
 RETRY_S = 62.0
 """The longest backoff, and until the next look."""
 _SECOND_S = 1.5
@@ -303,8 +305,23 @@ class Witness:
 
     def ends(self, process: Process, rented: Rented, run: RunState) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
-        if self._may_end.get(process) != run.run_id:
+        if self._may_end.get(process) == run.run_id:
+            return
+        generation, now = run.generation, process.machine.now().wall
+        latency_s = traits_of(rented.account.habits.provider).kill_latency_s
+        if generation is None or now < generation.hard_stop_at + latency_s:
             self.fail("I6", f"{rented.pod_id} is ended by one that did not write so")
+        elif latency_s >= LOOKS_S and not self._was_tried(process, run, latency_s):
+            self.fail("I2", f"{rented.pod_id} is ended by the last layer, and the run never tried")
+
+    def _was_tried(self, process: Process, run: RunState, latency_s: float) -> bool:
+        """Whether the run has done its own to end its pod, or this is not who was there to."""
+        driver = process.driver
+        mine = driver is not None and driver.run_id == run.run_id
+        able_since = self.world.check.exposure.able.get(run.run_id)
+        idle = able_since is None or self.world.queue.now - able_since < latency_s
+        tried = any(name.startswith(_prefix(run, TERMINATE)) for name in run.actions)
+        return tried or idle or not mine or self._odd(process)
 
     def left_alone(self, rented: Rented) -> None:
         """A pod lives whose work is done: a controller that is up must have tried to end it."""

@@ -166,8 +166,9 @@ class SimUploader:
         here = world.files.on_pod(pod.lease.run_id, pod.rented.pod_id)
         kept = [Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb) for m in here]
         held = (one for slots in self._slots.values() for one in slots.values())
-        done = [*(one for one in held if one is not None), *self._given_up]
-        wanted = [one for one in unstored(kept, done) if one.phase in self._slots]
+        stored = [one for one in held if one is not None]
+        owed = unstored(kept, stored, self._given_up)
+        wanted = [one for one in owed if one.phase in self._slots]
         if not wanted:
             return False
         chosen = wanted[0]
@@ -188,6 +189,7 @@ class SimUploader:
         # The trainer may have pruned it meanwhile: its files were held open.
         self._slots[doing.kept.phase][doing.slot] = doing.kept
         pod.world.files.store(pod.lease.run_id, doing.kept, doing.slot)
+        pod.world.check.duties.stored(pod, doing.kept)
         self.moved_at = doing.ends_at
         self._moved_boot = doing.ends_at - pod.machine.boot_at
 

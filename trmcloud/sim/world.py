@@ -192,6 +192,7 @@ class SimWorld:
         machine = process.machine
         if trap.stops_machine:
             machine.awake = False
+        self.check.look()  # from now on it can do nothing
         until = self.queue.now + trap.sleep_s
         self.queue.run_until(until, self.check.accrue, self.check.look)
         self.check.accrue()
@@ -219,6 +220,17 @@ class SimWorld:
         if now < knobs.garbage_until:
             self.felt("26")
             raise ProviderError("the answer is no JSON")
+
+    @property
+    def ledger_writable(self) -> bool:
+        knobs = self.knobs
+        free_at = max(
+            knobs.ledger_locked_until,
+            knobs.ledger_damaged_until,
+            knobs.ledger_too_new_until,
+            knobs.disk_full_until,
+        )
+        return self.queue.now >= free_at and not self.ledger.is_older
 
     def link_up(self, process: Process) -> bool:
         if self.queue.now < self.knobs.link_down_until or not process.machine.online:
@@ -277,7 +289,7 @@ class SimWorld:
             bpb = None
             true_bpb = float("nan")
             self.felt("53")
-        manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, len(kept))
+        manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, self.files.made)
         made = Checkpoint(manifest, manifest.sha256, true_bpb)
         if rented.pod.lease.hold or rented.pod.lease.uploads or not self._on_volume(rented):
             made.pod_id, made.home = rented.pod_id, False

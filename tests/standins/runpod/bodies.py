@@ -101,6 +101,8 @@ def record(fields: Mapping[str, Check], required: tuple[str, ...] = ()) -> Check
 _CONTAINER: Mapping[str, Check] = {
     "image": text(),
     "args": text(),
+    "cmd": items(text()),
+    "entrypoint": items(text()),
     "disk": whole(1),
     "env": strings,
     "ports": items(text()),
@@ -120,6 +122,8 @@ _GPU = record(
         "count": whole(1),
         "allowedCudaVersions": items(matching(_VERSION)),
         "minCudaVersion": matching(_VERSION),
+        "minRamPerGpu": whole(1),
+        "minVcpuCountPerGpu": whole(1),
     },
     ("id",),
 )

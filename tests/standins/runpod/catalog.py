@@ -102,6 +102,14 @@ def gpu(gpu_id: str) -> Gpu | None:
     return next((kind for kind in GPUS if kind.id == gpu_id), None)
 
 
+_HOSTS = {"NVIDIA L4": (8, 45), "NVIDIA L40S": (12, 62), "NVIDIA B200": (28, 180)}
+
+
+def host(gpu_id: str) -> tuple[int, int]:
+    """(vCPUs, GB of RAM) that a machine has for each of its GPUs."""
+    return _HOSTS.get(gpu_id, (16, 117))
+
+
 def cpu(cpu_id: str) -> Cpu | None:
     return next((kind for kind in CPUS if kind.id == cpu_id), None)
 

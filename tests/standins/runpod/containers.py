@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import os
-import shlex
 import shutil
 import signal
 import site
@@ -23,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tests.standins.runpod import netns, tools
+from tests.standins.runpod import commands, netns, tools
 from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.pods import Pod
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).parent / "container.sh"
 KEEPER = Path(__file__).parent / "inside" / "keeper.py"
 CHECKOUT = Path(__file__).resolve().parents[3]
-DEFAULT_COMMAND = ("start.sh",)
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEATH_WAIT_S = 10.0
 PRIVATE = ("/tmp", "/root", "/opt", "/run", "/var/tmp", "/home", "/mnt", "/media", "/workspace")
@@ -88,7 +86,9 @@ class Container:
             tools.install(
                 self._folder / "tools", self._pod, self._machines.knobs, self._machines.api_url
             )
-            command = tuple(shlex.split(self._pod.body.get("args", ""))) or DEFAULT_COMMAND
+            command = commands.read(self._pod.body.get("args", "")).words(
+                self._machines.knobs.image_entrypoint
+            )
             self._process = self._spawn(command)
             self._pod.boots += 1
         return self._process

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.standins.runpod.commands import LIMIT_BYTES
 from tests.standins.runpod.graphql import GraphQL
 from tests.standins.runpod.http_types import Answer, Asked, problem
 from tests.standins.runpod.rest import Rest
@@ -15,13 +16,14 @@ from tests.standins.runpod.world import World
 
 WINDOWS = (("minute", 60), ("hour", 3600), ("day", 86400))
 TURNED_AWAY = "Python-urllib"
-"""What RunPod's edge takes for a robot."""
+"""What RunPod's edge takes for a robot, beside whoever gives no name."""
 Judge = Callable[[Asked, Answer], None]
 
 
 @dataclass(frozen=True)
 class Logged:
-    """One request, without its key or body. ``operation`` is GraphQL's first field."""
+    """One request, without its key or body, of which only the length is kept. ``operation`` is
+    GraphQL's first field."""
 
     method: str
     path: str
@@ -29,6 +31,7 @@ class Logged:
     at: float
     who: str
     operation: str = ""
+    bytes: int = 0
 
 
 class Gateway:
@@ -56,7 +59,7 @@ class Gateway:
             self.requests.append(
                 Logged(
                     asked.method, asked.path, answer.status, self._world.now(), asked.who,
-                    _operation(asked),
+                    _operation(asked), len(asked.body),
                 )
             )  # fmt: skip
         return answer
@@ -65,22 +68,28 @@ class Gateway:
         knobs = self._world.knobs
         if knobs.unreachable or (knobs.self_down and asked.who not in ("", "account")):
             return Answer(0, drop=True)
-        if asked.headers.get("user-agent", "").startswith(TURNED_AWAY):
+        agent = asked.headers.get("user-agent", "")
+        if not agent or agent.startswith(TURNED_AWAY):
             return Answer(403, b"error code: 1010", "text/plain")
         if knobs.down or self._world.now() < knobs.down_until:
             return problem(503, "service unavailable")
         if knobs.use("errors_502"):
             return Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", "text/html")
+        if asked.path == "/v2/pods" and len(asked.body) > LIMIT_BYTES:
+            return problem(413, f"the request exceeds {LIMIT_BYTES} bytes")
         if asked.path == "/graphql":
             answer = self._graphql.answer(asked)
         elif not asked.who:
             return problem(401, "missing or invalid bearer token")
         else:
-            answer = self._counted(asked) or self._rest.answer(asked)
+            answer = self._retired() or self._counted(asked) or self._rest.answer(asked)
             answer.headers |= self._quota_headers(asked.who)
-            if self._judge is not None and not answer.drop:
+            if self._judge is not None and not (answer.drop or answer.forced):
                 self._judge(asked, answer)
-        return self._spoilt(answer)
+        return self._spoilt(asked, answer)
+
+    def _retired(self) -> Answer | None:
+        return problem(410, "this API has been retired") if self._world.knobs.v2_gone else None
 
     def _who(self, asked: Asked) -> str:
         word, _, key = asked.headers.get("authorization", "").partition(" ")
@@ -95,7 +104,7 @@ class Gateway:
     def _counted(self, asked: Asked) -> Answer | None:
         """Count it against the quotas; a 429 where one is used up."""
         now, knobs = self._world.now(), self._world.knobs
-        if knobs.use("throttle"):
+        if now < knobs.throttled_until or knobs.use("throttle"):
             answer = problem(429, "rate limit exceeded for the minute window")
             answer.headers["Retry-After"] = str(knobs.retry_after_s)
             return answer
@@ -116,14 +125,26 @@ class Gateway:
             policy.append(f'"{name}";q={quota};w={length}')
         return {"RateLimit": ", ".join(left), "RateLimit-Policy": ", ".join(policy)}
 
-    def _spoilt(self, answer: Answer) -> Answer:
+    def _spoilt(self, asked: Asked, answer: Answer) -> Answer:
+        """Answers that no contract allows: the judge does not see them."""
         knobs = self._world.knobs
         if answer.status // 100 != 2 or answer.stream is not None or not answer.body:
             return answer
+        if (asked.method, asked.path) == ("GET", "/v2/pods"):
+            answer = self._spoilt_list(answer)
         if knobs.use("malformed"):
             answer.body = answer.body[: len(answer.body) // 2]
         elif knobs.use("html"):
             answer.body, answer.content_type = b"<html>Just a moment...</html>", "text/html"
+        return answer
+
+    def _spoilt_list(self, answer: Answer) -> Answer:
+        knobs, data = self._world.knobs, json.loads(answer.body)
+        if knobs.list_unpaged:
+            del data["pagination"]
+        if knobs.use("list_lacks_pods"):
+            del data["pods"]
+        answer.body = json.dumps(data).encode()
         return answer
 
     def _date(self) -> str:

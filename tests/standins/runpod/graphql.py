@@ -57,6 +57,13 @@ class GraphQL:
         }
 
     def answer(self, asked: Asked) -> Answer:
+        knobs = self._world.knobs
+        if knobs.graphql_gone:
+            return problem(410, "the GraphQL API has been retired: use REST v2")
+        if knobs.graphql_throttled:
+            answer = problem(429, "rate limit exceeded")
+            answer.headers["Retry-After"] = str(knobs.retry_after_s)
+            return answer
         body = asked.json()
         if not isinstance(body, dict) or not isinstance(body.get("query"), str):
             return problem(400, "POST body missing")

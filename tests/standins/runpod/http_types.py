@@ -39,6 +39,8 @@ class Answer:
     stream: Callable[[], Iterator[bytes]] | None = None
     drop: bool = False
     """Close the connection without a word."""
+    forced: bool = False
+    """A knob gave it, whatever was asked: the contract is no judge of it."""
 
 
 def reply(data: Any, status: int = 200) -> Answer:

@@ -45,7 +45,9 @@ class Knobs:
     provisioning_s: float = 0.05
     starting_s: float = 0.05
     ssh_after_s: float = 0.0
-    """From RUNNING until ``ssh.direct`` is known."""
+    """From RUNNING until ``runtime`` and ``ssh.direct`` are known."""
+    says_running: bool = False
+    """RUNNING is said from the create on, though nothing runs yet."""
     delete_s: float = 0.0
     """From an accepted delete until the pod is off the list and the bill; its processes die at
     once."""
@@ -70,7 +72,13 @@ class Knobs:
     """GPU ids, or "id@data centre", or "*"."""
     no_capacity_detail: str = ""
     forbidden_gpus: list[str] = field(default_factory=list)
-    """GPU ids that answer 403."""
+    """GPU ids whose pool this account may not use: 403."""
+    create_throttled: int = 0
+    """Creates that are answered 429, with ``retry_after_s``."""
+    create_refused: int = 0
+    """The status of every create while it is not 0, such as 413: nothing is made."""
+    lands_in: str = ""
+    """The data centre that pods are put in, whatever was asked for."""
     never_boots: bool = False
     boot_error: bool = False
     ssh_never: bool = False
@@ -78,6 +86,18 @@ class Knobs:
     """The billed rate over the list price."""
 
     # -- lists and deletes ----------------------------------------------------------------
+    list_page: int = 0
+    """The most pods in a page of v2's list, before cluster members are taken out; 0: 1000."""
+    cluster_members: list[str] = field(default_factory=list)
+    """Names of pods that v2's list shows with ``includeClusterPods`` alone."""
+    list_unpaged: bool = False
+    """v2's list is not cut and says nothing of pages, as before this autumn."""
+    list_endless: bool = False
+    """Empty pages with ever new cursors."""
+    list_circle: bool = False
+    """Empty pages with always the same cursor."""
+    list_lacks_pods: int = 0
+    """200s without ``pods``."""
     list_empty: int = 0
     list_omits: list[str] = field(default_factory=list)
     """Names of pods that v2's list does not show; GraphQL's does."""
@@ -97,12 +117,20 @@ class Knobs:
     """Connections are closed without an answer."""
     errors_502: int = 0
     throttle: int = 0
+    throttled_until: float = 0.0
+    """Every answer of v2 is 429 until then, by the stand-in's clock."""
     retry_after_s: int = 1
+    v2_gone: bool = False
+    """v2 has been retired: 410."""
     malformed: int = 0
     """200s whose body is cut short."""
     html: int = 0
     """200s whose body is a web page."""
     graphql_errors: int = 0
+    graphql_gone: bool = False
+    """GraphQL has been retired: 410."""
+    graphql_throttled: bool = False
+    """GraphQL's rate has been cut to nothing: 429."""
     key_revoked: bool = False
     read_only: bool = False
     """The account key may read and not write: 403."""
@@ -121,6 +149,8 @@ class Knobs:
     restart_loop: bool = False
     """Each command is killed ``restart_loop_s`` after its start."""
     restart_loop_s: float = 1.0
+    image_entrypoint: list[str] = field(default_factory=list)
+    """The image's own ENTRYPOINT, which a create may replace."""
     absent_commands: list[str] = field(default_factory=list)
     """Not installed in pods made from now on, such as rsync."""
     workspace_mib: int = 0

@@ -71,6 +71,7 @@ class Oracle:
             if answer.status < 300 and name not in answer.headers:
                 self.faults.append(f"{what}: no {name} header")
         self._judge_request(what, operation, asked, answer)
+        self._judge_query(what, operation, asked, answer)
 
     def valid(self, name: str, value: Any) -> list[str]:
         """What is wrong with a value, as a schema of the contract sees it."""
@@ -102,6 +103,29 @@ class Oracle:
         if bool(broken) != (answer.status == 422):
             self.faults.append(f"{what}: the contract says of the request: {broken or 'valid'}")
 
+    def _judge_query(
+        self, what: str, operation: dict[str, Any], asked: Asked, answer: Answer
+    ) -> None:
+        """A parameter that breaks the contract is a 422, and one that is not in it is asked of
+        nobody."""
+        if answer.status in (401, 403, 429, 410):
+            return
+        declared = {}
+        for parameter in map(self._resolved, operation.get("parameters", [])):
+            if parameter["in"] == "query":
+                declared[parameter["name"]] = self._resolved(parameter["schema"])
+        unknown = sorted(set(asked.query) - set(declared))
+        if unknown:
+            self.faults.append(f"{what}: the contract knows no parameter {', '.join(unknown)}")
+        wrong = [
+            f"{name}: {error.message}"
+            for name, text in asked.query.items()
+            if name in declared
+            for error in self._validator(declared[name]).iter_errors(_typed(declared[name], text))
+        ]
+        if wrong and answer.status not in (400, 422):
+            self.faults.append(f"{what}: the contract says of the query: {wrong}")
+
     def _operation(self, asked: Asked) -> dict[str, Any] | None:
         for pattern, verbs in self._paths:
             if pattern.match(asked.path):
@@ -117,6 +141,16 @@ class Oracle:
                 place = place[part]
             found = place
         return dict(found)
+
+
+def _typed(schema: Any, text: str) -> Any:
+    """A parameter's text as what its schema says it is."""
+    kind = schema.get("type")
+    if kind == "array":
+        return text.split(",")
+    if kind == "integer" and text.lstrip("-").isdecimal():
+        return int(text)
+    return {"true": True, "false": False}.get(text, text) if kind == "boolean" else text
 
 
 def _absolute(schema: Any) -> Any:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.standins.runpod import bodies, rest_billing, rest_catalog
+from tests.standins.runpod import bodies, catalog, commands, pages, rest_billing, rest_catalog
 from tests.standins.runpod.http_types import Answer, Asked, nothing, problem, reply
 from tests.standins.runpod.pods import ACTIONS, HTTP_IP, HTTP_PORT, Pod, Volume
 from tests.standins.runpod.world import Refused, World
@@ -91,10 +91,10 @@ class Rest:
 
     def _list(self, asked: Asked) -> Answer:
         knobs = self._world.knobs
-        if knobs.use("list_empty"):
-            return reply({"pods": []})
         pods = [pod for pod in self._world.listed() if pod.name not in knobs.list_omits]
-        return reply({"pods": [self.shown(pod) for pod in pods]})
+        if knobs.use("list_empty"):
+            pods = []
+        return pages.page(asked, pods, knobs, self.shown)
 
     def _create(self, asked: Asked) -> Answer:
         body = asked.json()
@@ -104,6 +104,20 @@ class Rest:
         knobs = self._world.knobs
         if "templateId" in body:
             return problem(404, "template not found")
+        try:
+            body = {**body, "args": commands.stored(body)}
+        except ValueError as error:
+            return problem(400, str(error))
+        if commands.deployment_bytes(body) > commands.LIMIT_BYTES:
+            return problem(413, f"the expanded request exceeds {commands.LIMIT_BYTES} bytes")
+        if knobs.create_refused:
+            answer = problem(knobs.create_refused, "refused by a knob")
+            answer.forced = True
+            return answer
+        if knobs.use("create_throttled"):
+            answer = problem(429, "rate limit exceeded for the minute window")
+            answer.headers["Retry-After"] = str(knobs.retry_after_s)
+            return answer
         if knobs.use("create_500"):
             return problem(500, "internal server error")
         if knobs.use("create_late"):
@@ -120,11 +134,16 @@ class Rest:
         return reply(self.shown(self._world.find(pod_id)))
 
     def _patch(self, asked: Asked, pod_id: str) -> Answer:
-        self._world.find(pod_id)
+        before = self._world.find(pod_id).body.get("args", "")
         changes = asked.json()
         wrong = bodies.update_pod(changes, "$")
         if wrong:
             return problem(422, "Request validation failed.", wrong)
+        if {"args", "cmd", "entrypoint"} & set(changes):
+            try:
+                changes["args"] = commands.stored(changes, before)
+            except ValueError as error:
+                return problem(400, str(error))
         return reply(self.shown(self._world.update(pod_id, changes)))
 
     def _delete(self, asked: Asked, pod_id: str) -> Answer:
@@ -204,19 +223,25 @@ class Rest:
         up = pod.status == "RUNNING" and pod.started_at is not None and not pod.host_lost
         since = at - (pod.started_at or at)
         mapped = []
-        if up and since >= pod.ssh_after_s:
+        known = up and since >= pod.ssh_after_s
+        if known:
             found = ((port, self._world.machines.address(pod, port)) for port in pod.tcp_ports)
             mapped = [(port, *address) for port, address in found if address is not None]
+        command = commands.read(body.get("args", ""))
+        early = self._world.knobs.says_running and pod.status in ("PROVISIONING", "STARTING")
+        status = "RUNNING" if early else pod.status
         ssh = next(((host, public) for private, host, public in mapped if private == 22), None)
         if self._world.knobs.ssh_never:
             ssh = None
         shown: dict[str, Any] = {
             "id": pod.id,
             "name": pod.name,
-            "status": pod.status,
-            "actions": list(ACTIONS[pod.status]),
+            "status": status,
+            "actions": list(ACTIONS[status]),
             "image": body.get("image", ""),
             "args": body.get("args", ""),
+            "entrypoint": command.entrypoint,
+            "cmd": command.cmd,
             "disk": int(body.get("disk", 50)),
             "env": body.get("env", {}),
             "ports": body.get("ports", []),
@@ -238,10 +263,16 @@ class Rest:
             "startedAt": stamp(pod.started_at) if pod.started_at is not None else None,
         }
         if pod.gpu_id:
-            shown["gpu"] = {"id": pod.gpu_id, "count": pod.gpu_count}
+            vcpus, memory_gb = catalog.host(pod.gpu_id)
+            shown["gpu"] = {
+                "id": pod.gpu_id,
+                "count": pod.gpu_count,
+                "vcpuCount": vcpus * pod.gpu_count,
+                "memory": memory_gb * pod.gpu_count,
+            }
         else:
             shown["cpu"] = pod.cpu
-        if up:
+        if known:
             shown["runtime"] = {
                 "uptime": max(0, int(since)),
                 "gpus": [{"util": 0, "memoryUtil": 0}] * pod.gpu_count,

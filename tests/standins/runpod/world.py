@@ -21,7 +21,12 @@ NO_CAPACITY = (
     "Please refresh and try again."
 )
 NO_FREE_GPUS = "There are not enough free GPUs on the host machine to start this pod."
-NO_BALANCE = "insufficient balance: at least one hour of this configuration is needed"
+NO_SUCH_HOST = "create pod: could not find any pods with required specifications"
+NO_POOL = "Your account cannot access the requested pool"
+NO_BALANCE = (
+    "Your account balance is too low to rent a pod: at least one hour of this configuration is "
+    "needed"
+)
 OVER_LIMIT = "the account's spend limit would be exceeded"
 MOST_ENV = 50
 ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -95,6 +100,7 @@ class World:
         """The pod, made; Refused where nothing was made."""
         at = self.settle()
         kind, cloud, place = self._placed(body)
+        place = self.knobs.lands_in or place
         gpu_count = int(body["gpu"].get("count", 1)) if "gpu" in body else 0
         rate = (
             kind.price(cloud) * gpu_count
@@ -351,7 +357,10 @@ class World:
         if asked.get("allowedCudaVersions") and "minCudaVersion" in asked:
             raise Refused(400, "allowedCudaVersions and minCudaVersion exclude each other")
         if gpu.id in self.knobs.forbidden_gpus:
-            raise Refused(403, "this account cannot use that pool")
+            raise Refused(403, NO_POOL)
+        vcpus, memory_gb = catalog.host(gpu.id)
+        if asked.get("minVcpuCountPerGpu", 0) > vcpus or asked.get("minRamPerGpu", 0) > memory_gb:
+            raise Refused(400, NO_SUCH_HOST)
         if cloud == "COMMUNITY" and not places:
             free = [place for place in gpu.data_centers if not self.sold_out(gpu.id, place)]
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from trmcloud.core.gate import Verdict
 from trmcloud.core.pod_contract import (
     Heartbeat,
     Lease,
@@ -35,7 +36,7 @@ ONE = replace(LEASE, phases=LEASE.phases[:1])
 BEAT = Heartbeat("r1", "fast", 1, 77, "boot-1", 100.0, "training", 5, 90, step_seconds=1.0)
 FAST, EXTREME = PhaseReport("fast"), PhaseReport("extreme")
 RUNNING = PhaseReport("fast", state="running", attempts=1)
-PASSED, FAILED = {"passed": True}, {"passed": False}
+PASSED, FAILED = Verdict("fast", True, ()), Verdict("fast", False, ())
 
 
 def view(**changes: Any) -> TrainerView:

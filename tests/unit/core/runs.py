@@ -47,6 +47,7 @@ class StubCandidate:
     id: str
     rate: Usd
     provider: str = "test"
+    region: str = "any"
     soft_stop_s: float = 2900.0
     hard_stop_s: float = 3000.0
     landing_s: float = 100.0

@@ -66,6 +66,37 @@ def test_best_and_latest_of_each_phase_are_worth_saving() -> None:
     assert bk.unstored(made, made[:1]) == (made[2],)
 
 
+def test_a_best_one_is_not_owed_where_the_bucket_has_one_as_good() -> None:
+    """A pod without its disk trains the same again; of one that is damaged nothing is to be had."""
+    again = [kept(5, 1.5), kept(6, 2.0)]
+    assert bk.unstored(again, [kept(2, 1.5)]) == (again[1],)
+    assert bk.unstored(again, [kept(2, 1.6)]) == tuple(again)
+    assert bk.unstored(again, [kept(2, None)]) == tuple(again)
+    other = replace(kept(2, 1.0), phase="extreme")
+    assert bk.unstored(again, [other]) == tuple(again)
+    assert bk.unstored(again, [], [kept(2, 1.0)]) == tuple(again)
+
+
+scores = st.lists(st.none() | st.sampled_from((0.5, 1.0, 1.5, 2.0)), min_size=1, max_size=6)
+
+
+@given(scores, scores, st.integers(1, 3))
+def test_uploads_come_to_an_end(
+    before: list[float | None], here: list[float | None], best: int
+) -> None:
+    """Whatever an earlier life of the pod has left in its slots."""
+    slots: dict[str, Kept | None] = dict.fromkeys(bk.slots_of(1, best))
+    for name, (step, bpb) in zip(slots, enumerate(before, 10), strict=False):
+        slots[name] = kept(step, bpb)
+    mine = [kept(step, bpb) for step, bpb in enumerate(here, 1)]
+    for _ in range(4):
+        owed = bk.unstored(mine, [k for k in slots.values() if k is not None])
+        if not owed:
+            return
+        slots[bk.free_slot(slots, best)] = owed[0]
+    raise AssertionError("the same checkpoints are stored again and again")
+
+
 def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:
     share = bk.PhaseSlots(1, ("g1-slot-0",), {"g1-slot-0": kept(1, 1.0)})
     file = bk.FileGet("a/b.bin", 1, "0" * 64, ("http://x",))

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from tests.unit.core.phases import PASSED
 from tests.unit.core.runs import (
     AT,
     ENDED,
@@ -243,7 +244,7 @@ def test_a_phase_that_ended_without_a_word_was_lost() -> None:
 def test_the_second_pods_gate_is_judged_anew() -> None:
     run = second_running()
     assert run.gates["fast"].passed is False
-    report = a_report(run, phases=(replace(ENDED, gate={"passed": True}),))
+    report = a_report(run, phases=(replace(ENDED, gate=PASSED),))
     run, _ = follow(run, AT + 800, pods=[the_pod(run)], report=report)
     assert (run.gates["fast"].generation, run.gates["fast"].passed) == (2, True)
     assert [account.generation for account in run.phase_accounts] == [1, 2]
@@ -278,6 +279,28 @@ def test_a_strange_result_is_quoted_up_to_eighty_characters() -> None:
 def test_a_run_without_a_generation_in_the_middle_of_its_life_is_an_error() -> None:
     with pytest.raises(ValueError, match="r1 has no generation in state running"):
         ask(RunState("r1", state=State.RUNNING), AT)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stands", "ended"),
+    [
+        ("EU-RO-1", "US-KS-2", True),
+        ("EU-RO-1", "EU-RO-1", False),
+        ("eu-ro-1", "EU-RO-1", False),
+        ("EU-RO-1", "", False),
+        ("any", "US-KS-2", False),
+        ("", "US-KS-2", False),
+    ],
+)
+def test_a_pod_that_stands_elsewhere_than_asked_is_ended(
+    asked: str, stands: str, ended: bool
+) -> None:
+    run = booting()
+    plan = StubPlan((as_candidate(region=asked),))
+    decision = ask(run, AT + 60, plan=plan, pods=[the_pod(run, region=stands)])
+    assert [a.verb for a in decision.actions] == ([TERMINATE] if ended else [])
+    if ended:
+        assert decision.actions[0].reason == "it stands in US-KS-2, and EU-RO-1 was asked for"
 
 
 def test_what_is_billed_is_what_the_list_says_now() -> None:

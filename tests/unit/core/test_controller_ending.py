@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.core.phases import FAILED, PASSED
 from tests.unit.core.runs import (
     AT,
     ENDED,
@@ -49,7 +50,7 @@ def test_the_agents_account_enters_the_ledger_once() -> None:
 
 def test_a_gate_enters_the_ledger_with_its_phase() -> None:
     run = running()
-    judged = replace(ENDED, gate={"passed": False, "checks": []})
+    judged = replace(ENDED, gate=FAILED)
     extreme = PhaseReport("extreme")
     report = a_report(run, phases=(judged, extreme), result="gate_failed")
     run, _ = follow(run, AT + 500, pods=[the_pod(run)], report=report)
@@ -91,6 +92,14 @@ def test_what_else_happens_does_not_lengthen_the_grace() -> None:
     run = apply(ending(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 560)
     run = apply(run, ev.ActionFinished("r1/g1/terminate/1", TERMINATE), at=AT + 560)
     assert [a.id for a in ask(run, AT + 562, pods=[the_pod(run)]).actions] == ["r1/g1/terminate/2"]
+
+
+def test_an_end_that_was_begun_for_its_price_is_gone_on_with_where_no_list_shows_it() -> None:
+    run = apply(ending(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 501)
+    run = apply(run, ev.ActionFinished("r1/g1/terminate/1", TERMINATE, "billed $9/h"), at=AT + 501)
+    assert ask(run, AT + 502).actions == ()
+    (action,) = ask(run, AT + 503).actions
+    assert (action.id, action.reason) == ("r1/g1/terminate/2", "its work is done")
 
 
 @pytest.mark.parametrize("word", ["victory", "", "closed", "\x1b[31m" * 999])
@@ -250,6 +259,6 @@ def scene(run: RunState, what: dict[str, str]) -> dict[str, Any]:
 def test_phases_that_the_plan_does_not_know_are_passed_over() -> None:
     """A hostile agent's report cannot fill the ledger with phases of its own making."""
     run = running()
-    made_up = replace(ENDED, name="x" * 60, gate={"passed": True, "checks": []})
+    made_up = replace(ENDED, name="x" * 60, gate=PASSED)
     report = a_report(run, phases=(made_up,))
     assert ask(run, AT + 90, pods=[the_pod(run)], report=report) == Decision()

@@ -76,8 +76,21 @@ def test_a_run_that_is_over_or_has_rented_nothing_owns_none() -> None:
     assert orphans(run(state=State.RESERVED), pods=(pod(name()),)) == [name()]
 
 
-def test_even_past_its_hard_stop_it_is_its_runs_to_end() -> None:
-    assert orphans(run(left_s=-900), pods=(pod(name(left_s=-900)),)) == []
+@pytest.mark.parametrize("state", [State.RENTING, State.BOOTING, State.RUNNING, State.ENDING])
+def test_its_run_has_the_kill_latency_to_end_it_and_then_anybody_does(state: State) -> None:
+    """A run whose decisions fail, or are never reached, keeps no pod alive."""
+    for left_s, ended in ((-59, False), (-60, False), (-61, True), (-9000, True)):
+        late = run(state=state, left_s=left_s)
+        generation = replace(late.generations[0], provider="runpod")
+        late = replace(late, generations=(generation,))
+        there = (pod(name(left_s=left_s)),)
+        assert orphans(late, pods=there) == ([name(left_s=left_s)] if ended else []), left_s
+        assert orphans(late, pods=(pod(name(left_s=left_s), status="gone"),)) == []
+
+
+def test_of_a_provider_that_is_not_known_any_more_too() -> None:
+    late = run(left_s=-900)
+    assert orphans(late, pods=(pod(name(left_s=-900)),)) == [name(left_s=-900)]
 
 
 @pytest.mark.parametrize("state", [State.SETTLING, State.SETTLED, State.CLOSED])

@@ -149,6 +149,16 @@ def test_a_refusal_leads_to_the_next_candidate(kind: str) -> None:
     assert run.reserved == RESERVATION, "the money is still held"
 
 
+def test_what_no_candidate_can_mend_ends_the_run_at_the_first() -> None:
+    run, actions = follow(failed("final"), AT + 1)
+    assert [g.candidate_id for g in run.generations] == ["first"], "the second would fare no better"
+    assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.NOT_STARTED, ())
+    assert (run.settled, run.reserved, run.message) == (ZERO, ZERO, "it said final")
+    run = apply(run, ev.Reopened(RESERVATION), ev.Reserved(RESERVATION), at=AT + 9)
+    run, actions = follow(run, AT + 10)
+    assert [a.id for a in actions] == ["r1/g2/create/1"], "reopened, it may be mended"
+
+
 def test_after_the_last_candidate_the_run_closes_with_nothing_spent() -> None:
     run, _ = follow(failed("refused"), AT + 1)
     run, actions = follow(failed("no_capacity", AT + 2, run), AT + 3)

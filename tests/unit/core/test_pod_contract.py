@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trmcloud.core.gate import Check, Verdict
 from trmcloud.core.pod_contract import (
     MAX_JSON_BYTES,
     OUTCOMES,
@@ -49,9 +50,12 @@ LEASE = Lease(
     fits_budget=True, min_useful_s=10.0,
 )  # fmt: skip
 ORDERS = Orders(epoch=2, land=True, reason="enough")
+PASSED = Verdict("fast", True, (Check("validation order", None, False, "5.0 > 4.0"),))
+GATE: dict[str, Any] = PASSED.to_json()
+KEPT = {"phase": "fast", "step": 5, "sha256": "ab" * 32, "size_bytes": 10, "val_bpb": 1.5}
 REPORT = AgentReport(
     "r-1", "trmc-abcd1234-r1-g1-1790003000", 1, 7, AT, AT + 5,
-    phases=(PhaseReport("fast", "ended", AT, AT + 4, "finished", 1, gate={"passed": True}),),
+    phases=(PhaseReport("fast", "ended", AT, AT + 4, "finished", 1, gate=PASSED),),
     soft_stop_at=AT + 2900, hard_stop_at=AT + 3000,
 )  # fmt: skip
 RECORDS: list[tuple[Any, Callable[[str | bytes], Any]]] = [
@@ -157,6 +161,21 @@ def test_text_that_is_no_record_is_refused(
         (load_report, REPORT, {"phases": "fast"}),
         (load_report, REPORT, {"phases": [{"name": "fast", "seconds": None}]}),
         (load_report, REPORT, {"phases": [{"name": "fast", "gate": [1]}]}),
+        (load_report, REPORT, {"phases": [{"name": "fast", "gate": {}}]}),
+        (load_report, REPORT, {"phases": [{"name": "fast", "gate": {"passed": True}}]}),
+        (load_report, REPORT, {"phases": [{"name": "fast", "gate": {**GATE, "passed": 1}}]}),
+        (load_report, REPORT, {"phases": [{"name": "fast", "gate": {**GATE, "checks": [{}]}}]}),
+        (load_report, REPORT, {"phases": [{"name": "a/b"}]}),
+        (load_report, REPORT, {"kept": [{**KEPT, "phase": "a/b"}]}),
+        (load_report, REPORT, {"kept": [{**KEPT, "step": -1}]}),
+        (load_report, REPORT, {"kept": [{**KEPT, "step": 10**8}]}),
+        (load_report, REPORT, {"kept": [{**KEPT, "size_bytes": -1}]}),
+        (load_report, REPORT, {"kept": [{**KEPT, "sha256": "a/b"}]}),
+        (load_report, REPORT, {"uploaded": [KEPT] * 5000}),
+        (load_report, REPORT, {"at": -1.0}),
+        (load_report, REPORT, {"at": 1e12}),
+        (load_report, REPORT, {"message": "x" * 20_000}),
+        (load_report, REPORT, {"version": True, "epoch": True}),
         (load_report, REPORT, {"phases": [{"name": "fast", "val_bpb": math.nan}]}),
         (load_report, REPORT, {"phases": [{"name": None}]}),
         (load_report, REPORT, {"result": 5}),

@@ -247,6 +247,22 @@ def test_a_restored_ledger_is_reconciled_once_nothing_can_be_missing() -> None:
     assert is_pending(again)
 
 
+def test_a_list_that_lacks_a_stray_does_not_prove_that_it_is_gone() -> None:
+    """A provider that knows no such pod may list it again: nothing is reserved before its absence
+    has lasted, or its bill is final."""
+    book = noted(ledger(run()), ev.LedgerRestored(AT - 7), at=AT)
+    lists: dict[str, tuple[PodSeen, ...]] = {"runpod": ()}
+    charged_at = AT + 1000
+    stood = noted(noted(book, stray("3"), at=AT + 30), stray("4"), at=charged_at)
+    assert stood.strays["runpod", "id-2"].charged_at == charged_at
+    assert not is_reconciled(stood, lists, 0, charged_at + AHEAD_S + 299)
+    assert is_reconciled(stood, lists, 0, charged_at + AHEAD_S + 300)
+    billed = noted(stood, ev.StrayBilled("runpod", "id-2", Usd(1)))
+    assert is_reconciled(billed, lists, 0, charged_at)
+    here = replace(stray("3"), provider="local")
+    assert is_reconciled(noted(book, here, at=charged_at), lists, 0, charged_at)
+
+
 def test_what_was_not_restored_is_not_reconciled() -> None:
     book = ledger(run())
     assert not is_pending(book)

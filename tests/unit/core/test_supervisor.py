@@ -112,6 +112,18 @@ def test_a_trainer_that_hangs_is_killed(
         assert done == (act or KillTrainer(f"no step for {age_s:.0f} s"))
 
 
+@pytest.mark.parametrize("order", [{"land_ordered": True}, {"told_to_land_s": 700.0}])
+def test_one_that_hangs_in_an_ordered_landing_has_what_landing_was_given(
+    order: dict[str, Any],
+) -> None:
+    for landing_s, patience_s in ((500.0, 500.0), (100.0, 300.0)):
+        lease, beat = replace(LEASE, landing_s=landing_s), replace(BEAT, state="landing")
+        seen = view(running=True, heartbeat=beat, heartbeat_age_s=patience_s, **order)
+        assert supervise(lease, (RUNNING, EXTREME), seen) == Wait()
+        late = replace(seen, heartbeat_age_s=patience_s + 1)
+        assert isinstance(supervise(lease, (RUNNING, EXTREME), late), KillTrainer)
+
+
 @pytest.mark.parametrize("state", TRAINER_STATES)
 def test_at_the_hard_stop_everything_is_killed(state: str) -> None:
     for left_s in (0.0, -5.0):

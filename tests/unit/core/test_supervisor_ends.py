@@ -66,13 +66,6 @@ def test_between_phases_the_gate_is_judged(outcome: str) -> None:
     assert act == EndPod("gate_failed", "the gate after fast failed")
 
 
-@pytest.mark.parametrize("gate", [{}, {"passed": None}, {"passed": 0}])
-def test_a_gate_without_a_verdict_has_not_passed(gate: dict[str, Any]) -> None:
-    act = after(ended("finished", gate=gate), LEASE)
-    assert isinstance(act, EndPod)
-    assert act.result == "gate_failed"
-
-
 def test_an_order_to_land_between_phases_is_kept() -> None:
     act = after(ended("finished", gate=PASSED), LEASE, land_ordered=True, land_reason="enough")
     assert act == EndPod("stopped", "enough")

@@ -15,15 +15,16 @@ class Provider:
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, str, dict[str, str]]] = {}
         self.asked: list[tuple[str, str, Mapping[str, str], Any]] = []
+        self.otherwise: tuple[int, str, dict[str, str]] = (404, '{"title": "Not Found"}', {})
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
             def answer(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(length)) if length else None
+                body = _read(self.rfile.read(length))
                 provider.asked.append((self.command, self.path, dict(self.headers), body))
-                default = (404, '{"title": "Not Found"}', {})
-                code, text, headers = provider.answers.get((self.command, self.path), default)
+                key = (self.command, self.path)
+                code, text, headers = provider.answers.get(key, provider.otherwise)
                 self.send_response(code)
                 for name, value in headers.items():
                     self.send_header(name, value)
@@ -32,7 +33,7 @@ class Provider:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = do_DELETE = answer
+            do_GET = do_POST = do_PUT = do_DELETE = answer
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -45,7 +46,19 @@ class Provider:
     def answer(self, method: str, path: str, code: int, text: str = "", **headers: str) -> None:
         self.answers[method, path] = (code, text, headers)
 
+    def points_to(self, url: str, code: int) -> None:
+        """Everything that no answer was given for is said to lie there."""
+        self.otherwise = (code, "", {"Location": url})
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _read(content: bytes) -> Any:
+    """JSON as what it says, nothing as None, and the rest as it came."""
+    try:
+        return json.loads(content) if content else None
+    except ValueError:
+        return content

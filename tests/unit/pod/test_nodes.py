@@ -13,12 +13,13 @@ from trmcloud.adapters.recipe_files import load_recipe
 from trmcloud.core import supervisor
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import cost
+from trmcloud.core.node_share import shared
 from trmcloud.core.plan import Candidate
 from trmcloud.core.planning import make_plan
 from trmcloud.core.pod_contract import PhaseReport
 from trmcloud.core.recipe import PHASES
 from trmcloud.core.spec import RunSpec
-from trmcloud.pod.nodes import Nodes, network, read_nodes, shared, write_nodes
+from trmcloud.pod.nodes import Nodes, network, read_nodes, write_nodes
 from trmcloud.pod.ranks import trainer_command
 
 NOW = 1_795_000_000.0

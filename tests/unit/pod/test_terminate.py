@@ -67,29 +67,29 @@ def test_all_ways_are_tried_in_order_with_key_and_name(
 ) -> None:
     attempts, slept, told = run_once(environment, tmp_path)
     assert [a["way"] for a in attempts] == [
-        "runpodctl remove pod",
-        "runpodctl pod delete",
-        "graphql podTerminate",
         "v2 action terminate",
         "v2 delete",
+        "graphql podTerminate",
+        "runpodctl remove pod",
+        "runpodctl pod delete",
     ]
-    assert [a["code"] for a in attempts] == [None, None, 404, 404, 404]
+    assert [a["code"] for a in attempts] == [404, 404, 404, None, None]
     assert [a["ok"] for a in attempts] == [False] * 5
     assert slept == []
-    assert attempts[0]["text"] == "runpodctl is not installed"
+    assert attempts[3]["text"] == "runpodctl is not installed"
     assert [(m, p) for m, p, _, _ in provider.asked] == [
-        ("POST", "/graphql"),
         ("POST", f"/v2/pods/{POD}/action"),
         ("DELETE", f"/v2/pods/{POD}"),
+        ("POST", "/graphql"),
     ]
     for _, path, headers, _ in provider.asked:
         assert headers["Authorization"] == f"Bearer {KEY}"
         assert not headers["User-Agent"].startswith("Python")
         assert KEY not in path
-    assert provider.asked[0][3] == {
+    assert provider.asked[0][3] == {"action": "terminate"}
+    assert provider.asked[2][3] == {
         "query": f'mutation {{ podTerminate(input: {{podId: "{POD}"}}) }}'
     }
-    assert provider.asked[1][3] == {"action": "terminate"}
     assert len(told) == 5
 
 
@@ -128,12 +128,12 @@ def test_graphql_says_no_with_status_200(
 def test_both_generations_of_runpodctl(environment: dict[str, str], tmp_path: Path) -> None:
     runpodctl(tmp_path, f'[ "$*" = "remove pod {POD}" ] && echo "pod removed $RUNPOD_API_KEY"')
     attempts, slept, _ = run_once(environment, tmp_path)
-    assert [(a["code"], a["ok"]) for a in attempts[:2]] == [(0, True), (1, False)]
-    assert attempts[0]["text"] == "pod removed ***"
+    assert [(a["code"], a["ok"]) for a in attempts[3:]] == [(0, True), (1, False)]
+    assert attempts[3]["text"] == "pod removed ***"
     assert slept == [20.0]
     runpodctl(tmp_path, f'[ "$*" = "pod delete {POD}" ] || {{ echo "unknown command"; exit 2; }}')
     attempts, _, _ = run_once(environment, tmp_path)
-    assert [(a["code"], a["ok"]) for a in attempts[:2]] == [(2, False), (0, True)]
+    assert [(a["code"], a["ok"]) for a in attempts[3:]] == [(2, False), (0, True)]
 
 
 def test_a_command_that_hangs_is_given_up(
@@ -142,8 +142,8 @@ def test_a_command_that_hangs_is_given_up(
     monkeypatch.setattr("trmcloud.pod.terminate._TIMEOUT_S", 0.3)
     runpodctl(tmp_path, "sleep 60 & wait")
     attempts, _, _ = run_once(environment, tmp_path)
-    assert attempts[0]["text"].startswith("no answer within")
-    assert attempts[0]["code"] is None
+    assert attempts[3]["text"].startswith("no answer within")
+    assert attempts[3]["code"] is None
 
 
 def test_an_attempt_is_on_disk_before_it_is_made(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_redirects_do_not_carry_the_key_away(
     attempts, _, _ = run_once(environment, tmp_path)
     elsewhere.close()
     assert elsewhere.asked == []
-    assert [a["code"] for a in attempts[2:]] == [302, 302, 307]
+    assert [a["code"] for a in attempts[:3]] == [302, 307, 302]
     assert not any(a["ok"] for a in attempts)
 
 
@@ -203,7 +203,21 @@ def test_nobody_answers(environment: dict[str, str], tmp_path: Path) -> None:
     environment["TRMCLOUD_RUNPOD_API"] = "file:///etc"
     attempts, _, _ = run_once(environment, tmp_path)
     assert "refused" in attempts[2]["text"]
-    assert attempts[3]["text"] == "its address is not http"
+    assert attempts[0]["text"] == attempts[1]["text"] == "its address is not http"
+
+
+@pytest.mark.parametrize("tail", ["", "/", "/v2", "/v2/"])
+def test_the_address_may_end_in_v2_and_graphql_lies_beside_it(
+    provider: Provider, environment: dict[str, str], tmp_path: Path, tail: str
+) -> None:
+    environment["TRMCLOUD_RUNPOD_API"] = provider.url + tail
+    del environment["RUNPOD_API_BASE_URL"]
+    run_once(environment, tmp_path)
+    assert [path for _, path, _, _ in provider.asked] == [
+        f"/v2/pods/{POD}/action",
+        f"/v2/pods/{POD}",
+        "/graphql",
+    ]
 
 
 def test_it_goes_on_for_ever_and_keeps_its_record_short(tmp_path: Path) -> None:
@@ -272,7 +286,7 @@ def test_trainers_inherit_no_key() -> None:
         "TRMCLOUD_LEASE": "l",
         "TRMCLOUD_JOBS": "j",
         "TRMCLOUD_CHECK": "c",
-        "TRMCLOUD_BOOT_0": "0",
+        "TRMCLOUD_BOOT": "0",
         "TRMCLOUD_POD": "p",
     }
     assert for_trainers(environment) == {

@@ -6,11 +6,13 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import KEY, Answer, Scripted, pod_record, problem, said
-from trmcloud.adapters.runpod.http import NotThere
+from trmcloud.adapters.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
+from trmcloud.adapters.runpod.http import Gone, NotThere, Throttled
 from trmcloud.core.errors import (
     AccessDenied,
     AmbiguousCreate,
     AuthError,
+    FinalRefusal,
     NoCapacity,
     PaymentRequired,
     ProviderError,
@@ -34,14 +36,16 @@ REQUEST = httpx.Request("POST", "https://x")
         (problem(400, "gpu.count must not be 3"), ProviderRefused),
         (problem(401, "no"), AuthError),
         (problem(402, "insufficient balance"), PaymentRequired),
-        (problem(403, "pool"), AccessDenied),
+        (problem(403, "Your account cannot access the requested pool"), ProviderRefused),
         (problem(404, "volume not found"), ProviderRefused),
         (problem(409, "state"), ProviderRefused),
         (
             said(422, {"title": "", "status": 422, "detail": "d", "errors": ["$: x"]}),
-            ProviderRefused,
+            FinalRefusal,
         ),
-        (problem(429, "slow down", Retry_After="7"), ProviderRefused),
+        (problem(410, "retired"), Gone),
+        (problem(413, "too large"), FinalRefusal),
+        (problem(429, "slow down", Retry_After="7"), Throttled),
         (problem(408, "timeout"), AmbiguousCreate),
         (problem(500, "internal server error"), AmbiguousCreate),
         (said(502, "<html>upstream connect error</html>"), AmbiguousCreate),
@@ -71,6 +75,26 @@ def test_every_answer_to_a_create_has_one_meaning(
     assert runpod.slept == []
 
 
+@pytest.mark.parametrize("text", NO_CAPACITY)
+@pytest.mark.parametrize("code", [400, 500])
+def test_every_known_text_of_no_capacity_is_one(runpod: Scripted, code: int, text: str) -> None:
+    runpod.answers = [problem(code, f"create pod: {text.capitalize()}. Please try again.")]
+    with pytest.raises(NoCapacity):
+        runpod.api().create_pod(BODY)
+
+
+def test_which_refusals_leave_the_other_candidates_a_chance(runpod: Scripted) -> None:
+    """By the contract's own table: 400 and 403 are the candidate's, the rest is everybody's."""
+    final = {}
+    for code in (400, 403, 404, 409, 401, 402, 410, 413, 422):
+        runpod.asked, runpod.answers = [], [problem(code, "said so")]
+        with pytest.raises(ProviderRefused) as caught:
+            runpod.api().create_pod(BODY)
+        final[code] = isinstance(caught.value, FinalRefusal)
+        assert "said so" in caught.value.what or code == 401
+    assert [code for code, is_final in final.items() if is_final] == [401, 402, 410, 413, 422]
+
+
 def test_a_create_that_worked(runpod: Scripted) -> None:
     runpod.answers = [said(201, pod_record())]
     pod = runpod.api().create_pod(BODY)
@@ -86,6 +110,99 @@ def test_violations_are_named(runpod: Scripted) -> None:
     runpod.answers = [said(422, body)]
     with pytest.raises(ProviderRefused, match=r"bad; \$: additional 'bogus'"):
         runpod.api().create_pod(BODY)
+
+
+def test_many_violations_are_cut_short_and_clean(runpod: Scripted) -> None:
+    errors = ["$.env: \x1b[2J" + "x" * 500, {"odd": 1}, "$.b", "$.c", "$.d"]
+    body = {"title": "", "status": 422, "detail": "bad", "errors": errors}
+    runpod.answers = [said(422, body)]
+    with pytest.raises(FinalRefusal) as caught:
+        runpod.api().create_pod(BODY)
+    assert "$.b; and 2 more" in caught.value.what
+    assert "\x1b" not in caught.value.what
+    assert len(caught.value.what) < 300
+
+
+def test_a_web_page_is_not_shown(runpod: Scripted) -> None:
+    runpod.answers = [said(502, "<html>\n<h1>502 Bad Gateway</h1></html>")]
+    with pytest.raises(ProviderError) as caught:
+        runpod.api().pods()
+    assert caught.value.what == "RunPod answers 502: a web page, and no answer of its API"
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+
+def page(*ids: str, cursor: str | None = None, more: bool | None = None) -> httpx.Response:
+    pods = [pod_record(id=pod_id, name=pod_id) for pod_id in ids]
+    goes_on = cursor is not None if more is None else more
+    return said(200, {"pods": pods, "pagination": {"nextCursor": cursor, "hasNextPage": goes_on}})
+
+
+def test_a_list_is_read_page_by_page_whatever_each_holds(runpod: Scripted) -> None:
+    """Pages may be short or empty; a pod that moved to the next one while reading counts once."""
+    runpod.answers = [page("a", "b", cursor="c1"), page(cursor="c2"), page("b", "c")]
+    assert [pod.id for pod in runpod.api().pods()] == ["a", "b", "c"]
+    asked = [dict(request.url.params) for request in runpod.asked]
+    assert asked == [
+        {"limit": "1000"},
+        {"limit": "1000", "cursor": "c1"},
+        {"limit": "1000", "cursor": "c2"},
+    ]
+
+
+def test_the_members_of_clusters_are_asked_for_on_every_page(runpod: Scripted) -> None:
+    runpod.answers = [page("a", cursor="c1"), page("b")]
+    assert len(runpod.api().pods(cluster_members=True)) == 2
+    assert {request.url.params["includeClusterPods"] for request in runpod.asked} == {"true"}
+
+
+def test_the_last_page_is_the_one_that_says_so(runpod: Scripted) -> None:
+    runpod.answers = [page("a", cursor="c1", more=False)]
+    assert len(runpod.api().pods()) == 1
+    runpod.asked, runpod.answers = [], [said(200, {"pods": [pod_record()], "pagination": None})]
+    assert len(runpod.api().pods()) == 1, "what does not speak of pages is whole"
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ([page("a", cursor="c1"), page("b", cursor="c1")], "in a circle"),
+        (
+            [page("a", cursor="c1"), page("b", cursor="c2"), page("c", cursor="c1")],
+            "in a circle",
+        ),
+        ([page("a", more=True)], "does not say where"),
+        ([page("a", cursor="", more=True)], "does not say where"),
+        ([page("a", cursor="c1"), problem(422, "malformed cursor")], "malformed cursor"),
+        ([page("a", cursor="c1"), said(200, {"pagination": {}})], "pods: Field required"),
+        ([page("a", cursor="c1"), problem(503, "x")], "answers 503"),
+        ([said(200, {"pods": [], "pagination": {"hasNextPage": "no"}})], "pagination"),
+        ([said(200, {"pods": [], "pagination": {"nextCursor": 7, "hasNextPage": True}})], "Cursor"),
+        ([said(200, {})], "pods: Field required"),
+        ([said(200, {"pods": None})], "pods"),
+    ],
+)
+def test_a_list_that_was_not_read_to_its_end_is_no_list(
+    runpod: Scripted, answers: list[Answer], says: str
+) -> None:
+    runpod.answers = answers
+    with pytest.raises(ProviderError, match=says):
+        runpod.api().pods()
+
+
+def test_a_list_that_never_ends(runpod: Scripted) -> None:
+    runpod.answers = [
+        lambda request: page(cursor=f"c{len(runpod.asked)}"),
+    ]
+    with pytest.raises(ProviderError, match="does not end"):
+        runpod.api().pods()
+    assert len(runpod.asked) == MOST_PAGES
+    runpod.asked, runpod.each_s = [], 13.0
+    began = runpod.now
+    with pytest.raises(ProviderError, match="not read within"):
+        runpod.api().pods()
+    assert runpod.now - began <= LIST_S + 13.0
 
 
 def test_a_read_waits_as_long_as_it_is_told(runpod: Scripted) -> None:
@@ -167,6 +284,15 @@ def test_a_deletion_is_repeated_and_404_proves_nothing(runpod: Scripted) -> None
     assert [r.method for r in runpod.asked] == ["DELETE", "DELETE"]
 
 
+def test_a_deletion_that_was_taken_and_did_nothing_goes_the_other_way_next_time(
+    runpod: Scripted,
+) -> None:
+    runpod.answers = [said(204)]
+    api = runpod.api()
+    assert api.delete_pod("abc") is api.delete_pod("abc") is True
+    assert [r.url.path for r in runpod.asked] == ["/v2/pods/abc", "/v2/pods/abc/action"]
+
+
 def test_a_deletion_that_nobody_takes_is_an_error(runpod: Scripted) -> None:
     runpod.answers = [problem(403, "no")]
     with pytest.raises(AccessDenied):
@@ -195,6 +321,14 @@ def test_a_redirect_is_not_followed_with_the_key(runpod: Scripted) -> None:
     with pytest.raises(ProviderError, match="302"):
         runpod.api().pods()
     assert [r.url.host for r in runpod.asked] == ["api.runpod.test"]
+
+
+def test_an_api_that_is_gone_says_so(runpod: Scripted) -> None:
+    runpod.answers = [problem(410, "this API has been retired")]
+    with pytest.raises(Gone, match="API that this version speaks is gone") as caught:
+        runpod.api().pods()
+    assert "upgrade" in caught.value.next_step
+    assert len(runpod.asked) == 1
 
 
 def test_the_servers_clock_is_compared(runpod: Scripted) -> None:

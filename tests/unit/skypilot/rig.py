@@ -41,7 +41,7 @@ class Rig:
             provider,
             self.sky,
             lambda name: KEYS,
-            b"payload",
+            lambda: b"payload",
             self.folder / provider,
             now=lambda: self.now,
         )

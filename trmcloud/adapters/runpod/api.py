@@ -2,14 +2,17 @@
 
     what RunPod answers to a create             what it means here
     201 and a pod                               the pod
-    400 or 5xx with a text of no capacity       NoCapacity
-    any other 400, 404, 409, 422, 429           ProviderRefused: nothing was made
-    401, 403, 402                               AuthError, AccessDenied, PaymentRequired
+    400 or 5xx with a text of no capacity       NoCapacity: the next candidate
+    any other 400, 403, 404, 409                ProviderRefused: the next candidate
+    401, 402, 410, 413, 422                     AuthError, PaymentRequired, Gone, FinalRefusal:
+                                                no candidate will do
+    429                                         Throttled: nothing was made, ask again later
     any other 5xx, 408, silence, a lost line,
     2xx that cannot be read                     AmbiguousCreate: a pod may exist, and cost
     no connection at all                        ProviderError: nothing was asked
 
-A create is sent once and never again: whoever wants to know what became of it lists pods by name.
+Here a create is sent once and never again: there is no key that would make the second one harmless,
+so whoever wants to know what became of it lists pods by name.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any, TypeVar
 import httpx2 as httpx
 
 from trmcloud.adapters.runpod import models
-from trmcloud.adapters.runpod.http import CREATE_S, Http, NotThere, Transient
+from trmcloud.adapters.runpod.http import CREATE_S, Http, NotThere, Throttled, Transient
 from trmcloud.core.errors import (
     AmbiguousCreate,
     NoCapacity,
@@ -37,7 +40,14 @@ NO_CAPACITY = (
     "does not have the resources to deploy",
     "not enough free gpus",
     "could not find any pods with required specifications",
+    "no pods with required specifications",
 )
+PAGE = 1000
+"""Pods in a page: the most that RunPod gives."""
+MOST_PAGES = 20
+"""A list that is longer is not believed to end; RunPod allows 60 requests a minute in all."""
+LIST_S = 60.0
+"""How long a list may take with all its pages."""
 _Made = TypeVar("_Made")
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -54,11 +64,37 @@ class RunPodApi:
     def __init__(self, http: Http, base: str) -> None:
         self.http = http
         self._base = base
+        self._ended: set[str] = set()
 
     # -- pods ------------------------------------------------------------------------------------
 
-    def pods(self, *, bound_s: float | None = None) -> list[models.Pod]:
-        return models.read_pods(*self._get("/pods", bound_s=bound_s))
+    def pods(self, *, cluster_members: bool = False) -> list[models.Pod]:
+        """Every pod of the account, page by page; those of clusters where they are wanted.
+
+        Raises:
+            ProviderError: the list could not be walked to its end. A part of it is none: a pod
+                that is missing from a list counts as gone.
+        """
+        found: dict[str, models.Pod] = {}
+        params = {"limit": str(PAGE)}
+        if cluster_members:
+            params["includeClusterPods"] = "true"
+        cursors: set[str] = set()
+        began_at, where = self.http.now(), ""
+        for _ in range(MOST_PAGES):
+            if cursors and not 0 <= self.http.now() - began_at < LIST_S:
+                raise _endless(f"it was not read within {LIST_S:.0f} s", where)
+            data, where = self._get("/pods", params)
+            pods, cursor = models.read_pods(data, where)
+            # One that was made while the list was read moves the rest down a place.
+            found |= {pod.id: pod for pod in pods}
+            if cursor is None:
+                return list(found.values())
+            if cursor in cursors:
+                raise _endless("its pages lead in a circle", where)
+            cursors.add(cursor)
+            params["cursor"] = cursor
+        raise _endless(f"there is more after {MOST_PAGES} pages", where)
 
     def pod(self, pod_id: str) -> models.Pod | None:
         try:
@@ -77,27 +113,32 @@ class RunPodApi:
     def delete_pod(self, pod_id: str) -> bool:
         """Whether RunPod took the deletion; False where it knows no such pod, which proves nothing.
 
+        There are two ways. The second is for when the first is refused, or was taken before and
+        the pod is still there. Asking twice ends nothing twice.
+
         Raises:
             ProviderError: neither way of ending it was taken.
         """
+        again = pod_id in self._ended
+        self._ended.add(pod_id)
+        if again and self._terminate(pod_id):
+            return True
         try:
             self.http.read("DELETE", self._url(f"/pods/{pod_id}"))
             return True
         except NotThere:
             return False
-        except ProviderError as error:
-            return self._terminate(pod_id, error)
+        except ProviderError:
+            if not again and self._terminate(pod_id):
+                return True
+            raise
 
-    def _terminate(self, pod_id: str, first: ProviderError) -> bool:
-        """The other way, for when the first is refused. Asking twice ends nothing twice."""
+    def _terminate(self, pod_id: str) -> bool:
         url = self._url(f"/pods/{pod_id}/action")
         try:
-            response = self.http.send("POST", url, body={"action": "terminate"})
+            return self.http.send("POST", url, body={"action": "terminate"}).is_success
         except httpx.HTTPError:
-            raise first from None
-        if response.is_success:
-            return True
-        raise first
+            return False
 
     # -- storage ---------------------------------------------------------------------------------
 
@@ -137,6 +178,11 @@ class RunPodApi:
             params["podId"] = pod_id
         return models.read_billing(*self._get("/billing/pods", params))
 
+    def billed_lately(self) -> list[models.BillingRecord]:
+        """Records of every pod, of this hour and the one before it."""
+        params = {"bucketSize": "hour", "lastN": "2"}
+        return models.read_billing(*self._get("/billing/pods", params))
+
     def catalogue(self, params: Mapping[str, str]) -> Any:
         """``GET /v2/catalog/gpus``, as it came: see ``offers``."""
         return self._get("/catalog/gpus", params)[0]
@@ -157,11 +203,10 @@ class RunPodApi:
         self,
         path: str,
         params: Mapping[str, str] | None = None,
-        bound_s: float | None = None,
     ) -> tuple[dict[str, Any], str]:
         url = self._url(path)
         where = self.http.where("GET", url)
-        response = self.http.read("GET", url, params=params, bound_s=bound_s)
+        response = self.http.read("GET", url, params=params)
         return self.http.json(response, where), where
 
     def _create(
@@ -202,8 +247,14 @@ class RunPodApi:
                 next_step="the next best offer; other data centres with trmcloud plan",
             )
         error = self.http.refusal(response, where)
-        if code == 429:
-            return ProviderRefused(error.what, where=where, next_step="wait a minute, then again")
+        if isinstance(error, Throttled):
+            return error
+        if code == 403:
+            return ProviderRefused(
+                f"RunPod refuses this to this key or account: {detail}",
+                where=where,
+                next_step="other hardware; or give the key read and write access to pods",
+            )
         if isinstance(error, Transient) or not 400 <= code < 500:
             return AmbiguousCreate(
                 f"RunPod answers {code}, and may have made {what} all the same: {detail}",
@@ -213,3 +264,11 @@ class RunPodApi:
         if isinstance(error, ProviderRefused):
             return error
         return ProviderRefused(error.what, where=where, next_step="trmcloud plan, then launch anew")
+
+
+def _endless(why: str, where: str) -> ProviderError:
+    return ProviderError(
+        f"RunPod's list of pods does not end: {why}",
+        where=where,
+        next_step="look in RunPod's console; if it stays, RunPod's API has changed",
+    )

@@ -12,7 +12,7 @@ A pod without any record is charged by its rate after ``NO_RECORDS_S``: unknown 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trmcloud.adapters.runpod import models
@@ -20,7 +20,7 @@ from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
 from trmcloud.adapters.sightings import Sighting, Sightings
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.observation import Bill
+from trmcloud.core.observation import Bill, PodSeen
 
 ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0
@@ -30,6 +30,8 @@ TICK_S = 300.0
 """A list that omits a live pod for a moment must not make its bill final, either."""
 SHORT_S = 15.0
 """What ended unseen within this time may lack that much rent in records that look whole."""
+_BEYOND_S = 2 * TICK_S
+"""Records may bill so much of a pod's time beyond its end without its living on."""
 _HOUR_S = 3600.0
 _LOOK_BACK_S = 30 * 86_400.0
 
@@ -63,6 +65,28 @@ class Biller:
         self._asked[pod_id] = _Asked(now, bill)
         return bill
 
+    def billed_on(self, listed: Collection[str]) -> list[PodSeen]:
+        """Pods in no list, ``listed`` being those that are, whose records of the last two hours say
+        that they were billed for time well after they were first missed.
+
+        Raises:
+            ProviderError: the records cannot be read.
+        """
+        records: dict[str, list[models.BillingRecord]] = {}
+        for record in self._api.billed_lately():
+            records.setdefault(record.podId, []).append(record)
+        found = []
+        for sighting in self._seen.all():
+            mine = records.get(sighting.pod_id)
+            if not mine or sighting.gone_at is None or sighting.pod_id in listed:
+                continue
+            starts = [record.starts_at for record in mine if record.starts_at is not None]
+            since = max(min(starts, default=0.0), sighting.made_at or 0.0)
+            owed = cost(_rate(sighting), max(0.0, sighting.gone_at + _BEYOND_S - since))
+            if _total(mine) > owed:
+                found.append(PodSeen(sighting.pod_id, sighting.name, "unknown", sighting.rate))
+        return found
+
     def _stands(self, asked: _Asked, pod_id: str) -> bool:
         """A bill that was final is not, once the pod stands in a list again."""
         sighting = self._seen.get(pod_id)
@@ -79,7 +103,7 @@ class Biller:
             for record in self._api.billing(starts_at=starts_at, ends_at=now + 1.0, pod_id=pod_id)
             if record.podId == pod_id
         ]
-        total = sum((models.usd_exact(max(0.0, r.totalAmount)) for r in records), ZERO)
+        total = _total(records)
         if sighting is None:
             return Bill(pod_id, total, final=False) if records else None
         sighting = self._seen.billed(pod_id, total if records else None, now) or sighting
@@ -94,8 +118,15 @@ def _estimate(sighting: Sighting, now: float) -> Usd:
     if sighting.made_at is None:
         return ZERO
     until = sighting.gone_at if sighting.gone_at is not None else now
-    rate = sighting.rate + pod_disk_rate(sighting.disk_gb)
-    return cost(rate, max(0.0, until - sighting.made_at))
+    return cost(_rate(sighting), max(0.0, until - sighting.made_at))
+
+
+def _rate(sighting: Sighting) -> Usd:
+    return sighting.rate + pod_disk_rate(sighting.disk_gb)
+
+
+def _total(records: list[models.BillingRecord]) -> Usd:
+    return sum((models.usd_exact(max(0.0, r.totalAmount)) for r in records), ZERO)
 
 
 def _complete(
@@ -115,6 +146,5 @@ def _complete(
     if alive_at is None or began_at is None or gone_at - alive_at > SHORT_S:
         return False
     covers = any((record.ends_at or 0.0) >= gone_at for record in records)
-    rate = sighting.rate + pod_disk_rate(sighting.disk_gb)
-    known_life = cost(rate, max(0.0, alive_at - began_at))
+    known_life = cost(_rate(sighting), max(0.0, alive_at - began_at))
     return covers and bool(known_life) and total >= known_life

@@ -1,64 +1,90 @@
-"""What a pod is given to start with: the sources of the agent, small enough for its environment.
+"""What a pod is given to start with: the agent's sources in one variable, and the command for them.
 
-They travel in variables and not over SSH, so that the agent, which alone can end the pod without
-us, runs from the container's first second. gzip rather than xz: a bare image need not have xz.
+They travel in the create and not over SSH, so that the agent, which alone can end the pod without
+us, runs from the container's first second. An image needs /bin/sh and a python3 of 3.10 or newer
+with its standard library; no bash, base64, tar, gzip, xz or curl.
 """
 
 from __future__ import annotations
 
 import base64
+from functools import cache
 from pathlib import Path
 
-from trmcloud.app.packing import agent_sources, pack
-from trmcloud.core.pod_contract import ENV_BOOT_PREFIX
+from trmcloud.app.bundle import bundle_root
+from trmcloud.app.packing import own_sources, pack
+from trmcloud.core.pod_contract import ENV_BOOT, ENV_LINGER_S
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-PIECE_CHARS = 90_000
-"""Linux takes no variable beyond 128 KiB, its name included."""
-MAX_PIECES = 8
+ENTRY = "trmcloud.pod.boot"
+PREFIX = "/opt/trmcloud"
+#: Before what cannot start ends its pod: for the line that says why to be read in the log.
+_READ_S = 60
 
-_PREFIX = "/opt/trmcloud"
+#: Put before whatever entry point the image has: RunPod's own images inherit one from NVIDIA's,
+#: which is a bash script and ends the container where it does not like the driver.
+ENTRYPOINT = ("/bin/sh", "-c")
+
+_START = f"""\
+import sys
+if sys.version_info < (3, 10):
+    sys.exit("trmcloud: this image's python3 is %d.%d; a pod needs 3.10" % sys.version_info[:2])
+try:
+    import base64, gzip, io, os, tarfile
+    packed = gzip.decompress(base64.b64decode(os.environ["{ENV_BOOT}"]))
+    tarfile.TarFile(fileobj=io.BytesIO(packed)).extractall("{PREFIX}")
+    sys.path.insert(0, "{PREFIX}")
+    import {ENTRY}
+except Exception as error:
+    what = "%s: %s" % (type(error).__name__, error)
+    sys.exit("trmcloud: the agent cannot be started on this image: " + what)
+"""
+_ASK = """\
+import os, sys, urllib.request as u
+head = {"Authorization": "Bearer " + os.environ["RUNPOD_API_KEY"], "User-Agent": "trmcloud",
+        "Content-Type": "application/json"}
+u.urlopen(u.Request(sys.argv[1], sys.argv[2].encode(), head), timeout=30)
+"""
+#: A container whose command ends is started again while its rent goes on. So what cannot start
+#: stays, and asks for the pod's end by whatever the image has.
+_SCRIPT = f"""\
+if ! command -v python3 >/dev/null; then
+    echo "trmcloud: there is no python3 in this image: the agent cannot be started" >&2
+elif python3 -W ignore -c "$1"; then
+    export PYTHONPATH={PREFIX}
+    exec python3 -m {ENTRY}
+fi
+stay="${{{ENV_LINGER_S}:-{_READ_S}}}"
+echo "trmcloud: this pod asks for its own end in $stay s" >&2
+sleep "$stay" || exit
+pod="${{TRMCLOUD_RUNPOD_API:-https://api.runpod.io}}"
+pod="${{pod%/v2}}/v2/pods/$RUNPOD_POD_ID/action"
+end='{{"action":"terminate"}}'
+kind='Content-Type: application/json'
+while :; do
+    python3 -c "$2" "$pod" "$end"
+    printf 'header = "Authorization: Bearer %s"\\n' "$RUNPOD_API_KEY" |
+        curl -sS -m 30 -K - -H "$kind" -d "$end" "$pod"
+    runpodctl pod delete "$RUNPOD_POD_ID" || runpodctl remove pod "$RUNPOD_POD_ID"
+    sleep 30 || exit
+done >/dev/null 2>&1
+"""
 
 
-def boot_payload(package: Path = _PACKAGE) -> bytes:
-    """A tar.gz of ``trmcloud/core`` and ``trmcloud/pod``; the same sources give the same bytes."""
-    return pack(agent_sources(package))
+@cache
+def boot_payload(trainer: Path | None = None) -> bytes:
+    """A tar.gz of what a pod runs, and of what the ``trainer``'s package (the bundled one's if
+    None) imports of trmcloud; the same sources give the same bytes. Takes most of a second.
+
+    Raises:
+        DataError: the trainer's package cannot be read.
+    """
+    return pack(own_sources(ENTRY, trainer or bundle_root() / "model"))
 
 
 def boot_environment(payload: bytes) -> dict[str, str]:
-    """The payload as variables, each below what Linux takes.
-
-    Raises:
-        ValueError: it needs more of them than a pod should carry.
-    """
-    text = base64.b64encode(payload).decode("ascii")
-    pieces = [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)]
-    if not pieces or len(pieces) > MAX_PIECES:
-        raise ValueError(f"a boot payload of {len(payload)} bytes does not fit the environment")
-    return {f"{ENV_BOOT_PREFIX}{number}": piece for number, piece in enumerate(pieces)}
+    return {ENV_BOOT: base64.b64encode(payload).decode("ascii")}
 
 
-def boot_command(pieces: int) -> str:
-    """The container's command: unpack, then become the agent's first process.
-
-    It holds no single quote beside its own two. A container whose command ends is started again
-    while its rent goes on, so what cannot be mended waits, says why, and leaves the end to the
-    controller's boot deadline.
-    """
-    names = " ".join(f"${ENV_BOOT_PREFIX}{number}" for number in range(pieces))
-    unpack = f"printf %s {names} | base64 -d | tar xz -C {_PREFIX}"
-    script = "; ".join(
-        (
-            f"mkdir -p {_PREFIX}",
-            f"export PYTHONPATH={_PREFIX}",
-            _until("command -v python3 >/dev/null", "no python3 in this image"),
-            _until(unpack, "its sources cannot be unpacked"),
-            _until('python3 -c "import trmcloud.pod.boot"', "its sources cannot be run"),
-            "exec python3 -m trmcloud.pod.boot",
-        )
-    )
-    return f"bash -c '{script}'"
-
-
-def _until(command: str, otherwise: str) -> str:
-    return f'until {command}; do echo "trmcloud: {otherwise}" >&2; sleep 30; done'
+def boot_command() -> list[str]:
+    """What follows ``ENTRYPOINT``: unpack, then become the agent's first process."""
+    return [_SCRIPT, "trmcloud", _START, _ASK]

@@ -19,7 +19,7 @@ from trmcloud.core.money import Usd
 
 if TYPE_CHECKING:
     from trmcloud.adapters.runpod.api import RunPodApi
-    from trmcloud.adapters.runpod.graphql import RunPodGraphql
+    from trmcloud.adapters.runpod.graphql import GraphqlUnavailable, RunPodGraphql
 
 _BOUND_S = 10.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
@@ -54,7 +54,7 @@ def check_account(
         found = [_key(api)]
         if found[0].state == "bad":
             return found
-        return [*found, _scopes(api, now()), *_money(graphql, rate), _skew(http.skew_s)]
+        return [*found, _scopes(api, now()), *_money(api, graphql, rate), _skew(http.skew_s)]
     finally:
         http.close()
 
@@ -95,9 +95,13 @@ def _scopes(api: RunPodApi, now: float) -> Finding:
     return Finding("scopes", "ok", "the key may " + ", ".join(questions))
 
 
-def _money(graphql: RunPodGraphql, rate: Usd | None) -> list[Finding]:
+def _money(api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None) -> list[Finding]:
+    from trmcloud.adapters.runpod.graphql import GraphqlUnavailable
+
     try:
         account = graphql.account()
+    except GraphqlUnavailable as error:
+        return [_unknown(error), _second_look(api)]
     except AuthError as error:
         fix = f"{_KEYS_PAGE}: GraphQL, read; else the prepaid balance is a limit you cannot see"
         return [Finding("balance", "warn", error.what, fix)]
@@ -107,6 +111,27 @@ def _money(graphql: RunPodGraphql, rate: Usd | None) -> list[Finding]:
         _balance(account.balance, rate),
         _limit(account.spend_limit, account.spending, rate),
     ]
+
+
+def _unknown(error: GraphqlUnavailable) -> Finding:
+    """GraphQL alone told these, and its end says nothing of the key or of the money."""
+    told = "the balance and the spend limit are not known any more, nor whether they suffice"
+    fix = "console → Billing shows both; a guard on another machine is a kill layer instead"
+    return Finding("balance", "warn", f"{error.what}: {told}", fix)
+
+
+def _second_look(api: RunPodApi) -> Finding:
+    """What else shows what runs, now that GraphQL does not."""
+    try:
+        pods, records = api.pods(cluster_members=True), api.billed_lately()
+    except ProviderError as error:
+        return Finding("second look", "warn", error.what, error.next_step)
+    from trmcloud.adapters.runpod.models import usd_exact
+
+    billed = sum((usd_exact(max(0.0, record.totalAmount)) for record in records), Usd(0))
+    many = len({record.podId for record in records})
+    detail = f"{len(pods)} pods with those of clusters; {billed} billed to {many} since last hour"
+    return Finding("second look", "ok", detail)
 
 
 def _balance(balance: Usd | None, rate: Usd | None) -> Finding:

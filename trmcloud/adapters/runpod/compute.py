@@ -1,4 +1,5 @@
-"""RunPod as a ``Compute``: pods by REST v2, cross-checked by GraphQL, billed by its records."""
+"""RunPod as a ``Compute``: pods by REST v2, cross-checked by GraphQL while it lasts, billed by
+its records."""
 
 from __future__ import annotations
 
@@ -13,24 +14,39 @@ from typing import Any
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.billing import Biller
-from trmcloud.adapters.runpod.bundle import boot_command, boot_environment
-from trmcloud.adapters.runpod.graphql import Account, RunPodGraphql
-from trmcloud.adapters.runpod.http import compact
+from trmcloud.adapters.runpod.bundle import ENTRYPOINT, boot_command, boot_environment
+from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPodGraphql
+from trmcloud.adapters.runpod.http import Throttled, compact
 from trmcloud.adapters.runpod.offers import RUNPOD_IDS
 from trmcloud.adapters.runpod.settings import IMAGE
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.adapters.sightings import Sightings
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import NotSupported, PaymentRequired, ProviderError
+from trmcloud.core.errors import (
+    AccessDenied,
+    FinalRefusal,
+    NotSupported,
+    PaymentRequired,
+    ProviderError,
+)
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""
 LIST_FRESH_NEW_S = 1.0
 NEW_S = 20.0
 """For so long after a creation lists are looked at more often: a pod may be up in moments."""
+LONGEST_HOLD_S = 60.0
+"""For so long a list that was refused for asking too often is not asked for again, at most."""
+THROTTLED_S = 90.0
+"""How long a create may wait for RunPod to take requests again."""
+UNTOLD_WAIT_S = 5.0
+"""How long to wait where RunPod does not say."""
+BALANCE_FRESH_S = 300.0
+BALANCE_BOUND_S = 3.0
+"""How long a screen waits for the balance, which it can do without."""
 ADDRESS_FRESH_S = 60.0
 CONTAINER_DISK_GB = 20
 """The container's own disk, wiped at each restart: caches and temporary files."""
@@ -38,9 +54,16 @@ MIN_MOUNT_GB = 10
 WORKSPACE = "/workspace"
 MAX_ENV = 50
 """RunPod takes no more variables than this."""
+LIMIT_BODY_BYTES = 102_400
+"""A create beyond this is answered with 413 before its key is looked at, and so is what RunPod
+makes of it."""
+MAX_BODY_BYTES = 95_000
+"""What we send at most: what RunPod makes of it is a little longer."""
 
-#: PodStatus in our words. EXITED still rents its disk, ERROR may rent everything; a status that is
-#: not in the contract may be anything. All of them are "unknown", which counts as spending.
+#: PodStatus in our words. RUNNING may be said from creation on, whether anything runs or not: a pod
+#: runs once its SSH address is known, and that it answers there is the link's to find out. EXITED
+#: still rents its disk, ERROR may rent everything; a status that is not in the contract may be
+#: anything. All of them are "unknown", which counts as spending.
 _STATUS: Mapping[str, str] = {
     "PROVISIONING": "creating",
     "STARTING": "creating",
@@ -52,15 +75,15 @@ _ANYWHERE = ("", "any")
 
 
 class RunPodCompute:
-    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``bundle.boot_payload()``;
-    ``environment`` is added to every pod's (never a key of the account's)."""
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``bundle.boot_payload``, called
+    where a pod is made; ``environment`` is added to every pod's (never a key of the account's)."""
 
     def __init__(
         self,
         api: RunPodApi,
         graphql: RunPodGraphql,
         keys: Callable[[str], PodKeys],
-        payload: bytes,
+        payload: Callable[[], bytes],
         *,
         now: Callable[[], float] = time.time,
         sightings: Sightings | None = None,
@@ -82,12 +105,39 @@ class RunPodCompute:
         self._listed: list[models.Pod] = []
         self._listed_at: float | None = None
         self._made_at = -inf
+        self._hold_s = 0.0
+        self._limit: tuple[float, OwnLimit | None] = (-inf, None)
         self._failed: ProviderError | None = None
 
     # -- Compute ---------------------------------------------------------------------------------
 
     def create(self, request: PodRequest) -> str:
-        """See ``Compute.create``; what RunPod's answers become stands in ``api``."""
+        """See ``Compute.create``; what RunPod's answers become stands in ``api``.
+
+        Where RunPod asks to be asked later it is, from the look by name on, for ``THROTTLED_S``.
+
+        Raises:
+            FinalRefusal: it went on asking for that; nothing was made.
+        """
+        began_at = self._now()
+        while True:
+            try:
+                return self._create(request)
+            except Throttled as error:
+                told_s = error.retry_after_s
+                wait_s = max(1.0, told_s if told_s is not None else UNTOLD_WAIT_S)
+                waited_s = self._now() - began_at
+                if not 0 <= waited_s <= THROTTLED_S - wait_s:
+                    long_s = max(wait_s, waited_s)
+                    raise FinalRefusal(
+                        f"{error.what} (for {long_s:.0f} s; nothing was rented)",
+                        where=error.where,
+                        next_step="launch again later: this account's quota of requests is used up",
+                    ) from None
+                self._api.http.sleep(wait_s)
+
+    def _create(self, request: PodRequest) -> str:
+        body = self.body(request)
         if request.volume_gb and not request.volume:
             if self._volumes is None or request.region in _ANYWHERE:
                 raise NotSupported(
@@ -95,8 +145,7 @@ class RunPodCompute:
                     next_step="--region DATA-CENTRE, or leave --volume out",
                 )
             volume = self._volumes.ensure(request.region, request.volume_gb)
-            request = replace(request, volume=volume.id)
-        body = self.body(request)
+            body = self.body(replace(request, volume=volume.id))
         with self._lock:
             existing = [pod for pod in self._list(fresh=True) if pod.name == request.name]
             if existing:
@@ -156,12 +205,40 @@ class RunPodCompute:
     # -- beyond Compute --------------------------------------------------------------------------
 
     def cross_listed(self) -> Sequence[PodSeen]:
-        """Pods that GraphQL lists and v2's list does not, such as members of a cluster."""
+        """Pods that v2's list does not show: by GraphQL's list; where GraphQL cannot be had any
+        more, by v2's list with the members of clusters in it, and by what is still billed."""
         known = {pod.id for pod in self._list()}
-        return tuple(pod for pod in self._graphql.pods() if pod.pod_id not in known)
+        try:
+            second = self._graphql.pods()
+        except GraphqlUnavailable:
+            members = [self._pod_seen(pod) for pod in self._api.pods(cluster_members=True)]
+            known_too = known | {pod.pod_id for pod in members}
+            second = [*members, *self._biller.billed_on(known_too)]
+        return tuple(pod for pod in second if pod.pod_id not in known)
 
     def account(self) -> Account:
         return self._graphql.account()
+
+    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+        """Whether the prepaid balance bounds what is spent; nothing where that cannot be told for
+        the moment."""
+        asked_at, limit = self._limit
+        if not 0 <= self._now() - asked_at < BALANCE_FRESH_S:
+            limit = self._prepaid()
+            self._limit = (self._now(), limit)
+        return (limit,) if limit is not None else ()
+
+    def _prepaid(self) -> OwnLimit | None:
+        try:
+            balance = self._graphql.account(BALANCE_BOUND_S).balance
+        except (AccessDenied, GraphqlUnavailable) as error:
+            return OwnLimit("prepaid", False, f"the balance is not known any more: {error.what}")
+        except ProviderError:
+            return None
+        if balance is None:
+            return OwnLimit("prepaid", False, "RunPod does not tell the balance")
+        told = f"a balance of {balance} ends everything, unless auto-reload refills it"
+        return OwnLimit("prepaid", balance > ZERO, told)
 
     def require_account(self, rate: Usd) -> None:
         """See ``ports.Account``. Money is looked at where the key may: a create is refused
@@ -207,7 +284,7 @@ class RunPodCompute:
         """``CreatePodRequest`` for a pod.
 
         Raises:
-            NotSupported: RunPod rents no such GPU, or the request does not fit a pod's variables.
+            NotSupported: RunPod rents no such GPU, or does not take a request of this size.
         """
         gpu_id = _SKU_IDS.get(request.sku)
         if gpu_id is None:
@@ -215,7 +292,7 @@ class RunPodCompute:
                 f"RunPod has no {request.sku} that this version knows",
                 next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
             )
-        boot = boot_environment(self._payload)
+        boot = boot_environment(self._payload())
         environment = {**self._environment, **boot, **self._words(request)}
         if len(environment) > MAX_ENV:
             raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")
@@ -230,7 +307,8 @@ class RunPodCompute:
         body: dict[str, Any] = {
             "name": request.name,
             "image": self._image,
-            "args": boot_command(len(boot)),
+            "entrypoint": list(ENTRYPOINT),
+            "cmd": boot_command(),
             "gpu": gpu,
             "cloud": "COMMUNITY" if request.community else "SECURE",
             "disk": CONTAINER_DISK_GB,
@@ -241,6 +319,14 @@ class RunPodCompute:
         }
         if request.region not in _ANYWHERE:
             body["dataCenterIds"] = [request.region]
+        size = len(compact(body))
+        if size > MAX_BODY_BYTES:
+            raise NotSupported(
+                f"the request for this pod is {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, "
+                f"of which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the "
+                "agent's sources): nothing was asked for",
+                next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
+            )
         return body
 
     # -- how -------------------------------------------------------------------------------------
@@ -263,7 +349,8 @@ class RunPodCompute:
     def _list(self, *, fresh: bool = False) -> list[models.Pod]:
         with self._lock:
             new = 0 <= self._now() - self._made_at < NEW_S
-            if not fresh and self._age_s() < (LIST_FRESH_NEW_S if new else LIST_FRESH_S):
+            fresh_s = max(self._hold_s, LIST_FRESH_NEW_S if new else LIST_FRESH_S)
+            if not fresh and self._age_s() < fresh_s:
                 if self._failed is not None:
                     raise self._failed
                 return self._listed
@@ -271,8 +358,10 @@ class RunPodCompute:
                 listed = self._api.pods()
             except ProviderError as error:
                 self._failed, self._listed_at = error, self._now()
+                told_s = error.retry_after_s if isinstance(error, Throttled) else None
+                self._hold_s = min(LONGEST_HOLD_S, told_s or 0.0)
                 raise
-            at = self._now()
+            at, self._hold_s = self._now(), 0.0
             self._listed, self._failed, self._listed_at = listed, None, at
             alive = [pod for pod in listed if _STATUS.get(pod.status or "") != "gone"]
             for pod in alive:
@@ -311,11 +400,12 @@ class RunPodCompute:
         return PodSeen(
             pod_id=pod.id,
             name=pod.name,
-            status=_STATUS.get(pod.status or "", "unknown"),
+            status=_status(pod),
             rate=rate if rate is not None else ZERO,
             host=direct.host if direct is not None else "",
             port=direct.port if direct is not None else 0,
             made_at=pod.made_at,
+            region=pod.dataCenterId or "",
         )
 
     def _address(self, pod_name: str) -> tuple[str, int] | None:
@@ -332,6 +422,12 @@ class RunPodCompute:
                 f"{pod_id} is called {sighting.name!r}: not a pod of ours",
                 next_step="end it in RunPod's console, if it is yours",
             )
+
+
+def _status(pod: models.Pod) -> str:
+    status = _STATUS.get(pod.status or "", "unknown")
+    reachable = pod.ssh is not None and pod.ssh.direct is not None
+    return "creating" if status == "running" and not reachable else status
 
 
 def _packed(text: str) -> str:

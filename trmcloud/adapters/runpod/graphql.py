@@ -1,5 +1,8 @@
 """What REST v2 has no word for: the account's balance and spend limit, and a second list of pods.
 
+RunPod is retiring GraphQL: its rate is being cut in stages, and early in 2027 it answers 410. Both
+mean that it cannot be had, and nothing about the key or the money.
+
 RunPod's own SDK asks the same questions of the same address; it is not imported, see
 ``docs/decisions/0008-runpod-without-its-sdk.md``.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trmcloud.adapters.runpod.http import Http
+from trmcloud.adapters.runpod.http import Gone, Http, NotThere, Throttled
 from trmcloud.adapters.runpod.models import usd, usd_exact
 from trmcloud.core.errors import AccessDenied, ProviderError
 from trmcloud.core.money import Usd
@@ -16,6 +19,9 @@ from trmcloud.core.observation import PodSeen
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
+BOUND_S = 6.0
+"""What can be done without is not waited for long."""
+_CODES = {Gone: 410, NotThere: 404, Throttled: 429}
 _DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
 
 
@@ -27,6 +33,10 @@ class Account(NamedTuple):
     spend_limit: Usd | None
 
 
+class GraphqlUnavailable(ProviderError):
+    """GraphQL is retired, or rations its answers: what only it knows is not known."""
+
+
 class RunPodGraphql:
     """``url`` is GraphQL's whole address."""
 
@@ -34,13 +44,15 @@ class RunPodGraphql:
         self.http = http
         self._url = url
 
-    def account(self) -> Account:
-        """
+    def account(self, bound_s: float = BOUND_S) -> Account:
+        """What it says of the account's money.
+
         Raises:
+            GraphqlUnavailable: it has been retired, or rations its answers.
             AuthError, AccessDenied: the key is wrong, or may not ask.
             ProviderError: no answer, or one that cannot be understood.
         """
-        myself = self._myself(_ACCOUNT)
+        myself = self._myself(_ACCOUNT, bound_s)
         return Account(
             balance=self._amount(myself, "clientBalance", exact=True),
             spending=self._amount(myself, "currentSpendPerHr"),
@@ -48,8 +60,12 @@ class RunPodGraphql:
         )
 
     def pods(self) -> list[PodSeen]:
-        """All pods of the account in GraphQL's own list; what they do is not taken from it."""
-        rows = self._myself(_PODS).get("pods")
+        """All pods of the account in GraphQL's own list; what they do is not taken from it.
+
+        Raises:
+            GraphqlUnavailable, AuthError, ProviderError: as ``account``.
+        """
+        rows = self._myself(_PODS, BOUND_S).get("pods")
         if not isinstance(rows, list):
             raise self._odd("pods")
         return [self._pod(row) for row in rows]
@@ -67,9 +83,16 @@ class RunPodGraphql:
             rate = usd(float(cost))
         return PodSeen(pod_id, name, status, rate)
 
-    def _myself(self, query: str) -> dict[str, Any]:
+    def _myself(self, query: str, bound_s: float) -> dict[str, Any]:
         where = self.http.where("POST", self._url)
-        response = self.http.read("POST", self._url, body={"query": query})
+        try:
+            response = self.http.read("POST", self._url, body={"query": query}, bound_s=bound_s)
+        except (Gone, NotThere, Throttled) as error:
+            raise GraphqlUnavailable(
+                f"RunPod's GraphQL answers {_CODES[type(error)]}",
+                where=where,
+                next_step="RunPod is retiring GraphQL; see the console → Billing",
+            ) from None
         data = self.http.json(response, where)
         errors = data.get("errors")
         if errors:

@@ -2,6 +2,7 @@
 
 Only what can be asked twice is asked twice. A read (GET, DELETE, a GraphQL query) is repeated after
 429, 5xx and lost connections, as long as ``bound_s`` allows. Whatever makes something is sent once.
+No answer is followed elsewhere: a redirect would carry the key to wherever it points.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tenacity
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,
+    FinalRefusal,
     PaymentRequired,
     ProviderError,
     ProviderRefused,
@@ -34,6 +36,7 @@ CREATE_S = 60.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 8.0
 _MAX_DETAIL = 300
+_MAX_VIOLATION, _MOST_VIOLATIONS = 100, 3
 
 
 class Transient(ProviderError):
@@ -49,6 +52,14 @@ class Transient(ProviderError):
     ) -> None:
         super().__init__(what, where=where, next_step=next_step)
         self.retry_after_s = retry_after_s
+
+
+class Throttled(Transient):
+    """429: nothing was done, and the same may be asked again after ``retry_after_s``."""
+
+
+class Gone(FinalRefusal):
+    """410: this API has been retired."""
 
 
 class NotThere(ProviderError):
@@ -77,8 +88,8 @@ class Http:
                 next_step="copy it again from the console's settings into RUNPOD_API_KEY",
             ) from None
         self._key = key
-        self._now = now
-        self._sleep = sleep
+        self.now = now
+        self.sleep = sleep
         self._bound_s = bound_s
         self._client = httpx.Client(
             headers=headers,
@@ -117,7 +128,7 @@ class Http:
         date = response.headers.get("Date")
         if date:
             try:
-                self.skew_s = self._now() - parsedate_to_datetime(date).timestamp()
+                self.skew_s = self.now() - parsedate_to_datetime(date).timestamp()
             except (ValueError, TypeError):
                 self.skew_s = None
         return response
@@ -139,10 +150,10 @@ class Http:
             ProviderError: no usable answer within ``bound_s``.
         """
         bound = self._bound_s if bound_s is None else bound_s
-        started = self._now()
+        started = self.now()
 
         def left_s() -> float:
-            return bound - (self._now() - started)
+            return bound - (self.now() - started)
 
         def attempt() -> httpx.Response:
             timeout_s = max(1.0, min(REQUEST_S, left_s()))
@@ -170,7 +181,7 @@ class Http:
             retry=tenacity.retry_if_exception_type(Transient),
             wait=_wait,
             stop=out_of_time,
-            sleep=self._sleep,
+            sleep=self.sleep,
             reraise=True,
         )
         return retrying(attempt)
@@ -203,12 +214,16 @@ class Http:
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
-            return self.clean(response.text) if response.text else "(no text)"
-        said = [data.get("detail") or data.get("title") or data.get("error") or ""]
+            if response.text.lstrip()[:1] == "<":
+                return "a web page, and no answer of its API"
+            return self.clean(response.text) or "(no text)"
+        said = [str(data.get("detail") or data.get("title") or data.get("error") or "")]
         errors = data.get("errors")
         if isinstance(errors, list):
-            said += errors
-        return self.clean("; ".join(str(part) for part in said if part)) or "(no text)"
+            said += [str(error)[:_MAX_VIOLATION] for error in errors[:_MOST_VIOLATIONS]]
+            if len(errors) > _MOST_VIOLATIONS:
+                said.append(f"and {len(errors) - _MOST_VIOLATIONS} more")
+        return self.clean("; ".join(part for part in said if part)) or "(no text)"
 
     def clean(self, text: str) -> str:
         """Text of the server's, fit for one line of a terminal and free of the key."""
@@ -246,14 +261,26 @@ class Http:
                 where=where,
                 next_step="look again: trmcloud status",
             )
+        if code == 410:
+            return Gone(
+                f"RunPod answers 410: the API that this version speaks is gone: {detail}",
+                where=where,
+                next_step="pip install --upgrade trmcloud; the console shows and ends what runs",
+            )
+        if code == 413:
+            return FinalRefusal(
+                f"the request is larger than RunPod takes: {detail}",
+                where=where,
+                next_step="report it: this version sends more than RunPod's contract allows",
+            )
         if code == 422:
-            return ProviderRefused(
+            return FinalRefusal(
                 f"RunPod's contract was broken: {detail}",
                 where=where,
                 next_step="report it: this version and RunPod's API disagree",
             )
         if code == 429:
-            return Transient(
+            return Throttled(
                 f"RunPod asks to be asked less often: {detail}",
                 where=where,
                 retry_after_s=_retry_after(response.headers.get("Retry-After")),

@@ -119,8 +119,14 @@ class BillingRecord(_Record):
         return instant(self.endTime)
 
 
+class _Pagination(_Record):
+    nextCursor: str | None
+    hasNextPage: bool
+
+
 class _Pods(_Record):
     pods: list[Pod]
+    pagination: _Pagination | None = None
 
 
 class _Volumes(_Record):
@@ -135,9 +141,24 @@ def read_pod(data: Any, where: str) -> Pod:
     return _read(Pod, data, where)
 
 
-def read_pods(data: Any, where: str) -> list[Pod]:
-    """All pods, or none: a list with a hole must not pass for one in which a pod is missing."""
-    return _read(_Pods, data, where).pods
+def read_pods(data: Any, where: str) -> tuple[list[Pod], str | None]:
+    """(the pods of one page, the cursor of the next): all of the page or none, since a list with a
+    hole must not pass for one in which a pod is missing. None: there is no next page. What does
+    not speak of pages is the whole.
+
+    Raises:
+        ProviderError: it is no page, or says that there is more and not where.
+    """
+    page = _read(_Pods, data, where)
+    if page.pagination is None or not page.pagination.hasNextPage:
+        return page.pods, None
+    if not page.pagination.nextCursor:
+        raise ProviderError(
+            "RunPod's list goes on, and does not say where",
+            where=where,
+            next_step="try again; if it stays, RunPod's API has changed",
+        )
+    return page.pods, page.pagination.nextCursor
 
 
 def read_volume(data: Any, where: str) -> Volume:

@@ -16,6 +16,7 @@ from trmcloud.adapters.runpod import settings
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer
+from trmcloud.pod.one_request import send
 
 TIMEOUT_S = 20.0
 LIVE_WITHIN_S = 4.0
@@ -231,7 +232,5 @@ def _fetch(
     key = settings.account_key(environ)
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    with urllib.request.urlopen(
-        urllib.request.Request(url, headers=headers), timeout=timeout_s
-    ) as answer:
+    with send(urllib.request.Request(url, headers=headers), timeout_s) as answer:
         return json.loads(answer.read(MAX_BYTES))

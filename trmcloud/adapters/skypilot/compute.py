@@ -46,8 +46,8 @@ ARM_AGAIN_S = 120.0
 
 
 class SkyPilotCompute:
-    """``keys`` gives a pod's SSH keys by its name; ``payload`` is the agent's archive, kept below
-    ``folder`` for SkyPilot to send, beside what was seen of each cluster; ``clusters`` may be
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` makes the agent's archive, kept
+    below ``folder`` for SkyPilot to send, beside what was seen of each cluster; ``clusters`` may be
     shared with other providers; ``shutdown`` is AWS's own limit; ``now`` is epoch seconds."""
 
     def __init__(
@@ -55,7 +55,7 @@ class SkyPilotCompute:
         provider: str,
         sky: Sky,
         keys: Callable[[str], PodKeys],
-        payload: bytes,
+        payload: Callable[[], bytes],
         folder: Path,
         *,
         clusters: Clusters | None = None,
@@ -380,9 +380,10 @@ class SkyPilotCompute:
         """SkyPilot reads it when the machine is up, long after the launch was submitted."""
         path = self._folder / "boot.tar.gz"
         self._folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_bytes() != self._payload:
+        payload = self._payload()
+        if not path.exists() or path.read_bytes() != payload:
             part = path.with_suffix(f".{os.getpid()}")
-            part.write_bytes(self._payload)
+            part.write_bytes(payload)
             os.replace(part, path)
         return path
 

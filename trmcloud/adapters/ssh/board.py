@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.core.errors import LinkError
+from trmcloud.core.records import whole
 
 _START_TIMEOUT_S = 60.0
 _UP_WITHIN_S = 30
@@ -77,8 +78,8 @@ def board(
         timeout_s=_START_TIMEOUT_S,
         again=False,
     )
-    words = answer.out.split()
-    if answer.code != 0 or len(words) != 2 or not all(word.isdigit() for word in words):
+    port, pid, *more = [*map(whole, answer.out.split()), None, None]
+    if answer.code != 0 or port is None or pid is None or len(more) != 2 or port > 65535:
         if "missing" in answer.said:
             raise LinkError(
                 "the pod has no TensorBoard",
@@ -88,7 +89,6 @@ def board(
         raise LinkError(
             f"TensorBoard did not start there: {answer.said[-200:]}", where=connection.where
         )
-    port, pid = map(int, words)
     try:
         with forward(connection, port, local_port=local_port) as seen_at:
             # A new connection takes a lost one's place by itself; what it forwarded is lost.

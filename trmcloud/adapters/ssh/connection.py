@@ -21,6 +21,7 @@ from pathlib import Path
 
 from trmcloud.adapters.ssh.session import Session, environment, explain
 from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.records import whole
 
 CONNECT_TIMEOUT_S = 10
 _ALIVE_EVERY_S = 5
@@ -122,12 +123,12 @@ class SshConnection:
             "echo $!"
         )
         answer = self.run(script, again=False)
-        pid = answer.out.strip()
-        if answer.code != 0 or not pid.isdigit():
+        pid = whole(answer.out.strip())
+        if answer.code != 0 or pid is None:
             raise LinkError(
                 f"{command[0]} could not be started there: {answer.said[-200:]}", where=self.where
             )
-        return int(pid)
+        return pid
 
     def ssh_command(self) -> str:
         """The command another program (rsync) is to connect with: the same pin, the same key."""

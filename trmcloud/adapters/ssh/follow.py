@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import Session
 from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.records import whole
 
 _FRAME_BYTES = 1 << 16
 _IDLE_S = 30.0
@@ -80,10 +81,9 @@ def _frames(session: Session, where: str) -> Iterator[tuple[int, bytes]]:
             header += _exactly(session, 1, where)
             if len(header) > _HEADER_BYTES:
                 raise LinkError("the pod answers out of turn", where=where)
-        words = header.split()
-        if len(words) != 2 or not all(word.isdigit() for word in words):
+        at, count, *more = [*map(whole, bytes(header).split()), None, None]
+        if at is None or count is None or len(more) != 2:
             raise LinkError("the pod answers out of turn", where=where)
-        at, count = map(int, words)
         if count > _FRAME_BYTES:
             raise LinkError("the pod answers with more than was asked for", where=where)
         yield at, _exactly(session, count, where)

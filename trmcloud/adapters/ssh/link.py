@@ -229,7 +229,7 @@ class SshPodLink:
 
     def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
         """As the pod told it when it was last asked."""
-        for manifest in remote_manifests(self._home, run_id):
+        for manifest in remote_manifests(self._home, run_id, kept):
             if (manifest.phase, manifest.step, manifest.sha256) == (
                 kept.phase,
                 kept.step,

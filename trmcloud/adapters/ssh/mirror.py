@@ -3,7 +3,7 @@
 One question brings all that changed since the last; the answer is lines of base64, each with a
 name that was asked for. Small records are written only after the contract's own loader has
 accepted them; logs and metrics grow by what is new, up to a cap, and their readers treat them as
-hostile. Nothing in an answer names a path here.
+hostile; so many manifests are kept and no more. Nothing in an answer names a path here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,23 @@ from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.records import whole
 from trmcloud.pod.files import read_small, write_atomic
 
 PHASES = ("fast", "extreme")
 MANIFESTS_DIR = "manifests"
 MAX_ANSWER_BYTES = 12 << 20
 _MAX_NEW_BYTES = 1 << 20
-_MAX_KEPT_BYTES = {contract.METRICS_NAME: 1 << 28, contract.TRAIN_LOG_NAME: 1 << 28}
+_MAX_KEPT_BYTES = {
+    contract.METRICS_NAME: contract.MAX_METRICS_BYTES,
+    contract.TRAIN_LOG_NAME: 1 << 28,
+}
+MOST_MANIFESTS = 512
+"""Of one phase: more than any recipe keeps, and few enough that a pod cannot fill a disk."""
+MAX_MANIFESTS_BYTES = 32 << 20
+_MOST_SENT = 16
+"""Manifests of one phase in one answer."""
+_MOST_LINES = 1 << 13
 _OVERLAP = 256
 _VERSION = re.compile(r"[0-9]{1,10}-[0-9]{1,12}")
 _KEPT_MANIFEST = re.compile(r"(step-[0-9]{8})\.([0-9]+-[0-9]+)\.json")
@@ -53,7 +63,7 @@ manifests() {
     version=$(stat -c '%s-%Y' "$path") || continue
     case " $KNOWN " in
       *" $1/$step.$version "*) echo "manifest/$1 $step $version" ;;
-      *) [ $sent -lt 16 ] && [ "$(wc -c < "$path")" -le 1048576 ] || continue
+      *) [ $sent -lt $MOST ] && [ "$(wc -c < "$path")" -le 1048576 ] || continue
          sent=$(( sent + 1 ))
          printf '%s ' "manifest/$1 $step $version"; base64 < "$path" | tr -d '\\n'; echo ;;
     esac
@@ -98,6 +108,7 @@ class Mirror:
             for step, version, _ in self._kept_manifests(phase)
         )
         values = {"ROOT": root, "POD": self.pod_name, "RUN": self.run_id, "KNOWN": known}
+        values["MOST"] = str(_MOST_SENT)
         head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
         return head + _ASK + "\n".join(lines) + "\nexit 0\n"
 
@@ -109,7 +120,8 @@ class Mirror:
         report: contract.AgentReport | None = None
         seen: dict[str, set[str]] = {}
         complete: set[str] = set()
-        for line in answer.decode("ascii", "replace").splitlines():
+        sent = dict.fromkeys(PHASES, 0)
+        for line in answer.decode("ascii", "replace").split("\n", _MOST_LINES)[:_MOST_LINES]:
             label, *words = line.split(" ")
             kind, _, phase = label.partition("/")
             if kind == "agent" and len(words) == 1:
@@ -118,10 +130,14 @@ class Mirror:
                 continue
             if kind == "heartbeat" and len(words) == 1:
                 self._heartbeat(phase, words[0])
-            elif kind in _MAX_KEPT_BYTES and len(words) == 2 and words[0].isdigit():
-                self._grow(phase, kind, int(words[0]), _decoded(words[1]), asked.get(label))
+            elif kind in _MAX_KEPT_BYTES and len(words) == 2:
+                size = whole(words[0])
+                if size is not None:
+                    self._grow(phase, kind, size, _decoded(words[1]), asked.get(label))
             elif kind == "manifest" and len(words) in (2, 3) and _VERSION.fullmatch(words[1]):
-                self._manifest(phase, *words)
+                sent[phase] += len(words) == 3
+                if sent[phase] <= _MOST_SENT:
+                    self._manifest(phase, *words)
                 seen.setdefault(phase, set()).add(f"{words[0]}.{words[1]}")
             elif kind == "manifests" and not words:
                 complete.add(phase)
@@ -130,6 +146,8 @@ class Mirror:
             for step, version, path in self._kept_manifests(phase):
                 if f"{step}.{version}" not in seen.get(phase, set()):
                     path.unlink(missing_ok=True)
+        for phase in seen:
+            self._bound_manifests(phase)
         return report
 
     # -- kinds of file ------------------------------------------------------------------------
@@ -187,6 +205,15 @@ class Mirror:
                 folder.mkdir(exist_ok=True)
                 write_atomic(folder / f"{step}.{version}.json", mf.to_json(made), durable=False)
 
+    def _bound_manifests(self, phase: str) -> None:
+        """Latest steps first, as many as there may be: the rest is as if it were not there."""
+        room = MAX_MANIFESTS_BYTES
+        for number, (_, _, path) in enumerate(reversed(self._kept_manifests(phase))):
+            with contextlib.suppress(OSError):
+                room -= path.stat().st_size
+                if number >= MOST_MANIFESTS or room < 0:
+                    path.unlink(missing_ok=True)
+
     # -- where they are -----------------------------------------------------------------------
 
     def _folder(self, phase: str) -> Path:
@@ -215,12 +242,16 @@ class Mirror:
         return found
 
 
-def remote_manifests(home: Path, run_id: str) -> list[CheckpointManifest]:
-    """Checkpoints that the run's pod had when it was last asked."""
+def remote_manifests(
+    home: Path, run_id: str, kept: contract.Kept | None = None
+) -> list[CheckpointManifest]:
+    """Checkpoints that the run's pod had when it was last asked; those of ``kept``'s step alone
+    where it is given."""
     found = []
-    for phase in PHASES:
+    pattern = "*" if kept is None else f"{mf.step_dir_name(kept.step)}.*"
+    for phase in PHASES if kept is None else {kept.phase} & set(PHASES):
         folder = home / contract.RUNS_DIR / run_id / phase / MANIFESTS_DIR
-        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        for path in sorted(folder.glob(pattern)):
             with contextlib.suppress(ValueError, CheckpointError):
                 text = read_small(path, mf.MAX_MANIFEST_BYTES)
                 if text is not None and _KEPT_MANIFEST.fullmatch(path.name):

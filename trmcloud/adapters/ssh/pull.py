@@ -23,6 +23,7 @@ from trmcloud.adapters.ssh.parts import Part, is_whole, only_one
 from trmcloud.adapters.ssh.session import Session
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError, TrmcloudError
 from trmcloud.core.manifest import CheckpointFile, allowed_name
+from trmcloud.core.records import whole
 from trmcloud.pod.files import sync_folder
 
 LANES = 4
@@ -255,12 +256,13 @@ class _Transfer:
         if said.startswith("!"):
             what = "is a link there" if said == "!link" else "is missing there"
             raise CheckpointError(f"{file.name} {what}", where=self._connection.where)
-        if not said.isdigit():
+        size = whole(said)
+        if size is None:
             raise LinkError("the pod answers out of turn", where=self._connection.where)
-        if int(said) != file.size_bytes:
-            what = "truncated" if int(said) < file.size_bytes else "longer than it should be"
+        if size != file.size_bytes:
+            what = "truncated" if size < file.size_bytes else "longer than it should be"
             raise CheckpointError(
-                f"{file.name} is {what}: {said} bytes there, {file.size_bytes} in its manifest",
+                f"{file.name} is {what}: {size} bytes there, {file.size_bytes} in its manifest",
                 where=self._connection.where,
                 next_step="fetch an earlier one: trmcloud fetch-best RUN --step N",
             )

@@ -24,6 +24,7 @@ from typing import Any
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import SSH_FAILED, Session, environment, explain
 from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.records import whole
 
 _LANES = 4
 _BLOCK = 1 << 20
@@ -183,8 +184,9 @@ def _push_by_rsync(
             *shown, tail = re.split(rb"[\r\n]", tail + bytes(buffer[:count]))
             for text in shown:
                 done = re.match(rb"\s*(\d+)\s+\d+%", text)
-                if done:
-                    tell(int(done.group(1)))
+                size = whole(done.group(1)) if done else None
+                if size is not None:
+                    tell(size)
             tail = tail[-256:]
         code = session.wait(_END_S)
         if code in _RSYNC_DROPPED and not _is_full(session.said()):
@@ -326,10 +328,10 @@ def _sizes(connection: SshConnection, names: Sequence[str], remote: str) -> dict
         timeout_s=_IDLE_S,
         max_bytes=_MAX_LIST_BYTES,
     )
-    lines = answer.out.decode("ascii", "replace").split()
-    if answer.code != 0 or len(lines) != len(names) or not all(n.isdigit() for n in lines):
+    sizes = [whole(word) for word in answer.out.split()]
+    if answer.code != 0 or len(sizes) != len(names) or None in sizes:
         raise LinkError("the pod does not say what it has", where=connection.where)
-    return dict(zip(names, map(int, lines), strict=True))
+    return {name: size for name, size in zip(names, sizes, strict=True) if size is not None}
 
 
 def _make_folders(connection: SshConnection, folders: Sequence[str]) -> None:

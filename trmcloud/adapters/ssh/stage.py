@@ -76,7 +76,8 @@ def _already_staged(connection: SshConnection, remotes: Sequence[str]) -> tuple[
         "exit 0"
     )
     content = "".join(f"{remote}\n" for remote in remotes).encode()
-    first, *staged = connection.run(script, content=content).out.decode().splitlines() or [""]
+    said = connection.run(script, content=content).out.decode("utf-8", "replace")
+    first, *staged = said.splitlines() or [""]
     return set(staged) & set(remotes), first == "rsync"
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trmcloud.app.packing import agent_sources, pack, sources
+from trmcloud.app.packing import PACKAGE, own_sources, pack, sources
 from trmcloud.core.errors import DataError
 
-PACKAGE = Path(__file__).resolve().parents[2]
+_ENTRY = "trmcloud.pod.standalone"
 _LINE_CHARS = 100
 
 
@@ -36,13 +36,14 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
     """``trainer`` is the trainer's package, ``package`` trmcloud's own.
 
     Raises:
-        DataError: the trainer's package holds no sources, or cannot be read.
+        DataError: the trainer's package holds no sources, cannot be read, or imports what trmcloud
+            does not have.
     """
-    files = agent_sources(package)
     own = sources(trainer, "model")
     if not own:
         raise DataError("the trainer's package holds no sources", where=str(trainer))
     try:
-        return Payload(pack({**files, **own}))
+        files = own_sources(_ENTRY, trainer, package)
+        return Payload(pack(files | {name: path.read_bytes() for name, path in own.items()}))
     except OSError as error:
         raise DataError(f"it cannot be read: {error.strerror}", where=str(trainer)) from None

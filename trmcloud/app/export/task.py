@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from trmcloud.app.export.script import estimate, spec_text
 from trmcloud.app.export.shell import comment
+from trmcloud.core.node_share import shared
 from trmcloud.core.plan import Candidate, Plan
-from trmcloud.pod.nodes import shared
 
 _ENTRY = "trmcloud/app/export/task.sh"
 _CARRIED = "~/.trmcloud/train.sh"

@@ -1,0 +1,93 @@
+"""The largest create that the product sends to RunPod: real plans, every option, the longest names.
+
+A test holds its size, and a benchmark shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from trmcloud.adapters.prices import load_offers
+from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.runpod.api import RunPodApi
+from trmcloud.adapters.runpod.bundle import boot_payload
+from trmcloud.adapters.runpod.compute import RunPodCompute
+from trmcloud.adapters.runpod.graphql import RunPodGraphql
+from trmcloud.adapters.runpod.http import Http
+from trmcloud.adapters.runpod.settings import ENV_API, ENV_GRAPHQL, pod_environment
+from trmcloud.app.jobs import pod_request
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.money import Usd
+from trmcloud.core.planning import make_plan
+from trmcloud.core.recipe import PHASES
+from trmcloud.core.run_state import Generation, RunState
+from trmcloud.core.spec import RunSpec
+from trmcloud.ports.compute import PodKeys, PodRequest
+
+NOW = 1_795_000_000.123456
+RECIPES = ("trm", "trm-tiny", "bd3lm", "hdp")
+HARDWARE = ("8xA100", "8xH100", "8xB200", "1xRTX4090", "1xL4")
+RUN = "r-" + "9" * 19
+LONG_URL = "https://" + "a-proxy." * 28 + "example"
+#: A host key of the kind that ``KeyStore`` makes is 400 characters; a user's may be RSA.
+KEYS = PodKeys(
+    "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "K" * 400 + "\n", "ssh", "ssh-rsa " + "k" * 740
+)
+
+
+def requests() -> Iterator[PodRequest]:
+    """Requests as a launch makes them, each with every option that its recipe takes."""
+    for recipe in RECIPES:
+        for hardware in HARDWARE:
+            spec = RunSpec(
+                recipe, PHASES, hardware, budget=Usd("5000"), providers=("runpod",),
+                strict_gate=True, bucket="s3://a-bucket/prefix", community=True,
+            )  # fmt: skip
+            plan = make_plan(spec, load_recipe(recipe), load_offers(NOW), NOW, "p-0000")
+            for candidate in plan.candidates[:2]:
+                yield _request(plan, candidate)
+
+
+def _request(plan: Any, candidate: Any) -> PodRequest:
+    name = contract.PodName("0a1b2c3d", RUN, 9999, 99_999_999_999)
+    generation = Generation(
+        9999, str(name), "runpod", candidate.id, candidate.rate,
+        NOW + candidate.soft_stop_s, NOW + candidate.hard_stop_s, NOW,
+    )  # fmt: skip
+    note = {"data_dir": "/data", "initial_weights": "/weights"}
+    world = SimpleNamespace(
+        home=Path("/home"),
+        read_note=lambda run_id: note,
+        folder_on_pod=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{'0' * 24}",
+    )
+    run = RunState(RUN, epoch=9_999)
+    made = pod_request(cast(Any, world), run, plan, generation, 9_999, NOW)
+    return replace(
+        made, region="EUR-IS-1-and-a-longer-one", volume="v" * 32, volume_gb=4000, spot=True,
+        lease=replace(made.lease, uploads=True, hold=True),
+        check={**made.check, "volume": True},
+    )  # fmt: skip
+
+
+def compute(payload: bytes | None = None) -> RunPodCompute:
+    """An adapter that nobody answers, with all that its wiring may add to a pod's environment."""
+    http = Http("rpa_none")
+    told = pod_environment({ENV_API: LONG_URL + "/v2", ENV_GRAPHQL: LONG_URL})
+    return RunPodCompute(
+        RunPodApi(http, "http://127.0.0.1:9"),
+        RunPodGraphql(http, "http://127.0.0.1:9/graphql"),
+        lambda name: KEYS,
+        boot_payload if payload is None else lambda: payload,
+        image="registry.example/" + "i" * 238,
+        environment={**told, contract.ENV_LINGER_S: "100000"},
+    )
+
+
+def bodies() -> Iterator[dict[str, Any]]:
+    adapter = compute()
+    for request in requests():
+        yield adapter.body(request)

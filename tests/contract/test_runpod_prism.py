@@ -1,0 +1,285 @@
+"""Every request that we can send to RunPod's REST v2, before a judge that is not ours: Prism, which
+serves the published contract, refuses what that does not allow."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from tests.contract.runpod_rig import A100, keys
+from tests.standins import prism
+from tests.standins.runpod.oracle import ENV_OPENAPI
+from trmcloud.adapters.runpod import offers, settings
+from trmcloud.adapters.runpod.api import RunPodApi
+from trmcloud.adapters.runpod.bundle import boot_payload
+from trmcloud.adapters.runpod.compute import RunPodCompute
+from trmcloud.adapters.runpod.graphql import RunPodGraphql
+from trmcloud.adapters.runpod.http import Http
+from trmcloud.adapters.runpod.volumes import RunPodVolumes
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.errors import FinalRefusal, ProviderError
+from trmcloud.core.money import Usd
+from trmcloud.pod.terminate import ways_of
+from trmcloud.ports.compute import PodRequest
+
+KEY = "rpa_JUDGED0BY0PRISM"
+AT = 1_795_000_000.0
+POD = "7h9k2m4n6p"
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with prism.running(tmp_path_factory.mktemp("prism")) as url:
+        yield url
+
+
+class Noting(httpx.BaseTransport):
+    """Sends on what it is given, and notes what was wrong with it by the judge's word."""
+
+    def __init__(self) -> None:
+        self._inner = httpx.HTTPTransport()
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = self._inner.handle_request(request)
+        query = request.url.query.decode()
+        said = f"{request.method} {request.url.path}" + (f"?{query}" if query else "")
+        self.asked.append(said)
+        found = json.loads(response.headers.get("sl-violations", "[]"))
+        bad = [one["message"] for one in found if one["location"][0] == "request"]
+        # Of the answers nothing is held against us: they are the contract's own examples.
+        if bad or not 200 <= response.status_code < 300:
+            self.wrong.append(f"{said} → {response.status_code}: {bad}")
+        return response
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Side:
+    """The adapter with everything that it has, speaking to the judge."""
+
+    def __init__(self, url: str) -> None:
+        self.noted = Noting()
+        self.url = url
+        self.http = Http(KEY, transport=self.noted, bound_s=30.0)
+        self.api = RunPodApi(self.http, url)
+        self.compute = RunPodCompute(
+            self.api,
+            RunPodGraphql(self.http, f"{url}/graphql"),
+            keys,
+            boot_payload(),
+            environment={settings.ENV_API: f"{url}/v2", settings.ENV_GRAPHQL: url},
+            volumes=RunPodVolumes(self.api, "0a1b2c3d"),
+        )
+
+    def close(self) -> None:
+        self.http.close()
+
+
+@pytest.fixture
+def side(judge: str) -> Iterator[Side]:
+    made = Side(judge)
+    yield made
+    made.close()
+
+
+def wanted(**more: Any) -> PodRequest:
+    name = str(contract.PodName("0a1b2c3d", "r1", 1, int(AT) + 3600))
+    lease = contract.Lease(
+        run_id="r1", pod_name=name, epoch=1, granted_at=AT, soft_stop_at=AT + 3000,
+        hard_stop_at=AT + 3600, landing_s=60.0,
+        phases=(contract.PhaseLease("fast", 0.0, 100.0, 1e15),), fits_budget=True,
+        min_useful_s=10.0,
+    )  # fmt: skip
+    job = contract.PhaseJob("r1", "fast", {"steps": 3}, "/d", "/o", processes=1)
+    plain = PodRequest(name=name, sku="L4", gpus=1, rate=Usd("0.49"), lease=lease, jobs=(job,))
+    return replace(plain, **more)
+
+
+CREATES = {
+    "plain": wanted(),
+    "in a region, on a volume, eight GPUs": wanted(
+        sku=A100, gpus=8, region="EU-RO-1", volume="vol_123", min_cuda="12.8", disk_gb=500
+    ),
+    "on a volume to be made": wanted(region="EU-RO-1", volume_gb=100),
+    "at a private seller's": wanted(community=True, region="any", disk_gb=1, min_cuda=""),
+    "with a check": wanted(check={"gpu": "L4", "count": 1, "memory_gb": 24}),
+}
+
+
+@pytest.mark.parametrize("name", CREATES)
+def test_every_create_is_as_published(side: Side, name: str) -> None:
+    pod_id = side.compute.create(CREATES[name])
+    assert pod_id, "the example's"
+    assert side.noted.wrong == []
+    assert side.noted.asked[-1] == "POST /v2/pods"
+
+
+def test_every_other_request_is_as_published(side: Side) -> None:
+    api, calls = side.api, _Calls(side.api)
+    calls.pods()
+    calls.pods(cluster_members=True)
+    calls.pod(POD)
+    calls.delete_pod(POD)
+    calls.delete_pod(POD)  # the second time by the other way
+    calls.volumes()
+    calls.create_volume("trmc-0a1b2c3d-EU-RO-1", 10, "EU-RO-1")
+    calls.grow_volume("vol_123", 4096)
+    calls.delete_volume("vol_123")
+    calls.billing(starts_at=AT - 7200, ends_at=AT)
+    calls.billing(starts_at=AT - 7200, ends_at=AT, pod_id=POD)
+    calls.billed_lately()
+    for counts, community in (((), False), ((1, 8), False), ((2,), True)):
+        offers.read_catalogue(calls.catalogue, counts, community=community)
+    calls.ssh_keys()
+    api._get("/pods", {"limit": "1000", "cursor": "Y3JlYXRlZEF0PTE3NDg3ODA0MDA"})
+    assert side.noted.wrong == []
+
+    methods = {name for name, _ in inspect.getmembers(RunPodApi, inspect.isfunction)}
+    public = {name for name in methods if not name.startswith("_")}
+    assert public - calls.made == {"create_pod"}, "whatever is added is judged, too"
+    assert {line.partition("?")[0] for line in side.noted.asked} == {
+        "GET /v2/pods",
+        f"GET /v2/pods/{POD}",
+        f"DELETE /v2/pods/{POD}",
+        f"POST /v2/pods/{POD}/action",
+        "GET /v2/network-volumes",
+        "POST /v2/network-volumes",
+        "PATCH /v2/network-volumes/vol_123",
+        "DELETE /v2/network-volumes/vol_123",
+        "GET /v2/billing/pods",
+        "GET /v2/catalog/gpus",
+        "GET /v2/account/ssh-keys",
+    }
+    asked = set(side.noted.asked)
+    assert "GET /v2/pods?limit=1000&includeClusterPods=true" in asked
+    assert "GET /v2/billing/pods?bucketSize=hour&lastN=2" in asked
+
+
+class _Calls:
+    """Calls methods and remembers which."""
+
+    def __init__(self, api: RunPodApi) -> None:
+        self._api = api
+        self.made: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.made.add(name)
+        return getattr(self._api, name)
+
+
+def test_no_parameter_is_asked_that_the_contract_does_not_know(side: Side) -> None:
+    """Prism lets those pass: a server may, too, and give a list that is not the one meant."""
+    document = json.loads(Path(os.environ[ENV_OPENAPI]).read_text(encoding="utf-8"))
+    side.compute.create(CREATES["plain"])
+    side.api.pods(cluster_members=True)
+    side.api.billing(starts_at=AT - 7200, ends_at=AT, pod_id=POD)
+    side.api.billed_lately()
+    offers.read_catalogue(side.api.catalogue, (1, 8))
+    for line in side.noted.asked:
+        method, _, url = line.partition(" ")
+        path, _, query = url.partition("?")
+        names = set(re.findall(r"(?:^|&)([^=&]+)=", query))
+        if names:
+            assert names <= _declared(document, document["paths"][path][method.lower()])
+
+
+def _declared(document: dict[str, Any], operation: dict[str, Any]) -> set[str]:
+    found = set()
+    for parameter in operation["parameters"]:
+        reference = parameter.get("$ref", "")
+        told = document["components"]["parameters"].get(reference.rpartition("/")[2], parameter)
+        found.add(told["name"])
+    return found
+
+
+def test_a_pod_ends_itself_as_published(judge: str) -> None:
+    environment = {
+        "RUNPOD_POD_ID": POD,
+        "RUNPOD_API_KEY": KEY,
+        "TRMCLOUD_RUNPOD_API": f"{judge}/v2",
+    }
+    by_v2 = [way for way in ways_of(environment) if way.name.startswith("v2 ")]
+    answers = {way.name: way.try_it() for way in by_v2}
+    assert {name: answer.ok for name, answer in answers.items()} == {
+        "v2 action terminate": True,
+        "v2 delete": True,
+    }, answers
+
+
+def test_prices_are_looked_up_as_published(judge: str) -> None:
+    environ = {settings.ENV_API: judge, settings.ENV_KEY: KEY}
+    _, notes = offers.price_rows(environ, AT)
+    assert re.fullmatch(r"runpod: \d+ offers", notes[0]), notes
+
+
+# -- that the judge can say no -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "params", "body"),
+    [
+        ("GET", "/v2/pods", {"limit": "2000"}, None),
+        ("GET", "/v2/pods", {"limit": "0"}, None),
+        ("GET", "/v2/pods", {"includeClusterPods": "perhaps"}, None),
+        ("GET", "/v2/billing/pods", {"bucketSize": "hours", "lastN": "2"}, None),
+        ("GET", "/v2/billing/pods", {"bucketSize": "hour", "lastN": "0"}, None),
+        ("GET", "/v2/billing/pods", {"startTime": "yesterday"}, None),
+        ("GET", "/v2/catalog/gpus", {"include": "EVERYTHING"}, None),
+        ("GET", "/v2/catalog/gpus", {"cloud": "secure"}, None),
+        ("POST", "/v2/pods/abc/action", {}, {"action": "kill"}),
+        ("POST", "/v2/pods/abc/action", {}, None),
+        ("POST", "/v2/network-volumes", {}, {"name": "n", "size": 5, "dataCenter": "EU-RO-1"}),
+        ("POST", "/v2/network-volumes", {}, {"name": "n", "size": 10, "dc": "EU-RO-1"}),
+        ("PATCH", "/v2/network-volumes/abc", {}, {"size": 9999}),
+        ("PATCH", "/v2/network-volumes/abc", {}, {}),
+    ],
+)
+def test_the_judge_refuses_what_is_not_published(
+    side: Side, method: str, path: str, params: dict[str, str], body: Any
+) -> None:
+    response = side.http.send(method, side.url + path, params=params, body=body)
+    assert response.status_code == 422
+    assert len(side.noted.wrong) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"frobnicate": 1},
+        {"name": ""},
+        {"disk": "20"},
+        {"env": {"A": 1}},
+        {"gpu": {"id": "NVIDIA L4", "count": 0}},
+        {"gpu": {"id": "NVIDIA L4", "bidPerGpu": 0.1}},
+        {"gpu": {"id": "NVIDIA L4", "minCudaVersion": "12"}},
+        {"cloud": "ALL"},
+        {"mounts": {"persistent": {"size": 5, "path": "/workspace"}}},
+        {"mounts": {"network": [{"volumeId": "v"}]}},
+        {"cmd": "bash -c true"},
+        {"terminateAfter": "2026-12-01T00:00:00Z"},
+        {"interruptible": True},
+    ],
+)
+def test_a_create_that_is_not_as_published_is_refused(side: Side, change: dict[str, Any]) -> None:
+    body = {**side.compute.body(CREATES["plain"]), **change}
+    with pytest.raises(FinalRefusal, match="contract was broken"):
+        side.api.create_pod(body)
+    assert len(side.noted.wrong) == 1
+
+
+def test_a_request_without_a_key_is_refused(judge: str) -> None:
+    assert httpx.get(f"{judge}/v2/pods").status_code == 401
+    with pytest.raises(ProviderError):
+        RunPodApi(Http(KEY, bound_s=1.0), f"{judge}/nowhere").pods()

@@ -1,0 +1,240 @@
+"""What travels to a machine: all that it runs, nothing else, and the same from every Python."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from trmcloud.app.bundle import bundle_root
+from trmcloud.app.packing import PACKAGE, own_sources, pack, stripped
+from trmcloud.core.errors import DataError
+
+ENTRIES = ("trmcloud.pod.boot", "trmcloud.pod.standalone")
+TRAINER = bundle_root() / "model"
+ROOT = PACKAGE.parent
+PROGRAMS = {
+    "trmcloud.pod.boot": ("agent", "upload"),
+    "trmcloud.pod.standalone": ("agent", "upload", "standalone"),
+}
+"""What is started as a process of its own, and takes ``--help``."""
+
+
+def pythons() -> list[str]:
+    """The other Pythons of this machine from 3.10 on, one of each minor version."""
+    found = {sys.version_info[:2]: sys.executable}
+    places = [*Path("/usr/bin").glob("python3.*"), *Path("/usr/local/bin").glob("python3.*")]
+    places += Path.home().glob(".pyenv/versions/3.*/bin/python3")
+    for path in sorted(places):
+        told = subprocess.run(
+            [path, "-I", "-c", "import sys; print(*sys.version_info[:2])"],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if told.returncode == 0 and path.name.count("-") == 0:
+            major, minor = map(int, told.stdout.split())
+            if (major, minor) >= (3, 10):
+                found.setdefault((major, minor), str(path))
+    return list(found.values())
+
+
+@pytest.fixture(scope="module", params=ENTRIES)
+def entry(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def files(entry: str) -> dict[str, bytes]:
+    return own_sources(entry, TRAINER)
+
+
+def test_what_a_machine_needs_is_in_it_and_the_planner_is_not(entry: str) -> None:
+    names = set(own_sources(entry, TRAINER))
+    for module in ("boot" if entry == ENTRIES[0] else "standalone", "agent", "upload", "prepare"):
+        assert f"trmcloud/pod/{module}.py" in names
+    assert "trmcloud/pod/environment.txt" in names
+    assert "trmcloud/core/flops.py" in names, "the trainer imports it"
+    if entry == ENTRIES[0]:
+        assert not {"trmcloud/core/plan.py", "trmcloud/core/controller.py"} & names
+    assert not any(name.startswith(("trmcloud/app", "trmcloud/adapters")) for name in names)
+
+
+def test_the_unpacked_sources_alone_run_every_program(
+    entry: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    """By every Python that is here, each module, each program, in a folder that holds no more."""
+    with tarfile.open(fileobj=BytesIO(pack(files))) as tar:
+        tar.extractall(tmp_path, filter="data")
+    modules = [n.removesuffix(".py").replace("/", ".") for n in files if n.endswith(".py")]
+    modules = [name.removesuffix(".__init__") for name in modules]
+    everything = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+    found = pythons()
+    for python in found:
+        words = [python, "-W", "error", "-S", "-c", everything, *modules]
+        done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True)
+        assert done.returncode == 0, f"{python}: {done.stderr[-2000:]}"
+    for python in (found[0], found[-1]):
+        for program in PROGRAMS[entry]:
+            words = [python, "-m", f"trmcloud.pod.{program}", "--help"]
+            done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True)
+            assert done.stdout.startswith("usage:"), done.stderr[-2000:]
+
+
+def test_the_trainers_imports_of_ours_are_all_there(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    with tarfile.open(fileobj=BytesIO(pack(files))) as tar:
+        tar.extractall(tmp_path, filter="data")
+    statements = {
+        ast.unparse(node)
+        for path in TRAINER.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trmcloud")
+    }
+    assert statements
+    code = "\n".join(sorted(statements))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=tmp_path, env={}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_same_bytes_whichever_python_packs(entry: str, files: dict[str, bytes]) -> None:
+    code = (
+        "import hashlib, sys; from pathlib import Path; from trmcloud.app.packing import *\n"
+        f"files = own_sources({entry!r}, Path({str(TRAINER)!r}))\n"
+        "sources = repr(sorted(files.items())).encode()\n"
+        "print(hashlib.sha256(sources).hexdigest())\n"
+    )
+    own = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+    packers = [
+        python
+        for python in pythons()
+        if subprocess.run(
+            [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+        ).returncode == 0
+    ]  # fmt: skip
+    for python in packers:
+        told = subprocess.run(
+            [python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert told.stdout.strip() == own, python
+    assert pack(files) == pack(dict(reversed(files.items())))
+
+
+def test_stripping_changes_neither_meaning_nor_line_numbers(files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        if not name.endswith(".py"):
+            continue
+        before = (ROOT / name).read_text()
+        after = content.decode()
+        assert _meaning(before) == _meaning(after), name
+        assert before.count("\n") == after.count("\n"), name
+        said = [node for node in ast.walk(ast.parse(after)) if isinstance(node, ast.Expr)]
+        assert not any(_says_only(node) for node in said), name
+
+
+def _meaning(text: str) -> list[str]:
+    """The tree without statements that only say something, each with its line."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [item for item in body if not _says_only(item)]  # type: ignore[attr-defined]
+    return [
+        f"{getattr(node, 'lineno', 0)} {type(node).__name__} {ast.dump(node)[:200]}"
+        for node in ast.walk(tree)
+    ]
+
+
+def _says_only(node: object) -> bool:
+    if isinstance(node, ast.Pass):
+        return True
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def test_what_looks_like_a_comment_and_is_none() -> None:
+    text = (
+        '"""Doc."""\n'
+        "from __future__ import annotations\n"
+        "a = 'x # no comment'  # one\n"
+        "b = f\"{a} # {len('#')}\"\n"
+        "c = '''\n# kept\n  trailing   \n'''\n"
+        "def f():\n"
+        '    """Doc\n\n    of f."""  # and more\n'
+        "class E(Exception):\n"
+        "    '''Doc.'''\n"
+        "    # last\n"
+        "x: int = 1\n"
+        '"""Of x."""\n'
+        "g = (\n    'one'  # of\n    'two'\n)\n"
+    )
+    plain = stripped(text)
+    assert plain == (
+        "\n"
+        "from __future__ import annotations\n"
+        "a = 'x # no comment'\n"
+        "b = f\"{a} # {len('#')}\"\n"
+        "c = '''\n# kept\n  trailing   \n'''\n"
+        "def f():\n"
+        "    pass\n\n\n"
+        "class E(Exception):\n"
+        "    pass\n"
+        "\n"
+        "x: int = 1\n"
+        "\n"
+        "g = (\n    'one'\n    'two'\n)\n"
+    )
+    assert stripped(plain) == plain
+    compile(plain, "plain", "exec")
+
+
+def test_a_module_that_is_started_late_comes_along(tmp_path: Path) -> None:
+    package, trainer = tmp_path / "trmcloud", tmp_path / "model"
+    for name, text in {
+        "__init__.py": "",
+        "pod/__init__.py": "",
+        "pod/boot.py": (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trmcloud.pod.typed\n"
+            "def late():\n    from trmcloud.pod import lazy\n"
+            "WORDS = ['python', '-m', 'trmcloud.pod.started']\nLIST = 'list.txt'\n"
+        ),
+        "pod/lazy.py": "",
+        "pod/started.py": "import trmcloud.pod.deep\n",
+        "pod/deep.py": "",
+        "pod/typed.py": "",
+        "pod/unused.py": "",
+        "pod/list.txt": "a list\n",
+        "pod/other.txt": "not named\n",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    trainer.mkdir()
+    (trainer / "train.py").write_text("import trmcloud\n")
+    assert set(own_sources("trmcloud.pod.boot", trainer, package)) == {
+        "trmcloud/__init__.py", "trmcloud/pod/__init__.py", "trmcloud/pod/boot.py",
+        "trmcloud/pod/lazy.py", "trmcloud/pod/started.py", "trmcloud/pod/deep.py",
+        "trmcloud/pod/list.txt",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("from trmcloud.core.none import x\n", "no module trmcloud.core.none"), ("def", "cannot be")],
+)
+def test_a_trainer_that_could_not_run_is_told_before_anything_is_rented(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    with pytest.raises(DataError, match=what) as caught:
+        own_sources("trmcloud.pod.boot", tmp_path)
+    assert "train.py" in str(caught.value)
