@@ -44,6 +44,8 @@ ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"
 
 ENV_POD = "TRMCLOUD_POD"
 """The pod's name, in the environment of every process that belongs to it."""
+ENV_BESIDE = "TRMCLOUD_BESIDE"
+"""Set in the environment of a pod's processes that are to outlive its trainer."""
 
 # -- environment of a rented pod's first process ---------------------------------------------
 ENV_BOOT = "TRMCLOUD_BOOT"
@@ -134,6 +136,21 @@ TRAINER_STATES = (
 
 
 @dataclass(frozen=True)
+class DataJob:
+    """Data that the machine which trains makes for itself, by the trainer's ``model.prepare``.
+
+    ``source`` is a name or an address, ``data_set`` what a name stands for (empty for an address);
+    ``tokens`` is the most that a phase reads. A job with one trains while it is made.
+    """
+
+    source: str
+    tokens: int
+    data_set: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str = ""
+    """A tokenizer's file to be used as it is, on this machine; empty: as the settings say."""
+
+
+@dataclass(frozen=True)
 class PhaseJob:
     """``job.json``: one phase, ready to be trained.
 
@@ -148,6 +165,8 @@ class PhaseJob:
     out_dir: str
     processes: int
     initial_weights: str = ""
+    data: DataJob | None = None
+    """How ``data_dir`` comes to be where this machine is to make it; None: it was brought."""
     version: int = CONTRACT_VERSION
 
 
@@ -334,7 +353,9 @@ class AgentReport:
 
 # -- JSON -------------------------------------------------------------------------------------
 def load_job(text: str | bytes) -> PhaseJob:
-    return load(PhaseJob, CONTRACT_VERSION, text)
+    return load(
+        PhaseJob, CONTRACT_VERSION, text, data=lambda row: made(DataJob, row) if row else None
+    )
 
 
 def load_heartbeat(text: str | bytes) -> Heartbeat:

@@ -68,6 +68,8 @@ class AgentMind:
             self._note_uploads(now)
         if not self._began:
             self._prepare(now)
+        if self.report.result is None:
+            self._body.tend(now, tuple(phase.name for phase in self.lease.phases))
         before = self.report.phases
         act = supervisor.supervise(self.lease, self.report.phases, self._view(now))
         self._carry_out(act, now)
