@@ -128,7 +128,7 @@ def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
     if rented and detached and not kept and not accepted:
         raise UsageError(
             "left alone, this run's checkpoints end with its pod: nobody would pull them",
-            next_step="--bucket s3://… or --volume keeps them; --accept-loss leaves it so",
+            next_step="--bucket s3://… or --volume keeps them; --accept-loss accepts their loss",
         )
 
 
@@ -190,6 +190,17 @@ def _require_account(world: World, provider: str, rate: Usd) -> None:
         compute.require_account(rate)
 
 
+def as_carried_out(world: World, plan: Plan) -> Plan:
+    """The plan with those candidates alone that its launch would try, one after the other.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+    """
+    first = first_candidate(plan).provider
+    names = [name for name in plan.launchable if _may_follow(world, plan, name, first)]
+    return replace(plan, launchable=tuple(names))
+
+
 def start(
     world: World, plan: Plan, *, data_dir: str, initial_weights: str = "", detached: bool = False
 ) -> RunDriver:
@@ -201,12 +212,10 @@ def start(
     """
     reconcile(world)
     check_launchable(world, plan)
-    provider = first_candidate(plan).provider
     check_account(world, plan)
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
-    names = [n for n in plan.launchable if _may_follow(world, plan, n, provider)]
-    plan = replace(plan, launchable=tuple(names))
+    plan = as_carried_out(world, plan)
     planned = ev.RunPlanned(
         plan=plan_to_json(plan),
         cap=plan.cap or ZERO,
