@@ -12,6 +12,7 @@ from trmcloud.app import smoke_plan
 from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import write_launch_note
 from trmcloud.app.layers import verified_layers
+from trmcloud.app.needs import check_needs
 from trmcloud.app.world import World, bucket_at, find_run
 from trmcloud.core import events as ev
 from trmcloud.core.errors import (
@@ -78,6 +79,15 @@ def check_launchable(world: World, plan: Plan) -> None:
             "this version plans clouds and launches local",
             next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
         )
+
+
+def check_machine(world: World, plan: Plan) -> None:
+    """
+    Raises:
+        MissingTool: this machine could not reach a pod of the plan's.
+    """
+    for provider in sorted({plan.candidate(name).provider for name in plan.launchable}):
+        check_needs(world, provider)
 
 
 def check_disk(home: Path, plan: Plan) -> None:
@@ -212,6 +222,7 @@ def start(
     """
     reconcile(world)
     check_launchable(world, plan)
+    check_machine(world, plan)
     check_account(world, plan)
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
@@ -278,6 +289,7 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
             next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
         )
     if run.generation is not None:
+        check_needs(world, run.generation.provider)
         _require_account(world, run.generation.provider, rate)
     amount = left if rate else ZERO
     epoch = world.ledger.reopen_run(run.run_id, whole, amount, world.who, world.wall())

@@ -86,6 +86,7 @@ def command(
 
     def check_before_data(plan: Plan) -> None:
         use_case.check_launchable(world, plan)
+        use_case.check_machine(world, plan)
         use_case.check_account(world, plan)
         use_case.check_bucket(world, plan.spec)
         check(plan)
