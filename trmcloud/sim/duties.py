@@ -136,10 +136,11 @@ class Duties:
         tries = self._tries.setdefault((pod, phase), Tries())
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")
+        again = tries.last is not None
         tries.close(now)
         # One that is killed between starting a trainer and noting it down has not counted it.
         forgotten = max(0, self._agents.get(pod, 0) - 1)
-        if tries.fruitless > lease.max_restarts + forgotten:
+        if again and tries.fruitless > lease.max_restarts + forgotten:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         if trainer.frozen_at is not None:
