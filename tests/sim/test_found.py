@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.kept import KEPT
 from trmcloud.core.clock import Instant
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Lease, PhaseLease, PhaseReport, PodName
@@ -22,23 +23,6 @@ from trmcloud.sim.trainer import Shape
 from trmcloud.sim.world import SimWorld, Trap, Truth
 
 SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
-
-
-KEPT = {
-    7106073: "agent and judge wait equally long for a trainer that hangs while it lands",
-    50002190: "a pod goes on from what the bucket's list shows",
-    50005346: "a delete that was taken before a backup was restored is nobody's to charge again",
-    50011269: "a pod goes on from what the bucket's list shows, though the newest is not in it",
-    50027570: "a list that lacks a stray does not reconcile a restored ledger",
-    50030789: "what a driver saw and could not write down is known to nobody",
-    50051894: "a stopped controller can do nothing from that moment on",
-    50055489: "a pod that lost its disk does not store the same checkpoints for ever",
-    50059398: "an end that was begun is gone on with where no list shows the pod",
-    50064573: "a create is not sent by one that slept since it was decided on",
-    50070538: "a pod that is looked for in vain is charged while it is listed, and billed nothing",
-    50071502: "a create is not sent by one that slept twice",
-}
-"""Seeds that once broke something, and what each taught. None is ever exchanged for another."""
 
 
 @pytest.mark.parametrize("seed", KEPT)

@@ -301,6 +301,16 @@ class Witness:
         if allowed_s > share_s + 60.0 or (lasts_s > 2 * _TOO_FEW_S and allowed_s < share_s / 3):
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
+    def sent(self, process: Process, request: PodRequest) -> None:
+        """A create goes out: whoever slept since it was decided on does not send it any more, since
+        its run may be closed by now and its money free."""
+        run = self.world.ledger.read().runs.get(request.lease.run_id)
+        generation = run.generation if run is not None else None
+        if self.world.check.forgotten or self.undecidable.clocks_moved or generation is None:
+            return
+        if generation.pod_name != request.name or not generation.open:
+            self.fail("I5", f"{request.name} is asked for, and was given up long ago")
+
     def ends(self, process: Process, rented: Rented, run: RunState) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
         if self._may_end.get(process) != run.run_id:
