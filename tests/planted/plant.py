@@ -112,8 +112,8 @@ def page(verdicts: list[Verdict], seeds: int, date: str) -> str:
         "# Planted bugs",
         "",
         f"{len(verdicts)} small mistakes, each planted alone in a copy of the package; the",
-        f"simulator plays up to {seeds:,} seeds, then the {len(KEPT)} that are kept since they once",
-        "broke something, and stops at the first broken promise.",
+        f"simulator plays up to {seeds:,} seeds, then the {len(KEPT)} that are kept since they",
+        "once broke something, and stops at the first broken promise.",
         "",
         f"**Caught: {len(caught)} of {len(verdicts)}** ({len(caught) / len(verdicts):.1%}); of"
         f" those about order or crashes: {len(timing_caught)} of {len(timing)}.",

@@ -10,7 +10,7 @@ KEPT = {
     50027570: "a list that lacks a stray does not reconcile a restored ledger",
     50030789: "what a driver saw and could not write down is known to nobody",
     50051894: "a stopped controller can do nothing from that moment on",
-    50055489: "a pod that lost its disk does not store the same checkpoints for ever",
+    50055489: "a pod that lost its disk neither trains nor stores the same again",
     50059398: "an end that was begun is gone on with where no list shows the pod",
     50064573: "a create is not sent by one that slept since it was decided on",
     50070538: "a pod that is looked for in vain is charged while it is listed, and billed nothing",

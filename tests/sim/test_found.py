@@ -10,7 +10,7 @@ import pytest
 from tests.sim.kept import KEPT
 from trmcloud.core.clock import Instant
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import Lease, PhaseLease, PhaseReport, PodName
+from trmcloud.core.pod_contract import Lease, Orders, PhaseLease, PhaseReport, PodName
 from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.guard_mind import GuardMind
 from trmcloud.ports.compute import PodRequest
@@ -161,3 +161,58 @@ def test_a_create_is_not_sent_by_one_that_slept_since_it_was_decided_on() -> Non
     assert played.violation == "", played.detail
     assert "7" in played.felt
     assert pods_made(played) == 0
+
+
+def test_a_pod_that_lost_its_disk_does_not_train_again_what_it_had_finished() -> None:
+    made, pod = pod_at_work()
+    pod.lease = replace(pod.lease, phases=(*pod.lease.phases, PhaseLease("extreme", 0.0, 1e4, 1.0)))
+    made.truths["r-1"] = replace(
+        made.truths["r-1"], shapes={"fast": SHAPE, "extreme": replace(SHAPE, phase="extreme")}
+    )
+    pod.restart_container(wiped=True)
+    pod.orders = Orders(epoch=1, finished=("fast",))
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert pod.trainer is not None
+    assert pod.trainer.shape.phase == "extreme"
+    assert pod.report is not None
+    assert [phase.name for phase in pod.report.phases] == ["extreme"]
+    pod.kill_agent()
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert pod.trainer.shape.phase == "extreme"
+    assert pod.trainer.attempt == 1
+
+
+def test_what_is_being_trained_is_not_passed_over() -> None:
+    made, pod = pod_at_work()
+    pod.orders = Orders(epoch=1, finished=("fast",))
+    pod.poke()
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert pod.report is not None
+    assert [(phase.name, phase.state) for phase in pod.report.phases] == [("fast", "running")]
+
+
+def test_a_controller_tells_a_pod_that_lost_its_disk_what_it_had_finished() -> None:
+    """A day after fast had finished its container starts anew; the driver is there all along."""
+    scenario = next(
+        made
+        for made in (world(seed=seed) for seed in range(40, 4000, 40))
+        if len(made.wishes[0].shapes) == 2
+        and made.wishes[0].plan.candidates[0].within_budget
+        and made.wishes[0].shapes["fast"].gate_passes
+        and not made.wishes[0].plan.spec.volume
+    )
+
+    def wipe(made: SimWorld, _: Scenario) -> None:
+        def look() -> None:
+            run = next(iter(made.ledger.read().runs.values()), None)
+            if run is None or "fast" not in run.phases:
+                made.queue.after(20.0, look)
+                return
+            made.living()[0].pod.restart_container(wiped=True)
+
+        made.queue.after(20.0, look)
+
+    played = play(scenario, wipe)
+    assert played.violation == "", played.detail
+    starts = [line.text for line in played.told if " attempt 1 from step 0" in line.text]
+    assert [text.split()[1] for text in starts] == ["fast", "extreme", "extreme"]

@@ -168,6 +168,18 @@ class AgentMind:
         orders = self._body.read_orders()
         if orders is not None and orders.epoch >= self._orders.epoch:
             self._orders = orders
+            self._pass_over(orders.finished)
+
+    def _pass_over(self, finished: tuple[str, ...]) -> None:
+        """Before this pod lost its disk it had finished these, as the controller knows."""
+        phases = tuple(
+            phase
+            for phase in self.report.phases
+            if phase.name not in finished or phase.attempts or phase.state != "waiting"
+        )
+        if phases != self.report.phases:
+            self._body.log(f"finished before, and not trained again: {', '.join(finished)}")
+            self.report = replace(self.report, phases=phases)
 
     def _read_anchors(self, now: Instant) -> tuple[Anchor, Anchor]:
         """Soft and hard stop, anchored at the moment this lease was first seen on this pod."""

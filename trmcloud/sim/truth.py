@@ -110,7 +110,7 @@ class Witness:
         if generation is None:
             return
         self._may_end[process] = run.run_id if event.verb == TERMINATE else ""
-        if event.verb == CREATE and run.stop is not None and not self._woken():
+        if event.verb == CREATE and run.stop is not None and not self.woken:
             self.fail("wasteful", f"{run.run_id} rents though it was told to stop")
         if event.verb == LAND:
             prefix = _prefix(run, LAND)
@@ -325,7 +325,7 @@ class Witness:
             return
         if run.state is not State.ENDING or run.result_at is None or able_since is None:
             return
-        if rented.pod.lease.hold or self._woken() or self.undecidable.clocks_moved:
+        if rented.pod.lease.hold or self.woken or self.undecidable.clocks_moved:
             return
         grace_s = traits_of(rented.account.habits.provider).end_grace_s
         late_s = self.world.queue.now - max(run.result_at + grace_s, able_since)
@@ -340,7 +340,7 @@ class Witness:
 
     def taken_over(self, process: Process, run_id: str) -> None:
         """Somebody becomes a run's driver; by a command, only where nobody drives it."""
-        if process.kind == "launch" or self._woken() or self.undecidable.clocks_moved:
+        if process.kind == "launch" or self.woken or self.undecidable.clocks_moved:
             return
         driver = self.world.ledger.driver(run_id)
         for other in self.world.processes:
@@ -350,12 +350,14 @@ class Witness:
 
     # -- the truth ----------------------------------------------------------------------------
 
-    def _woken(self) -> bool:
+    @property
+    def woken(self) -> bool:
+        """Whether some controller may have gone on in the middle of a call."""
         return bool(STOPPED & self.world.fired.keys())
 
     def _odd(self, process: Process) -> bool:
         """Whether this controller's time is not to be trusted."""
-        return self._woken() or self.undecidable.clocks_moved
+        return self.woken or self.undecidable.clocks_moved
 
     def _find(self, pod_id: str | None) -> Rented | None:
         for account in self.world.accounts.values():

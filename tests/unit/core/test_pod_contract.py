@@ -48,7 +48,7 @@ LEASE = Lease(
     phases=(PhaseLease("fast", 0.0, 900.0, 1e15), PhaseLease("extreme", 0.0, 900.0, 1e15)),
     fits_budget=True, min_useful_s=10.0,
 )  # fmt: skip
-ORDERS = Orders(epoch=2, land=True, reason="enough")
+ORDERS = Orders(epoch=2, land=True, reason="enough", finished=("fast",))
 REPORT = AgentReport(
     "r-1", "trmc-abcd1234-r1-g1-1790003000", 1, 7, AT, AT + 5,
     phases=(PhaseReport("fast", "ended", AT, AT + 4, "finished", 1, gate={"passed": True}),),
@@ -146,6 +146,8 @@ def test_text_that_is_no_record_is_refused(
         (load_heartbeat, BEAT, {"step_losses": 5}),
         (load_orders, ORDERS, {"land": 1}),
         (load_orders, ORDERS, {"epoch": "2"}),
+        (load_orders, ORDERS, {"finished": 3}),
+        (load_orders, ORDERS, {"finished": [3]}),
         (load_job, JOB, {"settings": None}),
         (load_job, JOB, {"settings": {"x": {"y": [math.nan]}}}),
         (load_lease, LEASE, {"hard_stop_at": None}),
