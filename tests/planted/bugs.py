@@ -280,6 +280,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
     Bug("a killed agent's anchor is forgotten", ANCHORS, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
     Bug("a killed agent's trainer is forgotten", MIND, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
+    Bug("the last word of a trainer that was forgotten is not read", MIND, "supervisor.close_attempt(running, self._last_beat(running), now.wall)", "supervisor.close_attempt(running, self._heartbeat(), now.wall)", timing=True),
     Bug("the trainer is not written down", MIND, "        self._body.write_trainer(self._trainer)\n", "", timing=True),
     Bug("a trainer whose start was not reported is not taken up", MIND, "            self._take_up(self._trainer)\n", "            pass\n", timing=True),
     Bug("started before the last one is closed", MIND, "        self._close_ended(now)\n", "", timing=True),

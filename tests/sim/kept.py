@@ -4,6 +4,7 @@ from __future__ import annotations
 
 KEPT = {
     7106073: "agent and judge wait equally long for a trainer that hangs while it lands",
+    60000711: "an agent that forgot a trainer before it reported its end still reads its last word",
     50002190: "a pod goes on from what the bucket's list shows",
     50005346: "a delete that was taken before a backup was restored is nobody's to charge again",
     50011269: "a pod goes on from what the bucket's list shows, though the newest is not in it",

@@ -216,3 +216,19 @@ def test_a_controller_tells_a_pod_that_lost_its_disk_what_it_had_finished() -> N
     assert played.violation == "", played.detail
     starts = [line.text for line in played.told if " attempt 1 from step 0" in line.text]
     assert [text.split()[1] for text in starts] == ["fast", "extreme", "extreme"]
+
+
+def test_an_agent_killed_before_it_reports_a_phases_end_does_not_train_it_again() -> None:
+    """It has forgotten the trainer by then; what that wrote last is still there."""
+    made, pod = pod_at_work()
+    trainer = pod.trainer
+    assert trainer is not None
+    assert trainer.ends_at is not None
+    made.queue.run_until(trainer.ends_at - 0.1, lambda: None, lambda: None)
+    pod.trap("report")
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert any(line.text.endswith("agent is killed") for line in made.told)
+    assert pod.trainer is trainer
+    assert pod.report is not None
+    assert (pod.report.phases[0].outcome, pod.report.result) == ("finished", "finished")
+    assert made.check.violation is None

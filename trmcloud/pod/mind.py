@@ -219,6 +219,12 @@ class AgentMind:
         beat = self._body.read_heartbeat(trainer.phase)
         return beat if beat is not None and beat.attempt == trainer.attempt else None
 
+    def _last_beat(self, running: contract.PhaseReport) -> contract.Heartbeat | None:
+        """What a trainer that is no more left, whether or not it is still noted down: an agent may
+        be killed between forgetting it and reporting its end."""
+        beat = self._body.read_heartbeat(running.name)
+        return beat if beat is not None and beat.attempt == running.attempts else None
+
     def _view(self, now: Instant) -> supervisor.TrainerView:
         soft, hard = self._anchors
         beat = self._heartbeat()
@@ -326,7 +332,7 @@ class AgentMind:
         if running is None or self._running():
             return
         self._body.kill_trainer()
-        closed = supervisor.close_attempt(running, self._heartbeat(), now.wall)
+        closed = supervisor.close_attempt(running, self._last_beat(running), now.wall)
         self._set_phase(closed)
         self._trainer = None
         self._owing_boot = None  # what it leaves has a fresh share of patience
