@@ -18,6 +18,7 @@ from trmcloud.app.bundle import bundle_root
 from trmcloud.app.home import home_dir
 from trmcloud.app.world import World
 from trmcloud.core.errors import UsageError
+from trmcloud.core.hardware import LOCAL
 from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.pod import processes
 from trmcloud.ports.ledger import ControllerId
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.runpod.volumes import RunPodVolumes
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.doctor import Finding
+    from trmcloud.app.needs import Need
     from trmcloud.app.smoke_ground import Ground
     from trmcloud.core.hardware import LocalMachine
     from trmcloud.core.money import Usd
@@ -120,9 +122,19 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
         bucket_items=lambda run: _stage_items(home, files, run)[1],
         bucket=cache(_bucket),
         folder_on_pod=_folder_on_pod,
+        needs=lambda provider: machine_needs(home, provider),
         was_used=lambda provider: (home / provider).is_dir(),
     )
     return world, runpod
+
+
+def machine_needs(home: Path, provider: str) -> Sequence[Need]:
+    """What renting from ``provider`` needs of this machine; of its own it needs nothing."""
+    if provider == LOCAL:
+        return ()
+    from trmcloud.adapters.ssh.needs import ssh_needs
+
+    return ssh_needs(home)
 
 
 _Adapter = TypeVar("_Adapter")
@@ -342,13 +354,24 @@ def account_checks(
     from trmcloud.adapters.runpod.checkup import check_account
     from trmcloud.adapters.s3.checkup import check_bucket
     from trmcloud.adapters.skypilot.checkup import check_skypilot
+    from trmcloud.app.doctor import check_needs
 
     home = home_dir(environ)
     return [
+        lambda: check_needs(machine_needs(home, "runpod"), rents=_rents(environ, home)),
         lambda: check_account(environ, rates.get("runpod")),
         lambda: check_skypilot(environ, lambda provider: (home / provider).is_dir()),
         lambda: check_bucket(environ, bucket),
     ]
+
+
+def _rents(environ: Mapping[str, str], home: Path) -> bool:
+    """Whether machines are rented from here: there is a key, or were pods."""
+    from trmcloud.adapters.runpod.settings import account_key
+    from trmcloud.adapters.skypilot.command import ENV_SKY
+
+    used = any((home / provider).is_dir() for provider in ("runpod", *BY_SKYPILOT))
+    return used or bool(environ.get(ENV_SKY)) or account_key(environ) is not None
 
 
 def known_offers(now: float) -> list[Offer]:

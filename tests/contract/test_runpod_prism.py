@@ -78,7 +78,7 @@ class Side:
             self.api,
             RunPodGraphql(self.http, f"{url}/graphql"),
             keys,
-            boot_payload(),
+            boot_payload,
             environment={settings.ENV_API: f"{url}/v2", settings.ENV_GRAPHQL: url},
             volumes=RunPodVolumes(self.api, "0a1b2c3d"),
         )

@@ -196,7 +196,9 @@ def test_data_is_sent_once_and_goes_on_after_a_cut(
         bucket.send(sent, silent)
         assert s3.read(BUCKET, f"{prefix}/data/0123abcd/train.bin") == content
         bucket.send(sent, silent)
-    assert parts in ([2, 3], [3]), "one more may have been on its way when it was cut"
+    anew = sending.unfinished(bucket.client, prefix) is None  # a store that lists none
+    expected = ([1, 2, 3],) if anew else ([2, 3], [3])
+    assert parts in expected, "one more may have been on its way when it was cut"
     (get, _) = bucket.grant(request(folders=[sent])).gets[0].files
     assert (get.size_bytes, get.sha256) == (len(content), sent.sha256["train.bin"])
 
@@ -224,6 +226,8 @@ def test_a_part_that_fails_after_success_fails_the_upload(
         return real(**asked)
 
     monkeypatch.setattr(bucket.client.s3, "complete_multipart_upload", lossy)
+    if s3.is_other:
+        pytest.skip("not every store looks at the parts it is told")
     with pytest.raises(ProviderError, match="InvalidPart"):
         bucket.send(sent, silent)
     names = {key.rpartition("/")[2] for key in s3.keys(BUCKET, prefix)}
@@ -233,6 +237,9 @@ def test_a_part_that_fails_after_success_fails_the_upload(
 def test_only_old_uploads_below_our_own_prefix_are_swept(
     bucket: S3Bucket, s3: S3, prefix: str
 ) -> None:
+    if sending.unfinished(bucket.client, prefix) is None:
+        pytest.skip("this store lists no uploads")
+
     def uploads() -> set[str]:
         listed = s3.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())
         return {upload["Key"] for upload in listed if prefix in upload["Key"]}

@@ -221,6 +221,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("closing keeps the reservation", RUN,
         "outcome=outcome, message=message, reserved=ZERO)", "outcome=outcome, message=message)"),
     # -- the loop ---------------------------------------------------------------------------
+    Bug("a pod that lost its disk is not told what it had finished", DRIVE, "if finished := finished_on(run, generation):", "if finished := ():", timing=True),
     Bug("a create is sent by one that slept since it was decided on", DRIVE,
         "self.world, run, self.plan(run), generation, self.epoch, decided_at", "self.world, run, self.plan(run), generation, self.epoch, self.world.wall()", timing=True),
     Bug("intent after create", DRIVE,
@@ -279,6 +280,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
     Bug("a killed agent's anchor is forgotten", ANCHORS, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
     Bug("a killed agent's trainer is forgotten", MIND, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
+    Bug("the last word of a trainer that was forgotten is not read", MIND, "supervisor.close_attempt(running, self._last_beat(running), now.wall)", "supervisor.close_attempt(running, self._heartbeat(), now.wall)", timing=True),
     Bug("the trainer is not written down", MIND, "        self._body.write_trainer(self._trainer)\n", "", timing=True),
     Bug("a trainer whose start was not reported is not taken up", MIND, "            self._take_up(self._trainer)\n", "            pass\n", timing=True),
     Bug("started before the last one is closed", MIND, "        self._close_ended(now)\n", "", timing=True),
@@ -286,6 +288,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the deadline is the hard stop", MIND, "soft, _ = self._anchors\n        left_s = soft.seconds_left(now)", "_, soft = self._anchors\n        left_s = soft.seconds_left(now)"),
     Bug("the phase's share does not bind", MIND, "left_s = min(left_s, share.allowed_s)", "pass"),
     Bug("kill is not carried out", MIND, "            self._body.log(f\"killing the trainer: {act.reason}\")\n            self._body.kill_trainer()", "            pass"),
+    Bug("what was finished before the disk was lost is trained again", MIND, "            self._pass_over(orders.finished)\n", "", timing=True),
     Bug("older orders win", MIND, "orders.epoch >= self._orders.epoch", "orders.epoch < self._orders.epoch", timing=True),
     Bug("the guardian never ends at the hard stop", GUARD, "if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:", "if False:"),
     Bug("the guardian is ten minutes late", GUARD, "HARD_STOP_GRACE_S = 1.0", "HARD_STOP_GRACE_S = 600.0"),

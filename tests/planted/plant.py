@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.planted.bugs import BUGS, Bug
+from tests.sim.kept import KEPT
 from trmcloud.sim.soak import code_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,13 +32,13 @@ import json, signal, sys
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
-first, beyond = int(sys.argv[1]), int(sys.argv[2])
+kept, beyond = json.loads(sys.argv[1]), int(sys.argv[2])
 class Stuck(BaseException):
     pass
 def stuck(*what):
     raise Stuck
 signal.signal(signal.SIGVTALRM, stuck)
-for seed in range(first, beyond):
+for seed in [*range(beyond), *kept]:
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
         played = play(draw(seed, NAMES), arm_all)
@@ -76,7 +77,8 @@ def planted(bug: Bug, text: str) -> str:
 
 
 def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
-    """Play seeds on a copy of the package that has the bug, until it is caught."""
+    """Play seeds on a copy of the package that has the bug, until it is caught: ``seeds`` of them,
+    then those that are kept since they once broke something."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy = Path(folder) / "trmcloud"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "bundle"))
@@ -84,7 +86,7 @@ def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
         path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
         try:
             done = subprocess.run(
-                [sys.executable, "-B", "-c", _LOOK, "0", str(seeds)],
+                [sys.executable, "-B", "-c", _LOOK, json.dumps([*KEPT]), str(seeds)],
                 cwd=folder,
                 env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
                 capture_output=True,
@@ -110,7 +112,8 @@ def page(verdicts: list[Verdict], seeds: int, date: str) -> str:
         "# Planted bugs",
         "",
         f"{len(verdicts)} small mistakes, each planted alone in a copy of the package; the",
-        f"simulator plays up to {seeds:,} seeds and stops at the first broken promise.",
+        f"simulator plays up to {seeds:,} seeds, then the {len(KEPT)} that are kept since they",
+        "once broke something, and stops at the first broken promise.",
         "",
         f"**Caught: {len(caught)} of {len(verdicts)}** ({len(caught) / len(verdicts):.1%}); of"
         f" those about order or crashes: {len(timing_caught)} of {len(timing)}.",

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.kept import KEPT
 from trmcloud.core.clock import Instant
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import Lease, PhaseLease, PhaseReport, PodName
+from trmcloud.core.pod_contract import Lease, Orders, PhaseLease, PhaseReport, PodName
 from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.guard_mind import GuardMind
 from trmcloud.ports.compute import PodRequest
@@ -22,23 +23,6 @@ from trmcloud.sim.trainer import Shape
 from trmcloud.sim.world import SimWorld, Trap, Truth
 
 SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
-
-
-KEPT = {
-    7106073: "agent and judge wait equally long for a trainer that hangs while it lands",
-    50002190: "a pod goes on from what the bucket's list shows",
-    50005346: "a delete that was taken before a backup was restored is nobody's to charge again",
-    50011269: "a pod goes on from what the bucket's list shows, though the newest is not in it",
-    50027570: "a list that lacks a stray does not reconcile a restored ledger",
-    50030789: "what a driver saw and could not write down is known to nobody",
-    50051894: "a stopped controller can do nothing from that moment on",
-    50055489: "a pod that lost its disk does not store the same checkpoints for ever",
-    50059398: "an end that was begun is gone on with where no list shows the pod",
-    50064573: "a create is not sent by one that slept since it was decided on",
-    50070538: "a pod that is looked for in vain is charged while it is listed, and billed nothing",
-    50071502: "a create is not sent by one that slept twice",
-}
-"""Seeds that once broke something, and what each taught. None is ever exchanged for another."""
 
 
 @pytest.mark.parametrize("seed", KEPT)
@@ -177,3 +161,74 @@ def test_a_create_is_not_sent_by_one_that_slept_since_it_was_decided_on() -> Non
     assert played.violation == "", played.detail
     assert "7" in played.felt
     assert pods_made(played) == 0
+
+
+def test_a_pod_that_lost_its_disk_does_not_train_again_what_it_had_finished() -> None:
+    made, pod = pod_at_work()
+    pod.lease = replace(pod.lease, phases=(*pod.lease.phases, PhaseLease("extreme", 0.0, 1e4, 1.0)))
+    made.truths["r-1"] = replace(
+        made.truths["r-1"], shapes={"fast": SHAPE, "extreme": replace(SHAPE, phase="extreme")}
+    )
+    pod.restart_container(wiped=True)
+    pod.orders = Orders(epoch=1, finished=("fast",))
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert pod.trainer is not None
+    assert pod.trainer.shape.phase == "extreme"
+    assert pod.report is not None
+    assert [phase.name for phase in pod.report.phases] == ["extreme"]
+    pod.kill_agent()
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert pod.trainer.shape.phase == "extreme"
+    assert pod.trainer.attempt == 1
+
+
+def test_what_is_being_trained_is_not_passed_over() -> None:
+    made, pod = pod_at_work()
+    pod.orders = Orders(epoch=1, finished=("fast",))
+    pod.poke()
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert pod.report is not None
+    assert [(phase.name, phase.state) for phase in pod.report.phases] == [("fast", "running")]
+
+
+def test_a_controller_tells_a_pod_that_lost_its_disk_what_it_had_finished() -> None:
+    """A day after fast had finished its container starts anew; the driver is there all along."""
+    scenario = next(
+        made
+        for made in (world(seed=seed) for seed in range(40, 4000, 40))
+        if len(made.wishes[0].shapes) == 2
+        and made.wishes[0].plan.candidates[0].within_budget
+        and made.wishes[0].shapes["fast"].gate_passes
+        and not made.wishes[0].plan.spec.volume
+    )
+
+    def wipe(made: SimWorld, _: Scenario) -> None:
+        def look() -> None:
+            run = next(iter(made.ledger.read().runs.values()), None)
+            if run is None or "fast" not in run.phases:
+                made.queue.after(20.0, look)
+                return
+            made.living()[0].pod.restart_container(wiped=True)
+
+        made.queue.after(20.0, look)
+
+    played = play(scenario, wipe)
+    assert played.violation == "", played.detail
+    starts = [line.text for line in played.told if " attempt 1 from step 0" in line.text]
+    assert [text.split()[1] for text in starts] == ["fast", "extreme", "extreme"]
+
+
+def test_an_agent_killed_before_it_reports_a_phases_end_does_not_train_it_again() -> None:
+    """It has forgotten the trainer by then; what that wrote last is still there."""
+    made, pod = pod_at_work()
+    trainer = pod.trainer
+    assert trainer is not None
+    assert trainer.ends_at is not None
+    made.queue.run_until(trainer.ends_at - 0.1, lambda: None, lambda: None)
+    pod.trap("report")
+    made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
+    assert any(line.text.endswith("agent is killed") for line in made.told)
+    assert pod.trainer is trainer
+    assert pod.report is not None
+    assert (pod.report.phases[0].outcome, pod.report.result) == ("finished", "finished")
+    assert made.check.violation is None

@@ -18,7 +18,12 @@ from trmcloud.sim.rehearsal import fault_names, spread
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def rehearse(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+ONE_PHASE_RECIPES = ("d24", "d64", "gpt350m", "hdp", "bd3lm")
+
+
+def rehearse(
+    home: Path, *arguments: str, command: str = "rehearse"
+) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
@@ -27,7 +32,7 @@ def rehearse(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "LANG": "C.UTF-8",
     }
     return subprocess.run(
-        [sys.executable, "-m", "trmcloud", "rehearse", *arguments],
+        [sys.executable, "-m", "trmcloud", command, *arguments],
         cwd=home,
         env=environment,
         capture_output=True,
@@ -65,6 +70,67 @@ def test_without_faults_every_play_of_a_fitting_plan_finishes(tmp_path: Path) ->
     assert made["outcomes"] == {"finished": 8}
     assert made["faults_felt"] == {}
     assert made["exposed_seconds"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("8xA100", "--phase", "extreme"),
+        ("8xA100", "--phase", "fast"),
+        ("2x8xH100", "--provider", "lambda", "--phase", "extreme"),
+        ("local", "--recipe", "trm-tiny", "--rate", "3.60"),
+        *(("8xH100", "--recipe", recipe) for recipe in ONE_PHASE_RECIPES),
+    ],
+    ids=" ".join,
+)
+def test_every_plan_can_be_played_whatever_its_phases_are_called(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = rehearse(
+        tmp_path, *arguments, "--budget", "900", "--runs", "2", "--faults", "none", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    # d64 takes more than the budget has: it lands, when the plan says.
+    assert made["outcomes"] == {"landed" if "d64" in arguments else "finished": 2}
+    assert made["spent_usd"]["min"] > 0
+    assert made["steps_saved"]["min"] > 0
+    refused = "its trainer is not there yet" in made["launch_refused"]
+    assert refused == (set(arguments) & set(ONE_PHASE_RECIPES) != set())
+
+
+def test_what_a_launch_refuses_is_not_played_in_secret(tmp_path: Path) -> None:
+    alone = ("8xH100", "--budget", "900", "--runs", "4", "--faults", "none", "-d")
+    refused = rehearse(tmp_path, *alone)
+    assert refused.returncode == 2
+    assert "nobody would pull them" in refused.stderr
+    assert "--accept-loss" in refused.stderr
+    saved = {
+        option: json.loads(rehearse(tmp_path, *alone, *option, "--json").stdout)["steps_saved"]
+        for option in (("--volume",), ("--bucket", "s3://bucket/runs"), ("--accept-loss",))
+    }
+    assert saved["--accept-loss",]["max"] == 0  # it was said, and it is so
+    assert saved["--volume",]["min"] > 0
+    assert saved["--bucket", "s3://bucket/runs"]["min"] > 0
+
+
+def test_it_rents_from_whom_a_launch_would(tmp_path: Path) -> None:
+    wish = ("8xH100", "--budget", "900")
+    played = rehearse(tmp_path, *wish, "--runs", "1", "--faults", "none")
+    launched = rehearse(tmp_path, *wish, "--dry-run", command="launch")
+    assert launched.returncode == 0, launched.stderr
+    assert "runpod" in launched.stdout
+    assert "One play of 8xH100 at runpod" in played.stdout
+
+
+def test_a_plan_made_before_is_played_as_it_is(tmp_path: Path) -> None:
+    planned = rehearse(tmp_path, "--budget", "900", "--hardware", "8xH100", command="plan")
+    plan_id = next(word for word in planned.stdout.split() if word.startswith("p-"))
+    played = rehearse(tmp_path, plan_id, "--runs", "1", "--faults", "none")
+    assert played.returncode == 0, played.stderr
+    changed = rehearse(tmp_path, plan_id, "--runs", "1", "--volume")
+    assert changed.returncode == 2
+    assert f"--volume would change plan {plan_id}" in changed.stderr
 
 
 @pytest.mark.parametrize(

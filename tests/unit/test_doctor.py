@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trmcloud.app import doctor
+from trmcloud.app.needs import Need
 from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer
 
@@ -46,9 +47,15 @@ def test_an_rsync_with_known_holes_is_told(
 def test_tools_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor._rsync().state == "warn"
-    assert doctor._ssh().state == "warn"
-    tool(tmp_path, "ssh", "OpenSSH_9.9p1, OpenSSL 3.0")
-    assert doctor._ssh() == doctor.Finding("ssh", "ok", "OpenSSH_9.9p1")
+
+
+def test_what_renting_needs_is_bad_to_lack_only_where_machines_are_rented() -> None:
+    needs = (Need("ssh", "OpenSSH_9.9p1"), Need("ssh-keygen", "it is not installed", True, "do it"))
+    there, missing = doctor.check_needs(needs, rents=True)
+    assert there == doctor.Finding("ssh", "ok", "OpenSSH_9.9p1")
+    assert (missing.state, missing.fix) == ("bad", "do it")
+    assert missing.detail == "it is not installed: nothing can be rented"
+    assert doctor.check_needs(needs, rents=False)[1].state == "warn"
 
 
 @pytest.mark.parametrize(

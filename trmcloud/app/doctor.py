@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from trmcloud.app.needs import Need
 from trmcloud.app.world import World
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.hardware import LocalMachine
@@ -57,10 +58,21 @@ def examine(
         found.append(Finding("ledger", "bad", str(error), error.next_step))
     found.append(_extra("train", "torch", "training on this machine"))
     found.append(_extra("data", "tokenizers", "byte-pair tokenizers"))
-    found += [_ssh(), _rsync()]
+    found.append(_rsync())
     for account in accounts:
         found += account()
     return found
+
+
+def check_needs(needs: Sequence[Need], *, rents: bool) -> list[Finding]:
+    """What a launch looks at before it reserves anything. ``rents``: machines are rented here."""
+    bad = "bad" if rents else "warn"
+    return [
+        Finding(need.name, bad, f"{need.detail}: nothing can be rented", need.fix)
+        if need.missing
+        else Finding(need.name, "ok", need.detail)
+        for need in needs
+    ]
 
 
 def _python() -> Finding:
@@ -143,13 +155,6 @@ def _prices(offers: Sequence[Offer], now: float) -> Finding:
     if min(rented) > _WEEK_DAYS:
         return Finding("prices", "warn", text, "trmcloud prices refresh")
     return Finding("prices", "ok", text)
-
-
-def _ssh() -> Finding:
-    said = _said("ssh", "-V")
-    if said is None:
-        return Finding("ssh", "warn", "not found: needed to rent", "install OpenSSH's client")
-    return Finding("ssh", "ok", said.split(",")[0])
 
 
 def _rsync() -> Finding:

@@ -17,7 +17,7 @@ from trmcloud.app.jobs import pod_request
 from trmcloud.app.observing import Observer
 from trmcloud.app.world import World, plan_of
 from trmcloud.core import events as ev
-from trmcloud.core.accounts import heard, unheard
+from trmcloud.core.accounts import finished_on, heard, unheard
 from trmcloud.core.actions import CREATE, FINAL, LAND, LONG, PULL, TERMINATE, Action
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Seen, Unknown
@@ -249,6 +249,15 @@ class RunDriver:
             world.workers.start(
                 action.id, lambda progress: give_grants(world, run, plan, generation, progress)
             )
+            return
+
+        try:
+            # Before the files, which it waits for; and not by a worker, which might write over an
+            # order to land that was given meanwhile.
+            if finished := finished_on(run, generation):
+                link.send_orders(pod_name, Orders(epoch=self.epoch, finished=finished))
+        except TrmcloudError as error:
+            self._append(ev.ActionFailed(action.id, action.verb, "error", str(error)))
             return
 
         def stage(progress: Progress) -> None:

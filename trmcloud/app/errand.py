@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.app.needs import check_needs
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.app.world import World
 from trmcloud.core.errors import ConflictError, NotFoundError
@@ -68,6 +69,7 @@ def start(world: World, run: RunState, candidate: Candidate) -> RunDriver:
     Raises:
         BudgetRefused: a level above the run lacks the money.
         ConflictError: the run is live.
+        MissingTool: this machine could not reach it.
     """
     reconcile(world)
     ledger = world.ledger.read()
@@ -76,6 +78,7 @@ def start(world: World, run: RunState, candidate: Candidate) -> RunDriver:
         raise ConflictError(
             f"{run.run_id} is {run.state.value}", next_step=f"trmcloud status {run.run_id}"
         )
+    check_needs(world, candidate.provider)
     amount = candidate.worst_case
     cap = max(run.cap, line.settled + line.reserved + amount)
     epoch = world.ledger.reopen_run(

@@ -12,6 +12,7 @@ from trmcloud.app import smoke_plan
 from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import write_launch_note
 from trmcloud.app.layers import verified_layers
+from trmcloud.app.needs import check_needs
 from trmcloud.app.world import World, bucket_at, find_run
 from trmcloud.core import events as ev
 from trmcloud.core.errors import (
@@ -80,6 +81,15 @@ def check_launchable(world: World, plan: Plan) -> None:
         )
 
 
+def check_machine(world: World, plan: Plan) -> None:
+    """
+    Raises:
+        MissingTool: this machine could not reach a pod of the plan's.
+    """
+    for provider in sorted({plan.candidate(name).provider for name in plan.launchable}):
+        check_needs(world, provider)
+
+
 def check_disk(home: Path, plan: Plan) -> None:
     """
     Raises:
@@ -128,7 +138,7 @@ def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
     if rented and detached and not kept and not accepted:
         raise UsageError(
             "left alone, this run's checkpoints end with its pod: nobody would pull them",
-            next_step="--bucket s3://… or --volume keeps them; --accept-loss leaves it so",
+            next_step="--bucket s3://… or --volume keeps them; --accept-loss accepts their loss",
         )
 
 
@@ -190,6 +200,17 @@ def _require_account(world: World, provider: str, rate: Usd) -> None:
         compute.require_account(rate)
 
 
+def as_carried_out(world: World, plan: Plan) -> Plan:
+    """The plan with those candidates alone that its launch would try, one after the other.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+    """
+    first = first_candidate(plan).provider
+    names = [name for name in plan.launchable if _may_follow(world, plan, name, first)]
+    return replace(plan, launchable=tuple(names))
+
+
 def start(
     world: World, plan: Plan, *, data_dir: str, initial_weights: str = "", detached: bool = False
 ) -> RunDriver:
@@ -201,12 +222,11 @@ def start(
     """
     reconcile(world)
     check_launchable(world, plan)
-    provider = first_candidate(plan).provider
+    check_machine(world, plan)
     check_account(world, plan)
     run_id = _new_run_id(world)
     write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
-    names = [n for n in plan.launchable if _may_follow(world, plan, n, provider)]
-    plan = replace(plan, launchable=tuple(names))
+    plan = as_carried_out(world, plan)
     planned = ev.RunPlanned(
         plan=plan_to_json(plan),
         cap=plan.cap or ZERO,
@@ -269,6 +289,7 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
             next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
         )
     if run.generation is not None:
+        check_needs(world, run.generation.provider)
         _require_account(world, run.generation.provider, rate)
     amount = left if rate else ZERO
     epoch = world.ledger.reopen_run(run.run_id, whole, amount, world.who, world.wall())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from trmcloud.app.last_word import LastWord
 from trmcloud.app.world import World, list_pods
 from trmcloud.core.clock import Maybe, Seen, Unknown
-from trmcloud.core.errors import HostKeyChanged, ProviderError
+from trmcloud.core.errors import HostKeyChanged, LinkError, ProviderError
 from trmcloud.core.observation import Bill, Observation, PodSeen
 from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import AgentReport
@@ -64,6 +64,7 @@ class Observer:
             unbilled=unbilled,
             in_flight=self.world.workers.running(),
             stranger_s=self._stranger_s(run, generation) if found is None else 0.0,
+            line=str(self._trouble(generation) or "") if found is None else "",
             word=self._left_word(run, plan, generation, pods, found),
         )
 
@@ -85,13 +86,15 @@ class Observer:
             self.world, run, plan, gone=_is_gone(generation, pods), silent_s=silent_s
         )
 
+    def _trouble(self, generation: Generation) -> LinkError | None:
+        link = self.world.links[generation.provider]
+        return link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
+
     def _stranger_s(self, run: RunState, generation: Generation) -> float:
         """For how long this process has met another machine at a booting pod's address."""
         if run.state is not State.BOOTING:
             return 0.0
-        link = self.world.links[generation.provider]
-        trouble = link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
-        if not isinstance(trouble, HostKeyChanged):
+        if not isinstance(self._trouble(generation), HostKeyChanged):
             self._stranger_at = None
             return 0.0
         now = self.world.wall()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from trmcloud.app import launch
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.needs import check_needs
 from trmcloud.app.smoke_ground import Account, Ground, Step, Verdict
 from trmcloud.app.smoke_plan import make_smoke_plan, only
 from trmcloud.app.smoke_watch import PodWatch, last_way, terminated_at, why_ended
@@ -64,9 +65,11 @@ class Smoke:
     def check_account(self) -> None:
         """
         Raises:
+            MissingTool: this machine could not reach a pod.
             AuthError: there is no key, or it is wrong.
             PaymentRequired: the balance is empty.
         """
+        check_needs(self._world, self._ground.provider)
         compute = self._world.computes[self._ground.provider]
         pods = compute.list_pods()
         self._account = account = self._ground.account()

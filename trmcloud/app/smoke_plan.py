@@ -34,7 +34,15 @@ _NOTHING = Interval(0.0, 0.0, 0.0)
 def meaning_of(run: RunState, outcome: Outcome) -> str:
     """What an outcome means for this run, in a sentence."""
     own = _MEANINGS.get(outcome) if run.plan.get("recipe") == RECIPE else None
+    if own is None and outcome is Outcome.LOST and never_heard(run):
+        return "no machine of it was ever heard from: nothing was trained"
     return own or outcome.meaning
+
+
+def never_heard(run: RunState) -> bool:
+    """Whether machines were rented, and the agent of none of them was ever reached."""
+    rented = [generation for generation in run.generations if generation.up_at is not None]
+    return bool(rented) and all(generation.agent_at is None for generation in rented)
 
 
 def make_smoke_plan(

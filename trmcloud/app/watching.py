@@ -10,7 +10,7 @@ from trmcloud.core import waiting
 from trmcloud.core.actions import TERMINATE
 from trmcloud.core.bucket import as_told
 from trmcloud.core.clock import Unknown
-from trmcloud.core.errors import HostKeyChanged, LinkError
+from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import AgentReport, Heartbeat, Kept
@@ -19,6 +19,9 @@ from trmcloud.core.run_state import GRANT, STAGE, RunState, State
 from trmcloud.core.waiting import Waiting
 from trmcloud.pod.files import read_small
 from trmcloud.ports.link import TroubledLink
+
+BOOT_PATIENCE_S = 30.0
+"""For so long a pod that boots may be out of reach before that is told."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,9 @@ def errands(world: World, run: RunState) -> tuple[Errand, ...]:
 
 
 def link_trouble(world: World, run: RunState) -> LinkError | None:
-    """Why the run's pod does not answer, where it should: it is up, and nobody has ended it. While
-    it boots it need not answer; whatever does must be it."""
+    """Why the run's pod does not answer, where it should: it is up, and nobody has ended it. For
+    the first half minute of its boot it need not, nor before it has an address; whatever does must
+    be it."""
     generation = run.generation
     if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
         return None
@@ -103,9 +107,11 @@ def link_trouble(world: World, run: RunState) -> LinkError | None:
         return None
     link = world.links[generation.provider]
     trouble = link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
-    if run.state is State.BOOTING and not isinstance(trouble, HostKeyChanged):
-        return None
-    return trouble
+    if run.state is not State.BOOTING or isinstance(trouble, HostKeyChanged):
+        return trouble
+    up_at = generation.up_at or generation.intended_at
+    early = world.wall() - up_at < BOOT_PATIENCE_S
+    return None if early or isinstance(trouble, NoAddress) else trouble
 
 
 def bucket_trouble(world: World, run: RunState) -> str:

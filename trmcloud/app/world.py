@@ -15,6 +15,7 @@ from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plan import Plan, plan_from_json
 
 if TYPE_CHECKING:
+    from trmcloud.app.needs import Need
     from trmcloud.core.observation import PodSeen
     from trmcloud.core.run_state import RunState
     from trmcloud.ports.bucket import Bucket
@@ -44,6 +45,8 @@ class World:
     """What a pod of the run needs of this machine before it can train."""
     folder_on_pod: Callable[[str, Path], str]
     """Where a folder of this machine lies on a rented pod, by what it is for (data, weights)."""
+    needs: Callable[[str], Sequence[Need]] = lambda provider: ()
+    """What renting from a provider needs of this machine, and what of that is missing."""
     was_used: Callable[[str], bool] = lambda provider: True
     """Whether this home has traces of a provider's pods, whatever its ledger says."""
     bucket_items: Callable[[RunState], Sequence[StageItem]] = lambda run: ()

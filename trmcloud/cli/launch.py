@@ -10,6 +10,11 @@ import typer
 from trmcloud.cli import options
 from trmcloud.core.errors import UsageError
 
+_KEPT = (
+    "dry_run", "detach", "yes", "as_json", "accept_loss", "accept_exposure", "allow_key",
+)  # fmt: skip
+"""Options that go with a plan made before: they do not change it."""
+
 
 def command(
     context: typer.Context,
@@ -33,44 +38,19 @@ def command(
             metavar="USD",
         ),
     ] = None,
-    volume: Annotated[
-        bool,
-        typer.Option("--volume", help="Keep checkpoints on a network volume, not pulled here."),
-    ] = False,
-    provider: Annotated[
-        list[str] | None, typer.Option(help="Whom to rent from, repeatable (default: runpod).")
-    ] = None,
-    via: Annotated[
-        str, typer.Option(help="skypilot: through it, from any cloud it has access to.")
-    ] = "",
-    allow_key: Annotated[
-        bool,
-        typer.Option(
-            "--allow-account-key-on-pod",
-            help="RunPod through SkyPilot puts the account's key on the pod.",
-        ),
-    ] = False,
+    volume: options.Volume = False,
+    provider: options.RentFrom = None,
+    via: options.Via = "",
+    allow_key: options.AllowAccountKey = False,
     bucket: options.Bucket = "",
-    region: Annotated[
-        list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")
-    ] = None,
-    community: Annotated[
-        bool, typer.Option("--community", help="Hosts of private sellers, too.")
-    ] = False,
-    spot: Annotated[
-        bool,
-        typer.Option("--spot", help="Machines that may be taken away, too (through SkyPilot)."),
-    ] = False,
-    accept_loss: Annotated[
-        bool,
-        typer.Option("--accept-loss", help="With -d: what nobody is there to pull may be lost."),
-    ] = False,
+    region: options.Region = None,
+    community: options.Community = False,
+    spot: options.Spot = False,
+    accept_loss: options.AcceptLoss = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Leave once training has begun.")
-    ] = False,
+    detach: options.Detach = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
@@ -106,6 +86,7 @@ def command(
 
     def check_before_data(plan: Plan) -> None:
         use_case.check_launchable(world, plan)
+        use_case.check_machine(world, plan)
         use_case.check_account(world, plan)
         use_case.check_bucket(world, plan.spec)
         check(plan)
@@ -113,7 +94,7 @@ def command(
     check_first = None if dry_run else check_before_data
     plan: Plan
     if is_plan_id(hardware):
-        _refuse_changes(context, hardware)
+        launch_steps.refuse_changes(context, hardware, kept=_KEPT)
         plan, data_dir = launch_steps.saved_plan(world, hardware, data, check_first)
     else:
         spec = make_spec(
@@ -146,23 +127,6 @@ def command(
     if code == Outcome.NOT_STARTED.exit_code and sold_out:
         print(f"  try: {launch_steps.next_best(world, plan)}")
     sys.exit(code)
-
-
-def _refuse_changes(context: typer.Context, plan_id: str) -> None:
-    """A plan is carried out as it is: options that would make another one are not ignored."""
-    kept = (
-        "hardware", "data", "dry_run", "detach", "yes", "as_json", "accept_loss", "accept_exposure",
-        "allow_key",
-    )  # fmt: skip
-    names = {"initial_from": "--from", "setting": "--set", "strict_guide": "--strict-guide"}
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in kept and getattr(source, "name", "") == "COMMANDLINE":
-            option = names.get(name, f"--{name}")
-            raise UsageError(
-                f"{option} would change plan {plan_id}, which is launched as it was made",
-                next_step=f"leave {option} out, or make another plan with it",
-            )
 
 
 def _confirmed() -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.app.checkpoints import check_same_shape, sound_file
 from trmcloud.app.data import need_data_extra, need_training_extra, prepare, resolve_source
@@ -14,12 +14,15 @@ from trmcloud.app.plans import load
 from trmcloud.app.world import World, find_run
 from trmcloud.cli.launch_whom import RUNPOD
 from trmcloud.cli.streams import draw
-from trmcloud.core.errors import NotFoundError
+from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.spec import RunSpec
+
+if TYPE_CHECKING:
+    import typer
 
 Check = Callable[[Plan], None]
 """Raises for a plan that cannot be launched."""
@@ -52,8 +55,30 @@ def saved_plan(
     if check:
         resolve_source(data or plan.spec.data, _settings(plan))
         check(plan)
+    elif _first(plan).provider != LOCAL and not (data or plan.spec.data):
+        return plan, ""
     data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=check is None)
     return plan, data_dir
+
+
+def refuse_changes(context: typer.Context, plan_id: str, *, kept: Collection[str]) -> None:
+    """A plan is carried out as it is: options that would make another one are not ignored.
+
+    Raises:
+        UsageError: naming one that was typed and is not among ``kept``.
+    """
+    names = {
+        "initial_from": "--from", "setting": "--set", "strict_guide": "--strict-guide",
+    }  # fmt: skip
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name in ("hardware", "data", *kept) or getattr(source, "name", "") != "COMMANDLINE":
+            continue
+        option = names.get(name, f"--{name}")
+        raise UsageError(
+            f"{option} would change plan {plan_id}, which is launched as it was made",
+            next_step=f"leave {option} out, or make another plan with it",
+        )
 
 
 def next_best(world: World, plan: Plan) -> str:

@@ -41,3 +41,31 @@ Bucket = Annotated[
         metavar="S3_URL",
     ),
 ]
+Detach = Annotated[bool, typer.Option("-d", "--detach", help="Leave once training has begun.")]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss", help="With -d: accept losing checkpoints not in --bucket or --volume."
+    ),
+]
+Volume = Annotated[
+    bool, typer.Option("--volume", help="Keep checkpoints on a network volume, not pulled here.")
+]
+RentFrom = Annotated[
+    list[str] | None,
+    typer.Option("--provider", help="Whom to rent from, repeatable (default: runpod)."),
+]
+Via = Annotated[str, typer.Option(help="skypilot: through it, from any cloud it has access to.")]
+AllowAccountKey = Annotated[
+    bool,
+    typer.Option(
+        "--allow-account-key-on-pod",
+        help="RunPod through SkyPilot puts the account's key on the pod.",
+    ),
+]
+Region = Annotated[list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")]
+Community = Annotated[bool, typer.Option("--community", help="Hosts of private sellers, too.")]
+Spot = Annotated[
+    bool,
+    typer.Option("--spot", help="Machines that may be taken away, too (through SkyPilot)."),
+]

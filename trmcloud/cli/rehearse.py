@@ -12,9 +12,12 @@ from trmcloud.cli import options
 from trmcloud.core.errors import UsageError
 
 _MOST_RUNS = 100_000
+_KEPT = ("runs", "faults", "seed", "as_json", "detach", "accept_loss", "allow_key")
+"""Options that go with a plan made before: they do not change it."""
 
 
 def command(
+    context: typer.Context,
     hardware: options.Hardware,
     recipe: options.Recipe = "trm",
     phase: options.Phase = "both",
@@ -28,6 +31,16 @@ def command(
     processes: options.Processes = 0,
     initial_from: options.InitialFrom = "",
     strict_guide: options.StrictGuide = False,
+    volume: options.Volume = False,
+    provider: options.RentFrom = None,
+    via: options.Via = "",
+    allow_key: options.AllowAccountKey = False,
+    bucket: options.Bucket = "",
+    region: options.Region = None,
+    community: options.Community = False,
+    spot: options.Spot = False,
+    accept_loss: options.AcceptLoss = False,
+    detach: options.Detach = False,
     runs: Annotated[int, typer.Option(help="How often the run is played.")] = 200,
     faults: Annotated[
         str, typer.Option(help="all, none, or numbers and words: 15,preempted,asleep.")
@@ -39,35 +52,53 @@ def command(
 
     Example: trmcloud rehearse 8xH100 --budget 400 --runs 500
     """
+    from trmcloud.app import launch as use_case
     from trmcloud.app.plans import is_plan_id
     from trmcloud.cli import launch_steps
+    from trmcloud.cli.launch_whom import rent_from
     from trmcloud.cli.plan_making import make_spec
+    from trmcloud.core.errors import NotSupported
     from trmcloud.sim.rehearsal import fault_names, rehearse
     from trmcloud.wiring import build_world
+    from trmcloud.wiring_skypilot import enabled_by_skypilot
 
     if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
     names = fault_names(faults)
     world = build_world()
     if is_plan_id(hardware):
+        launch_steps.refuse_changes(context, hardware, kept=_KEPT)
         plan, _ = launch_steps.saved_plan(world, hardware, data)
     else:
         spec = make_spec(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
             processes=processes, initial_from=initial_from, strict_gate=strict_guide,
+            volume=volume, regions=region, community=community, spot=spot, bucket=bucket,
+            providers=rent_from(
+                hardware, provider or [], via, key_allowed=allow_key, enabled=enabled_by_skypilot
+            ),
         )  # fmt: skip
         plan, _ = launch_steps.new_plan(world, spec)
-    made = rehearse(plan, runs=runs, faults=names, seed=seed)
+    use_case.check_loss(plan, detached=detach, accepted=accept_loss)
+    refusal = ""
+    try:
+        use_case.check_launchable(world, plan)
+    except NotSupported as error:
+        refusal = str(error)
+    carried = use_case.as_carried_out(world, plan)
+    made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=detach)
     if as_json:
-        print(json.dumps(made.to_json()))
+        print(json.dumps({**made.to_json(), "launch_refused": refusal}))
     else:
-        _show(made)
+        _show(made, detach=detach)
+        if refusal:
+            print(f"  launch    refuses this plan: {refusal}")
     if made.violations:
         sys.exit(1)
 
 
-def _show(made: object) -> None:
+def _show(made: object, *, detach: bool) -> None:
     from trmcloud.sim.rehearsal import Rehearsal, spread
     from trmcloud.sim.shrink import timeline
 
@@ -75,6 +106,8 @@ def _show(made: object) -> None:
     candidate = made.plan.recommended
     assert candidate is not None
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
+    how = "left alone once it trains" if detach else "launched and watched from here"
+    print(f"  ({how}; checkpoints: {made.plan.survives})")
     print(timeline(made.shown.told, most=40))
     print()
     money = spread(made.spent)

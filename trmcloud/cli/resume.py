@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli import options
+
 
 def command(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
@@ -14,9 +16,7 @@ def command(
         str | None,
         typer.Option(help="The whole run's budget, spent part included.", metavar="USD"),
     ] = None,
-    detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Leave once training has begun.")
-    ] = False,
+    detach: options.Detach = False,
 ) -> None:
     """Go on from the last checkpoint, within what is left of the run's budget.
 

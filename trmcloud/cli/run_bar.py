@@ -63,7 +63,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._refused = 0
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
-        self._trouble_said = False
+        self._trouble_said = ""
         self._unforeseen = False
         self._bucket_said = ""
         self._waits: tuple[str, float] = ("", 0.0)
@@ -152,19 +152,30 @@ class RunBar(AbstractContextManager["RunBar"]):
         if trouble is None:
             if self._trouble_said and self._trouble_at is not None and run.state is State.RUNNING:
                 self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
-            self._trouble_at, self._trouble_said = None, False
+            self._trouble_at, self._trouble_said = None, ""
             return
         if self._trouble_at is None:
             self._trouble_at = now
-        stranger = isinstance(trouble, HostKeyChanged)
-        if self._trouble_said or (now - self._trouble_at < _TROUBLE_AFTER_S and not stranger):
+        stranger, boots = isinstance(trouble, HostKeyChanged), run.state is State.BOOTING
+        # While it boots, nothing else is told: there each new trouble has its line.
+        told = self._trouble_said in (trouble.what, "") or not boots
+        if (self._trouble_said and told) or not (
+            stranger or now - self._trouble_at >= _TROUBLE_AFTER_S
+        ):
             return
-        self._trouble_said = True
+        self._trouble_said = trouble.what
         then = "its agent goes on, and ends it in time"
-        if run.state is State.BOOTING:
+        if boots:
+            waiting = waits_for(self._world, run)
+            until_at = waiting.until_at if waiting is not None else None
+            left = duration((until_at or now) - now)
+            then = f"it is asked again for {left}, then the pod is ended"
+        if stranger and boots:
             then = "if that lasts for a minute, the pod is ended"
         what = "" if stranger else "the pod does not answer: "
         self._print(f"  {what}{trouble}; {then}")
+        if boots and trouble.next_step:
+            self._print(f"    try: {trouble.next_step}")
 
     def _tell_unforeseen(self, run: RunState) -> None:
         error = self._world.troubles.get(run.run_id)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch import follow_or_drive, request_stop
-from trmcloud.app.smoke_plan import meaning_of
+from trmcloud.app.smoke_plan import meaning_of, never_heard
 from trmcloud.app.watching import told_uploaded
 from trmcloud.app.world import World
 from trmcloud.cli.catching_up import tell_troubles
@@ -190,7 +190,7 @@ def show_end(world: World, run: RunState) -> int:
     if kept:
         again = f" · resume {run.run_id}" if outcome in _RESUMABLE else ""
         print(f"  trmcloud fetch-best {run.run_id}{again}")
-    if outcome in BAD_ENDS:
+    if outcome in BAD_ENDS and not never_heard(run):
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code
 

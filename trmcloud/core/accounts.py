@@ -43,6 +43,22 @@ def phases_ended(
     return events
 
 
+def finished_on(run: RunState, generation: Generation) -> tuple[str, ...]:
+    """Phases that were finished on the generation's pod and need not be trained there again. One
+    whose gate failed is not among them: what follows from that its agent has still to say."""
+    return tuple(
+        account.phase
+        for account in run.phase_accounts
+        if (account.generation, account.outcome) == (generation.number, "finished")
+        and not _gate_failed(run, account)
+    )
+
+
+def _gate_failed(run: RunState, account: ev.PhaseEnded) -> bool:
+    judged = run.gates.get(account.phase)
+    return judged is not None and judged.generation == account.generation and not judged.passed
+
+
 def result_of(name: str, message: str) -> ev.ResultKnown:
     """What the agent says, which may be newer than we are, or nobody's friend."""
     known = {outcome.value for outcome in Outcome}

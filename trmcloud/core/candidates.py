@@ -139,7 +139,7 @@ def make_candidate(
         worst_case=cost(rate, hard_s + latency_s) + storage_cost(outlook, hard_s + latency_s),
         reasons=_reasons(row, spec, soft_s, now, has_trainer),
         planned_rate=rate,
-        storage=storage_cost(outlook, seconds.p50),
+        storage=storage_cost(outlook, min(seconds.p50, hard_s)),
         nodes=outlook.machine.nodes,
     )
 

@@ -352,7 +352,8 @@ def _why_terminate(
     if run.state is State.BOOTING:
         up_at = generation.up_at or generation.intended_at
         if report is None and now >= up_at + traits.boot_deadline_s:
-            return f"no agent within {traits.boot_deadline_s:.0f} s"
+            why = f": {seen.line}" if seen.line else ""
+            return f"no agent within {traits.boot_deadline_s:.0f} s{why}"
         if report is None and seen.stranger_s >= _STRANGER_S:
             return "another machine answers at its address: the host key is not the run's"
     stopping = run.stop is not None and run.state is not State.ENDING

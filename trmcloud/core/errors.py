@@ -6,6 +6,7 @@
     ├── BudgetRefused (4)         the money asked for is not there
     ├── DoesNotFit (5)            memory, disk, time: the plan cannot be carried out
     ├── MissingExtra (6)          an optional dependency is not installed
+    ├── MissingTool (6)           a program that this machine needs is not there, or does not work
     ├── LedgerError (7)           the ledger cannot be used
     │   ├── LedgerDamaged
     │   ├── LedgerLocked
@@ -28,6 +29,7 @@
         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
         ├── LoginRefused          the pod does not take the key it was made with
         └── Dropped               the connection ended, or never came about; trying again may help
+            └── NoAddress         the pod has none yet: nothing was tried
 
 How runs end has exit codes of its own: see ``trmcloud.core.run_state.Outcome``.
 """
@@ -77,6 +79,10 @@ class MissingExtra(TrmcloudError):
             f"{needs} needs the '{extra}' extra, which is not installed",
             next_step=f"pip install 'trmcloud[{extra}]'",
         )
+
+
+class MissingTool(TrmcloudError):
+    exit_code = 6
 
 
 class LedgerError(TrmcloudError):
@@ -164,4 +170,8 @@ class LoginRefused(LinkError):
 
 
 class Dropped(LinkError):
+    pass
+
+
+class NoAddress(Dropped):
     pass

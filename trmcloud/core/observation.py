@@ -58,6 +58,8 @@ class Observation:
     in_flight: frozenset[str] = frozenset()
     stranger_s: float = 0.0
     """For how long a machine with another host key has answered at the pod's address."""
+    line: str = ""
+    """Why the pod could not be asked last time, in words."""
     word: AgentReport | None = None
     """What the generation's agent left in the bucket, where the agent itself cannot be asked any
     more."""

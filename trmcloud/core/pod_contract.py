@@ -260,11 +260,16 @@ class Lease:
 
 @dataclass(frozen=True)
 class Orders:
-    """``orders.json``: what the controller asks of the agent; newer epochs win."""
+    """``orders.json``: what the controller asks of the agent; newer epochs win.
+
+    ``finished`` are phases that were finished on this very pod, by the controller's records: one
+    that was restarted without its disk does not train them again.
+    """
 
     epoch: int
     land: bool = False
     reason: str = ""
+    finished: tuple[str, ...] = ()
     version: int = CONTRACT_VERSION
 
 
@@ -387,7 +392,7 @@ def load_staged(text: str | bytes) -> Staged:
 
 
 def load_orders(text: str | bytes) -> Orders:
-    return load(Orders, CONTRACT_VERSION, text)
+    return load(Orders, CONTRACT_VERSION, text, finished=tuple)
 
 
 def load_report(text: str | bytes) -> AgentReport:

@@ -170,6 +170,18 @@ class AgentMind:
         orders = self._body.read_orders()
         if orders is not None and orders.epoch >= self._orders.epoch:
             self._orders = orders
+            self._pass_over(orders.finished)
+
+    def _pass_over(self, finished: tuple[str, ...]) -> None:
+        """Before this pod lost its disk it had finished these, as the controller knows."""
+        phases = tuple(
+            phase
+            for phase in self.report.phases
+            if phase.name not in finished or phase.attempts or phase.state != "waiting"
+        )
+        if phases != self.report.phases:
+            self._body.log(f"finished before, and not trained again: {', '.join(finished)}")
+            self.report = replace(self.report, phases=phases)
 
     def _read_anchors(self, now: Instant) -> tuple[Anchor, Anchor]:
         """Soft and hard stop, anchored at the moment this lease was first seen on this pod."""
@@ -208,6 +220,12 @@ class AgentMind:
             return None
         beat = self._body.read_heartbeat(trainer.phase)
         return beat if beat is not None and beat.attempt == trainer.attempt else None
+
+    def _last_beat(self, running: contract.PhaseReport) -> contract.Heartbeat | None:
+        """What a trainer that is no more left, whether or not it is still noted down: an agent may
+        be killed between forgetting it and reporting its end."""
+        beat = self._body.read_heartbeat(running.name)
+        return beat if beat is not None and beat.attempt == running.attempts else None
 
     def _view(self, now: Instant) -> supervisor.TrainerView:
         soft, hard = self._anchors
@@ -316,7 +334,7 @@ class AgentMind:
         if running is None or self._running():
             return
         self._body.kill_trainer()
-        closed = supervisor.close_attempt(running, self._heartbeat(), now.wall)
+        closed = supervisor.close_attempt(running, self._last_beat(running), now.wall)
         self._set_phase(closed)
         self._trainer = None
         self._owing_boot = None  # what it leaves has a fresh share of patience

@@ -31,6 +31,7 @@ class SimCompute:
         if knobs.no_capacity_until > world.queue.now:
             world.felt("28")
             raise NoCapacity("there are no longer any instances available")
+        world.check.truth.sent(self._process, request)
         mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
         if mood == "sold out":
             world.felt("28")

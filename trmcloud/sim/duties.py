@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.accounts import finished_on
 from trmcloud.core.actions import TERMINATE
 from trmcloud.core.outcome import Outcome
 
@@ -133,13 +134,15 @@ class Duties:
         if share.allowed_s and from_deadline_s > share.allowed_s + 1.0:
             self.fail("wasteful", f"{phase} may take more than its share")
         self._may_upload(pod, phase, trainer.from_step)
+        self._not_finished(pod, phase)
         tries = self._tries.setdefault((pod, phase), Tries())
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")
+        again = tries.last is not None
         tries.close(now)
         # One that is killed between starting a trainer and noting it down has not counted it.
         forgotten = max(0, self._agents.get(pod, 0) - 1)
-        if tries.fruitless > lease.max_restarts + forgotten:
+        if again and tries.fruitless > lease.max_restarts + forgotten:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         if trainer.frozen_at is not None:
@@ -153,12 +156,18 @@ class Duties:
         if pod.uploader.grants is None:
             self.fail("I3", f"{pod.rented.pod_id} trains {phase} and may not upload")
             return
-        run = self.world.ledger.read().runs.get(pod.lease.run_id)
-        account = run.phases.get(phase) if run is not None else None
-        if account is not None and account.outcome == "finished":
-            return  # restarted without its disk: what the gate is judged by went with that
         if from_step < pod.uploader.furthest.get(phase, 0):
             self.fail("wasteful", f"{pod.rented.pod_id} trains {phase} again from {from_step}")
+
+    def _not_finished(self, pod: SimPod, phase: str) -> None:
+        """What the ledger knows to be finished is not trained again, whatever the pod has lost."""
+        run = self.world.ledger.read().runs.get(pod.lease.run_id)
+        if run is None or run.generation is None or self.world.check.truth.woken:
+            return
+        if run.generation.pod_id != pod.rented.pod_id:
+            return
+        if phase in finished_on(run, run.generation):
+            self.fail("wasteful", f"{phase} is trained again, and the ledger knows it finished")
 
     def killed(self, pod: SimPod, trainer: SimTrainer) -> None:
         """The agent kills a trainer: not one that works, unless nobody wrote down that it does."""

@@ -91,8 +91,13 @@ def fault_names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def rehearse(plan: Plan, *, runs: int, faults: tuple[str, ...], seed: int) -> Rehearsal:
+def rehearse(
+    plan: Plan, *, runs: int, faults: tuple[str, ...], seed: int, detached: bool
+) -> Rehearsal:
     """Play ``plan`` ``runs`` times, each with up to three of ``faults`` striking.
+
+    A plan with nothing launchable is played with its recommended candidate.
+    ``detached``: its launch leaves it alone once it trains.
 
     Raises:
         DoesNotFit: the plan has nothing to launch.
@@ -102,10 +107,11 @@ def rehearse(plan: Plan, *, runs: int, faults: tuple[str, ...], seed: int) -> Re
             "nothing in this plan can be launched",
             next_step="trmcloud plan, with more budget or other hardware",
         )
+    plan = _as_if_launchable(plan)
     known = _with_known_habits(plan)
     plays = []
     for index in range(runs):
-        scenario = _scenario(known, faults, seed + index)
+        scenario = _scenario(known, faults, seed + index, detached)
         plays.append(play(scenario, arm_all))
     shown = next((p for p in plays if p.violation), plays[0])
     return Rehearsal(plan, tuple(plays), shown)
@@ -126,11 +132,24 @@ def _with_known_habits(plan: Plan) -> Plan:
     candidates = tuple(
         c if c.provider in HABITS else replace(c, provider=_THROUGH) for c in plan.candidates
     )
-    launchable = plan.launchable or ((plan.recommended_id,) if plan.recommended_id else ())
-    return replace(plan, candidates=candidates, launchable=launchable)
+    return replace(plan, candidates=candidates)
 
 
-def _scenario(plan: Plan, faults: tuple[str, ...], seed: int) -> Scenario:
+def _as_if_launchable(plan: Plan) -> Plan:
+    """A plan of a recipe that cannot be trained yet reserves nothing: here it is played with its
+    recommended candidate, whose worst case is reserved."""
+    first = plan.recommended
+    if plan.launchable or first is None:
+        return plan
+    return replace(
+        plan,
+        launchable=(first.id,),
+        reservation=first.worst_case,
+        cap=plan.spec.budget or first.worst_case,
+    )
+
+
+def _scenario(plan: Plan, faults: tuple[str, ...], seed: int, detached: bool) -> Scenario:
     rng = random.Random(seed)
     tried = [plan.candidate(name) for name in plan.launchable]
     shapes = {phase.name: _shape(rng, phase) for phase in tried[0].phases}
@@ -142,7 +161,7 @@ def _scenario(plan: Plan, faults: tuple[str, ...], seed: int) -> Scenario:
         plan=plan,
         shapes=shapes,
         project="default",
-        detached=rng.random() < 0.5,
+        detached=detached,
         stop_after_s=0.0,
         resume_after_s=0.0,
         fetch_after_s=expected * 0.9,

@@ -206,7 +206,7 @@ class Story:
 
     def _prune(self, process: Process, wish: Wish) -> None:
         files, run = self.world.files, process.world.ledger.read().runs[wish.run_id]
-        before = {p: _best(files.manifests(wish.run_id), p) for p in ("fast", "extreme")}
+        before = {p: _best(files.manifests(wish.run_id), p) for p in wish.shapes}
         prune(process.world, plan_pruning(process.world, run, 1))
         for phase, best in before.items():
             if best is not None and _best(files.manifests(wish.run_id), phase) != best:
@@ -283,8 +283,9 @@ class Story:
         if run.outcome not in fine:
             check.fail("wasteful", f"{run.run_id} was healthy and {run.outcome.value}")  # type: ignore[union-attr]
         shapes = wish.shapes
-        gate_fails = not shapes["fast"].gate_passes and len(shapes) == 2
-        if (run.outcome is Outcome.GATE_FAILED) != (gate_fails and "fast" in run.gates):
+        *gated, _ = shapes  # nothing is judged after the last phase
+        gate_fails = any(not shapes[name].gate_passes and name in run.gates for name in gated)
+        if (run.outcome is Outcome.GATE_FAILED) != gate_fails:
             check.fail("wasteful", f"the gate of {run.run_id} judged wrongly")
         if run.outcome is Outcome.FINISHED:
             name, shape = list(shapes.items())[-1]
@@ -301,7 +302,7 @@ class Story:
 
     def _judge_refusal(self, wish: Wish, run: RunState) -> None:
         """A next phase is refused where it would not fit, and only there."""
-        generation, last = run.generations[-1], wish.shapes["extreme"]
+        generation, last = run.generations[-1], list(wish.shapes.values())[-1]
         left_s = generation.soft_stop_at - (generation.ended_at or 0.0)
         needs_s = last.start_s + last.compile_s + last.seconds_to(last.steps)
         if needs_s * _GENEROUS < left_s:

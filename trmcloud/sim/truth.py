@@ -112,7 +112,7 @@ class Witness:
         if generation is None:
             return
         self._may_end[process] = run.run_id if event.verb == TERMINATE else ""
-        if event.verb == CREATE and run.stop is not None and not self._woken():
+        if event.verb == CREATE and run.stop is not None and not self.woken:
             self.fail("wasteful", f"{run.run_id} rents though it was told to stop")
         if event.verb == LAND:
             prefix = _prefix(run, LAND)
@@ -303,6 +303,16 @@ class Witness:
         if allowed_s > share_s + 60.0 or (lasts_s > 2 * _TOO_FEW_S and allowed_s < share_s / 3):
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
+    def sent(self, process: Process, request: PodRequest) -> None:
+        """A create goes out: whoever slept since it was decided on does not send it any more, since
+        its run may be closed by now and its money free."""
+        run = self.world.ledger.read().runs.get(request.lease.run_id)
+        generation = run.generation if run is not None else None
+        if self.world.check.forgotten or self.undecidable.clocks_moved or generation is None:
+            return
+        if generation.pod_name != request.name or not generation.open:
+            self.fail("I5", f"{request.name} is asked for, and was given up long ago")
+
     def ends(self, process: Process, rented: Rented, run: RunState) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
         if self._may_end.get(process) == run.run_id:
@@ -332,7 +342,7 @@ class Witness:
             return
         if run.state is not State.ENDING or run.result_at is None or able_since is None:
             return
-        if rented.pod.lease.hold or self._woken() or self.undecidable.clocks_moved:
+        if rented.pod.lease.hold or self.woken or self.undecidable.clocks_moved:
             return
         grace_s = traits_of(rented.account.habits.provider).end_grace_s
         late_s = self.world.queue.now - max(run.result_at + grace_s, able_since)
@@ -347,7 +357,7 @@ class Witness:
 
     def taken_over(self, process: Process, run_id: str) -> None:
         """Somebody becomes a run's driver; by a command, only where nobody drives it."""
-        if process.kind == "launch" or self._woken() or self.undecidable.clocks_moved:
+        if process.kind == "launch" or self.woken or self.undecidable.clocks_moved:
             return
         driver = self.world.ledger.driver(run_id)
         for other in self.world.processes:
@@ -357,12 +367,14 @@ class Witness:
 
     # -- the truth ----------------------------------------------------------------------------
 
-    def _woken(self) -> bool:
+    @property
+    def woken(self) -> bool:
+        """Whether some controller may have gone on in the middle of a call."""
         return bool(STOPPED & self.world.fired.keys())
 
     def _odd(self, process: Process) -> bool:
         """Whether this controller's time is not to be trusted."""
-        return self._woken() or self.undecidable.clocks_moved
+        return self.woken or self.undecidable.clocks_moved
 
     def _find(self, pod_id: str | None) -> Rented | None:
         for account in self.world.accounts.values():

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_errands import settled
 from trmcloud.core import events as ev
-from trmcloud.core.accounts import heard, unheard
+from trmcloud.core.accounts import finished_on, heard, unheard
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Plan
@@ -84,3 +84,20 @@ def test_nothing_is_heard_beside_an_errand() -> None:
     assert unheard(running()) is None
     finished = replace(on_errand(on_volume()), kept_outcome=Outcome.FINISHED)
     assert unheard(finished) is None, "how it ended is known"
+
+
+def ended(phase: str, outcome: str = "finished", generation: int = 1) -> ev.PhaseEnded:
+    return ev.PhaseEnded(generation, phase, outcome, 9, 1.5, {})
+
+
+def test_what_a_pod_has_finished_is_told_to_it_once_it_has_lost_its_disk() -> None:
+    run = apply(running(), ended("fast"), ended("extreme", "landed_signal"), at=AT + 90)
+    (generation,) = run.generations
+    assert finished_on(run, generation) == ("fast",)
+    assert finished_on(run, replace(generation, number=2)) == ()
+    passed = apply(run, ev.GateJudged(1, "fast", True, {}), at=AT + 91)
+    assert finished_on(passed, generation) == ("fast",)
+    failed = apply(run, ev.GateJudged(1, "fast", False, {}), at=AT + 91)
+    assert finished_on(failed, generation) == ()
+    earlier = replace(failed, gates={"fast": replace(failed.gates["fast"], generation=0)})
+    assert finished_on(earlier, generation) == ("fast",)

@@ -49,7 +49,7 @@ LEASE = Lease(
     phases=(PhaseLease("fast", 0.0, 900.0, 1e15), PhaseLease("extreme", 0.0, 900.0, 1e15)),
     fits_budget=True, min_useful_s=10.0,
 )  # fmt: skip
-ORDERS = Orders(epoch=2, land=True, reason="enough")
+ORDERS = Orders(epoch=2, land=True, reason="enough", finished=("fast",))
 PASSED = Verdict("fast", True, (Check("validation order", None, False, "5.0 > 4.0"),))
 GATE: dict[str, Any] = PASSED.to_json()
 KEPT = {"phase": "fast", "step": 5, "sha256": "ab" * 32, "size_bytes": 10, "val_bpb": 1.5}
@@ -150,6 +150,8 @@ def test_text_that_is_no_record_is_refused(
         (load_heartbeat, BEAT, {"step_losses": 5}),
         (load_orders, ORDERS, {"land": 1}),
         (load_orders, ORDERS, {"epoch": "2"}),
+        (load_orders, ORDERS, {"finished": 3}),
+        (load_orders, ORDERS, {"finished": [3]}),
         (load_job, JOB, {"settings": None}),
         (load_job, JOB, {"settings": {"x": {"y": [math.nan]}}}),
         (load_lease, LEASE, {"hard_stop_at": None}),

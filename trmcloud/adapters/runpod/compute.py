@@ -28,6 +28,7 @@ from trmcloud.core.errors import (
     NotSupported,
     PaymentRequired,
     ProviderError,
+    ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
@@ -147,7 +148,7 @@ class RunPodCompute:
             volume = self._volumes.ensure(request.region, request.volume_gb)
             body = self.body(replace(request, volume=volume.id))
         with self._lock:
-            existing = [pod for pod in self._list(fresh=True) if pod.name == request.name]
+            existing = [pod for pod in self._list_first() if pod.name == request.name]
             if existing:
                 return existing[0].id
             request.require_timely(self._now())
@@ -345,6 +346,24 @@ class RunPodCompute:
             contract.ENV_HOST_KEY: _packed(keys.host_private),
             contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
         }
+
+    def _list_first(self) -> list[models.Pod]:
+        """The list that a create looks at. Where there is none, nothing was asked for: that is
+        certain, and is told apart from a create whose answer was lost.
+
+        Raises:
+            Throttled, ProviderRefused
+        """
+        try:
+            return self._list(fresh=True)
+        except (Throttled, ProviderRefused):
+            raise
+        except ProviderError as error:
+            raise ProviderRefused(
+                f"nothing was asked for, since no list was to be had: {error.what}",
+                where=error.where,
+                next_step=error.next_step,
+            ) from error
 
     def _list(self, *, fresh: bool = False) -> list[models.Pod]:
         with self._lock:

@@ -16,7 +16,7 @@ from typing import Any
 
 from trmcloud.adapters.s3.client import Client, connect, told
 from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
-from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces
+from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces, unfinished
 from trmcloud.adapters.s3.spans import LANES, Meter, Source
 from trmcloud.core import bucket as bk
 from trmcloud.core import manifest as mf
@@ -259,17 +259,14 @@ class S3Bucket:
 
     def sweep(self) -> int:
         """Abort multipart uploads that nobody has gone on with for a day, below our own prefix
-        alone; how many there were."""
+        alone; how many there were. Where a store does not list them, one that fails ends its own
+        at once."""
         old = []
-        with told(self._place, "list uploads"):
-            pages = self.client.s3.get_paginator("list_multipart_uploads").paginate(
-                Bucket=self._place.bucket, Prefix=self._place.key("data") + "/"
-            )
-            for page in pages:
-                for upload in page.get("Uploads", ()):
-                    began: datetime = upload["Initiated"]
-                    if self._now() - began.timestamp() > ABANDONED_AFTER_S:
-                        old.append((upload["Key"], upload["UploadId"]))
+        for upload in unfinished(self.client, self._place.key("data") + "/") or ():
+            began: datetime = upload["Initiated"]
+            if self._now() - began.timestamp() > ABANDONED_AFTER_S:
+                old.append((upload["Key"], upload["UploadId"]))
+        with told(self._place, "end uploads"):
             for key, upload_id in old:
                 self.client.s3.abort_multipart_upload(
                     Bucket=self._place.bucket, Key=key, UploadId=upload_id

@@ -23,15 +23,19 @@ def check_bucket(environ: Mapping[str, str], named: str) -> list[Finding]:
         settings.require_client()
         from trmcloud.adapters.s3.bucket import S3Bucket
         from trmcloud.adapters.s3.client import clock_skew_s
+        from trmcloud.adapters.s3.sending import unfinished
 
         bucket = S3Bucket(place)
         client = bucket.client
         bucket.check()
+        resumes = unfinished(client, place.key("data") + "/") is not None
         skew_s = clock_skew_s(client)
     except TrmcloudError as error:
         return [Finding("bucket", "bad", str(error), error.next_step)]
     where = client.endpoint or "AWS"
     detail = f"{place} at {where}, {client.region}: written, read and deleted"
+    if not resumes:
+        detail += "; lists no unfinished uploads, so a large one that is cut off starts anew"
     if client.plain:
         detail += "; takes no presigned requests, so checkpoints are pulled and uploaded from here"
     if skew_s is not None and abs(skew_s) > MOST_SKEW_S:

@@ -37,6 +37,9 @@ _NO_BUCKET = frozenset(("NoSuchBucket", "404", "NotFound"))
 _ELSEWHERE = frozenset(
     ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IncorrectEndpoint")
 )
+_UNKNOWN_CALL = frozenset(
+    ("NotImplemented", "UnsupportedOperation", "MethodNotAllowed", "NotSupported")
+)
 _FULL = frozenset(("QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "507"))
 
 
@@ -201,6 +204,18 @@ def _refused(error: Any, where: str, doing: str) -> TrmcloudError:
 def is_missing(error: Any) -> bool:
     """Whether an object, not the bucket, is not there."""
     return code_of(error) in ("NoSuchKey", "404", "NotFound")
+
+
+def lacks(error: Any) -> bool:
+    """Whether the store does not know what it was asked for: doing without may be of use."""
+    about = (getattr(error, "response", None) or {}).get("ResponseMetadata", {})
+    unknown = about.get("HTTPStatusCode") in (404, 405, 501) or code_of(error) in _UNKNOWN_CALL
+    return unknown and not of_no_use(error)
+
+
+def of_no_use(error: Any) -> bool:
+    """Whether nothing else that is asked of the bucket will be answered better."""
+    return code_of(error) in _WRONG_KEY or code_of(error) == "NoSuchBucket"
 
 
 def _no_credentials(place: Place) -> AuthError:

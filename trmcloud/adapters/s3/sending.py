@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.s3.client import Client, code_of, is_missing, told
+from trmcloud.adapters.s3.client import Client, code_of, is_missing, lacks, of_no_use, told
 from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, side_by_side
-from trmcloud.core.errors import CheckpointError, DataError
+from trmcloud.core.errors import CheckpointError, DataError, ProviderRefused, TrmcloudError
 
 UP_PART_BYTES = 8 << 20
 """Of a multipart upload: small ones are less to send again, and stores keep them in memory."""
 UP_LANES = 10
 _MOST_PARTS = 10_000
+_LARGEST_PUT_BYTES = 5 * 10**9
+"""By S3's own limit for one request, 5 GB."""
 
 
 class Slice:
@@ -148,7 +150,10 @@ def put_bytes(
                 "ConditionalRequestConflict",
             ):
                 return False
-            raise
+            if not (conditional and lacks(error)):
+                raise
+            # A store without conditional writes: the caller has looked that there is none.
+            return put_bytes(client, key, data, metadata)
     return True
 
 
@@ -157,7 +162,11 @@ def _put_parts(
 ) -> None:
     each = max(UP_PART_BYTES, -(-size // _MOST_PARTS))
     spans = [Source(key, at, min(size, at + each)) for at in range(0, size, each)]
-    upload, there = _begun(client, key, sha256)
+    begun = _begun(client, key, sha256)
+    if begun is None:
+        _put_whole(client, handle, size, key, sha256, meter, path)
+        return
+    upload, there, listed = begun
     tags: dict[int, str] = {}
     whole, sums = hashlib.sha256(), Sums(handle)
 
@@ -184,42 +193,123 @@ def _put_parts(
         for at in range(one.start, one.end, BLOCK):
             whole.update(os.pread(handle, min(BLOCK, one.end - at), at))
 
-    side_by_side(spans, send, check, UP_LANES)
+    try:
+        side_by_side(spans, send, check, UP_LANES)
+        if whole.hexdigest() != sha256:
+            raise _changed(path)
+        parts = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
+        with told(client.place, "write"):
+            client.s3.complete_multipart_upload(
+                Bucket=client.place.bucket,
+                Key=key,
+                UploadId=upload,
+                MultipartUpload={"Parts": parts},
+            )
+    except BaseException as error:
+        # Where nobody can find it again to go on with it, its parts would cost rent for nothing.
+        if isinstance(error, DataError) or not listed:
+            _abort(client, key, upload)
+        raise
+
+
+def _put_whole(
+    client: Client, handle: int, size: int, key: str, sha256: str, meter: Meter, path: Path
+) -> None:
+    """In one request, to a store that knows no uploads in parts."""
+    if size > _LARGEST_PUT_BYTES:
+        raise ProviderRefused(
+            f"the store takes no uploads in parts, and none above 5 GB without: {path.name} has"
+            f" {size / 1e9:.1f} GB",
+            where=str(client.place),
+            next_step="another store, or leave --bucket out",
+        )
+    whole, md5 = hashlib.sha256(), hashlib.md5()
+    for at in range(0, size, BLOCK):
+        block = os.pread(handle, min(BLOCK, size - at), at)
+        whole.update(block)
+        md5.update(block)
     if whole.hexdigest() != sha256:
-        with told(client.place):
-            client.s3.abort_multipart_upload(Bucket=client.place.bucket, Key=key, UploadId=upload)
         raise _changed(path)
-    parts = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
     with told(client.place, "write"):
-        client.s3.complete_multipart_upload(
+        client.s3.put_object(
             Bucket=client.place.bucket,
             Key=key,
-            UploadId=upload,
-            MultipartUpload={"Parts": parts},
+            Body=Slice(handle, 0, size),
+            ContentLength=size,
+            ContentMD5=b64encode(md5.digest()).decode("ascii"),
+            Metadata={"sha256": sha256},
         )
+    meter.add(size)
 
 
-def _begun(client: Client, key: str, sha256: str) -> tuple[str, dict[int, tuple[int, str]]]:
-    """(id of an upload of this key, size and MD5 of the parts that it has): one that was cut, or
-    a new one. Whoever goes on with another's adds the very same bytes: the key names them."""
+def _begun(
+    client: Client, key: str, sha256: str
+) -> tuple[str, dict[int, tuple[int, str]], bool] | None:
+    """(id of an upload of this key, size and MD5 of the parts that it has, whether it can be found
+    again): one that was cut, or a new one. None: the store knows no uploads in parts.
+
+    Whoever goes on with another's adds the very same bytes: the key names them.
+    """
+    from botocore.exceptions import ClientError
+
     bucket = client.place.bucket
+    found = unfinished(client, key)
+    mine = [upload for upload in found or () if upload["Key"] == key]
+    if mine:
+        upload = str(max(mine, key=lambda one: one["Initiated"])["UploadId"])
+        there = _parts_of(client, key, upload)
+        if there is not None:
+            return upload, there, True
     with told(client.place, "write"):
-        found = client.s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", ())
-        mine = [upload for upload in found if upload["Key"] == key]
-        if not mine:
+        try:
             made = client.s3.create_multipart_upload(
                 Bucket=bucket, Key=key, Metadata={"sha256": sha256}
             )
-            return str(made["UploadId"]), {}
-        upload = max(mine, key=lambda one: one["Initiated"])["UploadId"]
-        there: dict[int, tuple[int, str]] = {}
-        pages = client.s3.get_paginator("list_parts").paginate(
-            Bucket=bucket, Key=key, UploadId=upload
-        )
-        for page in pages:
-            for part in page.get("Parts", ()):
-                there[part["PartNumber"]] = (part["Size"], part["ETag"].strip('"'))
-        return str(upload), there
+        except ClientError as error:
+            if lacks(error):
+                return None
+            raise
+    return str(made["UploadId"]), {}, found is not None and not mine
+
+
+def unfinished(client: Client, prefix: str) -> list[Any] | None:
+    """Multipart uploads below ``prefix`` that were begun and not ended; None where the store does
+    not list them, or not to this key."""
+    pages = client.s3.get_paginator("list_multipart_uploads").paginate(
+        Bucket=client.place.bucket, Prefix=prefix
+    )
+    return _listed(client, pages, "Uploads")
+
+
+def _parts_of(client: Client, key: str, upload: str) -> dict[int, tuple[int, str]] | None:
+    pages = client.s3.get_paginator("list_parts").paginate(
+        Bucket=client.place.bucket, Key=key, UploadId=upload
+    )
+    parts = _listed(client, pages, "Parts")
+    if parts is None:
+        return None
+    return {part["PartNumber"]: (part["Size"], part["ETag"].strip('"')) for part in parts}
+
+
+def _listed(client: Client, pages: Any, kind: str) -> list[Any] | None:
+    from botocore.exceptions import ClientError
+    from botocore.parsers import ResponseParserError
+
+    with told(client.place, "list uploads"):
+        try:
+            return [each for page in pages for each in page.get(kind, ())]
+        except ResponseParserError:
+            return None
+        except ClientError as error:
+            # Whatever else it is, what must not fail comes next: the upload itself.
+            if of_no_use(error):
+                raise
+            return None
+
+
+def _abort(client: Client, key: str, upload: str) -> None:
+    with contextlib.suppress(TrmcloudError), told(client.place):
+        client.s3.abort_multipart_upload(Bucket=client.place.bucket, Key=key, UploadId=upload)
 
 
 def _is_there(client: Client, key: str, size: int, sha256: str) -> bool:

@@ -19,8 +19,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trmcloud.adapters.ssh.session import Session, environment, explain
+from trmcloud.adapters.ssh.session import (
+    Session,
+    environment,
+    explain,
+    no_ssh,
+    nothing_answers,
+)
 from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.pod_contract import strip_control
 from trmcloud.core.records import whole
 
 CONNECT_TIMEOUT_S = 10
@@ -168,6 +175,24 @@ class SshConnection:
             raise Dropped(f"ssh -O {verb} did not end: {error}", where=self.where) from None
         return Answer(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip())
 
+    def misconfigured(self, timeout_s: float) -> str:
+        """What ssh has against the options of a connection, or the user's own; "" if nothing. It
+        connects to nothing."""
+        try:
+            done = subprocess.run(
+                self._argv(True, "-G", "--", self._host),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=environment(),
+                timeout=timeout_s,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"it cannot be run ({error})"
+        if done.returncode == 0:
+            return ""
+        text = strip_control(done.stderr.decode("utf-8", "replace")).strip()
+        return text.partition("\n")[0][:200] or f"it ends with {done.returncode}"
+
     def close(self) -> None:
         """End the shared connection, for whoever uses it; the next command makes a new one."""
         if self._socket.exists():
@@ -205,12 +230,9 @@ class SshConnection:
                     timeout=max(0.5, deadline - time.monotonic()),
                 ).returncode
             except subprocess.TimeoutExpired:
-                raise Dropped("the pod did not answer in time", where=self.where) from None
+                raise nothing_answers(self.where) from None
             except FileNotFoundError:
-                raise LinkError(
-                    "there is no ssh on this machine",
-                    next_step="install OpenSSH's client (Debian: apt install openssh-client)",
-                ) from None
+                raise no_ssh() from None
             if code != 0:
                 said.seek(0)
                 text = said.read(1 << 16).decode("utf-8", "replace")

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from trmcloud.adapters.ssh.session import INSTALL_SSH
 from trmcloud.core.errors import LinkError
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.pod.files import sync_folder
@@ -113,10 +114,7 @@ def _keygen(*arguments: str) -> None:
             timeout=_KEYGEN_TIMEOUT_S,
         )
     except FileNotFoundError:
-        raise LinkError(
-            "there is no ssh-keygen on this machine",
-            next_step="install OpenSSH's client (Debian: apt install openssh-client)",
-        ) from None
+        raise LinkError("there is no ssh-keygen on this machine", next_step=INSTALL_SSH) from None
     except subprocess.TimeoutExpired:
         raise LinkError("ssh-keygen did not end") from None
     if done.returncode != 0:

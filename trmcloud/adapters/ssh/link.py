@@ -23,7 +23,7 @@ from trmcloud.adapters.ssh.stage import Progress, shifted, stage, write_text
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.bucket import GRANTS_NAME
-from trmcloud.core.errors import CheckpointError, Dropped, LinkError
+from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.pod.files import read_small, sync_folder, write_atomic
 from trmcloud.ports.link import StageItem
@@ -278,7 +278,7 @@ class SshPodLink:
         way = self._way_to(pod_name) if way is None else way
         address = self._address_of(pod_name)
         if address is None:
-            raise Dropped("the pod has no address yet", where=pod_name)
+            raise NoAddress("the pod has no address yet", where=pod_name)
         with self._lock:
             known = self._connections.get((pod_name, way))
             if known is not None and known[0] == address:

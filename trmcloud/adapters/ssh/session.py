@@ -45,10 +45,7 @@ class Session:
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise LinkError(
-                "there is no ssh on this machine",
-                next_step="install OpenSSH's client (Debian: apt install openssh-client)",
-            ) from None
+            raise no_ssh() from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.stdin = self._process.stdin
@@ -216,15 +213,39 @@ _CHANGED = (
     "no matching host key type",
     "host key is known for",
 )
+_NOT_FROM_HERE = re.compile(
+    r"connect to (?:host|address) .*: (?:Permission denied|Operation not permitted)"
+)
+"""Said of a connection that this machine itself forbids; of a login it is said without the host."""
+_OWN_CONFIGURATION = ("Bad configuration option", "Bad owner or permissions", "bad configuration")
 _REFUSED_LOGIN = ("Permission denied", "Too many authentication failures")
+_LET_OUT = "let SSH out to that address (firewall, VPN, proxy), or set a ProxyJump in ~/.ssh/config"
+NOTHING_ANSWERS = "its address takes no connection: a firewall on the way may drop it"
+_CUT_OFF = "something cuts the connection off before an SSH server answers"
 _REASONS = (
-    ("Connection refused", "the pod refuses connections: its SSH server is not up"),
-    ("Connection timed out", "the pod does not answer"),
-    ("Operation timed out", "the pod does not answer"),
+    (
+        "Connection refused",
+        "it refuses connections: its SSH server is not up, or a firewall says no",
+    ),
+    ("Connection timed out", NOTHING_ANSWERS),
+    ("Operation timed out", NOTHING_ANSWERS),
     ("No route to host", "there is no route to the pod"),
     ("Network is unreachable", "the network is unreachable from here"),
-    ("Could not resolve", "the pod's address cannot be resolved"),
+    ("Could not resolve", "its address cannot be resolved"),
+    ("kex_exchange_identification", _CUT_OFF),
+    (r"connect to host .*: Connection reset", _CUT_OFF),
+    ("banner", _CUT_OFF),
 )
+INSTALL_SSH = "install OpenSSH's client (Debian: apt install openssh-client)"
+
+
+def no_ssh() -> LinkError:
+    return LinkError("there is no ssh on this machine", next_step=INSTALL_SSH)
+
+
+def nothing_answers(where: str) -> Dropped:
+    """For whoever gave up before ssh itself did."""
+    return Dropped(NOTHING_ANSWERS, where=where, next_step=_LET_OUT)
 
 
 def explain(said: str, where: str) -> LinkError:
@@ -236,6 +257,14 @@ def explain(said: str, where: str) -> LinkError:
             where=where,
             next_step="trmcloud stop RUN, then check the provider's console",
         )
+    last = said.splitlines()[-1][:200] if said else "it ended without a word"
+    if _NOT_FROM_HERE.search(said):
+        what = "this machine does not let SSH out: its own firewall, or a sandbox"
+        return Dropped(what, where=where, next_step=_LET_OUT)
+    if any(sign in said for sign in _OWN_CONFIGURATION):
+        return LinkError(
+            f"ssh does not take its configuration: {last}", next_step="trmcloud doctor"
+        )
     if any(sign in said for sign in _REFUSED_LOGIN):
         return LoginRefused(
             "the pod does not accept this home's key",
@@ -243,7 +272,6 @@ def explain(said: str, where: str) -> LinkError:
             next_step="use the TRMCLOUD_HOME that launched the run",
         )
     for sign, meaning in _REASONS:
-        if sign in said:
-            return Dropped(meaning, where=where)
-    last = said.splitlines()[-1][:200] if said else "it ended without a word"
+        if re.search(sign, said):
+            return Dropped(meaning, where=where, next_step=_LET_OUT)
     return Dropped(f"the connection was lost: {last}", where=where)

@@ -1,0 +1,146 @@
+"""What a user's OpenSSH says where it cannot get through, made by the kernel and told apart."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.standins.runpod.machines import no_namespaces
+from trmcloud.adapters.ssh.connection import SshConnection
+from trmcloud.adapters.ssh.needs import ssh_needs
+from trmcloud.core.errors import Dropped, LinkError
+
+ROOT = Path(__file__).resolve().parents[2]
+TRY = """
+import sys
+from pathlib import Path
+from trmcloud.adapters.ssh.connection import SshConnection
+from trmcloud.core.errors import LinkError
+here = Path(sys.argv[2])
+connection = SshConnection(
+    (sys.argv[1], 22022), identity=here / "id", known_hosts=here / "known", alias="trmc",
+    control_dir=here,
+)
+try:
+    connection.run("true", timeout_s=8.0)
+except LinkError as error:
+    print(type(error).__name__, "|", error, "|", error.next_step)
+"""
+
+
+@pytest.mark.skipif(bool(no_namespaces()), reason=no_namespaces())
+@pytest.mark.parametrize(
+    ("route", "host", "says"),
+    [
+        ("", "127.0.0.1", "it refuses connections"),
+        ("prohibit", "10.8.0.1", "this machine does not let SSH out"),
+        ("unreachable", "10.8.0.1", "there is no route to the pod"),
+        ("", "10.8.0.1", "the network is unreachable from here"),
+        ("", "no.such.host.invalid", "its address cannot be resolved"),
+    ],
+    ids=["refused", "prohibited", "no-route", "no-network", "no-name"],
+)
+def test_each_way_to_be_kept_out_is_told_apart(
+    tmp_path: Path, route: str, host: str, says: str
+) -> None:
+    add = f"ip route add {route} {host}; " if route else ""
+    inside = f'ip link set lo up; {add}exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-n", "sh", "-c", inside, "sh", sys.executable, "-c", TRY, host, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    kind, _, rest = done.stdout.partition(" | ")
+    assert kind == Dropped.__name__, done.stdout + done.stderr
+    assert rest.startswith(says), rest
+    assert "let SSH out" in rest.partition(" | ")[2]
+
+
+def _silence(taken: socket.socket) -> None:
+    taken.recv(1 << 10)
+    threading.Event().wait(3.0)
+
+
+def _reset(taken: socket.socket) -> None:
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    taken.close()
+
+
+def _web(taken: socket.socket) -> None:
+    taken.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+    taken.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (_silence, "its address takes no connection"),
+        (_reset, "something cuts the connection off"),
+        (lambda taken: taken.close(), "something cuts the connection off"),
+        (_web, "something cuts the connection off"),
+    ],
+    ids=["silence", "reset", "closed", "web-page"],
+)
+def test_a_middlebox_is_not_taken_for_the_pod(
+    tmp_path: Path, answer: Callable[[socket.socket], None], says: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):  # a connection that drops is made anew once
+                try:
+                    taken, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(taken,), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        connection = SshConnection(
+            server.getsockname(),
+            identity=tmp_path / "id",
+            known_hosts=tmp_path / "known",
+            alias="trmc",
+            control_dir=tmp_path,
+        )
+        with pytest.raises(Dropped, match=says):
+            connection.run("true", timeout_s=2.0)
+
+
+def test_a_configuration_that_ssh_refuses_is_no_trouble_of_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nexec /usr/bin/ssh -o Frobnicate=yes "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    connection = SshConnection(
+        ("127.0.0.1", 22),
+        identity=tmp_path / "id",
+        known_hosts=tmp_path / "known",
+        alias="trmc",
+        control_dir=tmp_path,
+    )
+    with pytest.raises(LinkError, match="Bad configuration option: frobnicate") as caught:
+        connection.run("true")
+    assert not isinstance(caught.value, Dropped)
+    assert "frobnicate" in connection.misconfigured(10.0)
+    (need,) = [need for need in ssh_needs(tmp_path) if need.missing]
+    assert need.name == "ssh"
+    assert "frobnicate" in need.detail
+
+
+def test_a_sound_machine_lacks_nothing(tmp_path: Path) -> None:
+    needs = ssh_needs(tmp_path)
+    assert [need.name for need in needs] == ["ssh", "ssh-keygen", "sockets"]
+    assert not any(need.missing for need in needs)
+    assert needs[0].detail.startswith("OpenSSH_")
