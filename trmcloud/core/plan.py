@@ -12,7 +12,12 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.spec import RunSpec
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
+"""Raised with any new field, which a test holds.
+
+1  2026-11-21  the first
+2  2026-11-22  settings say how data becomes rows
+"""
 
 
 @dataclass(frozen=True)

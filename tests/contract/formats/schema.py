@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.spec import RunSpec
 
 SCHEMA = Path(__file__).with_name("schema.json")
+#: What a checked type is in JSON: narrowing what is accepted changes nothing that is written.
+_PLAIN = {"Label": "str", "Instant": "float"}
 
 _KINDS: dict[str, tuple[int, tuple[type[Any], ...]]] = {
     "ledger": (VERSION, tuple(EVENT_TYPES.values())),
@@ -41,7 +43,7 @@ def schema() -> dict[str, Any]:
         room: {
             "version": version,
             "records": {
-                kind.__name__: {item.name: str(item.type) for item in fields(kind)}
+                kind.__name__: {item.name: _declared(item) for item in fields(kind)}
                 for kind in kinds
             },
         }
@@ -51,5 +53,11 @@ def schema() -> dict[str, Any]:
     return made
 
 
+def _declared(item: Field[Any]) -> str:
+    words = [_PLAIN.get(word, word) for word in str(item.type).split()]
+    optional = item.default is not MISSING or item.default_factory is not MISSING
+    return " ".join(words) + (" = …" if optional else "")
+
+
 def schema_text() -> str:
-    return json.dumps(schema(), indent=1, sort_keys=True) + "\n"
+    return json.dumps(schema(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
