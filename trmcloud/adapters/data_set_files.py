@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from trmcloud.app.bundle import bundle_root
 from trmcloud.app.data import data_set_names
-from trmcloud.core.datasets import DataSet, nearest_name, parse_data_set
+from trmcloud.core.data_source import DataSource
+from trmcloud.core.datasets import (
+    DataSet,
+    is_address,
+    nearest_name,
+    one_file,
+    parse_data_set,
+)
 from trmcloud.core.errors import NotFoundError, UsageError
 
 
@@ -31,3 +38,16 @@ def load_data_set(name: str) -> DataSet:
 def all_data_sets() -> list[DataSet]:
     """Every data set that goes by a name, by name."""
     return [load_data_set(name) for name in data_set_names()]
+
+
+def source_of(name: str) -> DataSource:
+    """What a resolved source stands for: a data set, an address, or files of this machine.
+
+    Raises:
+        UsageError: an address that ends in no file's name.
+    """
+    if is_address(name):
+        return DataSource(name, one_file(name))
+    if name in data_set_names():
+        return DataSource(name, load_data_set(name))
+    return DataSource(name)

@@ -14,11 +14,12 @@ from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import DataError
 from trmcloud.core.hardware import nodes_of
+from trmcloud.core.pod_contract import DATA_DIR
 from trmcloud.core.run_state import RunState
 from trmcloud.ports.files import RunFiles
 from trmcloud.ports.link import StageItem
 
-CODE_DIR, DATA_DIR, WEIGHTS_DIR = "code", "data", "weights"
+CODE_DIR, WEIGHTS_DIR, TOKENIZER_DIR = "code", "weights", "tokenizer"
 _CODE_SUFFIXES = (".py", ".toml", ".txt", ".csv")
 _KEY_CHARS = 24
 
@@ -66,11 +67,16 @@ def stage_items(
     Raises:
         DataError: something of it is missing here.
     """
-    if not note["data_dir"]:
+    made_there = bool(note.get("data"))
+    if not made_there and not note["data_dir"]:
         return ()  # a run without phases; the empty path would be the working folder
-    items = [code_item(trainer), _item(DATA_DIR, Path(note["data_dir"]))]
+    items = [code_item(trainer)]
+    if not made_there:
+        items.append(_item(DATA_DIR, Path(note["data_dir"])))
     if note["initial_weights"]:
         items.append(_item(WEIGHTS_DIR, Path(note["initial_weights"])))
+    elif made_there and (tokenizer := tokenizer_item(files, run)) is not None:
+        items.append(tokenizer)
     items += _to_go_on_from(files, run)
     return tuple(items)
 
@@ -106,6 +112,17 @@ def code_item(package: Path) -> StageItem:
         raise DataError("the trainer's package holds no sources", where=str(package))
     remote = f"{contract.POD_ROOT}/{CODE_DIR}/{content_key(hashes)}"
     return StageItem(package.parent, remote, hashes)
+
+
+def tokenizer_item(files: RunFiles, run: RunState) -> StageItem | None:
+    """The tokenizer of what the run has trained so far; None where nothing of it is here."""
+    for manifest in files.manifests(run.run_id):
+        for file in manifest.files:
+            if file.kind == "tokenizer" and file.name == contract.DATA_TOKENIZER_NAME:
+                hashes = {file.name: file.sha256}
+                folder = f"{contract.POD_ROOT}/{TOKENIZER_DIR}/{content_key(hashes)}"
+                return StageItem(Path(files.folder_of(manifest)), folder, hashes)
+    return None
 
 
 def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:

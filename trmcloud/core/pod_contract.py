@@ -103,6 +103,10 @@ STAGED_NAME = "staged.json"
 PODS_DIR = "pods"
 RUNS_DIR = "runs"
 
+DATA_DIR = "data"
+"""Holds prepared data, a folder each, below a home or a pod's root."""
+DATA_CACHE_DIR = "data-cache"
+"""Holds downloads and tokens that more than one folder of prepared data may share."""
 DATA_META_NAME = "meta.json"
 DATA_TRAIN_NAME = "train.bin"
 DATA_VALIDATION_NAME = "validation.bin"
@@ -149,6 +153,8 @@ class DataJob:
     data_set: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: str = ""
     """A tokenizer's file to be used as it is, on this machine; empty: as the settings say."""
+    hosts: str = ""
+    """``TRMCLOUD_DATA_HOSTS`` of whoever launched it: where hosts' files are really fetched."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +349,8 @@ class AgentReport:
     message: str = ""
     restarts: int = 0
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What else the pod's first process has to tell: of its ``ssh``, of its own ``termination``."""
+    """What else there is to tell: of the pod's ``ssh``, of its own ``termination``, of the ``data``
+    that it makes."""
     waiting: str = ""
     kept: tuple[Kept, ...] = ()
     uploaded: tuple[Kept, ...] = ()
@@ -359,9 +366,7 @@ class AgentReport:
 
 # -- JSON -------------------------------------------------------------------------------------
 def load_job(text: str | bytes) -> PhaseJob:
-    return load(
-        PhaseJob, CONTRACT_VERSION, text, data=lambda row: made(DataJob, row) if row else None
-    )
+    return load(PhaseJob, CONTRACT_VERSION, text)
 
 
 def load_heartbeat(text: str | bytes) -> Heartbeat:

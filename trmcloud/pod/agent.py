@@ -130,7 +130,7 @@ class _FilesAndProcesses(AnchorFile):
         return None
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
-        report = replace(report, notes=read_notes(self._pod_dir))
+        report = replace(report, notes={**read_notes(self._pod_dir), **self._data.notes()})
         path, text = self._pod_dir / contract.REPORT_NAME, contract.dump(report)
         # A full disk must not stop the guard: a report that cannot be written is written later.
         with contextlib.suppress(OSError):
@@ -251,8 +251,11 @@ class _FilesAndProcesses(AnchorFile):
             )
         return self._kept
 
-    def tend(self, now: Instant, phases: tuple[str, ...]) -> None:
-        self._data.tend(now.boot, self._run_id, phases)
+    def make_data(self, now: Instant, phases: tuple[str, ...]) -> None:
+        self._data.tend(now, self._run_id, phases)
+
+    def stop_data(self) -> None:
+        self._data.stop()
 
     def _trainer_setup(self) -> TrainerSetup | None:
         # An agent that was started anew while its trainer runs need not ask again.

@@ -9,26 +9,38 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from trmcloud.core import data_progress
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.clock import Instant
+from trmcloud.core.data_progress import DataProgress
+from trmcloud.core.datasets import ENV_HOSTS
+from trmcloud.core.records import parse
+from trmcloud.pod import processes
 from trmcloud.pod.environment import for_trainers
 from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.prepare import TrainerSetup
-from trmcloud.pod.processes import die_with_parent
 
 LOG_NAME = "data.log"
 STDERR_NAME = "data.err"
 DATA_SET_NAME = "data_set.json"
 SETTINGS_NAME = "settings.json"
-CACHE_DIR = "data-cache"
+NOTE = "data"
+"""The topic of the report's note about it."""
+
 _AGAIN_AFTER_S = 5.0
 _TRIES = 4
 #: Exit codes of model.prepare after which the same command cannot succeed here (decision 0014):
-#: arguments, an extra that is missing, a folder that holds something else, data that are no good.
-_FINAL = frozenset({0, 2, 6, 8, 9})
+#: done, arguments, an extra that is missing, data that are no good. One that found another at work
+#: may: that one ends with the agent that started it.
+_FINAL = frozenset({0, 2, 6, 9})
+_STOP_S = 3.0
+_LAST_LINE_BYTES = 1 << 14
 
 
 class DataMaking:
@@ -52,7 +64,7 @@ class DataMaking:
         self._tries = 0
         self._over = False
 
-    def tend(self, boot: float, run_id: str, phases: tuple[str, ...]) -> None:
+    def tend(self, now: Instant, run_id: str, phases: tuple[str, ...]) -> None:
         """Start it once this machine can, and again a moment after it was killed."""
         if self._over or not run_id:
             return
@@ -65,23 +77,47 @@ class DataMaking:
             code = self._child.poll()
             if code is None:
                 return
-            self._child, self._start_at = None, boot + _AGAIN_AFTER_S
-            self._over = code in _FINAL or self._tries >= _TRIES
+            self._child, self._start_at = None, now.boot + _AGAIN_AFTER_S
             self._log(f"the data's preparation ended with {code}")
+            self._over = code in _FINAL or self._tries >= _TRIES
+            if self._over and code != 0:
+                self._tell_failure(self._job, now, code)
             return
-        setup = self._setup() if boot >= self._start_at else None
+        setup = self._setup() if now.boot >= self._start_at else None
         if setup is not None:
-            self._start(self._job, setup)
+            self._start(self._job, setup, now)
 
-    def _start(self, job: contract.PhaseJob, setup: TrainerSetup) -> None:
+    def stop(self) -> None:
+        """End it: what it has done so far is kept for another time."""
+        self._over = True
+        if self._child is None or self._child.poll() is not None:
+            return
+        self._child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=_STOP_S)
+            return
+        self._child.kill()
+
+    def notes(self) -> Mapping[str, str]:
+        """How far it is, for the report; nothing where this machine makes none."""
+        if self._job is None:
+            return {}
+        progress = self._progress(self._job)
+        return {NOTE: words_of(progress)} if progress is not None else {}
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _start(self, job: contract.PhaseJob, setup: TrainerSetup, now: Instant) -> None:
         assert job.data is not None
         self._tries += 1
         out = Path(job.data_dir)
         words = [
             *("--source", job.data.source, "--out", str(out)),
             *("--settings", str(self._pod_dir / SETTINGS_NAME)),
-            *("--tokens", str(job.data.tokens), "--cache", str(self._root / CACHE_DIR)),
+            *("--tokens", str(job.data.tokens)),
+            *("--cache", str(self._root / contract.DATA_CACHE_DIR)),
         ]
+        hosts = {ENV_HOSTS: job.data.hosts} if job.data.hosts else {}
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._pod_dir / SETTINGS_NAME, json.dumps(dict(job.settings)))
@@ -102,17 +138,64 @@ class DataMaking:
                     stderr=errors,
                     env={
                         **setup.over(for_trainers(os.environ)),
+                        **hosts,
                         contract.ENV_POD: self._pod_name,
                         contract.ENV_BESIDE: "1",
                     },
                     cwd=self._pod_dir,
-                    preexec_fn=die_with_parent,
+                    preexec_fn=processes.die_with_parent,
                 )
         except OSError as error:
             self._log(f"the data's preparation cannot be started: {error.strerror}")
+            self._start_at = now.boot + _AGAIN_AFTER_S
             self._over = self._tries >= _TRIES
+            if self._over:
+                self._tell_failure(job, now, -1)
             return
         self._log(f"making data of {job.data.source} in {out}")
+
+    def _progress(self, job: contract.PhaseJob) -> DataProgress | None:
+        with contextlib.suppress(ValueError, OSError):
+            text = read_small(Path(job.data_dir) / data_progress.PROGRESS_NAME)
+            return data_progress.load_progress(text) if text is not None else None
+        return None
+
+    def _tell_failure(self, job: contract.PhaseJob, now: Instant, code: int) -> None:
+        """The trainer, and whoever asks, reads why from the folder: also where what made it could
+        not say so itself."""
+        assert job.data is not None
+        told = self._progress(job)
+        if told is not None and told.state == "failed":
+            return
+        what, next_step = self._last_words()
+        if told is None:
+            told = DataProgress(job.data.source, "failed", now.wall, 0, "")
+        failed = replace(
+            told,
+            state="failed",
+            at=now.wall,
+            message=what or f"model.prepare ended with {code}",
+            next_step=next_step,
+        )
+        with contextlib.suppress(OSError):
+            folder = Path(job.data_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / data_progress.PROGRESS_NAME, contract.dump(failed))
+
+    def _last_words(self) -> tuple[str, str]:
+        """(what it died of, what to do), from the last line of its stderr."""
+        try:
+            with open(self._pod_dir / STDERR_NAME, "rb") as file:
+                file.seek(max(0, file.seek(0, 2) - _LAST_LINE_BYTES))
+                lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return "", ""
+        last = lines[-1] if lines else ""
+        with contextlib.suppress(ValueError, AttributeError):
+            said = parse(last)
+            what, where = str(said.get("what", "")), str(said.get("where") or "")
+            return f"{what} ({where})" if where else what, str(said.get("next_step") or "")
+        return contract.strip_control(last)[:500], ""
 
     def _read_job(self, run_id: str, phases: tuple[str, ...]) -> contract.PhaseJob | None:
         for phase in phases:
@@ -122,3 +205,19 @@ class DataMaking:
                 if job.data is not None:
                     return job
         return None
+
+
+def words_of(progress: DataProgress) -> str:
+    """``download · 312 of 900 MB · 3 of 12 shards``, as much of it as is known."""
+    if progress.state == "failed":
+        return contract.strip_control(progress.message)[:300]
+    words = [progress.stage if progress.state == "working" else progress.state]
+    if progress.state == "working" and progress.download_bytes:
+        done, whole = progress.downloaded_bytes / 1e6, progress.download_bytes / 1e6
+        words.append(f"{done:,.1f} of {max(done, whole):,.1f} MB")
+    if progress.planned_shards:
+        words.append(f"{progress.shards:,} of {progress.planned_shards:,} shards")
+    if progress.tokens:
+        share = min(1.0, progress.tokens / max(1, progress.wanted_tokens))
+        words.append(f"{progress.tokens:,} tokens ({100 * share:.0f} %)")
+    return contract.strip_control(" · ".join(filter(None, words)))[:300]

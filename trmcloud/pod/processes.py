@@ -100,9 +100,7 @@ def of_pod(
     return found
 
 
-def kill_pod(
-    pod_name: str, *, excluding: frozenset[int] = frozenset(), beside: bool = True
-) -> int:
+def kill_pod(pod_name: str, *, excluding: frozenset[int] = frozenset(), beside: bool = True) -> int:
     """SIGKILL to everything that belongs to the pod, ``of_pod`` says what; returns how many
     processes that was."""
     pids = of_pod(pod_name, excluding=excluding, beside=beside)
