@@ -117,6 +117,10 @@ MAX_METRICS_BYTES = 64 << 20
 """Of one phase's metrics.jsonl, as far as anybody reads it."""
 
 
+DATA_NOTE = "data"
+"""The topic of a report's note about the data that its machine makes."""
+
+
 # -- how a trainer ends ---------------------------------------------------------------------
 OUTCOMES: Mapping[str, str] = {
     "finished": "all steps done",

@@ -30,8 +30,6 @@ LOG_NAME = "data.log"
 STDERR_NAME = "data.err"
 DATA_SET_NAME = "data_set.json"
 SETTINGS_NAME = "settings.json"
-NOTE = "data"
-"""The topic of the report's note about it."""
 
 _AGAIN_AFTER_S = 5.0
 _TRIES = 4
@@ -103,7 +101,7 @@ class DataMaking:
         if self._job is None:
             return {}
         progress = self._progress(self._job)
-        return {NOTE: words_of(progress)} if progress is not None else {}
+        return {contract.DATA_NOTE: words_of(progress)} if progress is not None else {}
 
     # -- how -------------------------------------------------------------------------------------
 
