@@ -10,7 +10,9 @@ from typing import Callable
 from trmcloud.core.errors import MissingExtra, TrmcloudError
 
 #: Packages of the ``train`` extra, by the name they are imported under.
-_TRAIN_PACKAGES = frozenset(("torch", "numpy", "safetensors", "tokenizers", "tensorboard"))
+_TRAIN_PACKAGES = frozenset(
+    ("torch", "numpy", "safetensors", "tokenizers", "tensorboard", "pyarrow")
+)
 
 
 def run_command(command: Callable[[], None]) -> int:
@@ -46,8 +48,16 @@ def wait_asleep() -> None:
 
 
 def error_json(error: TrmcloudError) -> str:
-    """The error as one line of JSON."""
-    return json.dumps({"what": error.what, "where": error.where, "next_step": error.next_step})
+    """The error as one line of JSON. ``again``: the same may succeed with nothing changed but time
+    or room."""
+    return json.dumps(
+        {
+            "what": error.what,
+            "where": error.where,
+            "next_step": error.next_step,
+            "again": getattr(error, "again", False),
+        }
+    )
 
 
 def _say(error: TrmcloudError) -> int:

@@ -30,6 +30,12 @@ class ByteCounts:
         self._pairs += np.bincount(pairs, minlength=256 * 256)
         self._last = int(values[-1])
 
+    def merge(self, other: ByteCounts) -> None:
+        """Adds what ``other`` counted in documents of its own."""
+        self._single += other._single
+        self._pairs += other._pairs
+        self._last = None
+
     def end_document(self) -> None:
         self._last = None
 

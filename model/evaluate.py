@@ -10,7 +10,8 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from model.data import PreparedData, read_windows, window_count
+from model.data.folder import PreparedData
+from model.data.stream import Rows
 from model.distributed import World
 from model.trm import TRM
 
@@ -29,9 +30,9 @@ class Evaluation:
     bytes: int
 
 
-def validation_windows(tokens: int, sequence: int, eval_tokens: int) -> list[int]:
-    """The fixed windows of every evaluation: about ``eval_tokens`` targets, spread evenly."""
-    there = window_count(tokens, sequence)
+def validation_rows(there: int, sequence: int, eval_tokens: int) -> list[int]:
+    """The fixed rows of every evaluation, out of ``there``: about ``eval_tokens`` targets, spread
+    evenly."""
     wanted = min(there, max(1, eval_tokens // sequence))
     return [number * there // wanted for number in range(wanted)]
 
@@ -40,20 +41,20 @@ def validation_windows(tokens: int, sequence: int, eval_tokens: int) -> list[int
 def evaluate(
     model: TRM,
     data: PreparedData,
+    rows: Rows,
     world: World,
     *,
     batch: int,
     eval_tokens: int,
     autocast: Callable[[], AbstractContextManager[object]],
 ) -> Evaluation:
-    """Evaluates on the fixed validation windows, divided among the ranks; the sums are reduced.
+    """Evaluates on fixed ones of the validation ``rows``, divided among the ranks, and reduced.
 
     A collective call: every rank gets the same result. The last batch is filled up with its own
-    first window, unscored, so that every batch has one shape.
+    first row, unscored, so that every batch has one shape.
     """
-    sequence = model.shape.sequence
-    windows = validation_windows(len(data.validation), sequence, eval_tokens)
-    mine = windows[world.rank :: world.size]
+    mine = validation_rows(rows.count, model.shape.sequence, eval_tokens)
+    mine = mine[world.rank :: world.size]
     lengths = token_bytes(data, model.shape.vocab_size).to(world.device)
     steps = model.shape.supervision_steps
     nats = torch.zeros(steps, dtype=torch.float64, device=world.device)
@@ -61,7 +62,7 @@ def evaluate(
     for start in range(0, len(mine), batch):
         chosen = mine[start : start + batch]
         filled = chosen + chosen[:1] * (batch - len(chosen))
-        ids = torch.from_numpy(read_windows(data.validation, filled, sequence)).to(world.device)
+        ids = torch.from_numpy(rows.read(filled)).to(world.device)
         targets = ids[:, 1:].contiguous()
         with autocast():
             losses = model(ids[:, :-1].contiguous(), targets, per_token=True)

@@ -66,6 +66,8 @@ class Verdict:
     """Set where the training ends here."""
     cooldown: Cooldown | None
     """Set where the cooldown was decided just now."""
+    data: int = 0
+    """The worst of what the ranks said of their data."""
 
 
 class Landing:
@@ -111,7 +113,7 @@ class Landing:
         return deadline is not None and old is not None and deadline <= old + _SAME_DEADLINE_S
 
     def consult(
-        self, step: int, cooldown: Cooldown | None, *, now: float, elapsed_s: float
+        self, step: int, cooldown: Cooldown | None, *, now: float, elapsed_s: float, data: int = 0
     ) -> Verdict:
         """A collective call before ``step``.
 
@@ -119,18 +121,21 @@ class Landing:
             cooldown: the one decided for a deadline, where it has been.
             now: epoch seconds.
             elapsed_s: seconds trained so far, earlier attempts included.
+            data: whether this rank has what the step reads; the larger, the worse.
         """
         code, fresh = _GO_ON, None
         if self._world.is_main:
             code, fresh = self._judge(step, cooldown, now, elapsed_s)
         start, steps = (fresh.start, fresh.steps) if fresh else (-1, -1)
-        flag, code, start, steps = self._world.largest([int(self._flag.raised), code, start, steps])
+        flag, code, start, steps, data = self._world.largest(
+            [int(self._flag.raised), code, start, steps, data]
+        )
         outcome = _OUTCOMES.get(code) or ("landed_signal" if flag else None)
         decided = None
         if start >= 0:
             deadline = self._limits.deadline_at
             decided = Cooldown(start, steps, 0.0 if deadline is None else deadline)
-        return Verdict(outcome, decided)
+        return Verdict(outcome, decided, data)
 
     def leaves_time_for(self, pause_s: float, now: float) -> bool:
         """Whether a pause and one more step still fit; rank 0's answer, on all ranks."""

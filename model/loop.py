@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from model.checkpoint import CheckpointFolder, Contents
-from model.data import PreparedData, batch_samples, read_windows, sample_windows, window_count
+from model.data.feed import FAILED, READY, Feed
+from model.data.folder import PreparedData
 from model.distributed import World
 from model.evaluate import evaluate
 from model.landing import Landing
@@ -28,20 +29,26 @@ from model.reporting import Reporter, StepReport
 from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
 from model.telemetry import Clock, Pulse
 from model.trm import TRM
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import PhaseJob
 from trmcloud.core.recipe import PhaseRecipe
 
+_DATA_POLL_S = 0.2
+
 
 @dataclass
 class Trained:
-    """What a run changes: weights, optimizer, loss scale, and where it stands."""
+    """What a run changes: weights, optimizer, loss scale, and where it stands.
+
+    ``shards`` are the hashes of those that the checkpoint it goes on from had before it.
+    """
 
     model: TRM
     optimizer: Optimizer
     loss_scale: LossScale
     progress: Progress
+    shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,18 @@ class Trainer:
         self._checkpoints, self._reporter = outlets.checkpoints, outlets.reporter
         self._pulse, self._clock = outlets.pulse, outlets.clock
         self._autocast = autocast(settings.dtype, world.device)
-        self._windows = window_count(len(data.train), settings.sequence)
+        self._validation = data.validation_rows(settings)
+        self._feed = Feed(
+            data,
+            settings,
+            world,
+            trained.progress.samples,
+            epoch=outlets.clock.epoch,
+            monotonic=outlets.clock.monotonic,
+        )
+        self._feed.expect(trained.shards)
+        self._data_state = READY
+        self._logged_step = trained.progress.step
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
         self._trained_before_s = trained.progress.trained_s
@@ -88,6 +106,7 @@ class Trainer:
         Raises:
             FloatingPointError: loss or gradients became NaN or infinite; nothing is saved then.
             OSError: a checkpoint could not be written.
+            DataError: what is to be read next cannot come any more; what was trained is saved.
         """
         progress = self._progress
         self._warm_up()
@@ -97,6 +116,8 @@ class Trainer:
             self._evaluate()
         self._mark = self._clock.monotonic()
         while (outcome := self._consult()) is None:
+            if not self._has_data():
+                continue
             gradient_norm, sums = self._step()
             if progress.step % self._settings.log_every == 0 or progress.step == 1:
                 self._log(gradient_norm, sums)
@@ -105,6 +126,7 @@ class Trainer:
             self._landing.took(now - self._mark)
             self._pause()
             self._mark = self._clock.monotonic()
+        self._feed.close()
         self._land(landing=outcome != "finished")
         return outcome
 
@@ -120,8 +142,12 @@ class Trainer:
         if not self._settings.compile and self._world.size <= 2:
             return
         self._pulse.enter("compiling")
+        settings, device = self._settings, self._world.device
+        # Ids of no text: the data may still be on its way.
+        shape = (settings.batch, settings.sequence + 1)
+        rows = torch.arange(math.prod(shape), device=device).view(shape) % settings.vocab_size
+        ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
         for _ in range(2):
-            ids, targets = self._batch(0)
             try:
                 with self._autocast():
                     losses = self._parallel_model(ids, targets)
@@ -146,11 +172,37 @@ class Trainer:
             progress.cooldown,
             now=self._clock.epoch(),
             elapsed_s=progress.trained_s,
+            data=self._feed.state(),
         )
+        self._data_state = verdict.data
         if verdict.cooldown is not None:
             progress.cooldown = verdict.cooldown
             self._reporter.decided(progress.step, verdict.cooldown)
         return verdict.outcome
+
+    def _has_data(self) -> bool:
+        """Whether every rank has what the next step reads; where not, a moment has passed.
+
+        Raises:
+            DataError: it cannot come any more; evaluated and saved.
+        """
+        waiting = self._pulse.now.state == "waiting"
+        if self._data_state == READY:
+            if waiting:
+                self._pulse.enter("training", **self._news())
+                self._mark = self._clock.monotonic()
+            return True
+        if self._data_state == FAILED:
+            self._feed.close()
+            if self._progress.step:
+                self._land(landing=True)
+            raise self._feed.problem or DataError("another machine's data cannot come any more")
+        if waiting:
+            self._pulse.beat()
+        else:
+            self._pulse.enter("waiting", **self._news())
+        self._clock.sleep(_DATA_POLL_S)
+        return False
 
     def _step(self) -> tuple[float, Tensor]:
         """One optimizer step.
@@ -162,7 +214,7 @@ class Trainer:
         settings, progress = self._settings, self._progress
         sums: Tensor | None = None
         for micro in range(settings.accumulation):
-            ids, targets = self._batch(micro)
+            ids, targets = self._feed.batch()
             with self._unsynced(micro), self._autocast():
                 losses = self._parallel_model(ids, targets)
                 judged = supervise(
@@ -189,18 +241,6 @@ class Trainer:
         progress.samples += self._global_batch
         progress.tokens += self._global_batch * settings.sequence
         return norm, sums / settings.accumulation
-
-    def _batch(self, micro: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (batch, sequence) of a micro-batch of the step about to run."""
-        settings, world = self._settings, self._world
-        samples = batch_samples(
-            self._progress.samples, micro, world.rank, world.size, settings.batch
-        )
-        windows = sample_windows(samples, self._windows, settings.seed)
-        tokens = torch.from_numpy(read_windows(self._data.train, windows, settings.sequence))
-        if world.device.type == "cuda":
-            tokens = tokens.pin_memory().to(world.device, non_blocking=True)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def _unsynced(self, micro: int) -> AbstractContextManager[Any]:
         """Gradients are reduced once a step, in its last micro-batch."""
@@ -244,10 +284,12 @@ class Trainer:
             gradient_norm=gradient_norm,
             rate=self._rate_at(progress.step - 1),
             step_seconds=seconds,
+            data_wait_s=self._feed.waited_s / max(1, progress.step - self._logged_step),
             tokens_per_second=self._global_batch * self._settings.sequence / seconds,
         )
         if not math.isfinite(report.loss):
             raise FloatingPointError(f"the loss is {report.loss}")
+        self._feed.waited_s, self._logged_step = 0.0, progress.step
         self._last = report
         self._reporter.trained(report)
 
@@ -279,6 +321,7 @@ class Trainer:
             result = evaluate(
                 self._model,
                 self._data,
+                self._validation,
                 self._world,
                 batch=settings.batch,
                 eval_tokens=settings.eval_tokens,
@@ -347,6 +390,7 @@ class Trainer:
             "progress": progress.to_json(),
             "loss_scale": self._loss_scale.to_json(),
             "generators": rows_to_json(generators),
+            "shards": self._feed.shards(),
         }
         contents = Contents(
             weights=self._model.state_dict(),

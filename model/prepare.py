@@ -1,8 +1,10 @@
 """Text to token files: ``python -m model.prepare --source SRC --settings FILE --out DIR``.
 
-Writes ``train.bin`` and ``validation.bin`` (little-endian ids, ready to be mapped into memory),
-``tokenizer.json``, and last of all ``meta.json``: without it the folder is not prepared data.
-Progress is one JSON object a line on stdout; the last one has the stage ``done``.
+A named data set, an address, or parquet and token files make a growing folder (see
+``model.preparing``); any other text a whole one, made here: ``train.bin`` and ``validation.bin``
+(little-endian ids, ready to be mapped into memory), ``tokenizer.json``, and last of all
+``meta.json``: without it the folder is not prepared data. Progress is one JSON object a line on
+stdout; the last one has the stage ``done``.
 
 Every document begins with ``<|bos|>``. A folder's validation documents are chosen by a hash of
 their names, so that they are a fair sample and stay the same when others come and go; a single
@@ -12,10 +14,12 @@ file gives its end, cut at a line.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
 from model.command import run_command
+from model.preparing.pipeline import Stopped as _Stopped
 from model.sources import Document, Source, open_source, read_pieces, source_sha256
 from trmcloud.core.errors import ConflictError, DataError, UsageError
 from trmcloud.core.pod_contract import (
@@ -49,26 +54,94 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: python -m model.prepare --source python-stdlib "
         "--settings settings.json --out data/",
     )
-    parser.add_argument("--source", required=True, help="a file, a folder, or python-stdlib")
+    parser.add_argument(
+        "--source", required=True, help="a named data set, an address, a file or a folder"
+    )
     parser.add_argument("--settings", required=True, help="JSON of a phase's settings")
     parser.add_argument("--out", required=True, help="the folder to make")
-    parser.add_argument("--tokenizer", default="", help="use this tokenizer.json, train none")
+    parser.add_argument(
+        "--tokenizer", default="", help="tokenizer.json or merges, file or URL[#sha256=HEX]"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=0,
+        help="training tokens to prepare at least (default: a GPU's)",
+    )
+    parser.add_argument("--cache", default="", help="where downloads and tokens are kept")
+    parser.add_argument("--workers", type=int, default=0, help="processes (default: one a core)")
+    parser.add_argument("--data-set", default="", help="the named data set itself, as JSON")
+    parser.add_argument("--column", default="", help="where the text stands in parquet or JSONL")
+    parser.add_argument(
+        "--patience-s", type=float, default=600.0, help="how long a host may give nothing"
+    )
     chosen = parser.parse_args(arguments)
+    stopped = False
 
     def command() -> None:
+        nonlocal stopped
         settings = _read_settings(Path(chosen.settings))
-        began = time.monotonic()
-        meta = prepare(
-            chosen.source,
-            settings,
-            Path(chosen.out),
-            tokenizer_file=Path(chosen.tokenizer) if chosen.tokenizer else None,
-            progress=_print_progress,
-            seconds=lambda: time.monotonic() - began,
-        )
+        try:
+            meta = _make(chosen, settings)
+        except _Stopped:
+            stopped = True
+            return
         print(json.dumps({"stage": "done", "done": 1, "total": 1, "meta": meta}), flush=True)
 
-    return run_command(command)
+    code = run_command(command)
+    return 128 + signal.SIGTERM if stopped else code
+
+
+def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
+    """Prepares what the arguments ask for, as a growing folder or a whole one."""
+    from model.preparing import corpus as corpora
+    from model.preparing.cache import Cache
+    from model.preparing.growing import Means, given_tokenizer, grow, stop_at_sigterm
+
+    began = time.monotonic()
+    if chosen.tokens < 0 or chosen.workers < 0 or chosen.patience_s <= 0:
+        raise UsageError("--tokens and --workers are not below zero, --patience-s is above it")
+    out = Path(chosen.out)
+    means = Means(
+        os.environ,
+        Path(chosen.cache) if chosen.cache else out.absolute().parent / "cache",
+        workers=chosen.workers,
+        patience_s=chosen.patience_s,
+        told=_Throttled(_print_progress),
+    )
+    stop_at_sigterm(means.stop)
+    given = Path(chosen.data_set) if chosen.data_set else None
+    data_set = corpora.find_data_set(chosen.source, given)
+    corpus = None
+    if data_set is None:
+        corpus = corpora.local_corpus(chosen.source)
+    elif not data_set.is_whole:
+        corpus = corpora.named_corpus(chosen.source, data_set)
+    if corpus is not None:
+        wanted = settings.tokens_per_step(1) * settings.steps
+        return grow(
+            corpora.with_column(corpus, chosen.column),
+            settings,
+            out,
+            means,
+            wanted=chosen.tokens or wanted,
+            tokenizer=chosen.tokenizer,
+        )
+    text = chosen.source
+    cache, fetcher = Cache(means.cache), means.fetcher()
+    if data_set is not None and data_set.is_remote:
+        [file] = corpora.named_corpus(chosen.source, data_set).train
+        told = functools.partial(means.told, "download")
+        text = str(fetcher.fetch(file.address, cache.raw(file), sha256=file.sha256, told=told).path)
+    return prepare(
+        text,
+        settings,
+        out,
+        tokenizer_json=given_tokenizer(chosen.tokenizer, "text", settings, cache, fetcher),
+        source_called=chosen.source,
+        progress=_print_progress,
+        seconds=lambda: time.monotonic() - began,
+    )
 
 
 def prepare(
@@ -76,11 +149,16 @@ def prepare(
     settings: PhaseRecipe,
     out: Path,
     *,
-    tokenizer_file: Path | None = None,
+    tokenizer_json: str = "",
+    source_called: str = "",
     progress: Progress = lambda stage, done, total: None,
     seconds: Callable[[], float] = lambda: 0.0,
 ) -> dict[str, Any]:
     """Prepares ``out`` and returns what its ``meta.json`` says.
+
+    Args:
+        tokenizer_json: of the tokenizer to use; empty: one is made of the text.
+        source_called: what the source is called, where it is not the text's path.
 
     The folder appears whole or not at all; what was there before is replaced.
 
@@ -103,8 +181,8 @@ def prepare(
     parts = split(source, settings.validation_fraction)
     progress("scan", 1, 1)
 
-    if tokenizer_file is not None:
-        tokenizer = load_tokenizer(_read_text(tokenizer_file), where=str(tokenizer_file))
+    if tokenizer_json:
+        tokenizer = load_tokenizer(tokenizer_json, where=source_name)
     else:
         size = source.size_bytes
         if settings.tokenizer == "bpe":
@@ -114,13 +192,15 @@ def prepare(
             # A character seen in validation alone would otherwise be refused.
             texts = sample_text(parts.train + parts.validation, size, size)
         progress("tokenizer", 0, size)
-        tokenizer = train_tokenizer(settings.tokenizer, texts, settings.vocab_size)
+        tokenizer = train_tokenizer(
+            settings.tokenizer, texts, settings.vocab_size, settings.characters
+        )
         progress("tokenizer", size, size)
     if tokenizer.vocab_size > settings.vocab_size:
         raise DataError(
             f"the tokenizer has {tokenizer.vocab_size} ids, the model room for "
             f"{settings.vocab_size}",
-            where=str(tokenizer_file) if tokenizer_file is not None else source_name,
+            where=source_name,
             next_step=f"--set vocab_size={tokenizer.vocab_size}",
         )
 
@@ -131,12 +211,12 @@ def prepare(
         writer = _Encoder(tokenizer, making, source.size_bytes, progress)
         train_tokens, _, _ = writer.write(DATA_TRAIN_NAME, parts.train)
         validation_tokens, counts, documents = writer.write(DATA_VALIDATION_NAME, parts.validation)
-        _check_size(train_tokens, validation_tokens, settings, source_name)
+        check_size(train_tokens, validation_tokens, settings, source_name)
         tokenizer_text = tokenizer.to_json()
         _write(making / DATA_TOKENIZER_NAME, tokenizer_text)
         meta = {
             "version": META_VERSION,
-            "source": source_name,
+            "source": source_called or source_name,
             "source_sha256": digest,
             "source_bytes": source.size_bytes,
             "documents": len(source.documents),
@@ -302,7 +382,11 @@ def _line_start(document: Document, fraction: float) -> int:
     return wanted
 
 
-def _check_size(train: int, validation: int, settings: PhaseRecipe, where: str) -> None:
+def check_size(train: int, validation: int, settings: PhaseRecipe, where: str) -> None:
+    """
+    Raises:
+        DataError: too few tokens for one batch, or for one sequence of validation.
+    """
     needed = (settings.sequence + 1) * settings.batch
     if train < needed:
         raise DataError(
@@ -327,18 +411,26 @@ def _read_settings(path: Path) -> PhaseRecipe:
         raise UsageError(f"the settings cannot be read: {error}", where=str(path)) from None
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, ValueError) as error:
-        raise DataError(f"the tokenizer cannot be read: {error}", where=str(path)) from None
-
-
 def _write(path: Path, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+class _Throttled:
+    """Tells each stage's progress twice a second at most, and only what is new."""
+
+    def __init__(self, told: Progress) -> None:
+        self._told = told
+        self._last: dict[str, tuple[float, int, int]] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        at, *before = self._last.get(stage, (-1.0, -1, -1))
+        now = time.monotonic()
+        if before != [done, total] and (now - at >= 0.5 or done >= total):
+            self._last[stage] = (now, done, total)
+            self._told(stage, done, total)
 
 
 def _print_progress(stage: str, done: int, total: int) -> None:

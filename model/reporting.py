@@ -34,6 +34,8 @@ class StepReport:
     rate: float
     """The schedule's factor that this step was taken with."""
     step_seconds: float
+    data_wait_s: float
+    """Seconds a step stood still for want of a batch, on this rank."""
     tokens_per_second: float
 
     @property
@@ -71,6 +73,7 @@ class Reporter:
             tokens=report.tokens,
             refinement_percent=refinement_percent(losses),
             step_seconds=report.step_seconds,
+            data_wait_s=round(report.data_wait_s, 6),
             tokens_per_second=report.tokens_per_second,
             **self._mfu(report.tokens_per_second),
         )

@@ -14,7 +14,7 @@ from model.checkpoint import (
     read_text,
     verify,
 )
-from model.data import PreparedData
+from model.data.folder import PreparedData
 from model.distributed import World
 from model.landing import Landing
 from model.loop import Trained
@@ -117,6 +117,7 @@ def _resume(
         trained.progress = progress = Progress.from_json(state["progress"])
         trained.loss_scale.load_json(state["loss_scale"])
         rows = [row_from_json(text) for text in state["generators"]]
+        trained.shards = tuple(str(each) for each in state.get("shards", ()))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"the checkpoint's state cannot be used: {error!r}", where=str(folder)

@@ -42,7 +42,7 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
         CheckpointError: the checkpoint is damaged or incomplete.
         DataError: the data is damaged, or was prepared with another tokenizer.
     """
-    from model.data import open_data
+    from model.data.folder import open_data
     from model.distributed import World
     from model.evaluate import evaluate
     from model.load import load_model
@@ -60,6 +60,7 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
     result = evaluate(
         loaded.model,
         data,
+        data.validation_rows(settings),
         World(0, 1, loaded.device),
         batch=settings.batch,
         eval_tokens=eval_tokens or settings.eval_tokens,

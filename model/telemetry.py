@@ -31,6 +31,7 @@ BEAT_EVERY_S = 1.0
 #: The names under which ``Heartbeat.seconds`` counts the time spent in each state.
 _SECONDS_OF = {
     "starting": "startup",
+    "waiting": "data",
     "compiling": "compile",
     "training": "training",
     "evaluating": "evaluating",
@@ -45,6 +46,7 @@ class Clock:
 
     epoch: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
 
 def process_age_s() -> float:

@@ -1,8 +1,9 @@
 """Text to token ids and back: byte-level BPE, or one id per character.
 
 Both know how many bytes of text each id stands for, so that a loss in nats per token becomes bits
-per byte, and both have one special id, ``<|bos|>``, that stands before every document. It is no
-text: zero bytes, never produced from a text that happens to spell it, left out of bits per byte.
+per byte, and both have one special id that stands before every document: ``<|bos|>``, or GPT-2's
+``<|endoftext|>``. It is no text: zero bytes, never produced from a text that happens to spell it,
+left out of bits per byte.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from trmcloud.core.errors import DataError
 
 BOS = "<|bos|>"
+END_OF_TEXT = "<|endoftext|>"
 _KIND = "trmcloud-char"
 _LARGEST_CODE_POINT = 0x110000
 
@@ -42,6 +44,13 @@ class TextTokenizer(Protocol):
             DataError: a character that the vocabulary lacks, named with its position.
         """
 
+    def encode_documents(self, texts: Sequence[str], place: str) -> Ids:
+        """The ids of all the texts, one after another, each behind the special id.
+
+        Raises:
+            DataError: a character that the vocabulary lacks.
+        """
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text; special ids give none, cut UTF-8 sequences give U+FFFD."""
 
@@ -61,6 +70,8 @@ class BpeTokenizer:
         # A setting that the file does not carry: spelled-out special tokens are plain text.
         self._inner.encode_special_tokens = True
         bos = inner.token_to_id(BOS)
+        if bos is None:
+            bos = inner.token_to_id(END_OF_TEXT)
         if bos is None:
             raise DataError(f"the tokenizer has no {BOS} token")
         self._bos = int(bos)
@@ -94,11 +105,19 @@ class BpeTokenizer:
         encoded = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(each.ids, dtype=np.uint32) for each in encoded]
 
+    def encode_documents(self, texts: Sequence[str], place: str) -> Ids:
+        # One list for all: an array a document costs more than encoding a short one does.
+        flat: list[int] = []
+        for each in self._inner.encode_batch_fast(list(texts), add_special_tokens=False):
+            flat.append(self._bos)
+            flat += each.ids
+        return np.array(flat, dtype=np.uint32)
+
     def decode(self, ids: Iterable[int]) -> str:
         return str(self._inner.decode([int(i) for i in ids], skip_special_tokens=True))
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
-        # In the byte-level alphabet one character stands for one byte.
+        # In the byte-level alphabet one character stands for one byte. A special id has none.
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
         for token, index in self._inner.get_vocab().items():
             lengths[index] = len(token)
@@ -149,6 +168,11 @@ class CharTokenizer:
     def encode(self, texts: Sequence[str], places: Sequence[str]) -> list[Ids]:
         return [self._encode(text, place) for text, place in zip(texts, places, strict=True)]
 
+    def encode_documents(self, texts: Sequence[str], place: str) -> Ids:
+        bos = np.array([self.bos], dtype=np.uint32)
+        parts = [part for text in texts for part in (bos, self._encode(text, place))]
+        return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self._characters[int(i)] for i in ids if int(i) < len(self._characters))
 
@@ -175,8 +199,12 @@ class CharTokenizer:
         return ids.astype(np.uint32)
 
 
-def train_tokenizer(kind: str, texts: Iterable[str], vocab_size: int) -> TextTokenizer:
-    """A tokenizer of ``kind`` ``bpe`` or ``char`` for these texts."""
+def train_tokenizer(
+    kind: str, texts: Iterable[str], vocab_size: int, characters: str = ""
+) -> TextTokenizer:
+    """A tokenizer of ``kind`` ``bpe`` or ``char`` for these texts, or for these ``characters``."""
+    if characters:
+        return CharTokenizer(characters)
     if kind == "char":
         return CharTokenizer.train(texts, vocab_size)
     return BpeTokenizer.train(texts, vocab_size)

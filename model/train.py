@@ -38,6 +38,7 @@ from trmcloud.core.pod_contract import (
 )
 from trmcloud.core.recipe import PhaseRecipe
 
+_DATA_POLL_S = 0.5
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -118,13 +119,26 @@ def _train(
     pulse: Pulse,
     metrics: Metrics,
 ) -> str:
-    from model.data import open_data
+    from model.data.folder import open_data, wait_for_data
     from model.landing import Landing, Limits
 
     limits = Limits.from_environment(environment)
-    data = open_data(Path(job.data_dir))
 
     import torch
+
+    def go_on() -> bool:
+        if pulse.now.state != "waiting":
+            pulse.enter("waiting")
+        clock.sleep(_DATA_POLL_S)
+        pulse.beat()
+        late = limits.deadline_at is not None and clock.epoch() >= limits.deadline_at
+        return not (late or flag.raised)
+
+    folder = Path(job.data_dir)
+    if not wait_for_data(folder, go_on, epoch=clock.epoch, monotonic=clock.monotonic):
+        return "landed_signal" if flag.raised else "landed_deadline"
+    pulse.enter("starting")
+    data = open_data(folder)
 
     from model import resume
     from model.checkpoint import CheckpointFolder

@@ -11,21 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.data import (
-    batch_samples,
-    open_data,
-    permuted,
-    read_windows,
-    sample_windows,
-    window_count,
-)
+from model.data.folder import open_data
+from model.data.order import Order, batch_samples, permuted, read_windows, window_count
 from trmcloud.core.errors import DataError
 
 
 @given(size=st.integers(1, 300), seed=st.integers(0, 2**31), epoch=st.integers(0, 1000))
 def test_every_window_is_read_once_an_epoch(size: int, seed: int, epoch: int) -> None:
+    order = Order(seed)
+    order.add(size)
+    order.finish()
     samples = range(epoch * size, (epoch + 1) * size)
-    assert sorted(sample_windows(samples, size, seed)) == list(range(size))
+    read = [order.place(sample) for sample in samples]
+    assert sorted(place.row for place in read) == list(range(size))
+    assert {place.block for place in read} == {0}
+    # The very order of a single file has never changed: runs of long ago are resumed in it.
+    assert [place.row for place in read] == [permuted(i, size, seed, epoch) for i in range(size)]
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
@@ -73,10 +74,11 @@ def test_windows_are_inputs_and_targets_shifted_by_one() -> None:
 
 def test_prepared_data_is_read_as_written(data_dir: Path) -> None:
     data = open_data(data_dir)
-    assert len(data.train) == data.meta["train_tokens"]
-    assert data.train.dtype == np.dtype("<u2")
-    assert int(data.train[0]) == data.tokenizer.bos
-    assert data.train.max() < data.tokenizer.vocab_size
+    train = np.fromfile(data_dir / "train.bin", data.dtype)
+    assert len(train) == data.meta["train_tokens"]
+    assert data.dtype == np.dtype("<u2")
+    assert int(train[0]) == data.tokenizer.bos
+    assert train.max() < data.tokenizer.vocab_size
 
 
 @pytest.mark.parametrize("fault", ["no meta", "cut", "version", "no tokenizer", "json"])

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.data import open_data
+from model.data.folder import open_data
 from model.distributed import World
-from model.evaluate import evaluate, token_bytes, validation_windows
+from model.evaluate import evaluate, token_bytes, validation_rows
 from model.trm import TRM, Shape
 from trmcloud.core.recipe import PhaseRecipe
 
@@ -38,9 +38,9 @@ class PartWorld(World):
 
 def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe) -> None:
     data = open_data(data_dir)
-    result = evaluate(
-        model, data, World(0, 1, CPU), batch=3, eval_tokens=10**9, autocast=nullcontext
-    )
+    rows = data.validation_rows(settings)
+    alone = World(0, 1, CPU)
+    result = evaluate(model, data, rows, alone, batch=3, eval_tokens=10**9, autocast=nullcontext)
     nats, size_bytes, scored = 0.0, 0, 0
     tokens = [int(each) for each in data.validation]
     sequence = settings.sequence
@@ -61,14 +61,15 @@ def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe
 
 @pytest.mark.parametrize("ranks", [2, 3, 7])
 def test_ranks_divide_the_windows_without_loss_or_double_counting(
-    model: TRM, data_dir: Path, ranks: int
+    model: TRM, data_dir: Path, settings: PhaseRecipe, ranks: int
 ) -> None:
     data = open_data(data_dir)
+    rows = data.validation_rows(settings)
     alone = PartWorld(0, 1, CPU)
-    evaluate(model, data, alone, batch=2, eval_tokens=400, autocast=nullcontext)
+    evaluate(model, data, rows, alone, batch=2, eval_tokens=400, autocast=nullcontext)
     parts = [PartWorld(rank, ranks, CPU) for rank in range(ranks)]
     for part in parts:
-        evaluate(model, data, part, batch=2, eval_tokens=400, autocast=nullcontext)
+        evaluate(model, data, rows, part, batch=2, eval_tokens=400, autocast=nullcontext)
     summed = torch.stack([part.__dict__["kept"] for part in parts]).sum(dim=0)
     torch.testing.assert_close(summed, alone.__dict__["kept"], rtol=1e-6, atol=0)
 
@@ -84,6 +85,6 @@ def test_special_tokens_count_neither_nats_nor_bytes(
 
 
 def test_windows_are_fixed_and_spread_over_the_whole_text() -> None:
-    assert validation_windows(1001, 10, 50) == [0, 20, 40, 60, 80]
-    assert validation_windows(1001, 10, 10**6) == list(range(100))
-    assert validation_windows(11, 10, 1) == [0]
+    assert validation_rows(100, 10, 50) == [0, 20, 40, 60, 80]
+    assert validation_rows(100, 10, 10**6) == list(range(100))
+    assert validation_rows(1, 10, 1) == [0]

@@ -18,7 +18,7 @@ import pytest
 
 from model import prepare as preparing
 from model import sources
-from model.data import open_data
+from model.data.folder import open_data
 from model.entropy import ByteCounts
 from model.prepare import Span, main, prepare, sample_text, split
 from model.sources import open_source, read_pieces
@@ -48,13 +48,14 @@ def test_every_token_is_of_the_text_and_none_is_lost(
     meta = prepare(str(folder), settings, tmp_path / "data")
     data = open_data(tmp_path / "data")
     parts = split(open_source(str(folder)), settings.validation_fraction)
-    for tokens, spans in ((data.train, parts.train), (data.validation, parts.validation)):
+    train = np.fromfile(tmp_path / "data" / "train.bin", data.dtype)
+    for tokens, spans in ((train, parts.train), (data.validation, parts.validation)):
         starts = np.flatnonzero(tokens == data.tokenizer.bos)
         assert len(starts) == len(spans)
         for span, ids in zip(spans, np.split(tokens, starts)[1:], strict=True):
             assert data.tokenizer.decode(ids) == span.document.path.read_text(encoding="utf-8")
     assert (meta["documents"], meta["skipped_files"]) == (12, 4)
-    assert meta["train_tokens"] == len(data.train)
+    assert meta["train_tokens"] == len(train)
     assert meta["validation_tokens"] == len(data.validation)
     assert meta["validation_bytes"] == sum(s.document.size_bytes for s in parts.validation)
 
@@ -208,7 +209,7 @@ def test_a_given_tokenizer_refuses_what_it_does_not_know(
             str(odd),
             chars,
             tmp_path / "other",
-            tokenizer_file=tmp_path / "data" / "tokenizer.json",
+            tokenizer_json=(tmp_path / "data" / "tokenizer.json").read_text(),
         )
     assert not (tmp_path / "other").exists()
 

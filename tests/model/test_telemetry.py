@@ -63,6 +63,7 @@ def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: Han
     beat = load_heartbeat((Path(job.out_dir) / "heartbeat.json").read_bytes())
     assert beat.seconds == {
         "startup": 5.5,
+        "data": 0,
         "compile": 4,
         "training": 12,
         "evaluating": 6,

@@ -53,6 +53,8 @@ class DataProgress:
     at: float
     pid: int
     pid_started: str
+    host: str = ""
+    """Whose process ``pid`` is."""
     stage: str = ""
     wanted_tokens: int = 0
     tokens: int = 0

@@ -129,8 +129,9 @@ RETRYABLE = frozenset({"crashed", "lost"})
 CLEAN = frozenset({"finished", "landed_deadline", "landed_signal"})
 
 TRAINER_STATES = (
-    "starting", "compiling", "training", "evaluating", "saving", "landing", "ended",
+    "starting", "waiting", "compiling", "training", "evaluating", "saving", "landing", "ended",
 )  # fmt: skip
+"""``waiting`` is for data that is still being prepared."""
 
 
 @dataclass(frozen=True)

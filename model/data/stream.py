@@ -1,0 +1,210 @@
+"""Training rows out of shards: laid end to end, or each one packed by itself.
+
+Rows are read with ``pread`` and not through a mapping: a page that has to come from the disk then
+holds up the reading thread alone, not the whole process.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from model.data.order import Order, Tokens, read_windows, window_count
+from model.data.packing import PackedRows, document_starts, pack
+from trmcloud.core.errors import DataError
+
+_OPEN_FILES = 64
+
+
+@dataclass(frozen=True)
+class Shard:
+    """``tokens`` ids in a file, from ``offset_bytes`` on."""
+
+    name: str
+    path: Path
+    tokens: int
+    dtype: np.dtype[Any]
+    sha256: str = ""
+    offset_bytes: int = 0
+
+    def array(self) -> npt.NDArray[Any]:
+        """All of it, mapped."""
+        if self.tokens == 0:
+            return np.zeros(0, self.dtype)
+        return np.memmap(
+            self.path, dtype=self.dtype, mode="r", offset=self.offset_bytes, shape=(self.tokens,)
+        )
+
+
+class Rows(Protocol):
+    """Rows of sequence + 1 ids, by their number."""
+
+    @property
+    def count(self) -> int: ...
+
+    def read(self, rows: Sequence[int]) -> Tokens:
+        """(len(rows), sequence + 1) ids."""
+
+
+class Windows:
+    """Rows cut from an array every ``sequence`` ids."""
+
+    def __init__(self, tokens: npt.NDArray[Any], sequence: int) -> None:
+        self._tokens, self._sequence = tokens, sequence
+
+    @property
+    def count(self) -> int:
+        return window_count(len(self._tokens), self._sequence)
+
+    def read(self, rows: Sequence[int]) -> Tokens:
+        return read_windows(self._tokens, rows, self._sequence)
+
+
+class Packed:
+    """Rows of whole documents from an array."""
+
+    def __init__(self, tokens: npt.NDArray[Any], sequence: int, bos: int) -> None:
+        self._tokens, self._capacity = tokens, sequence + 1
+        self._rows = pack(document_starts(tokens, bos), len(tokens), self._capacity)
+
+    @property
+    def count(self) -> int:
+        return self._rows.count
+
+    def read(self, rows: Sequence[int]) -> Tokens:
+        made = np.empty((len(rows), self._capacity), np.int64)
+        for out, row in zip(made, rows, strict=True):
+            at = 0
+            for start, length in self._rows.pieces(row):
+                out[at : at + length] = self._tokens[start : start + length]
+                at += length
+        return made
+
+
+def rows_of(tokens: npt.NDArray[Any], sequence: int, kind: str, bos: int) -> Rows:
+    """An array's rows, ``kind`` one of ``recipe.ROWS``."""
+    return Packed(tokens, sequence, bos) if kind == "bestfit" else Windows(tokens, sequence)
+
+
+class Stream:
+    """The rows of all training shards that have come so far, by the run's sample numbers."""
+
+    def __init__(self, *, sequence: int, kind: str, bos: int, seed: int) -> None:
+        self._sequence, self._kind, self._bos = sequence, kind, bos
+        self._order = Order(seed)
+        self._shards: list[Shard] = []
+        self._ends: list[int] = []
+        self._packed: list[PackedRows] = []
+        self._finished = False
+        self._files: OrderedDict[Path, BinaryIO] = OrderedDict()
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        return self._shards
+
+    @property
+    def rows(self) -> int:
+        """That can be read by now; all of an epoch's once finished."""
+        return self._order.rows
+
+    def add(self, shard: Shard) -> None:
+        """The next shard of the list is there."""
+        self._shards.append(shard)
+        self._ends.append((self._ends[-1] if self._ends else 0) + shard.tokens)
+        if self._kind == "bestfit":
+            starts = document_starts(shard.array(), self._bos)
+            self._packed.append(pack(starts, shard.tokens, self._sequence + 1))
+            self._order.add(self._packed[-1].count)
+        else:
+            self._add_windows()
+
+    def finish(self) -> None:
+        """No further shard comes."""
+        self._finished = True
+        if self._kind != "bestfit":
+            self._add_windows()
+        self._order.finish()
+
+    def covers(self, samples: range) -> bool:
+        return self._order.knows(samples)
+
+    def read(self, samples: Sequence[int]) -> Tokens:
+        """(len(samples), sequence + 1) ids.
+
+        Raises:
+            DataError: a shard's file is gone or cut.
+        """
+        made = np.empty((len(samples), self._sequence + 1), np.int64)
+        for out, sample in zip(made, samples, strict=True):
+            place = self._order.place(sample)
+            if self._kind == "bestfit":
+                at = 0
+                for start, length in self._packed[place.block].pieces(place.row):
+                    self._read(place.block, start, out[at : at + length])
+                    at += length
+            else:
+                self._read_across(self._first_window(place.block) + place.row, out)
+        return made
+
+    # -- windows over all shards --------------------------------------------------------------
+
+    def _add_windows(self) -> None:
+        """Blocks whose every window is there by now. A window belongs to the shard in which it
+        begins, and may end in a later one."""
+        available = self._ends[-1] if self._ends else 0
+        while (block := self._order.blocks) < len(self._shards):
+            first, stop = self._first_window(block), self._first_window(block + 1)
+            if stop * self._sequence + 1 > available:
+                if not self._finished:
+                    return
+                stop = min(stop, window_count(available, self._sequence))
+            self._order.add(max(0, stop - first))
+
+    def _first_window(self, block: int) -> int:
+        return -(-(self._ends[block - 1] if block else 0) // self._sequence)
+
+    def _read_across(self, window: int, out: Tokens) -> None:
+        start, at = window * self._sequence, 0
+        shard = bisect_right(self._ends, start)
+        while at < len(out):
+            begins = self._ends[shard] - self._shards[shard].tokens
+            length = min(self._ends[shard] - start, len(out) - at)
+            self._read(shard, start - begins, out[at : at + length])
+            start, at, shard = start + length, at + length, shard + 1
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def _read(self, number: int, start: int, out: Tokens) -> None:
+        """Ids from ``start`` on into ``out``; safe in several threads at once."""
+        shard = self._shards[number]
+        width = shard.dtype.itemsize
+        wanted = len(out) * width
+        try:
+            file = self._file(shard.path)
+            read = os.pread(file.fileno(), wanted, shard.offset_bytes + start * width)
+        except OSError as error:
+            raise DataError(f"a shard cannot be read: {error}", where=str(shard.path)) from None
+        if len(read) != wanted:
+            raise DataError(
+                "a shard is shorter than it was", where=str(shard.path), next_step="prepare again"
+            )
+        out[:] = np.frombuffer(read, shard.dtype)
+
+    def _file(self, path: Path) -> BinaryIO:
+        """An open file. One that is dropped here stays open as long as a thread still reads it."""
+        file = self._files.get(path)
+        if file is None:
+            file = open(path, "rb", buffering=0)  # noqa: SIM115
+            assert file is not None
+            self._files[path] = file
+            while len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+        return file

@@ -1,0 +1,96 @@
+"""Token files by what they are made of, kept for the next run, checked before they are believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from model.data.folder import DTYPES
+from model.preparing.corpus import Corpus, ShardFile
+from model.preparing.fetch import file_sha256
+
+FORMAT_VERSION = 1
+"""Of the token files: a change of what is written for the same text is a new version."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The record beside a token file.
+
+    ``largest`` is the largest id, ``sha256`` that of the file. The entropies of its text's bytes
+    are known where it is for validation.
+    """
+
+    name: str
+    tokens: int
+    documents: int
+    text_bytes: int
+    sha256: str
+    largest: int
+    dtype: str
+    unigram_bits: float = 0.0
+    bigram_bits: float = 0.0
+
+
+class Cache:
+    """One folder: downloads below ``raw``, token files below ``tokens``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def raw(self, file: ShardFile) -> Path:
+        """Where a shard is downloaded to, or lies already."""
+        if file.path is not None:
+            return file.path
+        key = hashlib.sha256(file.address.encode()).hexdigest()[:16]
+        return self.root / "raw" / key / file.name.replace("/", "_")
+
+    def tokens(self, corpus: Corpus, file: ShardFile, tokenizer_sha256: str, part: str) -> Path:
+        """Where a shard's tokens belong.
+
+        Args:
+            part: which of its documents, where it is not all of them.
+        """
+        said = [
+            str(FORMAT_VERSION),
+            corpus.layout,
+            file.identity,
+            tokenizer_sha256,
+            corpus.data_set.column,
+            *corpus.data_set.fields,
+            part,
+        ]
+        key = hashlib.sha256("\0".join(said).encode()).hexdigest()[:32]
+        return self.root / "tokens" / f"{key}.bin"
+
+    def tokenizer(self, key: str) -> Path:
+        return self.root / "tokenizers" / f"{key}.json"
+
+
+def record_path(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def write_record(path: Path, record: Tokens) -> None:
+    """Last: a token file without its record is none."""
+    part = record_path(path).with_suffix(".json.part")
+    part.write_text(json.dumps(asdict(record)))
+    os.replace(part, record_path(path))
+
+
+def believed(path: Path, vocab_size: int) -> Tokens | None:
+    """The record of a token file, if the file is what it says and holds ids of the vocabulary."""
+    try:
+        said = json.loads(record_path(path).read_text())
+        record = Tokens(**said)
+        width = np.dtype(DTYPES[record.dtype]).itemsize
+        if path.stat().st_size != record.tokens * width or record.largest >= vocab_size:
+            return None
+        return record if file_sha256(path) == record.sha256 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

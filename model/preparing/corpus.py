@@ -1,0 +1,189 @@
+"""What a SOURCE stands for: a named data set, one address, or files of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from model.preparing.gpt2 import is_token_file
+from model.sources import PYTHON_STDLIB
+from trmcloud.core.datasets import (
+    DataSet,
+    is_address,
+    layout_of,
+    nearest_name,
+    one_file,
+    parse_data_set,
+)
+from trmcloud.core.errors import DataError, UsageError
+
+DATA_SETS = Path(__file__).parents[1] / "datasets"
+_SHARD_LAYOUTS = ("parquet", "gpt2")
+"""Of files of this machine; every other kind of file is taken for text, as it always was."""
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """One file of a corpus: at an address, on this machine, or made by a formula (neither)."""
+
+    name: str
+    address: str = ""
+    path: Path | None = None
+    sha256: str = ""
+
+    @property
+    def identity(self) -> str:
+        """What tells it from every other one, before anything of it was read."""
+        if self.path is not None:
+            stat = self.path.stat()
+            return f"{self.path} {stat.st_size} {stat.st_mtime_ns}"
+        return f"{self.address or self.name} {self.sha256}"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files to be worked off in their order. ``validation`` None: a share of the only file."""
+
+    source: str
+    data_set: DataSet
+    train: tuple[ShardFile, ...]
+    validation: ShardFile | None
+
+    @property
+    def layout(self) -> str:
+        return self.data_set.layout
+
+    def sha256(self, seed: int) -> str:
+        """Of all that says which text it is; not of the text, which is still to come."""
+        said: dict[str, Any] = {"layout": self.layout}
+        if self.layout == "generated":
+            said["seed"] = seed
+        files = (*self.train, *((self.validation,) if self.validation else ()))
+        said["files"] = [
+            [file.name, file.path.stat().st_size if file.path else file.address, file.sha256]
+            for file in files
+        ]
+        said["column"], said["fields"] = self.data_set.column, list(self.data_set.fields)
+        said["validation"] = [bool(self.validation), self.data_set.validation_text_bytes]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def data_set_names() -> list[str]:
+    return sorted(path.stem for path in DATA_SETS.glob("*.toml"))
+
+
+def load_data_set(name: str) -> DataSet:
+    """
+    Raises:
+        UsageError: the file is no data set.
+    """
+    path = DATA_SETS / f"{name}.toml"
+    return parse_data_set(_toml(path), str(path))
+
+
+def find_data_set(source: str, given: Path | None = None) -> DataSet | None:
+    """The data set that ``source`` means; None where it is text of this machine.
+
+    Args:
+        given: a file with the data set itself, as JSON.
+
+    Raises:
+        DataError: there is nothing of that name.
+        UsageError: an address without a file's name, or a file that is no data set.
+    """
+    if given is not None:
+        try:
+            return parse_data_set(json.loads(given.read_text(encoding="utf-8")), str(given))
+        except (OSError, ValueError, AttributeError) as error:
+            raise UsageError(f"the data set cannot be read: {error}", where=str(given)) from None
+    if is_address(source):
+        return one_file(source)
+    if source in data_set_names() and source != PYTHON_STDLIB:
+        return load_data_set(source)
+    path = Path(source)
+    if source and not path.exists() and "/" not in source and not path.suffix:
+        near = nearest_name(source, data_set_names())
+        raise DataError(
+            "there is no data set of that name, and no such file", where=source, next_step=near
+        )
+    return None
+
+
+def named_corpus(source: str, data_set: DataSet) -> Corpus:
+    """The files of a data set."""
+
+    def file(name: str) -> ShardFile:
+        address = data_set.address(name) if data_set.is_remote else ""
+        return ShardFile(name, address, sha256=data_set.sha256.get(name, ""))
+
+    return Corpus(
+        source,
+        data_set,
+        tuple(file(name) for name in data_set.shard_names()),
+        file(data_set.validation) if data_set.validation else None,
+    )
+
+
+def local_corpus(source: str) -> Corpus | None:
+    """The corpus of a parquet or token file, or of a folder of such files, the last one of which is
+    for validation; None for anything else.
+
+    Raises:
+        DataError: a folder of parquet and token files both.
+    """
+    path = Path(source)
+
+    def kind_of(file: Path) -> str:
+        layout = layout_of(file.name) if file.is_file() else ""
+        # Many things end in .bin; what is not GPT-2's tokens is told off as text.
+        return "" if layout == "gpt2" and not is_token_file(file) else layout
+
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+        kinds = {kind_of(each) for each in files}
+        if not kinds or not kinds <= set(_SHARD_LAYOUTS):
+            return None
+        if len(kinds) > 1:
+            raise DataError("the folder holds parquet and token files both", where=source)
+    else:
+        files, kinds = [path], {kind_of(path)}
+        if not kinds <= set(_SHARD_LAYOUTS):
+            return None
+    shards = tuple(ShardFile(each.name, path=each.absolute()) for each in files)
+    data_set = DataSet(
+        name=source,
+        title=source,
+        layout=kinds.pop(),
+        shard_bytes=sum(each.stat().st_size for each in files) // len(files),
+        tokenizer_shards=max(1, min(8, len(shards) - 1)),
+    )
+    if len(shards) == 1:
+        return Corpus(source, data_set, shards, None)
+    return Corpus(source, data_set, shards[:-1], shards[-1])
+
+
+def with_column(corpus: Corpus, column: str) -> Corpus:
+    """Its text in another column, or under another key."""
+    if not column:
+        return corpus
+    data_set = replace(corpus.data_set, column=column, fields=tuple(column.split(",")))
+    return replace(corpus, data_set=data_set)
+
+
+def _toml(path: Path) -> Mapping[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        raise UsageError(
+            "reading data sets by name needs Python 3.11",
+            where=str(path),
+            next_step="give the data set itself with --data-set FILE",
+        ) from None
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the data set cannot be read: {error}", where=str(path)) from None

@@ -1,0 +1,179 @@
+"""One growing folder from beginning to end: what it is to hold, the work, and how it ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model.preparing.cache import Cache
+from model.preparing.corpus import Corpus
+from model.preparing.fetch import PATIENCE_S, Fetcher, PassingError, Pauses
+from model.preparing.folder import GrowingFolder
+from model.preparing.gpt2 import is_merges, tokenizer_from_merges
+from model.preparing.pipeline import Pipeline, Stopped
+from model.tokenizers import CharTokenizer, load_tokenizer
+from trmcloud.core.datasets import GPT2_BPE_SHA256, GPT2_BPE_URL, is_address
+from trmcloud.core.errors import DataError, MissingExtra, TrmcloudError
+from trmcloud.core.recipe import PhaseRecipe
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a preparation works with."""
+
+    environment: Mapping[str, str]
+    cache: Path
+    workers: int = 0
+    """Processes; 0: one a core."""
+    patience_s: float = PATIENCE_S
+    stop: threading.Event = field(default_factory=threading.Event)
+    told: Callable[[str, int, int], None] = lambda stage, done, total: None
+
+    def fetcher(self) -> Fetcher:
+        return Fetcher(self.environment, self._pauses(), patience_s=self.patience_s)
+
+    def _pauses(self) -> Pauses:
+        def sleep(seconds: float) -> None:
+            if self.stop.wait(seconds):
+                raise Stopped
+
+        return Pauses(sleep, time.monotonic, time.time, random.random)
+
+
+def grow(
+    corpus: Corpus, settings: PhaseRecipe, out: Path, means: Means, *, wanted: int, tokenizer: str
+) -> dict[str, Any]:
+    """Fills ``out``; returns what its ``meta.json`` says.
+
+    Args:
+        wanted: training tokens.
+        tokenizer: a file or an address; empty: as the settings say.
+
+    Raises:
+        ConflictError: ``out`` holds something else, or is being filled.
+        DataError: something cannot be had or used; ``out`` says so, too.
+        Stopped: told to.
+    """
+    _need_packages(corpus)
+    dtype = "uint16" if settings.vocab_size <= 1 << 16 else "uint32"
+    folder = GrowingFolder(out, corpus.source, dtype)
+    folder.open(_identity(corpus, settings, tokenizer))
+    cache = Cache(means.cache)
+    pipeline = None
+    try:
+        fetcher = means.fetcher()
+        text = given_tokenizer(tokenizer, corpus.layout, settings, cache, fetcher)
+        pipeline = Pipeline(
+            corpus,
+            settings,
+            folder,
+            cache,
+            fetcher,
+            wanted=wanted,
+            workers=means.workers or len(os.sched_getaffinity(0)),
+            tokenizer_json=text,
+            dtype=dtype,
+            stop=means.stop,
+            told=means.told,
+        )
+        meta = pipeline.run()
+        _check_size(meta, settings, corpus.source)
+        folder.reached("done")
+        folder.end("done")
+        return meta
+    except Stopped:
+        folder.end("stopped")
+        raise
+    except TrmcloudError as error:
+        folder.end("failed", error, again=isinstance(error, PassingError))
+        raise
+    except OSError as error:
+        problem: DataError = DataError(f"the data cannot be written: {error}", where=str(out))
+        if error.errno in _NO_ROOM:
+            problem = PassingError(
+                "no room left on the disk for the tokens",
+                where=error.filename or str(out),
+                next_step="make room and run the same command again; it goes on from there",
+            )
+        folder.end("failed", problem, again=isinstance(problem, PassingError))
+        raise problem from None
+    finally:
+        if pipeline is not None:
+            pipeline.close()
+
+
+def given_tokenizer(
+    named: str, layout: str, settings: PhaseRecipe, cache: Cache, fetcher: Fetcher
+) -> str:
+    """``tokenizer.json`` of the tokenizer given or stated; empty where one is to be trained.
+
+    Raises:
+        DataError: it cannot be had, is none, or has more ids than the model.
+    """
+    where = named
+    if not named and settings.characters:
+        return CharTokenizer(settings.characters).to_json()
+    if not named and (settings.tokenizer == "gpt2" or layout == "gpt2"):
+        where = f"{GPT2_BPE_URL}#sha256={GPT2_BPE_SHA256}"
+    if not where:
+        return ""
+    if is_address(where):
+        address, _, digest = where.partition("#sha256=")
+        kept = cache.root / "tokenizers" / address.rpartition("/")[2]
+        path = fetcher.fetch(address, kept, sha256=digest).path
+    else:
+        path = Path(where)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise DataError(f"the tokenizer cannot be read: {error}", where=where) from None
+    if is_merges(text):
+        text = tokenizer_from_merges(text, where)
+    made = load_tokenizer(text, where)
+    if made.vocab_size > settings.vocab_size:
+        raise DataError(
+            f"the tokenizer has {made.vocab_size} ids, the model room for {settings.vocab_size}",
+            where=where,
+            next_step=f"--set vocab_size={made.vocab_size}",
+        )
+    return text
+
+
+def stop_at_sigterm(stop: threading.Event) -> None:
+    """SIGTERM ends a preparation at its next look, everything done so far being kept."""
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+
+def _identity(corpus: Corpus, settings: PhaseRecipe, tokenizer: str) -> dict[str, Any]:
+    return {
+        "source_sha256": corpus.sha256(settings.seed),
+        "tokenizer": tokenizer or settings.tokenizer,
+        "characters": settings.characters,
+        "vocab_size": settings.vocab_size,
+        "validation_fraction": None if corpus.validation else settings.validation_fraction,
+    }
+
+
+def _need_packages(corpus: Corpus) -> None:
+    if corpus.layout != "parquet":
+        return
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingExtra("reading parquet", "data") from None
+
+
+def _check_size(meta: Mapping[str, Any], settings: PhaseRecipe, where: str) -> None:
+    from model.prepare import check_size
+
+    check_size(meta["train_tokens"], meta["validation_tokens"], settings, where)

@@ -1,0 +1,193 @@
+"""Documents out of a shard, a part of it at a time, so that many processes share one shard.
+
+A ``Unit`` is such a part: row groups of a parquet file, bytes of a JSONL file, numbers of generated
+documents. Nothing here holds more than a few megabytes of text, however large a file is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.preparing.generated import DOCUMENT_CHARACTERS, ledgers
+from trmcloud.core.datasets import DataSet
+from trmcloud.core.errors import DataError
+
+UNIT_TEXT_BYTES = 8 << 20
+_BATCH_ROWS = 256
+_BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Unit:
+    """From ``start`` up to ``stop``, counted as the layout does; about how much text that is."""
+
+    start: int
+    stop: int
+    text_bytes: int
+
+
+def units_of(data_set: DataSet, name: str, path: Path | None) -> list[Unit]:
+    """How a shard is divided: the same way every time.
+
+    Raises:
+        DataError: the file is damaged, or has no such column.
+    """
+    if data_set.layout == "generated":
+        whole = data_set.shard_text_bytes // DOCUMENT_CHARACTERS
+        begin = _number_of(name) * whole
+        return _ranges(begin, begin + whole, DOCUMENT_CHARACTERS)
+    assert path is not None
+    if data_set.layout == "jsonl":
+        return _ranges(0, path.stat().st_size, 1)
+    return _row_groups(path, data_set.column)
+
+
+def documents(
+    data_set: DataSet, name: str, path: Path | None, unit: Unit, seed: int
+) -> Iterator[list[str]]:
+    """A unit's documents, some at a time. Empty ones, and rows without text, are left out.
+
+    Raises:
+        DataError: the file is damaged, or a row is no text.
+    """
+    if data_set.layout == "generated":
+        at_once = _BATCH_BYTES // DOCUMENT_CHARACTERS
+        for start in range(unit.start, unit.stop, at_once):
+            yield ledgers(seed, start, min(unit.stop, start + at_once))
+    elif data_set.layout == "jsonl":
+        assert path is not None
+        yield from _json_lines(path, unit, data_set.fields)
+    else:
+        assert path is not None
+        yield from _parquet_rows(path, unit, data_set.column)
+
+
+def _ranges(start: int, stop: int, item_bytes: int) -> list[Unit]:
+    step = max(1, UNIT_TEXT_BYTES // item_bytes)
+    return [
+        Unit(at, min(stop, at + step), (min(stop, at + step) - at) * item_bytes)
+        for at in range(start, stop, step)
+    ]
+
+
+def _number_of(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+# -- parquet --------------------------------------------------------------------------------------
+
+
+def _row_groups(path: Path, column: str) -> list[Unit]:
+    with _opened(path) as file:
+        schema = file.schema_arrow
+        if column not in schema.names:
+            raise DataError(
+                f"{path.name} has no column {column!r}",
+                where=str(path),
+                next_step=f"--column NAME, one of: {', '.join(schema.names[:20])}",
+            )
+        metadata = file.metadata
+        at = metadata.schema.names.index(column) if column in metadata.schema.names else 0
+        units: list[Unit] = []
+        first, size = 0, 0
+        for group in range(metadata.num_row_groups):
+            size += metadata.row_group(group).column(at).total_uncompressed_size
+            if size >= UNIT_TEXT_BYTES or group == metadata.num_row_groups - 1:
+                units.append(Unit(first, group + 1, size))
+                first, size = group + 1, 0
+        return units
+
+
+def _parquet_rows(path: Path, unit: Unit, column: str) -> Iterator[list[str]]:
+    import pyarrow as pa
+
+    with _opened(path) as file:
+        kind = file.schema_arrow.field(column).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            kind = getattr(kind, "value_type", kind)
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise DataError(
+                    f"column {column!r} of {path.name} is {kind}, not text", where=str(path)
+                )
+        try:
+            for batch in file.iter_batches(
+                batch_size=_BATCH_ROWS,
+                row_groups=list(range(unit.start, unit.stop)),
+                columns=[column],
+                use_threads=False,
+            ):
+                yield [text for text in batch.column(0).to_pylist() if text]
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _damaged(path, error) from None
+
+
+def _opened(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # Buffered: column chunks are read as they are needed, not whole.
+        return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    reason = str(error).partition("\n")[0][:200]
+    return DataError(
+        f"{path.name} is no whole parquet file: {reason}",
+        where=str(path),
+        next_step="run the same command again: what was downloaded is fetched anew",
+    )
+
+
+# -- JSONL ----------------------------------------------------------------------------------------
+
+
+def _json_lines(path: Path, unit: Unit, fields: tuple[str, ...]) -> Iterator[list[str]]:
+    """A line belongs to the unit that its first byte lies in."""
+    batch: list[str] = []
+    size = 0
+    with open(path, "rb") as file:
+        if unit.start:
+            file.seek(unit.start - 1)
+            file.readline()
+        while (at := file.tell()) < unit.stop and (line := file.readline()):
+            if not line.strip():
+                continue
+            text = _text_of(line, fields, path, at)
+            if text:
+                batch.append(text)
+                size += len(line)
+            if size >= _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _text_of(line: bytes, fields: tuple[str, ...], path: Path, at: int) -> str:
+    try:
+        row = json.loads(line)
+        values = [row[field] for field in fields]
+        if not all(isinstance(value, str) for value in values):
+            raise TypeError("not text")
+        text = "\n".join(values)
+        text.encode()  # half a surrogate pair can be written in JSON, and is no text
+        return text
+    except KeyError as error:
+        known = ", ".join(list(row)[:20])
+        raise DataError(
+            f"{path.name} has a row without {error} at byte {at}",
+            where=str(path),
+            next_step=f"--column NAME, one of: {known}",
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path.name} holds what is no JSON object with text at byte {at}: {error}",
+            where=str(path),
+        ) from None

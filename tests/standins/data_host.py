@@ -1,0 +1,254 @@
+"""A host of data sets on loopback: files in the layouts of Hugging Face and GitHub, and its faults.
+
+A real HTTP server. Paths below ``/datasets/`` are answered as huggingface.co answers them: a
+redirect to another host (the CDN, a second port) that names the file's SHA-256 and size in
+``X-Linked-ETag`` and ``X-Linked-Size``; every other path is served as it is, as
+raw.githubusercontent.com does. Ranges, strong ETags and ``If-Range`` work. What was asked is kept in
+``requests``; ``faults`` makes paths misbehave. ``tests/model/test_fetch.py`` holds it against Hugging
+Face's own client.
+
+By itself: ``python -m tests.standins.data_host FOLDER``, then set what it prints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_CHUNK = 1 << 16
+
+
+@dataclass
+class Fault:
+    """What goes wrong with one path. ``times``: how often, counted down; -1 is always."""
+
+    status: int = 0
+    """Answered instead of the file."""
+    retry_after: str = ""
+    html: bool = False
+    """A web page with status 200."""
+    cut_after: int = -1
+    """The connection ends after so many bytes of the body."""
+    flip: int = -1
+    """This byte of the file is another one."""
+    stalls: bool = False
+    """Nothing is answered until the host ends."""
+    forgets_range: bool = False
+    """Ranges are ignored: 200 and the whole file."""
+    times: int = -1
+
+    def strikes(self) -> bool:
+        if self.times == 0:
+            return False
+        self.times -= self.times > 0
+        return True
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: to which of the two hosts, and what it carried."""
+
+    host: str
+    method: str
+    path: str
+    headers: Mapping[str, str]
+
+
+@dataclass
+class DataHost:
+    """Files by their path; both servers run while the ``serving`` block does."""
+
+    files: dict[str, bytes | Path] = field(default_factory=dict)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    requests: list[Asked] = field(default_factory=list)
+    needs_token: str = ""
+    """Paths below /datasets/ are given with this token only."""
+    bytes_per_second: float = 0.0
+    """Of all connections together; 0: as fast as it goes."""
+    hub: str = ""
+    cdn: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _free_at: float = 0.0
+
+    def put(self, prefix: str, folder: Path) -> None:
+        """Every file below ``folder``, under ``prefix``."""
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+            self.files[f"{prefix.rstrip('/')}/{path.relative_to(folder).as_posix()}"] = path
+
+    def read(self, path: str) -> bytes | None:
+        content = self.files.get(path)
+        return content.read_bytes() if isinstance(content, Path) else content
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What leads the trainer here instead of to the real hosts."""
+        hosts = (
+            "huggingface.co",
+            "raw.githubusercontent.com",
+            "openaipublic.blob.core.windows.net",
+        )
+        return {"TRMCLOUD_DATA_HOSTS": " ".join(f"{host}={self.hub}" for host in hosts)}
+
+    def asked(self, path: str, host: str = "") -> list[Asked]:
+        return [each for each in self.requests if each.path == path and host in ("", each.host)]
+
+    def take_turn(self, size: int) -> None:
+        """Waits until ``size`` bytes may go out."""
+        if not self.bytes_per_second:
+            return
+        with self._lock:
+            now = time.monotonic()
+            begins = max(now, self._free_at)
+            self._free_at = begins + size / self.bytes_per_second
+        time.sleep(max(0.0, self._free_at - now))
+
+
+@contextmanager
+def serving(host: DataHost) -> Iterator[DataHost]:
+    servers = []
+    for name in ("hub", "cdn"):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(host, name))
+        server.daemon_threads = True
+        setattr(host, name, f"http://127.0.0.1:{server.server_address[1]}")
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        servers.append(server)
+    try:
+        yield host
+    finally:
+        host.ended.set()
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+
+
+def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        server_version = "data-host"
+
+        def log_message(self, format: str, *values: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._answer(body=False)
+
+        def do_GET(self) -> None:
+            self._answer(body=True)
+
+        def _answer(self, *, body: bool) -> None:
+            path = self.path.partition("?")[0]
+            host.requests.append(Asked(name, self.command, path, dict(self.headers)))
+            content = host.read(path)
+            fault = host.faults.get(path)
+            struck = fault if fault and (name == "hub" or not _linked(path)) else None
+            carrier = name == "cdn" or not _linked(path)
+            if struck is not None and struck.status and struck.strikes():
+                extra = {"Retry-After": struck.retry_after} if struck.retry_after else {}
+                self._plain(struck.status, b"no\n", "text/plain", extra)
+            elif struck is not None and struck.html and struck.strikes():
+                self._plain(200, b"<!doctype html><title>Please log in</title>\n", "text/html")
+            elif struck is not None and struck.stalls and struck.strikes():
+                host.ended.wait()
+            elif name == "hub" and _linked(path) and host.needs_token and not self._has_token():
+                self._plain(401, b"Invalid credentials\n", "text/plain")
+            elif content is None:
+                self._plain(
+                    404, b"Entry not found\n", "text/plain", {"X-Error-Code": "EntryNotFound"}
+                )
+            elif not carrier:
+                self._redirect(path, content)
+            else:
+                self._file(path, content, fault, body=body)
+
+        def _has_token(self) -> bool:
+            return self.headers.get("Authorization") == f"Bearer {host.needs_token}"
+
+        def _redirect(self, path: str, content: bytes) -> None:
+            extra = {
+                "Location": f"{host.cdn}{path}?X-Amz-Signature=of-the-cdn",
+                "X-Repo-Commit": COMMIT,
+                "X-Linked-Size": str(len(content)),
+                "X-Linked-ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            }
+            self._plain(302, b"", "text/plain", extra)
+
+        def _file(self, path: str, content: bytes, fault: Fault | None, *, body: bool) -> None:
+            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            if fault is not None and fault.flip >= 0 and fault.strikes():
+                content = bytearray(content)
+                content[fault.flip] ^= 0xFF
+            start, stop, status = 0, len(content), 200
+            wanted = self.headers.get("Range", "")
+            same = self.headers.get("If-Range", etag) == etag
+            if wanted.startswith("bytes=") and same and not (fault and fault.forgets_range):
+                first, _, last = wanted[6:].partition("-")
+                start, stop = int(first), min(stop, int(last) + 1 if last else stop)
+                if start >= len(content):
+                    extra = {"Content-Range": f"bytes */{len(content)}"}
+                    self._plain(416, b"", "text/plain", extra)
+                    return
+                status = 206
+            self.send_response(status)
+            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Length", str(stop - start))
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("ETag", etag)
+            self.send_header("X-Repo-Commit", COMMIT)
+            if status == 206:
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
+            self.end_headers()
+            if not body:
+                return
+            cut = fault is not None and fault.cut_after >= 0 and fault.strikes()
+            if cut and fault is not None:
+                stop = min(stop, start + fault.cut_after)
+            try:
+                for at in range(start, stop, _CHUNK):
+                    piece = content[at : min(stop, at + _CHUNK)]
+                    host.take_turn(len(piece))
+                    self.wfile.write(piece)
+            except OSError:
+                cut = True
+            if cut:
+                self.close_connection = True
+
+        def _plain(
+            self, status: int, body: bytes, kind: str, extra: Mapping[str, str] | None = None
+        ) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            for key, value in (extra or {}).items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+    return Handler
+
+
+def _linked(path: str) -> bool:
+    return path.startswith("/datasets/")
+
+
+def main() -> None:
+    host = DataHost()
+    host.put("", Path(sys.argv[1]))
+    with serving(host):
+        for key, value in host.environment.items():
+            print(f'export {key}="{value}"', flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
