@@ -12,7 +12,7 @@ help:
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
-	@echo "make soak     simulated runs with faults, FROM=0 TO=1000000; resumable"
+	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
@@ -100,13 +100,14 @@ bench: $(READY)
 calibrate: $(READY)
 	@$(BIN)/python -m bench calibrate
 
-# On by seed range, resumable, on one hash of core, app, pod and sim; the page is docs/soak/README.md.
-FROM ?= 0
-TO ?= 1000000
+# The hash of core, app, pod and sim draws the seeds; the page is docs/soak/README.md. Resumable as
+# long as that hash stays.
+SEEDS ?= 200000
+JOBS ?= 2
 soak: $(READY)
 	@mkdir -p build
-	$(BIN)/python -m trmcloud.sim.soak --from $(FROM) --to $(TO) --state build/soak-$(FROM).json \
-		--page docs/soak/README.md --date "$$(date +%F)"
+	$(BIN)/python -m trmcloud.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
+		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
 
 soak-crashes: $(READY)
 	@mkdir -p build
