@@ -29,7 +29,8 @@ def command(
     accept_exposure: Annotated[
         str | None,
         typer.Option(
-            help="Rent without two verified kill layers: the USD an hour that may be lost.",
+            help="Rent without two verified kill layers, or where nothing caps the rent: the USD "
+            "an hour that may be lost.",
             metavar="USD",
         ),
     ] = None,
@@ -116,6 +117,8 @@ def command(
         _refuse_changes(context, hardware)
         plan, data_dir = launch_steps.saved_plan(world, hardware, data, check_first)
     else:
+        if not dry_run:
+            launch_steps.require_trainer(recipe)
         spec = make_spec(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],

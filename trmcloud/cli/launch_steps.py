@@ -48,10 +48,22 @@ def saved_plan(
     """A plan made earlier, and its data; without a ``check`` it is a dry run."""
     plan = load(world.home, plan_id, world.wall())
     if check:
+        require_trainer(plan.spec.recipe)
         resolve_source(data or plan.spec.data, _settings(plan))
         check(plan)
     data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=check is None)
     return plan, data_dir
+
+
+def require_trainer(recipe: str) -> None:
+    """
+    Raises:
+        NotSupported: the recipe can be planned alone.
+    """
+    from trmcloud.adapters.recipe_files import load_recipe
+    from trmcloud.app.launch import check_trainer
+
+    check_trainer(load_recipe(recipe))
 
 
 def next_best(world: World, plan: Plan) -> str:
