@@ -62,7 +62,7 @@ class Offer(NamedTuple):
     @property
     def is_community(self) -> bool:
         """Someone's own host, rented out through a market: cheaper, and vouched for by no one."""
-        return self.note.startswith("community")
+        return is_community(self.note)
 
     def age_days(self, now: float) -> int:
         return max(0, int((now - self.priced_at) // DAY_S))
@@ -73,12 +73,14 @@ class Offer(NamedTuple):
     def planned_rate(self, now: float) -> Usd:
         """USD/h to plan with: what a newer quote asks where that is more; where there is none, the
         quote with the margin for its age."""
+        return Usd.from_micros(self.planned_micros(now))
+
+    def planned_micros(self, now: float) -> int:
+        """``planned_rate`` in micro-dollars, as thousands are ranked by it."""
         if self.newer is not None:
-            return self.newer if self.newer > self.rate else self.rate
-        margin = age_margin_percent(now - self.priced_at)
-        if self.own or not margin:
-            return self.rate
-        return Usd.from_micros(-(-self.rate.micros * (100 + margin) // 100))
+            return max(self.rate.micros, self.newer.micros)
+        micros = self.rate.micros
+        return micros if self.own else aged(micros, now - self.priced_at)
 
     def most_rate(self, now: float) -> Usd | None:
         """USD/h that the provider may bill, as far as quotes can tell: a spot price may rise to the
@@ -105,6 +107,18 @@ def age_margin_percent(age_s: float) -> int:
         if age_s > days * DAY_S:
             return percent
     return 0
+
+
+def aged(micros: int, age_s: float) -> int:
+    """A quote of this age with its margin."""
+    if age_s <= FRESH_DAYS * DAY_S:
+        return micros
+    return -(-micros * (100 + age_margin_percent(age_s)) // 100)
+
+
+def is_community(note: str) -> bool:
+    """Whether an offer of this note is somebody's own host, rented out through a market."""
+    return note.startswith("community")
 
 
 def local_offer(machine: LocalMachine, processes: int, rate: Usd | None, now: float) -> Offer:

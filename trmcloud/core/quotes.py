@@ -1,19 +1,26 @@
 """What the quotes of one provider say of each other.
 
 A quote holds until a newer one for the same thing is known: the same GPU at the same provider, on
-demand or spot, from the provider itself or from private sellers. Other counts are compared by GPU.
+demand or spot, from the provider itself or from private sellers, in whatever region. Other counts
+are compared by GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import ANYWHERE, Offer
+from trmcloud.core.offers import Offer, aged, is_community
 
 _Thing = tuple[str, str, bool, bool]
 """Provider, GPU, spot, private sellers."""
+_Key = tuple[str, str, bool, str, float, int]
+"""Provider, GPU, spot, note, when it was quoted, GPUs: what thousands of offers are few of."""
+_KEY = attrgetter("provider", "sku", "spot", "note", "priced_at", "gpus")
+_TOLD = Offer._fields.index("newer")
+"""Of an Offer: where that begins which is told here."""
 
 
 class _Ask(NamedTuple):
@@ -25,94 +32,77 @@ class _Ask(NamedTuple):
 
 
 def informed(offers: Sequence[Offer], now: float) -> list[Offer]:
-    """``offers`` with what newer quotes ask for the same, and spot with what it costs on demand.
+    """``offers`` with the dearest newer quote for the same, and spot with what it costs on demand.
 
-    The dearest newer quote for its region counts, else the dearest for any. The user's own offers
-    stay as they are, and tell nothing of lists.
+    The user's own offers stay as they are, and tell nothing of others.
     """
-    span: dict[_Thing, tuple[float, float]] = {}
-    for offer in offers:
-        thing = _thing(offer)
-        at = offer.priced_at
-        known = span.get(thing)
-        if known is None:
-            span[thing] = (at, at)
-        elif not known[0] <= at <= known[1]:
-            span[thing] = (min(at, known[0]), max(at, known[1]))
-    wanted = {thing for thing, (oldest, newest) in span.items() if oldest < newest}
-    wanted |= {(name, sku, False, tier) for name, sku, spot, tier in span if spot}
-    if not wanted:
+    keys: list[_Key] = list(map(_KEY, offers))
+    things = {key: _thing(key) for key in set(keys)}
+    newest: dict[_Thing, float] = {}
+    for key, thing in things.items():
+        newest[thing] = max(key[4], newest.get(thing, key[4]))
+    older = {key for key, thing in things.items() if key[4] < newest[thing]}
+    mixed = {things[key] for key in older}
+    mixed |= {(provider, sku, False, tier) for provider, sku, spot, tier in newest if spot}
+    if not mixed:
         return list(offers)
-    asks = _asks((offer for offer in offers if _thing(offer) in wanted and not offer.own), now)
-    told = []
-    for offer in offers:
-        thing = _thing(offer)
-        if thing in wanted and not offer.own and offer.priced_at < span[thing][1]:
-            offer = _with_newer(offer, thing, asks)
-        told.append(offer)
-    if not any(offer.spot for offer in told):
-        return told
-    listed = {_machine(offer): offer.planned_rate(now) for offer in told if not offer.spot}
-    return [
-        offer._replace(on_demand=listed.get(_machine(offer)) or _on_demand(offer, asks))
-        if offer.spot
-        else offer
-        for offer in told
+    asks = _asks(keys, offers, {key: things[key] for key in things if things[key] in mixed}, now)
+    told = {key: _dearest(asks.get(things[key], ()), key[5], key[4]) for key in older}
+    informed = [
+        Offer._make((*offer[:_TOLD], *told[key], None)) if key in told and not offer.own else offer
+        for key, offer in zip(keys, offers, strict=True)
     ]
+    if not any(key[2] for key in things):
+        return informed
+    listed = {_machine(offer): offer.planned_rate(now) for offer in informed if not offer.spot}
+    return [_with_on_demand(o, listed, asks) if o.spot else o for o in informed]
+
+
+def _thing(key: _Key) -> _Thing:
+    provider, sku, spot, note, _, _ = key
+    return provider, sku, spot, is_community(note)
+
+
+def _asks(
+    keys: Sequence[_Key], offers: Sequence[Offer], things: Mapping[_Key, _Thing], now: float
+) -> dict[_Thing, list[_Ask]]:
+    """The dearest of each day and count, of what stands in ``things``."""
+    dearest: dict[_Key, int] = {}
+    for key, offer in zip(keys, offers, strict=True):
+        if key in things and offer.rate.micros > dearest.get(key, 0) and not offer.own:
+            dearest[key] = offer.rate.micros
+    asks: dict[_Thing, list[_Ask]] = {}
+    for key, micros in dearest.items():
+        _, _, _, _, at, gpus = key
+        by_gpu = -(-aged(micros, now - at) // gpus)
+        asks.setdefault(things[key], []).append(_Ask(at, gpus, by_gpu))
+    return asks
+
+
+def _dearest(asks: Iterable[_Ask], gpus: int, after: float) -> tuple[Usd | None, float]:
+    """(USD/h of ``gpus``, when it was quoted) of those younger than ``after``: of as many GPUs,
+    else of other counts."""
+    newer = [ask for ask in asks if ask.priced_at > after]
+    found = max(
+        [ask for ask in newer if ask.gpus == gpus] or newer,
+        key=lambda ask: ask.micros,
+        default=None,
+    )
+    if found is None:
+        return None, 0.0
+    return Usd.from_micros(found.micros * gpus), found.priced_at
 
 
 def _machine(offer: Offer) -> tuple[object, ...]:
     return offer.provider, offer.region, offer.instance, offer.sku, offer.gpus
 
 
-def _thing(offer: Offer) -> _Thing:
-    return offer.provider, offer.sku, offer.spot, offer.is_community
-
-
-_Asks = dict[tuple[_Thing, str], list[_Ask]]
-"""By thing and region; the dearest of all regions under ''."""
-
-
-def _asks(offers: Iterable[Offer], now: float) -> _Asks:
-    """The cheapest machine of each day, region and count, as who rents one would be given it."""
-    least: dict[tuple[_Thing, str, float, int], int] = {}
-    for offer in offers:
-        key = (_thing(offer), offer.region, offer.priced_at, offer.gpus)
-        micros = -(-offer.planned_rate(now).micros // offer.gpus)
-        least[key] = min(micros, least.get(key, micros))
-    dearest: dict[tuple[_Thing, str], dict[tuple[float, int], int]] = {}
-    for (thing, region, at, gpus), micros in least.items():
-        for place in (region, ""):
-            days = dearest.setdefault((thing, place), {})
-            days[at, gpus] = max(micros, days.get((at, gpus), 0))
-    return {
-        key: [_Ask(at, gpus, micros) for (at, gpus), micros in days.items()]
-        for key, days in dearest.items()
-    }
-
-
-def _dearest(offer: Offer, thing: _Thing, asks: _Asks, after: float) -> _Ask | None:
-    """Of those younger than ``after``: for its region, or for any; else for another. Of as many
-    GPUs, else of other counts."""
-    there = [*asks.get((thing, offer.region), ()), *asks.get((thing, ANYWHERE), ())]
-    for found in (there, asks.get((thing, ""), ())):
-        newer = [ask for ask in found if ask.priced_at > after]
-        alike = [ask for ask in newer if ask.gpus == offer.gpus]
-        if newer:
-            return max(alike or newer, key=lambda ask: ask.micros)
-    return None
-
-
-def _with_newer(offer: Offer, thing: _Thing, asks: _Asks) -> Offer:
-    found = _dearest(offer, thing, asks, offer.priced_at)
-    if found is None:
-        return offer
-    return offer._replace(
-        newer=Usd.from_micros(found.micros * offer.gpus), newer_at=found.priced_at
-    )
-
-
-def _on_demand(offer: Offer, asks: _Asks) -> Usd | None:
-    thing = (offer.provider, offer.sku, False, offer.is_community)
-    found = _dearest(offer, thing, asks, float("-inf"))
-    return Usd.from_micros(found.micros * offer.gpus) if found is not None else None
+def _with_on_demand(
+    offer: Offer, listed: dict[tuple[object, ...], Usd], asks: dict[_Thing, list[_Ask]]
+) -> Offer:
+    """By the price of the very machine, else by the dearest of the same that is known."""
+    rate = listed.get(_machine(offer))
+    if rate is None:
+        thing = (offer.provider, offer.sku, False, offer.is_community)
+        rate, _ = _dearest(asks.get(thing, ()), offer.gpus, float("-inf"))
+    return offer._replace(on_demand=rate)

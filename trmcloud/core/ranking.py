@@ -14,7 +14,7 @@ from trmcloud.core.candidates import (
     storage_micros_per_hour,
 )
 from trmcloud.core.hardware import LOCAL, LocalMachine
-from trmcloud.core.offers import Offer
+from trmcloud.core.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, last_phase_steps, outlook_on
 from trmcloud.core.recipe import Recipe
 from trmcloud.core.spec import RunSpec
@@ -48,6 +48,7 @@ def rank(
     groups: dict[tuple[str, int, bool, bool], _Group] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
+    fresh_since = now - FRESH_DAYS * DAY_S
     for position, offer in enumerate(offers):
         key = (offer.sku, offer.gpus, offer.provider == LOCAL, offer.spot)
         group = groups.get(key)
@@ -59,13 +60,15 @@ def rank(
             group = groups[key] = _group(outlook, offer, spec, now)
         chosen.append(group)
         _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
-        hourly = offer.planned_rate(now).micros + storage
+        old = offer.priced_at < fresh_since and not offer.own
+        simple = offer.newer is None and not old
+        hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
         most: float = hourly
         if offer.spot:
             billed = offer.most_rate(now)
             most = billed.micros + storage if billed is not None else math.inf
         place = 0 if offer.provider in REACHABLE else _UNREACHABLE
-        if offer.is_stale(now):
+        if old:
             place += _OLD
         if most > within_most or most == math.inf:
             place += _OVER
