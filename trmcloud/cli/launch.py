@@ -34,7 +34,8 @@ def command(
     accept_exposure: Annotated[
         str | None,
         typer.Option(
-            help="Rent without two verified kill layers: the USD an hour that may be lost.",
+            help="Rent without two verified kill layers, or where nothing caps the rent: the USD "
+            "an hour that may be lost.",
             metavar="USD",
         ),
     ] = None,
@@ -97,6 +98,8 @@ def command(
         launch_steps.refuse_changes(context, hardware, kept=_KEPT)
         plan, data_dir = launch_steps.saved_plan(world, hardware, data, check_first)
     else:
+        if not dry_run:
+            launch_steps.require_trainer(recipe)
         spec = make_spec(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
