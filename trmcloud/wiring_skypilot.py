@@ -29,12 +29,12 @@ class SkyPilot:
         """
         if provider in self._computes:
             return self._computes[provider]
-        from trmcloud.adapters.runpod.bundle import boot_payload
         from trmcloud.adapters.skypilot.aws import ShutdownLimit
         from trmcloud.adapters.skypilot.clusters import Clusters
         from trmcloud.adapters.skypilot.command import Sky, find_sky
         from trmcloud.adapters.skypilot.compute import SkyPilotCompute
         from trmcloud.adapters.ssh.keys import KeyStore
+        from trmcloud.app.packing import agent_sources, pack
 
         if self._shared is None:
             sky = Sky(find_sky(os.environ), os.environ)
@@ -44,7 +44,7 @@ class SkyPilot:
             provider,
             sky,
             KeyStore(self._home).for_pod,
-            boot_payload(),
+            pack(agent_sources(Path(__file__).resolve().parent)),
             self._home / provider,
             clusters=clusters,
             shutdown=ShutdownLimit() if provider == "aws" else None,

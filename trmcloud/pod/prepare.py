@@ -256,7 +256,7 @@ class Preparation:
                 os.rename(building, target)
             shutil.rmtree(building, ignore_errors=True)
             self._found(str(target), is_whole, now)
-        elif self._tries >= _INSTALL_TRIES:
+        elif command.timed_out or self._tries >= _INSTALL_TRIES:
             why = "it took too long" if command.timed_out else self._last_words() or f"code {code}"
             what = f"Python {packages.PYTHON} and torch" if is_whole else "packages"
             self._refuse(f"{what} could not be installed: {why}", now)

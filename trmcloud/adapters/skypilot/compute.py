@@ -101,7 +101,12 @@ class SkyPilotCompute:
             if self._launches.active(request.name):
                 return request.name
             text = make_task(
-                self._provider, request, self._keys(request.name), str(self._archive()), self._now()
+                self._provider,
+                request,
+                self._keys(request.name),
+                str(self._archive()),
+                self._now(),
+                self._sky.environ,
             )
             request.require_timely(self._now())
             self._clusters.forget()
