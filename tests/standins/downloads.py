@@ -105,6 +105,14 @@ class Downloads:
             record = "".join(f"{path},,\n" for path in (*content, f"{info}/RECORD"))
             wheel.writestr(f"{info}/RECORD", record)
 
+    def add_real_wheels(self, folder: Path) -> None:
+        """Those that lie in ``folder``, under their own names."""
+        for wheel in folder.glob("*.whl"):
+            name = wheel.name.partition("-")[0].lower().replace("_", "-").replace(".", "-")
+            page = self.folder / "simple" / name
+            page.mkdir(exist_ok=True)
+            (page / wheel.name).symlink_to(wheel)
+
     def add_wheels(self) -> None:
         """Everything on the shipped list by its name and pin; torch is the stand-in trainer's."""
         for package in packages.read_list(packages.LIST.read_text()):
@@ -127,12 +135,16 @@ def _wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 @contextlib.contextmanager
-def downloads(folder: Path) -> Iterator[Downloads]:
-    """With a Python and every package that a trainer is to have."""
+def downloads(folder: Path, real: Path | None = None) -> Iterator[Downloads]:
+    """With a Python and every package that a trainer is to have: small ones made for it, or the
+    ``real`` ones of a folder."""
     served = Downloads(folder)
     try:
         served.add_python()
-        served.add_wheels()
+        if real is None:
+            served.add_wheels()
+        else:
+            served.add_real_wheels(real)
         yield served
     finally:
         served.close()

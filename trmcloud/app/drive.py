@@ -15,7 +15,7 @@ from trmcloud.app.bucket_checkpoints import pull
 from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.observing import Observer
-from trmcloud.app.world import World, plan_of
+from trmcloud.app.world import World, is_unasked, plan_of
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import heard, unheard
 from trmcloud.core.actions import CREATE, LAND, LONG, PULL, TERMINATE, Action
@@ -74,6 +74,7 @@ class RunDriver:
     _billed_at: float = -_BILLS_EVERY_S
     _kept: dict[str, Kept] = field(default_factory=dict)
     _pulling: dict[str, Kept] = field(default_factory=dict)
+    _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,6 +173,7 @@ class RunDriver:
         self, done: Callable[[RunState], bool], watch: Watcher, pause_s: float = 0.5
     ) -> RunState:
         """Step until ``done``; ``watch`` is shown every state."""
+        self._watch = watch
         while True:
             run = self.step()
             watch(run)
@@ -184,6 +186,8 @@ class RunDriver:
     def _act(self, run: RunState, action: Action) -> None:
         """Carry an action out between its Started and its Finished or Failed."""
         self._append(ev.ActionStarted(action.id, action.verb))
+        if action.verb == TERMINATE:
+            self._watch(self.run())  # it may take a provider a minute, and is a stage of its own
         try:
             taken, detail = self._perform(self.run(), action)
         except NoCapacity as error:
@@ -327,6 +331,8 @@ def reconcile(world: World) -> list[str]:
     land_overdrawn(world)
     world.listed.clear()
     for run_id, run in world.ledger.read().runs.items():
+        if is_unasked(world, run):
+            continue
         bills = () if run.live else final_bills(world, run)
         if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,6 +11,9 @@ import typer
 def command(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show runs, their money against their cap, and every kill layer's state.
@@ -18,9 +22,12 @@ def command(
     """
     from trmcloud.app.world import find_run, is_quiet
     from trmcloud.cli import status_view
+    from trmcloud.core.providers import BY_SKYPILOT
     from trmcloud.wiring import build_world
 
     world = build_world()
+    if not live:
+        world = replace(world, unasked=frozenset(BY_SKYPILOT))
     said: list[str] = []
     if not is_quiet(world):
         from trmcloud.app.drive import reconcile

@@ -119,8 +119,8 @@ def install_command(packages: Sequence[Package], target: Path) -> list[str]:
 
 _WHOLE = """\
 set -e
-uv=$1 python=$2 tools=$3 target=$4
-shift 4
+uv=$1 python=$2 tools=$3 target=$4 torch=$5
+shift 5
 if [ -z "$uv" ]; then
     "$python" -c 'import pip' 2>/dev/null ||
         { echo "error: this image has neither uv nor pip to install with" >&2; exit 6; }
@@ -129,7 +129,9 @@ if [ -z "$uv" ]; then
     uv=$tools/bin/uv
 fi
 "$uv" venv --no-config --managed-python --relocatable "$target"
-"$uv" pip install --no-config --only-binary :all: --python "$target/bin/python" "$@"
+install() { "$uv" pip install --no-config --only-binary :all: --python "$target/bin/python" "$@"; }
+install --no-deps "$@"
+install "$torch"
 rm -rf "$UV_CACHE_DIR"
 """
 
@@ -141,6 +143,8 @@ def whole_command(
     torch with all that it needs, and the other pins."""
     tools = target.parent / ".uv"
     pins = [f"{package.name}=={package.pin}" for package in packages]
+    # torch last: of what it needs, the pins are there by then.
+    pins.sort(key=lambda pin: not pin.startswith("torch=="))
     return [
         "sh",
         "-c",
