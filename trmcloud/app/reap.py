@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from trmcloud.app.world import World, providers_in_use
+from trmcloud.app.world import World, left_alone, providers_in_use
 from trmcloud.core import events as ev
 from trmcloud.core import strays
 from trmcloud.core.clock import Seen
@@ -100,11 +100,13 @@ def sweep(world: World) -> list[str]:
     said = end(world, found)
     ledger = world.ledger.read()
     for stray in strays.awaiting_bill(ledger):
+        if stray.provider in world.unasked:
+            continue
         with suppress(ProviderError, KeyError):
             billed = strays.final_bill(stray, world.computes[stray.provider].bill(stray.pod_id))
             if billed is not None:
                 _note(world, billed)
-    complete = not found.unreachable
+    complete = not found.unreachable and not left_alone(world)
     if complete and strays.is_reconciled(ledger, found.listed, len(found.orphans), world.wall()):
         _note(world, ev.LedgerReconciled())
         said.append(

@@ -8,8 +8,10 @@ from math import inf
 from typing import Any
 
 from trmcloud.app.watching import (
+    answers,
     bucket_trouble,
     errands,
+    is_listed_as_running,
     is_rented,
     last_beat,
     last_report,
@@ -150,7 +152,8 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _tell_trouble(self, run: RunState, now: float) -> None:
         trouble = link_trouble(self._world, run)
         if trouble is None:
-            if self._trouble_said and self._trouble_at is not None and run.state is State.RUNNING:
+            again = run.state is State.RUNNING and answers(self._world, run)
+            if self._trouble_said and self._trouble_at is not None and again:
                 self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
             self._trouble_at, self._trouble_said = None, ""
             return
@@ -165,6 +168,8 @@ class RunBar(AbstractContextManager["RunBar"]):
             return
         self._trouble_said = trouble.what
         then = "its agent goes on, and ends it in time"
+        if not is_listed_as_running(self._world, run):
+            then = "its provider does not say that it runs"
         if boots:
             waiting = waits_for(self._world, run)
             until_at = waiting.until_at if waiting is not None else None

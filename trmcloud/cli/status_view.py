@@ -9,8 +9,8 @@ from typing import Any
 from trmcloud.app.layers import VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run, spending
 from trmcloud.app.smoke_plan import meaning_of
-from trmcloud.app.watching import bucket_trouble, link_trouble, waits_for
-from trmcloud.app.world import World
+from trmcloud.app.watching import bucket_trouble, last_report, link_trouble, waits_for
+from trmcloud.app.world import World, is_unasked
 from trmcloud.cli.run_stages import waiting_words
 from trmcloud.cli.text import bpb, duration, fields, losses, on_volume, table
 from trmcloud.core.billing import awaiting_bill
@@ -29,6 +29,9 @@ def show_table(world: World, runs: Sequence[RunState]) -> None:
         return
     header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "worst overshoot")
     print("\n".join(table(header, [_row(world, run) for run in runs])))
+    unasked = [run.run_id for run in runs if run.live and is_unasked(world, run)]
+    if unasked:
+        print(f"SkyPilot was not asked about {', '.join(unasked)}: trmcloud status --live")
 
 
 def show_json(world: World, runs: Sequence[RunState]) -> None:
@@ -51,6 +54,8 @@ def show_one(world: World, run: RunState) -> None:
         rows.insert(2, ("why", run.message))
     if any(generation.provider in BY_SKYPILOT for generation in run.generations):
         rows.append(("bill", "an estimate: catalogue prices and time, none of a provider's own"))
+    if run.live and is_unasked(world, run):
+        rows.append(("not asked", f"SkyPilot and the pod; {_heard(world, run)}: status --live"))
     guards = guards_of(world, run)
     rows += _in_the_way(world, run)
     beat = guards.beat
@@ -95,6 +100,13 @@ def _why_unproven(world: World, run: RunState) -> str:
     if pods:
         return f"until the bill is final of {' and '.join(pods)}"
     return "counted from the order for its pod on"
+
+
+def _heard(world: World, run: RunState) -> str:
+    report = last_report(world, run)
+    if report is None:
+        return "nothing was heard of it yet"
+    return f"what is shown was heard {duration(max(0.0, world.wall() - report.at))} ago"
 
 
 def _in_the_way(world: World, run: RunState) -> list[tuple[str, str]]:
@@ -158,6 +170,7 @@ def _as_json(world: World, run: RunState) -> dict[str, Any]:
     waiting, trouble = waits_for(world, run), link_trouble(world, run)
     data["waits_for"] = waiting.what if waiting is not None else None
     data["waits_until"] = waiting.until_at if waiting is not None else None
+    data["unasked"] = run.live and is_unasked(world, run)
     data["link_trouble"] = str(trouble) if trouble is not None else None
     data["worst_overshoot"] = guards.overshoot.text if run.live else None
     data["worst_overshoot_usd"] = float(bound) if run.live and bound is not None else None

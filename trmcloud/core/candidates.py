@@ -11,7 +11,12 @@ from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.outlook import HOUR_S, Outlook, lands_at
 from trmcloud.core.plan import Candidate, Interval
-from trmcloud.core.providers import BY_SKYPILOT, TRAITS
+from trmcloud.core.providers import (
+    BY_SKYPILOT,
+    RUNPOD_BY_SKYPILOT,
+    RUNPOD_BY_SKYPILOT_ENDS,
+    TRAITS,
+)
 from trmcloud.core.spec import RunSpec
 
 _LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
@@ -196,6 +201,8 @@ def _reasons(
             f"checkpoints kept take {outlook.kept_gb:,.0f} GB:"
             f" {storage_cost(outlook, outlook.seconds.p50)} with a week after the run"
         )
+    if offer.provider == RUNPOD_BY_SKYPILOT:
+        reasons.append(RUNPOD_BY_SKYPILOT_ENDS)
     if offer.provider not in REACHABLE:
         reasons.append(f"{offer.provider} cannot be launched on: neither RunPod nor in SkyPilot")
     if offer.note:

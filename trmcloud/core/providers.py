@@ -50,6 +50,11 @@ class ProviderTraits:
 
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
 """RunPod rented through SkyPilot, which copies the account's key to the pod."""
+RUNPOD_BY_SKYPILOT_ENDS = (
+    "SkyPilot 0.14 reaches RunPod by GraphQL, which RunPod ends in early 2027, and has no network"
+    " volumes there any more; without --via skypilot RunPod is rented by its own API"
+)
+"""Its volumes were made by REST v1, which ended on 2026-11-15."""
 
 
 def _through_skypilot(

@@ -16,6 +16,7 @@ from trmcloud.core.candidates import (
 from trmcloud.core.hardware import LOCAL, LocalMachine
 from trmcloud.core.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, last_phase_steps, outlook_on
+from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.core.recipe import Recipe
 from trmcloud.core.spec import RunSpec
 from trmcloud.core.speed import Machine, rented_machine, this_machine
@@ -45,12 +46,13 @@ def rank(
     objective decides. It counts what an offer is planned at; limits, the most it may be billed at.
     """
     nodes = spec.nodes
-    groups: dict[tuple[str, int, bool, bool], _Group] = {}
+    groups: dict[tuple[str, int, bool, bool, bool], _Group] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
     fresh_since = now - FRESH_DAYS * DAY_S
     for position, offer in enumerate(offers):
-        key = (offer.sku, offer.gpus, offer.provider == LOCAL, offer.spot)
+        is_cluster = offer.provider in BY_SKYPILOT
+        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, offer.spot)
         group = groups.get(key)
         if group is None:
             outlook = outlook_on(
@@ -115,7 +117,7 @@ class _Fill(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What all offers of one (SKU, count) share, so that judging one is a few multiplications.
+    """What all offers of one (SKU, count, way to rent) share: judging one is a few multiplications.
 
     ``storage`` is micro-dollars per hour; an hour may cost at most ``useful_most`` to buy a start,
     a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the objective's keys
@@ -169,7 +171,8 @@ def _machine(
     if offer.provider == LOCAL:
         assert local is not None
         return this_machine(local, offer.gpus, probe)
-    return rented_machine(offer.sku, offer.gpus, probe, nodes)
+    is_cluster = offer.provider in BY_SKYPILOT
+    return rented_machine(offer.sku, offer.gpus, probe, nodes, is_cluster=is_cluster)
 
 
 def _keep(orders: Sequence[_Order], groups: Sequence[_Group]) -> list[_Order]:

@@ -25,6 +25,9 @@ INSTALL = "make sky, then export TRMCLOUD_SKY=$PWD/.venv-sky/bin/sky"
 _TIMEOUT_S = 90.0
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.\w+)*")
 _MAX_TEXT = 300
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b")
+_ADVICE = ("Hint:", "To fix:", "To keep retrying")
+"""What SkyPilot says of a failure ends with what to try by its own commands: no reason."""
 
 
 def find_sky(environ: Mapping[str, str]) -> str:
@@ -121,12 +124,22 @@ class Sky:
         """The JSON a command prints, after whatever it says first.
 
         Raises:
-            ProviderError: there is none.
+            ProviderError: it failed, or there is none.
         """
-        text = self.run(*words, "-o", "json")
+        return self.read_and_said(*words)[0]
+
+    def read_and_said(self, *words: str) -> tuple[Any, str]:
+        """That, and whatever it says beside.
+
+        Raises:
+            ProviderError: likewise.
+        """
+        code, text, said = self._done((*words, "-o", "json"), _TIMEOUT_S)
+        if code != 0:
+            raise _explained(words[0], f"{text}\n{said}")
         for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
             try:
-                return json.loads(text[match.start() :])
+                return json.loads(text[match.start() :]), f"{text[: match.start()]}\n{said}"
             except ValueError:
                 continue
         raise ProviderError(f"sky {words[0]} printed no JSON", next_step=f"sky {words[0]} -o json")
@@ -175,11 +188,24 @@ def _is_down(said: str) -> bool:
     return "ApiServerConnectionError" in said or "API server process exited" in said
 
 
-def _explained(verb: str, said: str) -> ProviderError:
+def reasons_in(said: str) -> list[str]:
+    """The lines that tell what went wrong: of its last exception, if there is one, the first sums
+    it up and the last is the most precise. What it advises is left out."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    last = lines[-1][:_MAX_TEXT] if lines else "it said nothing"
+    starts = [n for n, line in enumerate(lines) if _EXCEPTION.match(line)]
+    found: list[str] = []
+    for line in lines[starts[-1] if starts else 0 :]:
+        if line.startswith(_ADVICE[:2]):
+            break
+        if not line.startswith(_ADVICE):
+            found.append(line)
+    return found if starts else found[-1:]
+
+
+def _explained(verb: str, said: str) -> ProviderError:
+    why = [*reasons_in(said), "it said nothing"][0][:_MAX_TEXT]
     if _is_down(said):
         return ProviderError(
-            f"SkyPilot's API server is down: {last}", next_step="sky api info; sky api start"
+            f"SkyPilot's API server is down: {why}", next_step="sky api info; sky api start"
         )
-    return ProviderError(f"sky {verb} failed: {last}")
+    return ProviderError(f"sky {verb} failed: {why}")
