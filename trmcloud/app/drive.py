@@ -26,6 +26,7 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
+    LedgerError,
     LinkError,
     NoCapacity,
     ProviderError,
@@ -338,6 +339,12 @@ def reconcile(world: World) -> list[str]:
             after = looker.step() if run.live else run
         except StaleEpoch:
             continue
+        except LedgerError:
+            raise
+        except TrmcloudError as error:
+            # One run's trouble is told, and stops no other's.
+            said.append(f"{run_id}: {error}")
+            after = run
         world.ledger.release(run_id, epoch)
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value

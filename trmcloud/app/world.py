@@ -101,6 +101,15 @@ def providers_in_use(world: World) -> tuple[str, ...]:
     return tuple(n for n in world.computes if n == LOCAL or n in used or world.was_used(n))
 
 
+def unreached(world: World) -> tuple[tuple[str, str], ...]:
+    """(provider, why) of each whose list was asked for last without an answer."""
+    return tuple(
+        (name, seen.why)
+        for name, seen in sorted(world.listed.items())
+        if isinstance(seen, Unknown) and seen.why
+    )
+
+
 def is_quiet(world: World) -> bool:
     """Whether nothing is owed: no run to drive, no bill to come, no pod to end. Reconciling would
     find nothing."""
@@ -109,8 +118,11 @@ def is_quiet(world: World) -> bool:
         return False
     if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
         return False
-    pods = (p for name in providers_in_use(world) for p in world.computes[name].list_pods())
-    return all(pod.status == "gone" for pod in pods)
+    for name in providers_in_use(world):
+        seen = list_pods(world, name)
+        if isinstance(seen, Unknown) or any(pod.status != "gone" for pod in seen.value):
+            return False
+    return True
 
 
 def find_run(world: World, name: str | None) -> RunState:

@@ -74,12 +74,12 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
     Example: trmcloud budget show
     """
-    from trmcloud.app.drive import reconcile
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.cli.text import table
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    reconciled(world)
     lines = world.ledger.read().lines_for(world.project, world.wall())
     if as_json:
         print(json.dumps([_as_json(line) for line in lines], indent=1))
@@ -155,13 +155,13 @@ def _amount(text: str) -> Usd:
 
 
 def _write(level: str, key: str, cap: Usd) -> None:
-    from trmcloud.app.drive import reconcile
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.core.events import CapSet
     from trmcloud.wiring import build_world
 
     world = build_world()
     world.ledger.set_cap(CapSet(level, key, cap, by=getpass.getuser()), world.wall())
-    reconcile(world)
+    reconciled(world)
     print(f"{level} {key}".strip() + f" cap: {cap}")
 
 

@@ -35,14 +35,14 @@ def command(
     Example: trmcloud fetch-best r-1f3a9c --weights-only
     """
     from trmcloud.app import bucket_checkpoints, checkpoints, pod_checkpoints
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
     from trmcloud.cli.fetch_errand import bring_from_volume
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.cli.text import bpb, losses
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    reconciled(world)
     state = bring_from_volume(world, find_run(world, run or None), yes=yes)
     asked = pod_checkpoints.on_pod(world, state)
     found = bucket_checkpoints.in_bucket(world, state)

@@ -23,8 +23,8 @@ def command(
 
     Example: trmcloud gate r-1f3a9c
     """
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.cli.run_view import show_verdict
     from trmcloud.core.errors import NotFoundError
     from trmcloud.core.gate import judge
@@ -32,7 +32,7 @@ def command(
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    reconciled(world)
     state = find_run(world, run or None)
     phases = [phase] if phase else list(world.files.phases(state.run_id))
     metrics = world.files.metrics(state.run_id, phases[0]) if phases else []

@@ -66,6 +66,7 @@ def command(
     from trmcloud.cli import launch_steps, run_view
     from trmcloud.cli.launch_whom import rent_from
     from trmcloud.cli.plan_making import make_spec, parse_money
+    from trmcloud.cli.reconciling import tell_unreached
     from trmcloud.core.outcome import Outcome
     from trmcloud.core.plan import Plan
     from trmcloud.wiring import build_world
@@ -121,6 +122,7 @@ def command(
     driver = use_case.start(
         world, plan, data_dir=data_dir, initial_weights=weights, detached=detach
     )
+    tell_unreached(world)
     code = run_view.carry(world, driver, detach=detach)
     run = driver.run()
     sold_out = any(action.failed_kind == "no_capacity" for action in run.actions.values())

@@ -30,13 +30,13 @@ def command(
 
     Example: trmcloud logs -f r-1f3a9c
     """
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.core.errors import NotFoundError
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    reconciled(world)
     state = find_run(world, run or None)
     phases = [phase] if phase else list(world.files.phases(state.run_id))
     if not phases and not (follow and state.live):

@@ -26,15 +26,15 @@ def command(
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
     from trmcloud.app import bucket_checkpoints, checkpoints, pod_checkpoints
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.world import find_run
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.core.errors import ConflictError, LinkError, UsageError
     from trmcloud.wiring import build_world
 
     if keep_best is not None and keep_best < 1:
         raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
     world = build_world()
-    reconcile(world)
+    reconciled(world)
     state = find_run(world, run or None)
     pod = pod_checkpoints.live_pod(state)
     if state.live and (pod is None or state.bucket):

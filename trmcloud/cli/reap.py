@@ -68,7 +68,8 @@ def command(
             print("the ledger is not reconciled yet: nothing is reserved until trmcloud reap --yes")
             print("says so; a pod may appear up to 10 minutes after it was asked for")
         elif not found.orphans and not said:
-            print("nothing is running that no run owns")
+            seen = ", as far as could be seen" if found.unreachable else ""
+            print(f"nothing is running that no run owns{seen}")
         elif found.orphans and not yes:
             print("trmcloud reap --yes ends them")
     sys.exit(11 if found.unreachable else 0)

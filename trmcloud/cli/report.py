@@ -27,13 +27,13 @@ def command(
 
     Example: trmcloud report --csv
     """
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.reports import report_run
     from trmcloud.app.world import find_run
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    reconciled(world)
     if run:
         states = [find_run(world, run)]
     else:

@@ -23,9 +23,9 @@ def command(
     world = build_world()
     said: list[str] = []
     if not is_quiet(world):
-        from trmcloud.app.drive import reconcile
+        from trmcloud.cli.reconciling import reconciled
 
-        said = reconcile(world)
+        said = reconciled(world)
     if run:
         runs = [find_run(world, run)]
     else:

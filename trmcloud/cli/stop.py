@@ -16,20 +16,23 @@ def command(
 
     Example: trmcloud stop r-1f3a9c
     """
-    from trmcloud.app.drive import reconcile
     from trmcloud.app.launch import follow_or_drive, request_stop
+    from trmcloud.app.out_of_reach import require_reach
+    from trmcloud.cli.reconciling import reconciled
     from trmcloud.cli.run_bar import RunBar
     from trmcloud.cli.run_view import OverButForItsBill, outcome_of, show_end
     from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_world
 
     world = build_world()
-    reconcile(world)
+    reconciled(world)
     state = request_stop(world, run or None, "trmcloud stop")
     print(f"{state.run_id}: asked to land")
     if detach:
-        reconcile(world)
+        reconciled(world)
         return
+    if state.generation is not None:
+        require_reach(world, state.generation.provider)
     over = OverButForItsBill(world)
     with RunBar(world) as bar:
         ended = follow_or_drive(world, state.run_id, over, bar.watch)
