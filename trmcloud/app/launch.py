@@ -13,6 +13,7 @@ from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import write_launch_note
 from trmcloud.app.layers import verified_layers
 from trmcloud.app.needs import check_needs
+from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.world import World, bucket_at, find_run
 from trmcloud.core import events as ev
 from trmcloud.core.errors import (
@@ -265,6 +266,8 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
     reconcile(world)
     run = find_run(world, run_id)
     if run.live:
+        if run.generation is not None:
+            require_reach(world, run.generation.provider)
         if is_driven(world, world.ledger.driver(run.run_id)):
             raise ConflictError(
                 f"{run.run_id} is running already",

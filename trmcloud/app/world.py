@@ -122,6 +122,15 @@ def is_unasked(world: World, run: RunState) -> bool:
     return run.generation is not None and run.generation.provider in world.unasked
 
 
+def unreached(world: World) -> tuple[tuple[str, str], ...]:
+    """(provider, why) of each whose list was asked for last without an answer."""
+    return tuple(
+        (name, seen.why)
+        for name, seen in sorted(world.listed.items())
+        if isinstance(seen, Unknown) and seen.why
+    )
+
+
 def is_quiet(world: World) -> bool:
     """Whether nothing is owed: no run to drive, no bill to come, no pod to end. Reconciling would
     find nothing."""
@@ -130,8 +139,11 @@ def is_quiet(world: World) -> bool:
         return False
     if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
         return False
-    pods = (p for name in providers_in_use(world) for p in world.computes[name].list_pods())
-    return all(pod.status == "gone" for pod in pods)
+    for name in providers_in_use(world):
+        seen = list_pods(world, name)
+        if isinstance(seen, Unknown) or any(pod.status != "gone" for pod in seen.value):
+            return False
+    return True
 
 
 def find_run(world: World, name: str | None) -> RunState:

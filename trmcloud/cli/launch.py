@@ -65,6 +65,7 @@ def command(
     from trmcloud.app.plans import is_plan_id
     from trmcloud.app.world import World
     from trmcloud.cli import launch_steps, run_view
+    from trmcloud.cli.catching_up import tell_unreached
     from trmcloud.cli.launch_whom import rent_from
     from trmcloud.cli.plan_making import make_spec, parse_money
     from trmcloud.core.outcome import Outcome
@@ -124,6 +125,7 @@ def command(
     driver = use_case.start(
         world, plan, data_dir=data_dir, initial_weights=weights, detached=detach
     )
+    tell_unreached(world)
     code = run_view.carry(world, driver, detach=detach)
     run = driver.run()
     sold_out = any(action.failed_kind == "no_capacity" for action in run.actions.values())
