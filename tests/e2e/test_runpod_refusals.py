@@ -47,7 +47,7 @@ def launch_of(user: RentedUser, *more: str) -> tuple[str, ...]:
         "endless",
         "no-pods",
         "gone",
-    ],  # fmt: skip
+    ],
 )
 def test_an_account_that_cannot_rent_is_told_before_anything_is_reserved(
     renter: RentedUser,
