@@ -63,7 +63,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._refused = 0
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
-        self._trouble_said = False
+        self._trouble_said = self._unlisted_said = False
         self._bucket_said = ""
         self._waits: tuple[str, float] = ("", 0.0)
 
@@ -147,17 +147,19 @@ class RunBar(AbstractContextManager["RunBar"]):
             again = run.state is State.RUNNING and answers(self._world, run)
             if self._trouble_said and self._trouble_at is not None and again:
                 self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
-            self._trouble_at, self._trouble_said = None, False
+            self._trouble_at, self._trouble_said, self._unlisted_said = None, False, False
             return
         if self._trouble_at is None:
             self._trouble_at = now
         stranger = isinstance(trouble, HostKeyChanged)
+        is_unlisted = run.state is State.RUNNING and not is_listed_as_running(self._world, run)
+        if self._trouble_said and is_unlisted and not self._unlisted_said:
+            self._unlisted_said = True
+            self._print("  nor does its provider say any more that it runs")
         if self._trouble_said or (now - self._trouble_at < _TROUBLE_AFTER_S and not stranger):
             return
         self._trouble_said = True
         then = "its agent goes on, and ends it in time"
-        if not is_listed_as_running(self._world, run):
-            then = "its provider does not say that it runs"
         if run.state is State.BOOTING:
             then = "if that lasts for a minute, the pod is ended"
         what = "" if stranger else "the pod does not answer: "
