@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.bare import bare_image, old_python
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
 from tests.e2e.user import SMALL, User, until
+from tests.standins import sky_machines
 from tests.standins.downloads import Downloads, downloads
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
@@ -24,6 +25,7 @@ from trmcloud.core.run_state import Outcome, State
 
 VIA = ("--via", "skypilot", "--provider", "runpod")
 KEY = "--allow-account-key-on-pod"
+NOTICED_WITHIN_S = 180.0
 
 
 def by_sky(user: RentedUser) -> RentedUser:
@@ -137,6 +139,33 @@ def test_a_machine_that_can_install_nothing_is_ended_at_once_and_says_why(
     assert "  spent $0.0" in out
     assert user.live() == []
     assert user.only_run().reserved == ZERO
+
+
+@pytest.mark.slow
+def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(rented: RentedUser) -> None:
+    """SkyPilot shows its cluster as it was: see the real one's own test."""
+    user = by_sky(rented)
+    arguments = ("--budget", "0.30", "--steps", "100000", *VIA)
+    plan_id = user.plan_to_bind(*arguments, hard_stop_s=600.0, landing_s=6.0)
+    launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
+    user.run_in(State.RUNNING)
+    until(lambda: user.only_run().trains, what="training")
+    (pod,) = user.live()
+    account = {"url": user.standin.url, "key": user.standin.api_key}
+    sky_machines.ask(account, "POST", f"/pods/{pod.id}/action", {"action": "stop"})
+
+    def is_missed() -> bool:
+        generation = user.only_run().generation
+        return generation is not None and generation.missed_at is not None
+
+    until(is_missed, within_s=NOTICED_WITHIN_S, what="the end of the pod")
+    out, _ = user.see_out(launch, code=Outcome.LOST.exit_code, within_s=120.0)
+    assert "  the pod does not answer: " in out
+    assert "  nor does its provider say any more that it runs\n" in out
+    assert "answers again" not in out
+    run = user.only_run()
+    assert (run.outcome, run.reserved) == (Outcome.LOST, ZERO)
+    assert user.live() == []
 
 
 def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:

@@ -15,7 +15,7 @@ from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
-from trmcloud.core.providers import ProviderTraits, traits_of
+from trmcloud.core.providers import BY_SKYPILOT, ProviderTraits, traits_of
 from trmcloud.core.run_state import RunState
 from trmcloud.ports.compute import Limiting
 
@@ -91,7 +91,7 @@ def guards_of(world: World, run: RunState) -> Guards:
         _pod_side("guardian", report, generation.agent_at, now, traits,
                   "starts a killed agent again; at the hard stop kills all and ends the pod"),
         "controller": Layer("controller", ARMED, "a command is driving the run") if driven else
-        Layer("controller", ABSENT, "nobody drives it now; any trmcloud command settles it"),
+        Layer("controller", ABSENT, f"nobody drives it now; {_settled_by(traits)} settles it"),
         "reap": _reaper(visit, generation.provider, now),
     }  # fmt: skip
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
@@ -107,6 +107,11 @@ def guards_of(world: World, run: RunState) -> Guards:
         layers.append(Layer("provider limit", ABSENT, "this machine has none"))
     overshoot = _overshoot(run, traits, {x.name: x for x in layers}, pod, visit)
     return Guards(tuple(layers), overshoot, beat)
+
+
+def _settled_by(traits: ProviderTraits) -> str:
+    """SkyPilot is not asked by a look alone."""
+    return "trmcloud status --live" if traits.name in BY_SKYPILOT else "any trmcloud command"
 
 
 def _own_limits(world: World, provider: str, pod_name: str) -> dict[str, Layer]:

@@ -66,7 +66,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = ""
-        self._unforeseen = False
+        self._unforeseen = self._unlisted_said = False
         self._bucket_said = ""
         self._waits: tuple[str, float] = ("", 0.0)
 
@@ -155,11 +155,15 @@ class RunBar(AbstractContextManager["RunBar"]):
             again = run.state is State.RUNNING and answers(self._world, run)
             if self._trouble_said and self._trouble_at is not None and again:
                 self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
-            self._trouble_at, self._trouble_said = None, ""
+            self._trouble_at, self._trouble_said, self._unlisted_said = None, "", False
             return
         if self._trouble_at is None:
             self._trouble_at = now
         stranger, boots = isinstance(trouble, HostKeyChanged), run.state is State.BOOTING
+        is_unlisted = run.state is State.RUNNING and not is_listed_as_running(self._world, run)
+        if self._trouble_said and is_unlisted and not self._unlisted_said:
+            self._unlisted_said = True
+            self._print("  nor does its provider say any more that it runs")
         # While it boots, nothing else is told: there each new trouble has its line.
         told = self._trouble_said in (trouble.what, "") or not boots
         if (self._trouble_said and told) or not (
@@ -168,8 +172,6 @@ class RunBar(AbstractContextManager["RunBar"]):
             return
         self._trouble_said = trouble.what
         then = "its agent goes on, and ends it in time"
-        if not is_listed_as_running(self._world, run):
-            then = "its provider does not say that it runs"
         if boots:
             waiting = waits_for(self._world, run)
             until_at = waiting.until_at if waiting is not None else None
