@@ -6,12 +6,14 @@ face, and finds and starts its API server by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
@@ -23,8 +25,10 @@ OLDEST = (0, 14)
 INSTALL = "make sky, then export TRMCLOUD_SKY=$PWD/.venv-sky/bin/sky"
 
 _TIMEOUT_S = 90.0
-_VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.\w+)*")
+_VERSION = re.compile(r"version ([0-9]{1,4})\.([0-9]{1,4})(?:\.\w{1,20})*")
 _MAX_TEXT = 300
+_MOST_TRIES = 20
+"""Lines before the answer that might be its beginning."""
 
 
 def find_sky(environ: Mapping[str, str]) -> str:
@@ -124,11 +128,9 @@ class Sky:
             ProviderError: there is none.
         """
         text = self.run(*words, "-o", "json")
-        for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
-            try:
+        for match in islice(re.finditer(r"^[\[{]", text, re.MULTILINE), _MOST_TRIES):
+            with contextlib.suppress(ValueError, RecursionError):
                 return json.loads(text[match.start() :])
-            except ValueError:
-                continue
         raise ProviderError(f"sky {words[0]} printed no JSON", next_step=f"sky {words[0]} -o json")
 
     def require_cloud(self, cloud: str) -> None:
@@ -161,7 +163,13 @@ class Sky:
 def _names(told: Any) -> frozenset[str]:
     """Of what ``sky check`` tells: workspace → cloud → what it is good for."""
     clouds = told.values() if isinstance(told, dict) else ()
-    return frozenset(str(name).lower() for names in clouds for name in names)
+    return frozenset(
+        name.lower()
+        for names in clouds
+        if isinstance(names, (dict, list))
+        for name in names
+        if isinstance(name, str)
+    )
 
 
 def _advice(said: str) -> str:

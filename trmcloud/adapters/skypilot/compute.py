@@ -32,6 +32,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
+from trmcloud.core.records import instant
 from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
 
 _STATUS: Mapping[str, str] = {
@@ -307,10 +308,10 @@ class SkyPilotCompute:
 
     def _has_failed(self, row: Row, at: float) -> bool:
         """Whether the cluster's launch ended before its job was started."""
-        name, made = str(row["name"]), row.get("launched_at")
+        name, made = str(row["name"]), instant(row.get("launched_at"))
         if name in self._came_through:
             return False
-        if not isinstance(made, int | float) or not 0 <= at - made < WATCHED_S:
+        if made is None or not 0 <= at - made < WATCHED_S:
             self._came_through.add(name)
             return False
         try:
@@ -350,7 +351,7 @@ class SkyPilotCompute:
             name,
             rate=rate,
             disk_gb=0,
-            made_at=float(made) if isinstance(made, int | float) else None,
+            made_at=instant(made),
             started_at=at if is_up else None,
             at=at,
             nodes=nodes,
@@ -371,7 +372,7 @@ class SkyPilotCompute:
         if self._clusters.are_cached:
             word = "unknown"
         made = row.get("launched_at")
-        made_at = float(made) if isinstance(made, int | float) else None
+        made_at = instant(made)
         sighting = self._seen.get(name)
         rate = sighting.rate if sighting is not None else ZERO
         return PodSeen(name, name, word, rate, made_at=made_at)
