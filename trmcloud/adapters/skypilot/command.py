@@ -6,12 +6,14 @@ face, and finds and starts its API server by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
@@ -23,11 +25,13 @@ OLDEST = (0, 14)
 INSTALL = "make sky, then export TRMCLOUD_SKY=$PWD/.venv-sky/bin/sky"
 
 _TIMEOUT_S = 90.0
-_VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.\w+)*")
+_VERSION = re.compile(r"version ([0-9]{1,4})\.([0-9]{1,4})(?:\.\w{1,20})*")
 _MAX_TEXT = 300
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b")
 _ADVICE = ("Hint:", "To fix:", "To keep retrying")
 """What SkyPilot says of a failure ends with what to try by its own commands: no reason."""
+_MOST_TRIES = 20
+"""Lines before the answer that might be its beginning."""
 
 
 def find_sky(environ: Mapping[str, str]) -> str:
@@ -137,11 +141,9 @@ class Sky:
         code, text, said = self._done((*words, "-o", "json"), _TIMEOUT_S)
         if code != 0:
             raise _explained(words[0], f"{text}\n{said}")
-        for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
-            try:
+        for match in islice(re.finditer(r"^[\[{]", text, re.MULTILINE), _MOST_TRIES):
+            with contextlib.suppress(ValueError, RecursionError):
                 return json.loads(text[match.start() :]), f"{text[: match.start()]}\n{said}"
-            except ValueError:
-                continue
         raise ProviderError(f"sky {words[0]} printed no JSON", next_step=f"sky {words[0]} -o json")
 
     def require_cloud(self, cloud: str) -> None:
@@ -174,7 +176,13 @@ class Sky:
 def _names(told: Any) -> frozenset[str]:
     """Of what ``sky check`` tells: workspace → cloud → what it is good for."""
     clouds = told.values() if isinstance(told, dict) else ()
-    return frozenset(str(name).lower() for names in clouds for name in names)
+    return frozenset(
+        name.lower()
+        for names in clouds
+        if isinstance(names, (dict, list))
+        for name in names
+        if isinstance(name, str)
+    )
 
 
 def _advice(said: str) -> str:

@@ -32,6 +32,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
+from trmcloud.core.records import instant
 from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
 
 _STATUS: Mapping[str, str] = {
@@ -327,10 +328,10 @@ class SkyPilotCompute:
 
     def _has_failed(self, row: Row, at: float) -> bool:
         """Whether the cluster's launch ended before its job was started."""
-        name, made = str(row["name"]), row.get("launched_at")
+        name, made = str(row["name"]), instant(row.get("launched_at"))
         if name in self._came_through:
             return False
-        if not isinstance(made, int | float) or not 0 <= at - made < WATCHED_S:
+        if made is None or not 0 <= at - made < WATCHED_S:
             self._came_through.add(name)
             return False
         try:
@@ -411,10 +412,9 @@ class SkyPilotCompute:
 def _made_at(row: Row, seen: Sighting | None) -> float | None:
     """Since when the cluster may cost rent: SkyPilot counts from its last try to provision it, and
     an earlier one may have had machines."""
-    told = row.get("launched_at")
+    told = instant(row.get("launched_at"))
     known = seen.made_at if seen is not None else None
-    both = [at for at in (told, known) if isinstance(at, int | float)]
-    return float(min(both)) if both else None
+    return min((at for at in (told, known) if at is not None), default=None)
 
 
 def _is_armed(row: Row) -> bool:

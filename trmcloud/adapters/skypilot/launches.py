@@ -22,6 +22,8 @@ _NONE_LEFT = "sky.exceptions.ResourcesUnavailableError:"
 """Everything that could be asked for was, and whatever came of it was taken down again."""
 _ASKED_FOR = re.compile(r" for \{.*\}")
 _MAX_REASON = 160
+_MOST_ASKED = 8
+"""Requests for one pod whose logs are asked for: each takes SkyPilot seconds."""
 
 
 class Launches:
@@ -60,7 +62,7 @@ class Launches:
         if not known or any(state not in _OVER for _, state in known):
             return None
         # One that was called off may have made a machine; one that failed otherwise, too.
-        if any(state != "FAILED" for _, state in known):
+        if any(state != "FAILED" for _, state in known) or len(known) > _MOST_ASKED:
             return ""
         reasons = [self._why_none(request) for request, _ in known]
         return reasons[0] if all(reasons) else ""
