@@ -12,7 +12,7 @@ help:
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
-	@echo "make soak     simulated runs with faults, FROM=0 TO=1000000; resumable"
+	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
@@ -58,11 +58,12 @@ e2e-slurm: $(READY)
 e2e-nodes: $(READY)
 	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
 
-# What a machine of SkyPilot's downloads when it has a network; the test's machines have none.
+# What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
+# trainer's packages, torch among them, are served to them from loopback.
 SKY_PYTHON ?= python3.10
 SKY_IMAGE := build/sky-image
 SKY_RUNTIME := $(SKY_IMAGE)/root/skypilot-runtime
-$(SKY_IMAGE)/.ready: constraints-sky.txt
+$(SKY_IMAGE)/.ready: constraints-sky.txt trmcloud/pod/environment.txt | $(READY)
 	@$(SKY_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' || \
 		{ echo "error: SkyPilot's machines have Python 3.10; name one: make SKY_PYTHON=/path e2e-sky"; exit 1; }
 	rm -rf $(SKY_IMAGE)
@@ -71,6 +72,9 @@ $(SKY_IMAGE)/.ready: constraints-sky.txt
 		--python "$$($(SKY_PYTHON) -c 'import sys; print(sys.executable)')" $(SKY_RUNTIME)
 	$(SKY_RUNTIME)/bin/python -m pip install -q 'setuptools<70' 'click<8.3' 'ray[default]==2.9.3' \
 		'pydantic-core==2.41.1' 'skypilot[runpod,remote]==0.14.1'
+	grep '==' trmcloud/pod/environment.txt | grep -v '^torch' | cut -d ' ' -f 1 > $(SKY_IMAGE)/pins
+	$(BIN)/python -m pip download -q --only-binary :all: -d $(SKY_IMAGE)/wheels \
+		-r $(SKY_IMAGE)/pins "$$(grep '^torch==' constraints.txt)"
 	for name in bashrc profile; do cp /usr/share/base-files/dot.$$name $(SKY_IMAGE)/root/.$$name; done
 	@touch $@
 
@@ -100,13 +104,14 @@ bench: $(READY)
 calibrate: $(READY)
 	@$(BIN)/python -m bench calibrate
 
-# On by seed range, resumable, on one hash of core, app, pod and sim; the page is docs/soak/README.md.
-FROM ?= 0
-TO ?= 1000000
+# The hash of core, app, pod and sim draws the seeds; the page is docs/soak/README.md. Resumable as
+# long as that hash stays.
+SEEDS ?= 200000
+JOBS ?= 2
 soak: $(READY)
 	@mkdir -p build
-	$(BIN)/python -m trmcloud.sim.soak --from $(FROM) --to $(TO) --state build/soak-$(FROM).json \
-		--page docs/soak/README.md --date "$$(date +%F)"
+	$(BIN)/python -m trmcloud.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
+		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
 
 soak-crashes: $(READY)
 	@mkdir -p build

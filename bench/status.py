@@ -1,4 +1,5 @@
-"""What one ``trmcloud status`` over fifty rented pods asks of RunPod's API, on the stand-in.
+"""What one ``trmcloud status`` asks of others: over fifty rented pods, of RunPod's stand-in; over a
+run at a cloud of SkyPilot's, nothing.
 
 Nobody drives the runs, so that the command looks at every one of them. The pods are on paper: none
 answers over SSH, which is the slower case.
@@ -7,6 +8,7 @@ answers over SSH, which is the slower case.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,11 +16,14 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from bench.row import Row
+from bench.row import Row, paired_ratio
 from tests.standins.runpod.standin import running
+from tests.unit.skypilot.rig import stand_in
 from trmcloud.app import launch
+from trmcloud.app.drive import wish_to_stop
 from trmcloud.cli.plan_making import plan_for
 from trmcloud.core.money import Usd
+from trmcloud.core.plan import Plan
 from trmcloud.core.run_state import State
 from trmcloud.core.spec import RunSpec
 from trmcloud.wiring import build_world
@@ -26,9 +31,58 @@ from trmcloud.wiring import build_world
 PODS = 50
 _MOST_CALLS = 2
 _WITHIN_S = 120.0
+_MOST_RATIO = 1.5
 
 
 def run() -> list[Row]:
+    return [*_over_pods(), _beside_skypilot()]
+
+
+def _beside_skypilot() -> Row:
+    """``status`` where a run goes on at a cloud of SkyPilot's, over ``status`` where none does."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        without, beside = folder / "without", folder / "beside"
+        program = stand_in(folder / "sky", folder / "sky.json")
+        (folder / "sky.json").write_text('{"enabled": ["AWS"]}')
+        environment = {"HOME": name, "TRMCLOUD_SKY": str(program)}
+        with mock.patch.dict(os.environ, environment | {"TRMCLOUD_HOME": str(without)}):
+            world = build_world()
+            driver = launch.start(world, _plan(world.home, "aws"), data_dir="")
+            wish_to_stop(world, driver.run_id, by="user", reason="a run that has ended")
+            assert driver.step().state is State.CLOSED
+            world.ledger.release(driver.run_id, driver.epoch)
+        shutil.copytree(without, beside)
+        with mock.patch.dict(os.environ, environment | {"TRMCLOUD_HOME": str(beside)}):
+            world = build_world()
+            driver = launch.start(world, _plan(world.home, "aws"), data_dir="")
+            until = time.monotonic() + _WITHIN_S
+            while driver.step().state is not State.BOOTING:
+                assert time.monotonic() < until, "its cluster is listed"
+                time.sleep(0.1)
+            world.ledger.release(driver.run_id, driver.epoch)
+        program.unlink()
+        status = (sys.executable, "-m", "trmcloud", "status")
+        ratio, ours, baseline = paired_ratio(
+            ("env", f"TRMCLOUD_HOME={beside}", *status),
+            ("env", f"TRMCLOUD_HOME={without}", *status),
+            environment=environment | {"PYTHONPATH": os.getcwd()},
+        )
+    detail = f"{ours * 1e3:,.0f} over {baseline * 1e3:,.0f} ms; there is no sky to be found"
+    return Row(
+        "status with a run at SkyPilot's, over without", ratio, _MOST_RATIO, "lower", "", detail
+    )
+
+
+def _plan(home: Path, provider: str) -> Plan:
+    spec = RunSpec(
+        recipe="trm-tiny", phases=("fast",), hardware="8xH100", budget=Usd("90"), steps=60,
+        providers=(provider,),
+    )  # fmt: skip
+    return plan_for(spec, home=home)
+
+
+def _over_pods() -> list[Row]:
     """How many requests RunPod was sent, and how long the command took."""
     with (
         tempfile.TemporaryDirectory() as name,

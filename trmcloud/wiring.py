@@ -16,8 +16,9 @@ from trmcloud.adapters.system_clock import SystemClock
 from trmcloud.adapters.workers import ThreadWorkers
 from trmcloud.app.bundle import bundle_root
 from trmcloud.app.home import home_dir
+from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.world import World
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import LedgerError, TrmcloudError, UsageError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.pod import processes
@@ -140,16 +141,22 @@ def machine_needs(home: Path, provider: str) -> Sequence[Need]:
 _Adapter = TypeVar("_Adapter")
 
 
-class WhenAsked(Mapping[str, _Adapter]):
-    """Adapters by name, each made when it is first asked for: most commands need one of them."""
+class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
+    """Adapters by name, each made when it is first asked for: most commands need one of them.
+    Where one cannot be made, ``OutOfReach`` says why to whoever asks it, and the others work."""
 
     def __init__(self, makers: Mapping[str, Callable[[], _Adapter]]) -> None:
         self._makers = makers
-        self._made: dict[str, _Adapter] = {}
+        self._made: dict[str, _Adapter | OutOfReach] = {}
 
-    def __getitem__(self, name: str) -> _Adapter:
+    def __getitem__(self, name: str) -> _Adapter | OutOfReach:
         if name not in self._made:
-            self._made[name] = self._makers[name]()
+            try:
+                self._made[name] = self._makers[name]()
+            except LedgerError:
+                raise
+            except TrmcloudError as error:
+                self._made[name] = OutOfReach(error)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

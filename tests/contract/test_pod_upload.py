@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,36 @@ def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -
     uploader(root).once()
     assert account(root).fetched
     assert (Path(folder) / "train.bin").read_bytes() == data
+
+
+def test_where_the_furthest_is_damaged_the_one_before_is_gone_on_from(
+    root: Path, store: Any
+) -> None:
+    """And is left where it is, where the furthest came."""
+    data = hashlib.shake_128(b"weights").digest(5000)
+    gets = []
+    for step in (20, 10):
+        key = PLACE.run("r1", "fast", f"g1-slot-{step}", "weights.safetensors")
+        store.put_object(Bucket=BUCKET, Key=key, Body=data)
+        url = store.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key})
+        file = bk.FileGet("weights.safetensors", 5000, hashlib.sha256(data).hexdigest(), (url,))
+        folder = root / "runs" / "r1" / "fast" / "checkpoints" / mf.step_dir_name(step)
+        gets.append(bk.FolderGet(str(folder), (file,), needed=False))
+    damaged = replace(gets[0], files=(replace(gets[0].files[0], sha256="0" * 64),))
+    grant(store, root, gets=(damaged, gets[1]))
+    tries = uploader(root)
+    while not tries.once() or not account(root).fetched:
+        assert account(root).trouble
+    assert account(root).fetched
+    assert not Path(gets[0].folder).exists()
+    assert (Path(gets[1].folder) / "weights.safetensors").read_bytes() == data
+
+    shutil.rmtree(gets[1].folder)
+    (root / contract.PODS_DIR / POD / bk.UPLOADS_NAME).unlink()
+    grant(store, root, gets=tuple(gets))
+    settle(uploader(root))
+    assert Path(gets[0].folder).exists()
+    assert not Path(gets[1].folder).exists()
 
 
 # -- the agent's report ---------------------------------------------------------------------------

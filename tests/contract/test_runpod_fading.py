@@ -57,9 +57,9 @@ def test_the_doctor_says_what_is_not_known_any_more(
     assert "guard" in found["balance"].fix
     assert states(found)["runpod key"] == states(found)["scopes"] == "ok"
     assert "limit" not in found
-    assert states(found)["second look"] == "ok"
+    assert states(found)["pods"] == "ok"
     # Half an hour of an L4 at 0.49 with 70 GB of disk.
-    assert "2 pods with those of clusters; $0.2498 billed to 1" in found["second look"].detail
+    assert "2, those of clusters included; $0.2498 billed to 1" in found["pods"].detail
 
 
 @FADED

@@ -81,6 +81,8 @@ class RentedUser(User):
     standin: StandIn = None  # type: ignore[assignment]
     clock: TestClock = None  # type: ignore[assignment]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    looks: Sequence[str] = ("status",)
+    """The command by which this user looks after what nobody drives."""
 
     def __post_init__(self) -> None:
         self.text = self.folder / "text.txt"
@@ -217,12 +219,12 @@ class RentedUser(User):
     def close_books(self) -> RunState:
         """The next commands, until the run that nobody drives has been settled and billed."""
         until(lambda: not self.live(), what="every pod has ended")
-        self.run("status")
+        self.run(*self.looks)
         for _ in range(8):
             if not self.only_run().live and not awaiting_bill(self.only_run()):
                 break
             self.clock.advance(1800.0)
-            self.run("status")
+            self.run(*self.looks)
         run = self.only_run()
         assert not run.live, run.state
         assert not awaiting_bill(run)

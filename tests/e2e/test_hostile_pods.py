@@ -116,7 +116,7 @@ def test_a_pod_that_lies_and_cannot_be_heard_is_ended_at_its_hard_stop(
     """Its launch killed, its own end of itself disabled: whatever command comes next ends it."""
     rented.standin.control.set(self_down=True)
     pod = launched(rented, 30.0)
-    lie(rented, pod, "digits", "garbage", "silent")
+    lie(rented, pod, "digits")
     heard(rented)
     (launch,) = rented.started[-1:]
     os.kill(launch.pid, signal.SIGKILL)

@@ -281,8 +281,23 @@ def test_detached_with_the_loss_accepted_it_ends_itself(rented: RentedUser) -> N
     rented.see_out(begin(rented, "-d", "--accept-loss"))
     until(lambda: not rented.live(), what="the pod ends by itself")
     assert rented.truth()[0]["ended_by"] not in ("api", "")
+    # Ten minutes later nobody has looked: until its bill is final it may have cost all of them.
+    rented.run("status")
+    rented.clock.advance(600.0)
+    rented.run("status")
+    (told,) = rented.json("status", "--json")
+    shown = rented.run("status", rented.only_run().run_id)
+    print(shown, rented.run("status"), rented.run("budget", "show"))
+    assert told["spent_usd"] <= rented.billed() < told["at_most_usd"]
+    assert "at most" in shown
+    assert "until the bill is final of its pod" in shown
     run = rented.close_books()
     assert run.outcome in (Outcome.FINISHED, Outcome.LOST)
+    (told,) = rented.json("status", "--json")
+    assert told["spent_usd"] == told["at_most_usd"] == float(run.settled)
+    shown = rented.run("status", run.run_id)
+    print(shown)
+    assert "at most" not in shown
 
 
 @pytest.mark.slow

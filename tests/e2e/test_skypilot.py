@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.bare import bare_image, old_python
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
 from tests.e2e.user import SMALL, User, until
+from tests.standins import sky_machines
+from tests.standins.downloads import Downloads, downloads
+from tests.standins.runpod.containers import SYSTEM_PATH
+from tests.standins.runpod.fixture import judged
+from tests.standins.sshd import free_port
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO
@@ -17,6 +25,7 @@ from trmcloud.core.run_state import Outcome, State
 
 VIA = ("--via", "skypilot", "--provider", "runpod")
 KEY = "--allow-account-key-on-pod"
+NOTICED_WITHIN_S = 180.0
 
 
 def by_sky(user: RentedUser) -> RentedUser:
@@ -26,6 +35,7 @@ def by_sky(user: RentedUser) -> RentedUser:
     state.write_text(json.dumps({"runpod": account, "enabled": ["RunPod"]}))
     user.environment["TRMCLOUD_SKY"] = str(stand_in(user.folder / "sky", state))
     del user.environment["RUNPOD_API_KEY"]
+    user.looks = ("status", "--live")
     return user
 
 
@@ -38,7 +48,7 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     launch = skyfarer.start("launch", plan_id, "-y", *ACCEPT, KEY)
     skyfarer.run_in(State.RUNNING)
     until(lambda: skyfarer.only_run().trains, what="training")
-    shown = skyfarer.run("status", skyfarer.only_run().run_id)
+    shown = skyfarer.run("status", skyfarer.only_run().run_id, "--live")
     assert "first hop's, SkyPilot's own, is not" in shown
     (limit,) = (line for line in shown.splitlines() if line.startswith("guard: autostop"))
     assert "armed · SkyPilot's autodown, 4 min from when it was set" in limit
@@ -56,6 +66,134 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     assert fetched["sha256"] == best.sha256
     (report,) = skyfarer.json("report", "--json")
     assert 0 < report["billed_usd"] <= float(run.cap)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Downloads]:
+    if not Path(sys.executable).with_name("uv").exists():
+        pytest.skip("uv is not installed: make install")
+    with downloads(tmp_path / "downloads") as made:
+        yield made
+
+
+@pytest.fixture
+def on_bare_machines(tmp_path: Path, served: Downloads) -> Iterator[RentedUser]:
+    """Whose machines have no torch, and reach nothing but what the user says to install from."""
+    if missing := why_not():
+        pytest.skip(f"pods that answer over SSH: {missing}")
+    clock = TestClock(tmp_path / "clock")
+    inside, kept = bare_image(tmp_path / "image")
+    with judged(
+        tmp_path / "runpod",
+        clock=clock,
+        isolated=True,
+        keep=kept,
+        image_env={"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"},
+        reach=[served.port],
+    ) as standin:
+        made = by_sky(RentedUser(tmp_path, standin=standin, clock=clock))
+        made.environment |= served.settings()
+        yield made
+        made.end_everything()
+
+
+@pytest.mark.slow
+def test_a_machine_without_torch_gets_one_while_it_is_guarded(
+    on_bare_machines: RentedUser,
+) -> None:
+    user = on_bare_machines
+    budget = ("--budget", "0.30", "--steps", "100000")
+    plan_id = user.plan_to_bind(*budget, *VIA, hard_stop_s=150.0, landing_s=6.0)
+    launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
+    user.run_in(State.BOOTING, State.RUNNING)
+    until(lambda: bool(user.live()), what="a pod")
+    (pod,) = user.live()
+
+    def commands(pattern: str) -> str:
+        return user.standin.control.inside(pod.id, f"pgrep -fa {pattern} || true")
+
+    until(lambda: "uv" in commands("'uv (venv|pip)'"), what="an installation")
+    guards = commands("trmcloud.pod").splitlines()
+    assert {"boot", "agent"} <= {line.rpartition("pod.")[2].split()[0] for line in guards}
+    assert all(str(old_python()) in line for line in guards if "trmcloud.pod.boot" in line)
+    until(lambda: user.only_run().trains, within_s=120.0, what="training")
+    assert "/workspace/trmcloud/env/" in commands("model.train")
+    user.run("stop", user.only_run().run_id)
+    out, _ = user.see_out(launch, code=Outcome.STOPPED.exit_code)
+    assert "✔ Installing" in out
+    assert user.live() == []
+
+
+def test_a_machine_that_can_install_nothing_is_ended_at_once_and_says_why(
+    on_bare_machines: RentedUser,
+) -> None:
+    user = on_bare_machines
+    user.environment["TRMCLOUD_INSTALL_UV_DEFAULT_INDEX"] = f"http://127.0.0.1:{free_port()}/"
+    user.environment["TRMCLOUD_INSTALL_UV_HTTP_RETRIES"] = "0"
+    plan_id = user.plan_to_bind("--budget", "0.30", *VIA, hard_stop_s=300.0, landing_s=6.0)
+    launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
+    out, err = user.see_out(launch, code=Outcome.UNFIT.exit_code)
+    told = [line for line in (out + err).splitlines() if "could not be installed" in line]
+    assert told, out + err
+    assert "Connection refused" in told[0]
+    assert "  spent $0.0" in out
+    assert user.live() == []
+    assert user.only_run().reserved == ZERO
+
+
+@pytest.mark.slow
+def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(rented: RentedUser) -> None:
+    """SkyPilot shows its cluster as it was: see the real one's own test."""
+    user = by_sky(rented)
+    arguments = ("--budget", "0.30", "--steps", "100000", *VIA)
+    plan_id = user.plan_to_bind(*arguments, hard_stop_s=600.0, landing_s=6.0)
+    launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
+    user.run_in(State.RUNNING)
+    until(lambda: user.only_run().trains, what="training")
+    (pod,) = user.live()
+    account = {"url": user.standin.url, "key": user.standin.api_key}
+    sky_machines.ask(account, "POST", f"/pods/{pod.id}/action", {"action": "stop"})
+
+    def is_missed() -> bool:
+        generation = user.only_run().generation
+        return generation is not None and generation.missed_at is not None
+
+    until(is_missed, within_s=NOTICED_WITHIN_S, what="the end of the pod")
+    out, _ = user.see_out(launch, code=Outcome.LOST.exit_code, within_s=120.0)
+    assert "  the pod does not answer: " in out
+    assert "  nor does its provider say any more that it runs\n" in out
+    assert "answers again" not in out
+    run = user.only_run()
+    assert (run.outcome, run.reserved) == (Outcome.LOST, ZERO)
+    assert user.live() == []
+
+
+def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:
+    """It takes seconds, and starts a server; a cron job need not even find the command."""
+    skyfarer = by_sky(renter)
+    wish = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *skyfarer.data)
+    launch = skyfarer.start(*wish, *ACCEPT, *VIA, KEY)
+    run = skyfarer.run_in(State.BOOTING)
+    launch.kill()
+    launch.communicate()
+    state, program = skyfarer.folder / "sky.json", Path(skyfarer.environment["TRMCLOUD_SKY"])
+    asked = len(json.loads(state.read_text())["asked"])
+    program.rename(program.with_name("elsewhere"))
+    shown = skyfarer.run("status", run.run_id)
+    assert "not asked  " in shown
+    assert "SkyPilot and the pod; nothing was heard of it yet: status --live" in shown
+    assert "it was not asked whether it is set" in shown
+    table = skyfarer.run("status")
+    assert f"SkyPilot was not asked about {run.run_id}: trmcloud status --live" in table
+    (told,) = skyfarer.json("status", "--json")
+    assert told["unasked"] is True
+    assert len(json.loads(state.read_text())["asked"]) == asked
+    assert skyfarer.only_run().state is State.BOOTING
+    err = skyfarer.fails("status", "--live", code=11)
+    assert "SkyPilot is not installed" in err
+    program.with_name("elsewhere").rename(program)
+    assert "not asked" not in skyfarer.run("status", "--live")
+    assert len(json.loads(state.read_text())["asked"]) > asked
 
 
 def test_what_is_sold_out_after_all_gives_way_to_the_next_candidate(renter: RentedUser) -> None:

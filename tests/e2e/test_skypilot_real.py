@@ -1,12 +1,15 @@
 """The real ``sky launch``, end to end, on RunPod's stand-in: ``make e2e-sky``.
 
 Minutes long and needs root, so it runs where it is asked for alone. A machine there is an overlay
-of this one without a network: what SkyPilot would install lies ready in an image of our own.
+of this one, with Python 3.10, without torch and without a network: what SkyPilot would install lies
+ready in an image of our own; what the trainer needs is served from loopback, and is the real thing.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import inspect
 import os
 import subprocess
 import sys
@@ -16,12 +19,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rented import image
-from tests.e2e.runpod_user import ACCEPT, RentedUser, TestClock, why_not
+from tests.e2e.bare import bare_image, old_python
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
 from tests.e2e.user import until
+from tests.standins import sky_machines
+from tests.standins.downloads import downloads
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.sshd import free_port
+from trmcloud.core.money import ZERO
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.run_state import State
 
 ENV_IMAGE = "TRMCLOUD_E2E_SKY"
@@ -29,10 +36,16 @@ ENV_IMAGE = "TRMCLOUD_E2E_SKY"
 ROOT = Path(__file__).resolve().parents[2]
 SKY = ROOT / ".venv-sky" / "bin" / "sky"
 VIA = ("--via", "skypilot", "--provider", "runpod")
+SMALL = (
+    *("--set", "depth=1", "--set", "width=32", "--set", "vocab_size=300", "--set", "sequence=64"),
+    *("--set", "eval_tokens=1024", "--set", "eval_every=20", "--set", "save_every=20"),
+    *("--set", "log_every=5", "--budget", "0.30", "--steps", "100000"),
+)
+NOTICED_WITHIN_S = 180.0
 
 pytestmark = [
     pytest.mark.skipif(ENV_IMAGE not in os.environ, reason="opt-in: make e2e-sky"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 #: The machine's first command finds its home empty: what the image has there is laid in.
@@ -54,24 +67,33 @@ def skyfarer(tmp_path: Path) -> Iterator[RentedUser]:
     baked = Path(os.environ[ENV_IMAGE]) / "root"
     python = (baked / "skypilot-runtime" / "bin" / "python").resolve().parents[1]
     clock = TestClock(tmp_path / "clock")
-    inside = image(tmp_path / "image")
+    inside, kept = bare_image(tmp_path / "image", with_uv=False)
     (inside / "bin" / "bash").write_text(BASH.format(baked=baked))
     (inside / "bin" / "bash").chmod(0o755)
     environment = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}", "UV_OFFLINE": "1"}
-    with judged(
-        tmp_path / "runpod",
-        clock=clock,
-        isolated=True,
-        keep=[inside, baked, python],
-        image_env=environment,
-    ) as standin:
-        made = RentedUser(tmp_path, standin=standin, clock=clock)
+    with (
+        downloads(tmp_path / "downloads", real=baked.parent / "wheels") as served,
+        judged(
+            tmp_path / "runpod",
+            clock=clock,
+            isolated=True,
+            keep=[*kept, baked, python],
+            image_env=environment,
+            reach=[served.port],
+        ) as standin,
+    ):
+        made = RentedUser(tmp_path, trainer=None, standin=standin, clock=clock)
+        made.text.write_text(inspect.getsource(argparse))
+        made.environment |= served.settings()
+        torch = next((baked.parent / "wheels").glob("torch-*.whl")).name.split("-")[1]
+        made.environment["TRMCLOUD_INSTALL_TORCH"] = torch.partition("+")[0]
         made.environment |= {
             "TRMCLOUD_SKY": str(SKY),
             "SKYPILOT_API_SERVER_LOCAL_PORT": str(free_port()),
             "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
         }
         del made.environment["RUNPOD_API_KEY"]
+        made.looks = ("status", "--live")
         lay_home(tmp_path, standin.api_key)
         try:
             yield made
@@ -107,40 +129,82 @@ def show(title: str, text: str) -> None:
     print(f"--- {title}\n{text}", file=sys.stderr, flush=True)
 
 
-def test_provision_sync_run_logs_and_autodown(skyfarer: RentedUser) -> None:
-    """The command is killed once training goes on: the cluster ends itself."""
+def launched(user: RentedUser, hard_stop_s: float) -> tuple[subprocess.Popen[str], float]:
+    """A launch whose run trains, and when it began."""
     began = time.monotonic()
-    show("sky check runpod", sky(skyfarer, "check", "runpod"))
-    arguments = ("--budget", "0.30", "--steps", "100000", *VIA)
-    plan_id = skyfarer.plan_to_bind(*arguments, hard_stop_s=420.0, landing_s=20.0)
-    launch = skyfarer.start("launch", plan_id, "-y", *ACCEPT, "--allow-account-key-on-pod")
-    until(skyfarer.ledger_path.exists, what="a ledger")
+    show("sky check runpod", sky(user, "check", "runpod"))
+    plan_id = user.plan_to_bind(
+        *SMALL, *VIA, launch=LAUNCH, hard_stop_s=hard_stop_s, landing_s=20.0
+    )
+    launch = user.start("launch", plan_id, "-y", *ACCEPT, "--allow-account-key-on-pod")
+    until(user.ledger_path.exists, what="a ledger")
     try:
-        skyfarer.run_in(State.RUNNING, within_s=460.0)
-        until(lambda: skyfarer.only_run().trains, within_s=60.0, what="training")
+        user.run_in(State.RUNNING, within_s=900.0)
+        until(lambda: user.only_run().trains, within_s=180.0, what="training")
     except AssertionError:
         if launch.poll() is not None:
             show("launch", "\n".join(launch.communicate()))
-        show("sky status", sky(skyfarer, "status"))
-        show("sky logs", sky(skyfarer, "api", "logs"))
+        show("sky status", sky(user, "status"))
+        show("sky logs", sky(user, "api", "logs"))
         raise
+    (pod,) = user.live()
+    inside = user.standin.control.inside(pod.id, "ps -eo args | grep -E '[t]rmcloud.pod|[m]odel'")
+    show(f"trains after {time.monotonic() - began:.0f} s", inside)
+    assert f"{old_python()} -m trmcloud.pod.boot" in inside
+    assert "/workspace/trmcloud/env/" in inside
+    return launch, began
+
+
+def test_provision_install_sync_run_logs_and_autodown(skyfarer: RentedUser) -> None:
+    """The command is killed once training goes on: the cluster ends itself."""
+    launch, began = launched(skyfarer, 900.0)
     run = skyfarer.only_run()
     assert run.generation is not None
     name = run.generation.pod_name
     launch.kill()
-    launch.wait()
-    show(f"trains after {time.monotonic() - began:.0f} s", sky(skyfarer, "status", name))
+    show("launch", launch.communicate()[0])
+    show("sky status", sky(skyfarer, "status", name))
     (pod,) = skyfarer.live()
     assert pod.name.startswith(name)
-    show("trmcloud status", skyfarer.run("status", run.run_id))
+    show("trmcloud status", skyfarer.run("status", run.run_id, "--live"))
     show("sky queue", sky(skyfarer, "queue", name))
     show("sky logs", sky(skyfarer, "logs", name, "--no-follow", "--tail", "8"))
     # Nobody drives it now: it lands at its soft stop, and the cluster ends itself.
-    until(lambda: not skyfarer.live(), within_s=420.0, what="autodown")
+    until(lambda: not skyfarer.live(), within_s=900.0, what="autodown")
     show(f"gone after {time.monotonic() - began:.0f} s", sky(skyfarer, "status", "-r", name))
-    skyfarer.run("status")
     run = skyfarer.close_books()
     show("status", skyfarer.run("status", run.run_id))
     show("report", skyfarer.run("report", run.run_id))
     show("sky cost-report", sky(skyfarer, "cost-report"))
     assert 0 < float(run.settled) <= float(run.cap)
+
+
+def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(skyfarer: RentedUser) -> None:
+    """SkyPilot 0.14.1 cannot read its status, and goes on showing the cluster as it was."""
+    launch, _ = launched(skyfarer, 1800.0)
+    (pod,) = skyfarer.live()
+    run = skyfarer.only_run()
+    assert run.generation is not None
+    account = {"url": skyfarer.standin.url, "key": skyfarer.standin.api_key}
+    sky_machines.ask(account, "POST", f"/pods/{pod.id}/action", {"action": "stop"})
+    exited = time.monotonic()
+    show("sky status -r", sky(skyfarer, "status", "-r", "-o", "json", run.generation.pod_name))
+
+    def missed() -> bool:
+        generation = skyfarer.only_run().generation
+        return generation is not None and generation.missed_at is not None
+
+    try:
+        until(missed, within_s=NOTICED_WITHIN_S, what="the end of the pod")
+        show(f"noticed after {time.monotonic() - exited:.0f} s", sky(skyfarer, "status", "-r"))
+        assert pod.id not in {one.id for one in skyfarer.standin.control.live()}
+        out, err = skyfarer.see_out(launch, code=Outcome.LOST.exit_code, within_s=400.0)
+    finally:
+        if launch.poll() is None:
+            launch.kill()
+            out, err = launch.communicate()
+            show("launch", out + err)
+    show("launch", out + err)
+    assert "answers again" not in out
+    run = skyfarer.only_run()
+    assert (run.outcome, run.reserved) == (Outcome.LOST, ZERO)

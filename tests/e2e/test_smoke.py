@@ -220,7 +220,7 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
         "guardian": "armed",
         "controller": "armed",
         "reap": "absent",
-        "prepaid": "absent",
+        "prepaid": "armed",
         "guard-elsewhere": "absent",
     }
     assert time.time() - layers["agent"]["heard_at"] < 30

@@ -1,4 +1,5 @@
-"""Twenty thousand worlds with every fault enabled, and not one invariant broken."""
+"""Four thousand worlds with every fault enabled that this version of the code was never tried on,
+and not one invariant broken."""
 
 from __future__ import annotations
 
@@ -8,18 +9,24 @@ from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
 from trmcloud.sim.shrink import shrink, timeline
+from trmcloud.sim.soak import code_hash, first_seed
 
-SEEDS = 20_000
-BATCH = 250
+SEEDS = 4_000
+BATCH = 125
+KEEP_IT = """
+This seed was drawn by the hash of the code, and with the next change of it will not be drawn again.
+Add it to tests/sim/kept.json, with what it teaches, before anything else is done about it."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_no_invariant_breaks(first: int) -> None:
+@pytest.mark.parametrize("offset", range(0, SEEDS, BATCH))
+def test_no_invariant_breaks(offset: int) -> None:
+    first = first_seed(code_hash()) + offset
     for seed in range(first, first + BATCH):
         scenario = draw(seed, NAMES)
         played = play(scenario, arm_all)
         if played.violation:
             smaller, shown = shrink(scenario)
             story = timeline(shown.told)
-            pytest.fail(f"seed {seed}, faults {smaller.faults}: {shown.detail}\n{story}")
+            told = f"seed {seed}, faults {smaller.faults}: {shown.detail}"
+            pytest.fail(f"{told}{KEEP_IT}\n{story}")

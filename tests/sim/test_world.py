@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,9 @@ from trmcloud.sim.play import play
 from trmcloud.sim.queue import EventQueue
 from trmcloud.sim.scenario import draw
 from trmcloud.sim.shrink import shrink, timeline
-from trmcloud.sim.soak import Tally, code_hash, page, run_seeds
+from trmcloud.sim.soak import Tally, code_hash, first_seed, page, run_seeds
+from trmcloud.sim.soak import _missing as missing
+from trmcloud.sim.soak import main as soak
 from trmcloud.sim.trainer import Ill, Shape, SimTrainer
 
 SHAPE = Shape("fast", 100, 1.0, 10, 2.0, 20, 3.0, 5.0, 15.0)
@@ -169,6 +173,44 @@ def test_the_soak_counts_and_publishes() -> None:
     twice.merge(tally)
     assert twice.done == 60
     assert all("+" in pair for pair in itertools.islice(tally.pairs, 3))
+
+
+def test_each_version_of_the_code_draws_seeds_of_its_own() -> None:
+    drawn = {first_seed(f"{number:064x}"[::-1]) for number in range(500)}
+    assert len(drawn) == 500
+    assert all(first >= 1_000_000 and first % 1_000_000 == 0 for first in drawn)
+    assert first_seed("0" * 64) == 1_000_000
+    assert first_seed("f" * 64) <= 10**12
+
+
+def test_a_soak_goes_on_where_it_was_and_begins_anew_with_the_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state, shown, kept = (tmp_path / name for name in ("soak.json", "page.md", "kept.json"))
+    kept.write_text('{"711": "what it taught"}', encoding="utf-8")
+    assert soak(["--seeds", "3", "--state", str(state)]) == 0
+    arguments = ["--seeds", "7", "--state", str(state), "--page", str(shown), "--kept", str(kept)]
+    assert soak(arguments) == 0
+    first = first_seed(code_hash())
+    text = shown.read_text(encoding="utf-8")
+    assert f"| seeds | {first:,} to {first + 6:,}, drawn by the hash |" in text
+    assert "| worlds played | 7 |" in text
+    assert "| 711 | what it taught |" in text
+    data = json.loads(state.read_text(encoding="utf-8"))
+    state.write_text(json.dumps({**data, "code": "another"}), encoding="utf-8")
+    assert soak(["--from", "9", "--seeds", "2", "--state", str(state), "--page", str(shown)]) == 0
+    assert "counting starts anew" in capfd.readouterr().err
+    text = shown.read_text(encoding="utf-8")
+    assert "| seeds | 9 to 10 |" in text
+    assert "`python -m trmcloud.sim.soak --from 9 --seeds 2`" in text
+
+
+def test_what_was_interrupted_leaves_gaps_that_are_played() -> None:
+    assert missing([], 5, 6) == [(5, 6)]
+    assert missing([], 0, 1200) == [(0, 500), (500, 1000), (1000, 1200)]
+    assert missing([[500, 1000]], 0, 1200) == [(0, 500), (1000, 1200)]
+    assert missing([[0, 100], [90, 300]], 50, 350) == [(300, 350)]
+    assert missing([[0, 9000]], 50, 350) == []
 
 
 def idle() -> None:

@@ -5,7 +5,8 @@
 It prints what 0.14.1 was seen to print. ``STATE.json`` also takes ``fail``: a word of a command →
 what it prints before it ends with 1; ``then``: likewise → what has changed once it was carried out;
 ``at``, epoch seconds: a launch asked for before then is up, or has failed, where ``none_left`` says
-why; and ``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then.
+why; ``exited``: names of clusters whose pod has; ``said``: what a list prints instead of rows; and
+``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ Provision failures (tried 1 infra):
 ✗ {infra} — (gpus={wanted}, ...)
   Failed to acquire resources in all zones in {infra} for {{{infra}({wanted})}}.{why}
 """
+UNREADABLE = "\n\x1b[33mFailed to refresh status for {count} cluster{plural}:\x1b[0m"
+UNREADABLE_WHY = (
+    "  \x1b[1m{name}\x1b[0m: Failed to query RunPod cluster '{name}' status: [KeyError] 'EXITED'"
+)
+"""As the real 0.14.1 said it on 2026-11-22. It ends with 0, and the row stays as it was."""
 State = dict[str, Any]
 
 
@@ -104,10 +110,14 @@ def answer(state: State, words: list[str], path: Path) -> int:
         for row in requests:
             if row["request_id"] == words[-1]:
                 row["status"] = "CANCELLED"
+    elif verb == "status" and "said" in state:
+        print(state["said"])
     elif verb == "status":
-        if not refresh(state, "-r" in words):
-            print("KeyError: 'EXITED'", file=sys.stderr)
-            return 1
+        unreadable = refresh(state, "-r" in words)
+        if unreadable:
+            print(UNREADABLE.format(count=len(unreadable), plural="s" * (len(unreadable) > 1)))
+        for name in unreadable:
+            print(UNREADABLE_WHY.format(name=name))
         glob = next(word for word in words if word.startswith("trmc"))
         print(json.dumps([row for name, row in clusters.items() if fnmatch.fnmatch(name, glob)]))
     elif verb == "down":
@@ -168,6 +178,8 @@ def provision(path: Path, name: str) -> None:
             raise SystemExit("it was called off")
         task = state["tasks"][name]
         row["pods"] = machines.make(state["runpod"], name, task, home)
+        # It counts from its last try to provision.
+        row["launched_at"] = int(time.time())
         row |= {"cloud": task["resources"]["infra"].partition("/")[0].upper(), "region": "US"}
         return 0
 
@@ -205,8 +217,9 @@ def fail(state: State, name: str, why: str) -> int:
     return 0
 
 
-def refresh(state: State, ask: bool) -> bool:
-    """Look at every machine; False where one of them has exited, which 0.14.1 cannot read."""
+def refresh(state: State, ask: bool) -> list[str]:
+    """Look at every machine; those that have exited, a word which 0.14.1 cannot read."""
+    unreadable = list(state.get("exited", []))
     for name, row in list(state["clusters"].items()):
         is_over = row["init_kind"] == "launching" and state.get("at", 0) > row["launched_at"]
         if is_over and "none_left" in state:
@@ -222,8 +235,8 @@ def refresh(state: State, ask: bool) -> bool:
             elif any(gone) and row["status"] == "UP":
                 row |= {"status": "INIT", "init_kind": "unhealthy"}
             elif any(pod["status"] == "EXITED" for pod in pods if pod is not None):
-                return False
-    return True
+                unreadable.append(name)
+    return unreadable
 
 
 def forget(state: State, name: str) -> None:

@@ -57,7 +57,7 @@ def load_offers(
     if own is None and home is not None and (home / USER_FILE).exists():
         own = home / USER_FILE
     if own is not None:
-        offers = override(offers, _read(own, now, where=str(own), allow_free=True))
+        offers = override(offers, _read(own, now, where=str(own), own=True))
     return offers
 
 
@@ -124,9 +124,9 @@ def _identity(offer: Offer) -> tuple[object, ...]:
     return offer.provider, offer.region, offer.instance, offer.sku, offer.gpus, offer.spot
 
 
-def _read(path: Path, now: float, *, where: str, allow_free: bool = False) -> list[Offer]:
+def _read(path: Path, now: float, *, where: str, own: bool = False) -> list[Offer]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the offers cannot be read: {error}", where=where) from None
-    return parse_offers(text, where, now, allow_free=allow_free)
+    return parse_offers(text, where, now, own=own)

@@ -42,6 +42,8 @@ class Sighting:
     never_made: str | None = None
     """Why its create, once taken, has made nothing; '' where it is known to be otherwise."""
     nodes: int = 1
+    exited_at: float | None = None
+    """Since when it is known that nothing runs on it any more, though it is listed."""
 
     @property
     def rate(self) -> Usd:
@@ -79,7 +81,7 @@ class Sightings:
 
     def alive(
         self, pod_id: str, name: str, *, rate: Usd | None, disk_gb: int, made_at: float | None,
-        started_at: float | None, at: float, nodes: int = 1,
+        started_at: float | None, at: float, nodes: int = 1, has_exited: bool = False,
     ) -> Sighting:  # fmt: skip
         """The pod stands in a list at ``at``, whatever was thought of it before."""
         old = self._kept.get(pod_id) or Sighting(pod_id, name)
@@ -98,6 +100,9 @@ class Sightings:
                 gone_at=None,
                 never_made=None,
                 nodes=max(nodes, old.nodes),
+                exited_at=(old.exited_at if old.exited_at is not None else at)
+                if has_exited
+                else None,
             )
         )
 
@@ -159,6 +164,7 @@ def _read(path: Path) -> Sighting | None:
             sighting.alive_at,
             sighting.gone_at,
             sighting.billed_since,
+            sighting.exited_at,
         )
         sane = all(n is None or isinstance(n, int | float) for n in numbers)
         counts = (sighting.rate_micros, sighting.disk_gb, sighting.nodes)

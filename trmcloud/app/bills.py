@@ -15,6 +15,8 @@ def final_bills(world: World, run: RunState) -> tuple[ev.Billed, ...]:
     """Those that have come since the run was settled by an estimate."""
     bills = {}
     for generation in awaiting_bill(run):
+        if generation.provider in world.unasked:
+            continue
         with suppress(TrmcloudError):  # what cannot be asked now is asked another time
             compute = world.computes[generation.provider]
             bill = compute.bill(generation.pod_id or generation.pod_name)

@@ -20,10 +20,11 @@ _AFTER_HARD_STOP_S = 60.0
 
 
 def to_go_on_from(run: RunState, shelf: Shelf) -> tuple[Stored, ...]:
-    """Of each phase that has not finished the furthest checkpoint in the bucket."""
+    """Of each phase that has not finished the furthest checkpoints in the bucket, the furthest
+    first."""
     done = {name for name, account in run.phases.items() if account.outcome == "finished"}
     wanted = furthest(s.manifest for s in shelf.whole if s.manifest.phase not in done)
-    return tuple(stored for stored in shelf.whole if stored.manifest in wanted)
+    return tuple(s for manifest in wanted for s in shelf.whole if s.manifest == manifest)
 
 
 def _place_on_pod(root: str, manifest: CheckpointManifest) -> str:

@@ -168,8 +168,8 @@ def plan_pruning(world: World, run: RunState, keep_best: int | None) -> Pruning:
 def what_to_prune(manifests: Sequence[CheckpointManifest], keep_best: int | None) -> Pruning:
     """``keep_best`` None: as many as their recipes keep."""
     if keep_best is None:
-        settings = [PhaseRecipe.from_json(m.settings) for m in manifests]
-        keep_best = max((s.keep_best for s in settings), default=1)
+        wished = (m.settings.get("keep_best") for m in manifests)
+        keep_best = max((count for count in wished if type(count) is int), default=1)
     return mf.to_prune(manifests, keep_best)
 
 
@@ -256,7 +256,12 @@ def check_same_shape(folder: Path, settings: PhaseRecipe) -> None:
     Raises:
         CheckpointError: they have another shape.
     """
-    before = PhaseRecipe.from_json(read_manifest(folder).settings)
+    try:
+        before = PhaseRecipe.from_json(read_manifest(folder).settings)
+    except (TypeError, ValueError):
+        raise CheckpointError(
+            "its manifest does not say what was trained", where=str(folder)
+        ) from None
     for name in ("family", "depth", "width", "head_dim", "vocab_size", "control"):
         was, wanted = getattr(before, name), getattr(settings, name)
         if was != wanted:

@@ -16,7 +16,7 @@ from trmcloud.app.needs import Need
 from trmcloud.app.world import World
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.hardware import LocalMachine
-from trmcloud.core.offers import STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer
+from trmcloud.core.offers import FRESH_DAYS, Offer
 
 _LOW_DISK_BYTES = 5 << 30
 _WEEK_DAYS = 7
@@ -150,8 +150,8 @@ def _prices(offers: Sequence[Offer], now: float) -> Finding:
     if not rented:
         return Finding("prices", "warn", "none of RunPod's are known", "trmcloud prices refresh")
     text = f"RunPod's are {min(rented)} to {max(rented)} days old"
-    if max(rented) > STALE_AFTER_DAYS:
-        text += f"; those beyond {STALE_AFTER_DAYS} are planned {STALE_MARGIN_PERCENT} % dearer"
+    if max(rented) > FRESH_DAYS:
+        text += f"; those beyond {FRESH_DAYS} are planned dearer, and last"
     if min(rented) > _WEEK_DAYS:
         return Finding("prices", "warn", text, "trmcloud prices refresh")
     return Finding("prices", "ok", text)

@@ -15,7 +15,7 @@ from trmcloud.app.bucket_checkpoints import pull
 from trmcloud.app.bucket_grants import give_grants
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.observing import Observer
-from trmcloud.app.world import World, plan_of
+from trmcloud.app.world import World, is_unasked, plan_of
 from trmcloud.core import events as ev
 from trmcloud.core.accounts import finished_on, heard, unheard
 from trmcloud.core.actions import CREATE, FINAL, LAND, LONG, PULL, TERMINATE, Action
@@ -76,6 +76,7 @@ class RunDriver:
     _billed_at: float = -_BILLS_EVERY_S
     _kept: dict[str, Kept] = field(default_factory=dict)
     _pulling: dict[str, Kept] = field(default_factory=dict)
+    _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -178,6 +179,7 @@ class RunDriver:
         What goes wrong beyond all that is foreseen ends it only once its pod can cost nothing any
         more: till then this process is there to end that in time.
         """
+        self._watch = watch
         while True:
             try:
                 run = self.step()
@@ -208,6 +210,8 @@ class RunDriver:
         # Read before it is put on record: whoever sleeps there wakes to another world.
         decided_at = self.world.wall()
         self._append(ev.ActionStarted(action.id, action.verb))
+        if action.verb == TERMINATE:
+            self._watch(self.run())  # it may take a provider a minute, and is a stage of its own
         try:
             taken, detail = self._perform(self.run(), action, decided_at)
         except NoCapacity as error:
@@ -369,6 +373,8 @@ def reconcile(world: World) -> list[str]:
     world.listed.clear()
     world.troubles.clear()
     for run_id, run in world.ledger.read().runs.items():
+        if is_unasked(world, run):
+            continue
         try:
             after = _look_after(world, run)
         except StaleEpoch:

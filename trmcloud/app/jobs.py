@@ -145,7 +145,7 @@ def pod_request(
         name=generation.pod_name,
         sku=candidate.sku,
         gpus=candidate.gpus,
-        rate=candidate.rate,
+        rate=candidate.reserved_rate,
         lease=lease,
         jobs=jobs,
         region=candidate.region,

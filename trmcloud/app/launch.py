@@ -13,6 +13,7 @@ from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
 from trmcloud.app.jobs import LaunchData, write_launch_note
 from trmcloud.app.layers import verified_layers
 from trmcloud.app.needs import check_needs
+from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.world import World, bucket_at, find_run
 from trmcloud.core import events as ev
 from trmcloud.core.errors import (
@@ -28,12 +29,15 @@ from trmcloud.core.memory import checkpoint_bytes
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan, plan_to_json
+from trmcloud.core.planning import untrained
 from trmcloud.core.providers import BY_SKYPILOT, RUNPOD_BY_SKYPILOT, traits_of
+from trmcloud.core.recipe import Recipe
 from trmcloud.core.run_state import RunState
 from trmcloud.core.spec import RunSpec
 from trmcloud.ports.compute import Account
 
 _DISK_MARGIN_BYTES = 64 << 20
+_TRAINED = "--recipe trm or trm-tiny; --dry-run shows this plan"
 
 
 def first_candidate(plan: Plan) -> Candidate:
@@ -59,10 +63,7 @@ def check_launchable(world: World, plan: Plan) -> None:
     """
     candidate = first_candidate(plan)
     if not plan.launchable:
-        raise NotSupported(
-            f"{plan.spec.recipe} can be planned, not launched: its trainer is not there yet",
-            next_step="--recipe trm or trm-tiny; --dry-run shows this plan",
-        )
+        raise NotSupported(untrained(plan.spec.recipe), next_step=_TRAINED)
     if plan.spec.volume and candidate.provider in BY_SKYPILOT:
         raise NotSupported(
             f"{candidate.provider} has no network volumes that this version rents",
@@ -88,6 +89,16 @@ def check_machine(world: World, plan: Plan) -> None:
     """
     for provider in sorted({plan.candidate(name).provider for name in plan.launchable}):
         check_needs(world, provider)
+
+
+def check_trainer(recipe: Recipe) -> None:
+    """Before anything else is asked of the user: no data, budget or account would help.
+
+    Raises:
+        NotSupported: the recipe can be planned alone.
+    """
+    if not recipe.has_trainer:
+        raise NotSupported(untrained(recipe.name), next_step=_TRAINED)
 
 
 def check_disk(home: Path, plan: Plan) -> None:
@@ -155,19 +166,23 @@ def check_bucket(world: World, spec: RunSpec) -> None:
 def check_exposure(world: World, plan: Plan, accepted: Usd | None) -> None:
     """
     Raises:
-        BudgetRefused: a rented pod could outlive everything that would end it, and neither two
-            verified kill layers nor the user's word covers that.
+        BudgetRefused: a rented pod could outlive everything that would end it, or be billed above
+            its rate, and neither two verified kill layers nor the user's word covers that.
     """
-    candidate = first_candidate(plan)
-    verified = verified_layers(world, candidate.provider)
-    traits = traits_of(candidate.provider)
-    why = why_not_exposed(traits, verified, candidate.rate, accepted, world.wall())
-    if why:
-        accept = f"--accept-exposure {candidate.rate.plain()}"
-        smoke = f"trmcloud smoke --provider {candidate.provider} --max-usd 0.25 verifies them; or "
-        if candidate.provider in BY_SKYPILOT:
-            smoke = ""
-        raise BudgetRefused(why, next_step=f"{smoke}{accept}")
+    now = world.wall()
+    rates: dict[str, Usd] = {}
+    for candidate in (plan.candidate(name) for name in plan.launchable):
+        known = rates.get(candidate.provider, ZERO)
+        rates[candidate.provider] = max(known, candidate.reserved_rate)
+    for provider, rate in rates.items():
+        verified = verified_layers(world, provider)
+        why = why_not_exposed(traits_of(provider), verified, rate, accepted, now)
+        if why:
+            accept = f"--accept-exposure {max(rates.values()).plain()}"
+            smoke = f"trmcloud smoke --provider {provider} --max-usd 0.25 verifies them; or "
+            if provider in BY_SKYPILOT:
+                smoke = ""
+            raise BudgetRefused(why, next_step=f"{smoke}{accept}")
 
 
 def check_account_key(plan: Plan, *, allowed: bool) -> None:
@@ -256,6 +271,8 @@ def resume(world: World, run_id: str | None, *, cap: Usd | None) -> RunDriver:
     reconcile(world)
     run = find_run(world, run_id)
     if run.live:
+        if run.generation is not None:
+            require_reach(world, run.generation.provider)
         if is_driven(world, world.ledger.driver(run.run_id)):
             raise ConflictError(
                 f"{run.run_id} is running already",

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 
 from trmcloud.app.reap import GuardVisit, last_visit
-from trmcloud.app.world import World, list_pods
+from trmcloud.app.watching import last_report
+from trmcloud.app.world import World, is_unasked, list_pods
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.events import LayerVerified
 from trmcloud.core.exposure import VERIFIED_FOR_S
@@ -14,7 +15,7 @@ from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import PodSeen
 from trmcloud.core.pod_contract import AgentReport, Heartbeat
-from trmcloud.core.providers import ProviderTraits, traits_of
+from trmcloud.core.providers import BY_SKYPILOT, ProviderTraits, traits_of
 from trmcloud.core.run_state import RunState
 from trmcloud.ports.compute import Limiting
 
@@ -29,6 +30,7 @@ _LIMITS = {
     "shutdown": "shutting down terminates the machine",
     "guard-elsewhere": "the reaper on another machine",
 }
+_NOT_ASKED = "it was not asked whether it is set: trmcloud status --live"
 _SHOWN_S = 60.0
 """How old a list may be that is shown: whoever asks has just looked at every run."""
 
@@ -71,7 +73,10 @@ def guards_of(world: World, run: RunState) -> Guards:
         return Guards((), Overshoot(ZERO, str(ZERO)), beat)
     now = world.wall()
     traits = traits_of(generation.provider)
-    report = world.links[generation.provider].report(generation.pod_name)
+    if is_unasked(world, run):
+        report = last_report(world, run)
+    else:
+        report = world.links[generation.provider].report(generation.pod_name)
     pod = _pod(world, run)
     from trmcloud.app.drive import is_driven  # much to load, where nothing is live
 
@@ -86,7 +91,7 @@ def guards_of(world: World, run: RunState) -> Guards:
         _pod_side("guardian", report, generation.agent_at, now, traits,
                   "starts a killed agent again; at the hard stop kills all and ends the pod"),
         "controller": Layer("controller", ARMED, "a command is driving the run") if driven else
-        Layer("controller", ABSENT, "nobody drives it now; any trmcloud command settles it"),
+        Layer("controller", ABSENT, f"nobody drives it now; {_settled_by(traits)} settles it"),
         "reap": _reaper(visit, generation.provider, now),
     }  # fmt: skip
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
@@ -104,8 +109,16 @@ def guards_of(world: World, run: RunState) -> Guards:
     return Guards(tuple(layers), overshoot, beat)
 
 
+def _settled_by(traits: ProviderTraits) -> str:
+    """SkyPilot is not asked by a look alone."""
+    return "trmcloud status --live" if traits.name in BY_SKYPILOT else "any trmcloud command"
+
+
 def _own_limits(world: World, provider: str, pod_name: str) -> dict[str, Layer]:
     """The provider's own, where it can be asked which of them stand."""
+    if provider in world.unasked:
+        names = traits_of(provider).kill_layers
+        return {n: Layer(n, ABSENT, _NOT_ASKED) for n in names if n in ("autostop", "shutdown")}
     compute = world.computes[provider]
     limits = compute.own_limits(pod_name) if isinstance(compute, Limiting) else ()
     return {

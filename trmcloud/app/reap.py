@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from trmcloud.app.world import World, providers_in_use
+from trmcloud.app.world import World, left_alone, providers_in_use
 from trmcloud.core import events as ev
 from trmcloud.core import strays
-from trmcloud.core.clock import Seen
+from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.errors import AuthError, LedgerError, ProviderError
 from trmcloud.core.governance import Orphan, govern
 from trmcloud.core.observation import PodSeen
@@ -55,12 +55,11 @@ def look(world: World, *, own_only: bool = False) -> Found:
             # Listed before the ledger is read: a run launched in between owns its pod.
             listed = tuple(compute.list_pods())
             world.listed[provider] = Seen(listed, world.wall())
-        except AuthError as error:
-            if provider in in_use:
-                unreachable.append((provider, str(error)))
-            continue
         except ProviderError as error:
-            unreachable.append((provider, str(error)))
+            # Without a key it is no account of ours, unless it was one.
+            if provider in in_use or not isinstance(error, AuthError):
+                unreachable.append((provider, str(error)))
+                world.listed[provider] = Unknown(world.wall(), str(error))
             continue
         if not own_only and isinstance(compute, CrossListing):
             # Not on every sweep of a driver: it is one more question, for what hardly ever is.
@@ -100,11 +99,13 @@ def sweep(world: World) -> list[str]:
     said = end(world, found)
     ledger = world.ledger.read()
     for stray in strays.awaiting_bill(ledger):
+        if stray.provider in world.unasked:
+            continue
         with suppress(ProviderError, KeyError):
             billed = strays.final_bill(stray, world.computes[stray.provider].bill(stray.pod_id))
             if billed is not None:
                 _note(world, billed)
-    complete = not found.unreachable
+    complete = not found.unreachable and not left_alone(world)
     if complete and strays.is_reconciled(ledger, found.listed, len(found.orphans), world.wall()):
         _note(world, ev.LedgerReconciled())
         said.append(

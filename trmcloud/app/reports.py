@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from trmcloud.app.watching import last_report
 from trmcloud.app.world import World
-from trmcloud.core.report import RunReport, report_on
+from trmcloud.core.clock import Seen
+from trmcloud.core.report import RunReport, Spending, report_on, spending_of
 from trmcloud.core.run_state import RunState
 
 
@@ -39,3 +41,23 @@ def report_run(world: World, run: RunState) -> RunReport:
         first_bpb=first_bpb(world, run.run_id, last) if last is not None else None,
         strays=world.ledger.read().strays_of(run.run_id),
     )
+
+
+def spending(world: World, run: RunState) -> Spending:
+    """What the run has cost by now: as far as it is proven, and at most."""
+    now = world.wall()
+    strays = world.ledger.read().strays_of(run.run_id)
+    return spending_of(run, now, shown_at=_shown_at(world, run, now), strays=strays)
+
+
+def _shown_at(world: World, run: RunState, now: float) -> float | None:
+    """When the run's present pod was last seen: in a list of this process, or by its own word."""
+    generation = run.generation
+    if generation is None:
+        return None
+    listed = world.listed.get(generation.provider)
+    if isinstance(listed, Seen):
+        return listed.at
+    report = last_report(world, run)
+    heard_at = report.at if report is not None else 0.0
+    return max(min(heard_at, now), generation.agent_at or 0.0, generation.up_at or 0.0)

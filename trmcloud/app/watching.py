@@ -9,7 +9,7 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core import waiting
 from trmcloud.core.actions import TERMINATE
 from trmcloud.core.bucket import as_told
-from trmcloud.core.clock import Unknown
+from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.manifest import CheckpointManifest
@@ -118,6 +118,8 @@ def link_trouble(world: World, run: RunState) -> LinkError | None:
     generation = run.generation
     if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
         return None
+    if generation.provider in world.unasked:
+        return None
     if run.state not in (State.BOOTING, State.RUNNING, State.ENDING) or ending_was_asked(run):
         return None
     link = world.links[generation.provider]
@@ -127,6 +129,25 @@ def link_trouble(world: World, run: RunState) -> LinkError | None:
     up_at = generation.up_at or generation.intended_at
     early = world.wall() - up_at < BOOT_PATIENCE_S
     return None if early or isinstance(trouble, NoAddress) else trouble
+
+
+def answers(world: World, run: RunState) -> bool:
+    """Whether the run's pod let itself be asked last time: one that is missed, or that somebody
+    is ending, is in no trouble either, and does not answer."""
+    generation = run.generation
+    if generation is None or generation.missed_at is not None or ending_was_asked(run):
+        return False
+    link = world.links[generation.provider]
+    return not isinstance(link, TroubledLink) or link.trouble(generation.pod_name) is None
+
+
+def is_listed_as_running(world: World, run: RunState) -> bool:
+    """Whether the provider's list showed the run's pod as running, when it was last asked for."""
+    generation = run.generation
+    pods = world.listed.get(generation.provider) if generation is not None else None
+    if generation is None or not isinstance(pods, Seen):
+        return False
+    return any(p.name == generation.pod_name and p.status == "running" for p in pods.value)
 
 
 def bucket_trouble(world: World, run: RunState) -> str:

@@ -59,6 +59,8 @@ class World:
     """What each provider's list said when ``list_pods`` asked for it last."""
     troubles: dict[str, Exception] = field(default_factory=dict)
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
+    unasked: frozenset[str] = frozenset()
+    """Providers that this command leaves alone: what is known of their pods is what was heard."""
     plans: dict[str, tuple[Mapping[str, Any], Plan]] = field(default_factory=dict)
     """Plans that were read before, each with what it was read from."""
 
@@ -84,6 +86,8 @@ def list_pods(world: World, provider: str, at_most_s: float = 0.0) -> Maybe[tupl
     """What the provider lists now, or told this process less than ``at_most_s`` ago; why it cannot
     be known, where it does not."""
     at = world.wall()
+    if provider in world.unasked:
+        return Unknown(at, "it was not asked")
     known = world.listed.get(provider)
     if isinstance(known, Seen) and 0 <= at - known.at < at_most_s:
         return known
@@ -97,10 +101,34 @@ def list_pods(world: World, provider: str, at_most_s: float = 0.0) -> Maybe[tupl
 
 
 def providers_in_use(world: World) -> tuple[str, ...]:
-    """This machine, and whoever this home ever asked for a pod: only they can have one of ours."""
+    """This machine, and whoever this home ever asked for a pod: only they can have one of ours.
+    Those that are left alone are not among them."""
+    return tuple(name for name in _ever_used(world) if name not in world.unasked)
+
+
+def left_alone(world: World) -> bool:
+    """Whether somebody is not asked who may have a pod of ours."""
+    return bool(world.unasked) and any(name in world.unasked for name in _ever_used(world))
+
+
+def _ever_used(world: World) -> list[str]:
     runs = world.ledger.read().runs.values()
     used = {g.provider for run in runs for g in run.generations}
-    return tuple(n for n in world.computes if n == LOCAL or n in used or world.was_used(n))
+    return [n for n in world.computes if n == LOCAL or n in used or world.was_used(n)]
+
+
+def is_unasked(world: World, run: RunState) -> bool:
+    """Whether nobody is asked about the run's present pod."""
+    return run.generation is not None and run.generation.provider in world.unasked
+
+
+def unreached(world: World) -> tuple[tuple[str, str], ...]:
+    """(provider, why) of each whose list was asked for last without an answer."""
+    return tuple(
+        (name, seen.why)
+        for name, seen in sorted(world.listed.items())
+        if isinstance(seen, Unknown) and seen.why
+    )
 
 
 def is_quiet(world: World) -> bool:
@@ -111,8 +139,11 @@ def is_quiet(world: World) -> bool:
         return False
     if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
         return False
-    pods = (p for name in providers_in_use(world) for p in world.computes[name].list_pods())
-    return all(pod.status == "gone" for pod in pods)
+    for name in providers_in_use(world):
+        seen = list_pods(world, name)
+        if isinstance(seen, Unknown) or any(pod.status != "gone" for pod in seen.value):
+            return False
+    return True
 
 
 def find_run(world: World, name: str | None) -> RunState:

@@ -97,6 +97,8 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
     if lines[0].strays:
         print(f"of that, {lines[0].strays} for pods that nobody asked for")
+    if lines[0].unproven:
+        print(f"of that, {lines[0].unproven} at most: bills that are not final yet")
 
 
 @app.command("history")
@@ -174,4 +176,5 @@ def _as_json(line: Line) -> dict[str, object]:
         "reserved_usd": float(line.reserved),
         "remaining_usd": float(line.remaining) if line.remaining is not None else None,
         "strays_usd": float(line.strays),
+        "unproven_usd": float(line.unproven),
     }

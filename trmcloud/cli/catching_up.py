@@ -11,12 +11,22 @@ if TYPE_CHECKING:
 
 def catch_up(world: World) -> list[str]:
     """``reconcile``: what it found and did. Each run that it could not bring up to date gets one
-    line on stderr; see ``trouble_code`` for the exit code."""
+    line on stderr, and each provider that gave no list; see ``trouble_code`` for the exit code."""
     from trmcloud.app.drive import reconcile
 
     said = reconcile(world)
     tell_troubles(world)
+    tell_unreached(world)
     return said
+
+
+def tell_unreached(world: World) -> None:
+    """Providers that gave no list: what they rent to us goes on, unseen from here."""
+    from trmcloud.app.world import unreached
+    from trmcloud.core.plain_text import one_line
+
+    for provider, why in unreached(world):
+        print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
 
 
 def tell_troubles(world: World) -> None:

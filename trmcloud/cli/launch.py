@@ -34,7 +34,8 @@ def command(
     accept_exposure: Annotated[
         str | None,
         typer.Option(
-            help="Rent without two verified kill layers: the USD an hour that may be lost.",
+            help="Rent without two verified kill layers, or where nothing caps the rent: the USD "
+            "an hour that may be lost.",
             metavar="USD",
         ),
     ] = None,
@@ -64,6 +65,7 @@ def command(
     from trmcloud.app.plans import is_plan_id
     from trmcloud.app.world import World
     from trmcloud.cli import launch_steps, run_view
+    from trmcloud.cli.catching_up import tell_unreached
     from trmcloud.cli.launch_whom import rent_from
     from trmcloud.cli.plan_making import make_spec, parse_money
     from trmcloud.core.outcome import Outcome
@@ -97,6 +99,8 @@ def command(
         launch_steps.refuse_changes(context, hardware, kept=_KEPT)
         plan, prepared = launch_steps.saved_plan(world, hardware, data, check_first)
     else:
+        if not dry_run:
+            launch_steps.require_trainer(recipe)
         spec = make_spec(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
@@ -119,6 +123,7 @@ def command(
         return
     launch_steps.upload_data(world, plan, prepared, weights)
     driver = use_case.start(world, plan, data=prepared, initial_weights=weights, detached=detach)
+    tell_unreached(world)
     code = run_view.carry(world, driver, detach=detach)
     run = driver.run()
     sold_out = any(action.failed_kind == "no_capacity" for action in run.actions.values())

@@ -64,6 +64,7 @@ def saved_plan(
     """A plan made earlier, and its data; without a ``check`` it is a dry run."""
     plan = load(world.home, plan_id, world.wall())
     if check:
+        require_trainer(plan.spec.recipe)
         resolve_source(data or plan.spec.data, _settings(plan))
         check(plan)
     elif _first(plan).provider != LOCAL and not (data or plan.spec.data):
@@ -89,6 +90,17 @@ def refuse_changes(context: typer.Context, plan_id: str, *, kept: Collection[str
             f"{option} would change plan {plan_id}, which is launched as it was made",
             next_step=f"leave {option} out, or make another plan with it",
         )
+
+
+def require_trainer(recipe: str) -> None:
+    """
+    Raises:
+        NotSupported: the recipe can be planned alone.
+    """
+    from trmcloud.adapters.recipe_files import load_recipe
+    from trmcloud.app.launch import check_trainer
+
+    check_trainer(load_recipe(recipe))
 
 
 def next_best(world: World, plan: Plan) -> str:

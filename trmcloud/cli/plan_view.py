@@ -10,7 +10,8 @@ from typing import Sequence
 from trmcloud.cli.plan_chart import terminal_chart
 from trmcloud.core.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.plan import Candidate, Interval, Plan, plan_to_json
+from trmcloud.core.offers import FRESH_DAYS
+from trmcloud.core.plan import TRAINER, Candidate, Interval, Plan, plan_to_json
 
 WIDE_COLUMNS = 100
 SHOWN_ROWS = 10
@@ -27,7 +28,10 @@ def show(plan: Plan, *, as_json: bool = False, everything: bool = False) -> None
 def render(plan: Plan, *, columns: int, everything: bool = False) -> list[str]:
     """The lines a user reads."""
     rows = list(plan.candidates) if everything else shown_rows(plan)
-    lines = [_headline(plan), ""]
+    lines = [_headline(plan)]
+    if untrained := plan.limits.get(TRAINER):
+        lines.append(untrained)
+    lines.append("")
     lines += _table(plan, rows) if columns >= WIDE_COLUMNS else _plain(plan, rows)
     if len(plan.spec.phases) > 1:
         lines += ["", *_by_phase(rows), ""]
@@ -189,9 +193,9 @@ def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
     ages = [age_days(plan, row) for row in rows if row.provider != LOCAL]
     if not ages:
         return "this machine, at your own rate"
-    if min(ages) == max(ages):
-        return f"prices {ages[0]} days old"
-    return f"prices {min(ages)} to {max(ages)} days old"
+    span = f"{min(ages)} to {max(ages)}" if min(ages) < max(ages) else f"{ages[0]}"
+    refresh = ": trmcloud prices refresh" if max(ages) > FRESH_DAYS else ""
+    return f"prices {span} days old{refresh}"
 
 
 def _advice(plan: Plan) -> list[str]:
@@ -208,6 +212,10 @@ def _advice(plan: Plan) -> list[str]:
         "fastest": "soonest done",
     }.get("" if plan.spec.fills else plan.spec.objective, "most tokens for the money")
     lines = [f"Recommended: {chosen.hardware} — {why}."]
+    if chosen.provider != LOCAL and age_days(plan, chosen) > FRESH_DAYS:
+        lines.append(
+            f"  no price younger than {FRESH_DAYS} days fits: trmcloud prices refresh reads today's"
+        )
     lines += [f"  {reason}" for reason in chosen.reasons]
     lines.append(
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"

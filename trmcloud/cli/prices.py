@@ -13,7 +13,7 @@ import typer
 from trmcloud.adapters import prices
 from trmcloud.app.home import home_dir
 from trmcloud.core.hardware import GPUS, find_gpu
-from trmcloud.core.offers import STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer
+from trmcloud.core.offers import FRESH_DAYS, Offer
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -119,7 +119,7 @@ def _load(now: float) -> list[Offer]:
 def _line(offer: Offer, now: float) -> str:
     where = f"{offer.provider} {offer.region}".removesuffix(" any")
     kind = "spot " if offer.spot else "     "
-    old = " (old: planned dearer)" if offer.is_stale(now) else ""
+    old = " (old: planned dearer, and last)" if offer.is_stale(now) else ""
     return (
         f"{offer.gpus:>2} × {offer.sku:<15}{float(offer.rate):>9.2f} $/h {kind}{where:<30}"
         f"{offer.age_days(now):>4} days{old}"
@@ -134,8 +134,8 @@ def _freshness(offers: list[Offer], now: float) -> str:
     text = f"prices {ages[0]} to {ages[-1]} days old"
     if stale:
         text += (
-            f" · {stale} older than {STALE_AFTER_DAYS} days are planned"
-            f" {STALE_MARGIN_PERCENT} % dearer"
+            f" · {stale} older than {FRESH_DAYS} days are planned dearer, and last:"
+            " trmcloud prices refresh"
         )
     return text
 

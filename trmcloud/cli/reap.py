@@ -31,7 +31,8 @@ def command(
     Example: trmcloud reap --yes
     """
     from trmcloud.app import reap
-    from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.app.drive import reconcile
+    from trmcloud.cli.catching_up import tell_troubles, trouble_code
     from trmcloud.core.errors import UsageError
     from trmcloud.core.strays import is_pending
     from trmcloud.wiring import build_world
@@ -45,7 +46,8 @@ def command(
     found = reap.look(world)
     said = reap.end(world, found) if yes else []
     if yes:
-        said += catch_up(world)
+        said += reconcile(world)
+        tell_troubles(world)
     if guard_every:
         reap.note_visit(world, guard_every * 60.0, found)
     known = not is_pending(world.ledger.read())
@@ -68,7 +70,8 @@ def command(
             print("the ledger is not reconciled yet: nothing is reserved until trmcloud reap --yes")
             print("says so; a pod may appear up to 10 minutes after it was asked for")
         elif not found.orphans and not said:
-            print("nothing is running that no run owns")
+            seen = ", as far as could be seen" if found.unreachable else ""
+            print(f"nothing is running that no run owns{seen}")
         elif found.orphans and not yes:
             print("trmcloud reap --yes ends them")
     sys.exit(11 if found.unreachable else trouble_code(world))

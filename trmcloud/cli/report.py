@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     "run", "hardware", "recipe", "state", "outcome", "budget_usd", "planned_usd", "accrued_usd",
-    "billed_usd", "reserved_usd", "paid_seconds", "useful_fraction", "steps",
+    "billed_usd", "at_most_usd", "reserved_usd", "paid_seconds", "useful_fraction", "steps",
 )  # fmt: skip
 
 
@@ -112,11 +112,13 @@ def _show(reports: list[RunReport]) -> None:
     accrued = total(r.accrued for r in known)
     drift = billed.micros / accrued.micros - 1 if accrued else 0.0
     alarm = "  ← billed and accrued drift apart" if abs(drift) > DRIFT_ALARM else ""
+    most, sum_accrued = total(r.at_most for r in reports), total(r.accrued for r in reports)
     counted = f"{len(reports)} run{'s' if len(reports) > 1 else ''}"
     print(
         f"total {counted} · planned {total(r.planned for r in reports)} · "
-        f"accrued {total(r.accrued for r in reports)} · billed {billed}"
+        f"accrued {sum_accrued} · billed {billed}"
         + (f" and {unknown} not known yet" if unknown else "")
+        + (f" · at most {most} until every bill is final" if most > sum_accrued else "")
         + (f" · drift {drift:+.1%}{alarm}" if accrued else "")
     )
 

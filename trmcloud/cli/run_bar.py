@@ -8,9 +8,11 @@ from math import inf
 from typing import Any
 
 from trmcloud.app.watching import (
+    answers,
     bucket_trouble,
     data_told,
     errands,
+    is_listed_as_running,
     is_rented,
     last_beat,
     last_report,
@@ -66,7 +68,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = ""
-        self._unforeseen = False
+        self._unforeseen = self._unlisted_said = False
         self._bucket_said = ""
         self._waits: tuple[str, float] = ("", 0.0)
 
@@ -155,13 +157,18 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _tell_trouble(self, run: RunState, now: float) -> None:
         trouble = link_trouble(self._world, run)
         if trouble is None:
-            if self._trouble_said and self._trouble_at is not None and run.state is State.RUNNING:
+            again = run.state is State.RUNNING and answers(self._world, run)
+            if self._trouble_said and self._trouble_at is not None and again:
                 self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
-            self._trouble_at, self._trouble_said = None, ""
+            self._trouble_at, self._trouble_said, self._unlisted_said = None, "", False
             return
         if self._trouble_at is None:
             self._trouble_at = now
         stranger, boots = isinstance(trouble, HostKeyChanged), run.state is State.BOOTING
+        is_unlisted = run.state is State.RUNNING and not is_listed_as_running(self._world, run)
+        if self._trouble_said and is_unlisted and not self._unlisted_said:
+            self._unlisted_said = True
+            self._print("  nor does its provider say any more that it runs")
         # While it boots, nothing else is told: there each new trouble has its line.
         told = self._trouble_said in (trouble.what, "") or not boots
         if (self._trouble_said and told) or not (

@@ -58,7 +58,9 @@ def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
                     f"about {duration(phase.seconds.p50)}",
                 )
             )
-        rows.append(("rate", f"{chosen.rate}/h"))
+        reserved = chosen.reserved_rate
+        at = f" · reserved at {reserved}/h" if reserved != chosen.rate else ""
+        rows.append(("rate", f"{chosen.rate}/h{at}"))
         cap = f"{plan.cap} · reserves {plan.reservation}" if plan.launchable else "none: plan only"
         rows.append(("cap", cap))
         rows.append(

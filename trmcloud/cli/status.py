@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,6 +12,9 @@ import typer
 def command(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show runs, their money against their cap, and every kill layer's state.
@@ -20,9 +24,12 @@ def command(
     from trmcloud.app.world import find_run, is_quiet
     from trmcloud.cli import status_view
     from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.core.providers import BY_SKYPILOT
     from trmcloud.wiring import build_world
 
     world = build_world()
+    if not live:
+        world = replace(world, unasked=frozenset(BY_SKYPILOT))
     said: list[str] = []
     if not is_quiet(world):
         said = catch_up(world)

@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.app.layers import VERIFIED, WORKING, guards_of
-from trmcloud.app.reports import report_run
+from trmcloud.app.reports import report_run, spending
 from trmcloud.app.smoke_plan import meaning_of
-from trmcloud.app.watching import bucket_trouble, data_told, link_trouble, waits_for
-from trmcloud.app.world import World
+from trmcloud.app.watching import bucket_trouble, data_told, last_report, link_trouble, waits_for
+from trmcloud.app.world import World, is_unasked
 from trmcloud.cli.run_stages import waiting_words
 from trmcloud.cli.text import bpb, duration, fields, losses, on_volume, table
 from trmcloud.core.billing import awaiting_bill
+from trmcloud.core.money import Usd
 from trmcloud.core.providers import BY_SKYPILOT
-from trmcloud.core.report import spent_so_far
-from trmcloud.core.run_state import RunState
+from trmcloud.core.report import Spending
+from trmcloud.core.run_state import RunState, State
+
+_TOLD = Usd("0.01")
+"""What is proven and what is at most are told apart from here on."""
 
 
 def show_table(world: World, runs: Sequence[RunState]) -> None:
@@ -25,6 +29,9 @@ def show_table(world: World, runs: Sequence[RunState]) -> None:
         return
     header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "worst overshoot")
     print("\n".join(table(header, [_row(world, run) for run in runs])))
+    unasked = [run.run_id for run in runs if run.live and is_unasked(world, run)]
+    if unasked:
+        print(f"SkyPilot was not asked about {', '.join(unasked)}: trmcloud status --live")
 
 
 def show_json(world: World, runs: Sequence[RunState]) -> None:
@@ -34,19 +41,21 @@ def show_json(world: World, runs: Sequence[RunState]) -> None:
 def show_one(world: World, run: RunState) -> None:
     """Everything about one run."""
     report = report_run(world, run)
-    now = world.wall()
+    now, spent = world.wall(), spending(world, run)
     ended = meaning_of(run, run.outcome) if run.outcome is not None else ""
     rows = [
         ("run", f"{run.run_id} · {report.recipe} on {report.hardware} · project {run.project}"),
         ("state", " · ".join(filter(None, (run.state.value, ended)))),
-        ("spent", f"{spent_so_far(run, now)} of {run.cap} · {run.reserved} reserved"),
+        ("spent", f"{spent.proven} of {run.cap} · {run.reserved} reserved"),
     ]
+    if spent.unproven >= _TOLD:
+        rows.append(("at most", f"{spent.at_most}, {_why_unproven(world, run)}"))
     if run.message:
         rows.insert(2, ("why", run.message))
     if any(generation.provider in BY_SKYPILOT for generation in run.generations):
         rows.append(("bill", "an estimate: catalogue prices and time, none of a provider's own"))
-    if awaiting_bill(run):
-        rows.append(("bill", "not final yet: what is spent is the most that it can be"))
+    if run.live and is_unasked(world, run):
+        rows.append(("not asked", f"SkyPilot and the pod; {_heard(world, run)}: status --live"))
     guards = guards_of(world, run)
     rows += _in_the_way(world, run)
     beat = guards.beat
@@ -84,6 +93,24 @@ def show_one(world: World, run: RunState) -> None:
         show_verdict(phase, judged.verdict)
 
 
+def _why_unproven(world: World, run: RunState) -> str:
+    """Why a run may have cost more than is proven."""
+    strays = world.ledger.read().strays_of(run.run_id)
+    pods = [f"{stray.pod_id}, which nobody asked for" for stray in strays if stray.billed is None]
+    if awaiting_bill(run) or run.state is State.SETTLING:
+        pods.insert(0, "its pod")
+    if pods:
+        return f"until the bill is final of {' and '.join(pods)}"
+    return "counted from the order for its pod on"
+
+
+def _heard(world: World, run: RunState) -> str:
+    report = last_report(world, run)
+    if report is None:
+        return "nothing was heard of it yet"
+    return f"what is shown was heard {duration(max(0.0, world.wall() - report.at))} ago"
+
+
 def _in_the_way(world: World, run: RunState) -> list[tuple[str, str]]:
     """What it waits for, and why its pod cannot be asked."""
     rows = []
@@ -111,7 +138,7 @@ def _row(world: World, run: RunState) -> tuple[str, ...]:
     return (
         f"{run.run_id} {report.hardware}",
         state,
-        f"{spent_so_far(run, world.wall())} / {run.cap}",
+        f"{_spent(spending(world, run))} / {run.cap}",
         bpb(beat.val_bpb if beat is not None else None),
         best,
         layers or ("–" if not run.live else "none armed"),
@@ -119,12 +146,17 @@ def _row(world: World, run: RunState) -> tuple[str, ...]:
     )
 
 
+def _spent(spent: Spending) -> str:
+    return f"{spent.proven} (≤ {spent.at_most})" if spent.unproven >= _TOLD else str(spent.proven)
+
+
 def _as_json(world: World, run: RunState) -> dict[str, Any]:
     guards = guards_of(world, run)
     beat = guards.beat
     data = report_run(world, run).to_json()
     data["cap_usd"] = float(run.cap)
-    data["spent_usd"] = float(spent_so_far(run, world.wall()))
+    spent = spending(world, run)
+    data["spent_usd"], data["at_most_usd"] = float(spent.proven), float(spent.at_most)
     data["step"] = beat.step if beat is not None else None
     data["val_bpb"] = beat.val_bpb if beat is not None else None
     data["kill_layers"] = [
@@ -140,6 +172,7 @@ def _as_json(world: World, run: RunState) -> dict[str, Any]:
     waiting, trouble = waits_for(world, run), link_trouble(world, run)
     data["waits_for"] = waiting.what if waiting is not None else None
     data["waits_until"] = waiting.until_at if waiting is not None else None
+    data["unasked"] = run.live and is_unasked(world, run)
     data["link_trouble"] = str(trouble) if trouble is not None else None
     data["worst_overshoot"] = guards.overshoot.text if run.live else None
     data["worst_overshoot_usd"] = float(bound) if run.live and bound is not None else None

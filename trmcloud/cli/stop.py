@@ -17,6 +17,7 @@ def command(
     Example: trmcloud stop r-1f3a9c
     """
     from trmcloud.app.launch import follow_or_drive, request_stop
+    from trmcloud.app.out_of_reach import require_reach
     from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.run_bar import RunBar
     from trmcloud.cli.run_view import OverButForItsBill, outcome_of, show_end
@@ -30,6 +31,8 @@ def command(
     if detach:
         catch_up(world)
         return
+    if state.generation is not None:
+        require_reach(world, state.generation.provider)
     over = OverButForItsBill(world)
     with RunBar(world) as bar:
         ended = follow_or_drive(world, state.run_id, over, bar.watch)

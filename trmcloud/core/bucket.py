@@ -40,6 +40,8 @@ BUCKET_MICROS_PER_GB_MONTH = 23_000
 """S3 Standard, us-east-1, first 50 TB: $0.023 per GB and month, read 2026-11-21."""
 BUCKET_PRICE_AS_OF = "2026-11-21"
 
+_GO_ON_FROM = 2
+
 GRANTS_NAME = "grants.json"
 UPLOADS_NAME = "uploads.json"
 TOLD_NAME = "told.json"
@@ -241,14 +243,20 @@ def as_told(run_id: str, kept: Kept) -> CheckpointManifest:
 
 
 def furthest(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:
-    """What a new pod goes on from: of each phase the latest step that has its optimizer's state."""
-    latest: dict[str, CheckpointManifest] = {}
+    """What a new pod goes on from: of each phase the latest step that has its optimizer's state,
+    and after it the one before, for where the store has not got the first as it was promised."""
+    by_phase: dict[str, dict[int, CheckpointManifest]] = {}
     for made in manifests:
-        known = latest.get(made.phase)
-        later = known is None or (made.step, made.created_at) > (known.step, known.created_at)
+        steps = by_phase.setdefault(made.phase, {})
+        known = steps.get(made.step)
+        later = known is None or made.created_at > known.created_at
         if later and any(file.kind == "optimizer" for file in made.files):
-            latest[made.phase] = made
-    return tuple(latest.values())
+            steps[made.step] = made
+    return tuple(
+        steps[step]
+        for steps in by_phase.values()
+        for step in sorted(steps, reverse=True)[:_GO_ON_FROM]
+    )
 
 
 # -- what a pod is granted --------------------------------------------------------------------
@@ -275,7 +283,8 @@ class FileGet:
 @dataclass(frozen=True)
 class FolderGet:
     """``folder`` is an absolute path on the pod. Where it is not ``needed``, what cannot be had is
-    done without."""
+    done without; of several that would lie beside one another the first that can be had is enough.
+    """
 
     folder: str
     files: tuple[FileGet, ...]

@@ -38,6 +38,8 @@ class Line:
     reserved: Usd
     strays: Usd = ZERO
     """What pods that nobody asked for hold of both."""
+    unproven: Usd = ZERO
+    """Of both, what stands there at most: bills that are not final yet."""
 
     @property
     def remaining(self) -> Usd | None:
@@ -82,7 +84,7 @@ class LedgerState:
 
     def line(self, level: str, key: str) -> Line:
         """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
-        settled = reserved = ZERO
+        settled = reserved = unproven = ZERO
         if level == "run":
             mine = self.runs.get(key)
             counted = [mine] if mine is not None else []
@@ -91,13 +93,15 @@ class LedgerState:
         for run in counted:
             settled += run.settled
             reserved += run.reserved
+            unproven += run.unbilled
         strays = ZERO
         for stray in self.strays.values() if self.strays else ():
             if self._burdens(stray, level, key):
                 strays += stray.cost
                 settled += stray.billed or ZERO
                 reserved += stray.amount if stray.billed is None else ZERO
-        return Line(level, key, self.cap_of(level, key), settled, reserved, strays)
+                unproven += stray.amount if stray.billed is None else ZERO
+        return Line(level, key, self.cap_of(level, key), settled, reserved, strays, unproven)
 
     def strays_of(self, run_id: str) -> tuple[Stray, ...]:
         return tuple(stray for stray in self.strays.values() if stray.run_id == run_id)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from decimal import Decimal
 from typing import NamedTuple
 
 from trmcloud.core.bucket import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import Usd, affordable_seconds, cost
-from trmcloud.core.offers import DAY_S, STALE_MARGIN_PERCENT, Offer
+from trmcloud.core.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.outlook import HOUR_S, Outlook, lands_at
 from trmcloud.core.plan import Candidate, Interval
-from trmcloud.core.providers import BY_SKYPILOT, TRAITS
+from trmcloud.core.providers import (
+    BY_SKYPILOT,
+    RUNPOD_BY_SKYPILOT,
+    RUNPOD_BY_SKYPILOT_ENDS,
+    TRAITS,
+)
 from trmcloud.core.spec import RunSpec
 
 _LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
@@ -31,6 +37,7 @@ SPOT_NOTE = "spot: price × (1 + hazard × (half a checkpoint interval + restart
 STORAGE_AFTER_S = 7 * DAY_S
 """How long a checkpoint may lie before it is fetched; reserved from the start."""
 
+TENTH = Decimal("0.1")
 _ROUNDING = Usd.from_micros(4)
 """Rent and storage are each rounded up by themselves."""
 
@@ -44,6 +51,8 @@ class Ranked(NamedTuple):
     offer: Offer
     rate: Usd
     """USD/h to plan with."""
+    most: Usd
+    """USD/h that it may be billed at: limits hold at this."""
     outlook: Outlook
     within: bool
     """P90 and the landing reserve fit budget and deadline."""
@@ -107,8 +116,9 @@ def make_candidate(
 ) -> Candidate:
     """The Candidate of ``row`` under the id ``name``."""
     offer, outlook, rate = row.offer, row.outlook, row.rate
-    latency_s = kill_latency_s(offer.provider)
     soft_s, hard_s = _stops(row, spec, now)
+    billed_s = hard_s + kill_latency_s(offer.provider)
+    rent = cost(row.most, billed_s)
     seconds = outlook.seconds
     if spec.fills:
         seconds = Interval(*(min(part, hard_s) for part in (seconds.p10, seconds.p50, seconds.p90)))
@@ -136,9 +146,10 @@ def make_candidate(
         soft_stop_s=soft_s,
         hard_stop_s=hard_s,
         landing_s=outlook.landing_s,
-        worst_case=cost(rate, hard_s + latency_s) + storage_cost(outlook, hard_s + latency_s),
-        reasons=_reasons(row, spec, soft_s, now, has_trainer),
+        worst_case=rent + storage_cost(outlook, billed_s),
+        reasons=_reasons(row, spec, soft_s, rent, now, has_trainer),
         planned_rate=rate,
+        most_rate=row.most,
         storage=storage_cost(outlook, min(seconds.p50, hard_s)),
         nodes=outlook.machine.nodes,
     )
@@ -160,7 +171,7 @@ def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
 def _stops(row: Ranked, spec: RunSpec, now: float) -> tuple[float, float]:
     """Seconds after the pod exists: when the trainer lands, and when all is killed."""
     outlook = row.outlook
-    allowed_s = seconds_allowed(row.rate, row.offer, outlook, spec, now)
+    allowed_s = seconds_allowed(row.most, row.offer, outlook, spec, now)
     if spec.hours is not None:
         wanted_s = outlook.startup.p90 + spec.hours * HOUR_S + outlook.landing_s
     elif not row.rate:
@@ -175,7 +186,7 @@ def _stops(row: Ranked, spec: RunSpec, now: float) -> tuple[float, float]:
 
 
 def _reasons(
-    row: Ranked, spec: RunSpec, soft_s: float, now: float, has_trainer: bool
+    row: Ranked, spec: RunSpec, soft_s: float, rent: Usd, now: float, has_trainer: bool
 ) -> tuple[str, ...]:
     offer, outlook = row.offer, row.outlook
     reasons = list(outlook.reasons)
@@ -183,17 +194,15 @@ def _reasons(
         reasons.insert(0, "plan only: the trainer of this family is not there yet")
     if not outlook.fits:
         reasons.insert(0, "does not fit in memory")
-    if offer.is_stale(now):
-        reasons.append(
-            f"price {offer.age_days(now)} days old: planned {STALE_MARGIN_PERCENT} % dearer,"
-            f" at {row.rate}/h"
-        )
+    reasons += _of_the_price(row, rent, now)
     reasons += _limits_met(row, spec, soft_s, now)
     if outlook.kept_gb >= 100:
         reasons.append(
             f"checkpoints kept take {outlook.kept_gb:,.0f} GB:"
             f" {storage_cost(outlook, outlook.seconds.p50)} with a week after the run"
         )
+    if offer.provider == RUNPOD_BY_SKYPILOT:
+        reasons.append(RUNPOD_BY_SKYPILOT_ENDS)
     if offer.provider not in REACHABLE:
         reasons.append(f"{offer.provider} cannot be launched on: neither RunPod nor in SkyPilot")
     if offer.note:
@@ -201,11 +210,37 @@ def _reasons(
     return tuple(reasons)
 
 
+def _of_the_price(row: Ranked, rent: Usd, now: float) -> list[str]:
+    """Why it is not planned at its quote, and what may be billed beyond ``rent``."""
+    offer = row.offer
+    traits = TRAITS.get(offer.provider)
+    lines = []
+    old = f"price {offer.age_days(now)} days old"
+    if row.rate > offer.rate and offer.newer is not None:
+        since = max(0, int((now - offer.newer_at) // DAY_S))
+        lines.append(f"{old}: planned at {row.rate}/h, asked for the same {since} days ago")
+    elif row.rate > offer.rate:
+        margin = age_margin_percent(now - offer.priced_at)
+        lines.append(f"{old}: planned {margin} % dearer, at {row.rate}/h")
+    if offer.spot and offer.on_demand is None:
+        lines.append(
+            "what it costs on demand is not known: how far its spot price may rise neither"
+        )
+    elif offer.spot:
+        lines.append(f"spot may rise to the price on demand: stops and cap hold at {row.most}/h")
+    if traits is not None and not traits.shows_rate and rent:
+        lines.append(
+            f"nothing caps the rent at {offer.provider}, and no list there shows it: should it bill"
+            f" 10 % more than {row.most}/h, {rent * TENTH} more can be spent"
+        )
+    return lines
+
+
 def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[str]:
     """What budget, deadline and hours do to the run."""
     outlook = row.outlook
     if not row.useful:
-        whole = cost(row.rate, outlook.useful_s) + storage_cost(outlook, outlook.useful_s)
+        whole = cost(row.most, outlook.useful_s) + storage_cost(outlook, outlook.useful_s)
         hours = outlook.useful_s / HOUR_S
         return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
     early = lands_at(outlook, soft_s)
@@ -228,13 +263,13 @@ def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[s
     if row.within:
         return lines
     p90_s = outlook.seconds.p90 + outlook.landing_s
-    need = cost(row.rate, p90_s) + storage_cost(outlook, p90_s)
+    need = cost(row.most, p90_s) + storage_cost(outlook, p90_s)
     if spec.budget is not None and need > spec.budget:
         lines.append(f"P90 and the landing reserve need {need}, {need - spec.budget} more")
     if spec.deadline_at is not None and p90_s > spec.deadline_at - now:
         late_h = (p90_s - (spec.deadline_at - now)) / HOUR_S
         lines.append(f"P90 needs {p90_s / HOUR_S:,.1f} h: a deadline {late_h:,.1f} h later")
-    allowed_s = seconds_allowed(row.rate, row.offer, outlook, spec, now)
+    allowed_s = seconds_allowed(row.most, row.offer, outlook, spec, now)
     over = p90_s / allowed_s if allowed_s else 0.0
     fewer = int(outlook.phases[-1].settings.steps / over) if over > 1 else 0
     if fewer and early is None:

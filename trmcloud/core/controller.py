@@ -138,7 +138,7 @@ def _rent(
         pod_name=str(name),
         provider=candidate.provider,
         candidate_id=candidate.id,
-        rate=candidate.rate,
+        rate=candidate.reserved_rate,
         soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - landing_s),
         hard_stop_at=hard_stop_at,
     )
@@ -178,7 +178,7 @@ def _try_next(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Reserved 
         return None
     left = run.reservation - (generation.settled or ZERO)
     enough_s = candidate.startup_s.p50 + candidate.landing_s
-    if affordable_seconds(left - candidate.storage, candidate.rate) <= (
+    if affordable_seconds(left - candidate.storage, candidate.reserved_rate) <= (
         enough_s + traits.kill_latency_s
     ):
         return None
@@ -192,7 +192,7 @@ def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits
     that bounds it.
     """
     for_rent = run.reserved - candidate.storage
-    bought = affordable_seconds(for_rent, candidate.rate) - traits.kill_latency_s
+    bought = affordable_seconds(for_rent, candidate.reserved_rate) - traits.kill_latency_s
     if run.first_generation > 1 and bought != inf:
         return max(0.0, bought)
     return max(0.0, min(candidate.hard_stop_s, bought))

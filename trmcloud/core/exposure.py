@@ -2,7 +2,8 @@
 
 A rented pod whose agent has failed, seen from a laptop that is off, is ended by nobody. So a launch
 asks for two kill layers that do not depend on this machine, each seen to work for the account not
-long ago; or for the user's word, in dollars.
+long ago; or for the user's word, in dollars. Where nothing shows what a provider bills an hour, the
+rent itself has no cap, and only the user's word will do.
 """
 
 from __future__ import annotations
@@ -60,11 +61,20 @@ def why_not_exposed(
     if not traits.rented:
         return ""
     exposure = exposure_of(traits, verified, now)
-    if exposure.enough or (accepted is not None and accepted >= rate):
+    asked = accepted is None or accepted < rate
+    if not asked or (exposure.enough and traits.shows_rate):
         return ""
-    counted = ", ".join(exposure.verified) or "none"
-    return (
-        f"{traits.name}: kill layers that work without this machine and are verified: {counted}; "
-        f"{LAYERS_NEEDED} are needed, or your word: if they all failed while this machine is off, "
-        f"{rate} an hour would go on being spent"
-    )
+    reasons = []
+    if not traits.shows_rate:
+        reasons.append(
+            f"nothing caps the rent, which is reserved at {rate}/h: whatever {traits.name} bills"
+            " beyond that is spent beyond the budget"
+        )
+    if not exposure.enough:
+        counted = ", ".join(exposure.verified) or "none"
+        reasons.append(
+            f"kill layers that work without this machine and are verified: {counted}; "
+            f"{LAYERS_NEEDED} are needed, or your word: if they all failed while this machine is"
+            f" off, {rate} an hour would go on being spent"
+        )
+    return f"{traits.name}: {'; '.join(reasons)}"

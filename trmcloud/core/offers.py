@@ -16,15 +16,18 @@ from trmcloud.core.hardware import GPUS, LOCAL, MAX_GPUS, LocalMachine
 from trmcloud.core.money import ZERO, Usd
 
 DAY_S = 86_400.0
-STALE_AFTER_DAYS = 60
-STALE_MARGIN_PERCENT = 30
-"""A quote older than 60 days is planned this much dearer: RunPod's list moved up by 20 to 29 %
-between May and November 2026."""
+FRESH_DAYS = 30
+"""A quote older than this is recommended only where no fresher one fits."""
+AGE_MARGINS = ((120, 60), (FRESH_DAYS, 30))
+"""(older than so many days, planned so many percent dearer), where no newer quote is known. Within
+100 days of 2026 RunPod's list moved up by 20 to 29 %, Nebius' in 240 by 53 %."""
 
 MAX_USD_PER_GPU_HOUR = 100
 MIN_USD_PER_GPU_HOUR = Usd("0.01")
 
 THIS_MACHINE = "this machine"
+ANYWHERE = "any"
+"""The region of a price that is the same in all of its seller's data centres."""
 
 REQUIRED_COLUMNS = ("sku", "gpus", "provider", "usd_per_hour", "as_of")
 KNOWN_COLUMNS = (
@@ -48,23 +51,74 @@ class Offer(NamedTuple):
     vcpus: int = 0
     ram_gb: float = 0.0
     note: str = ""
+    own: bool = False
+    """From the user's own file: taken at its word, whatever its age."""
+    newer: Usd | None = None
+    """USD/h of the dearest newer quote for the same thing, where one is known: ``quotes``."""
+    newer_at: float = 0.0
+    on_demand: Usd | None = None
+    """Of spot: USD/h of the same thing on demand, where that is known: ``quotes``."""
 
     @property
     def is_community(self) -> bool:
         """Someone's own host, rented out through a market: cheaper, and vouched for by no one."""
-        return self.note.startswith("community")
+        return is_community(self.note)
 
     def age_days(self, now: float) -> int:
         return max(0, int((now - self.priced_at) // DAY_S))
 
     def is_stale(self, now: float) -> bool:
-        return now - self.priced_at > STALE_AFTER_DAYS * DAY_S
+        return not self.own and now - self.priced_at > FRESH_DAYS * DAY_S
 
     def planned_rate(self, now: float) -> Usd:
-        """USD/h to plan with: the quote, with the margin where it is stale."""
-        if not self.is_stale(now):
-            return self.rate
-        return Usd.from_micros(-(-self.rate.micros * (100 + STALE_MARGIN_PERCENT) // 100))
+        """USD/h to plan with: what a newer quote asks where that is more; where there is none, the
+        quote with the margin for its age."""
+        return Usd.from_micros(self.planned_micros(now))
+
+    def planned_micros(self, now: float) -> int:
+        """``planned_rate`` in micro-dollars, as thousands are ranked by it."""
+        if self.newer is not None:
+            return max(self.rate.micros, self.newer.micros)
+        micros = self.rate.micros
+        return micros if self.own else aged(micros, now - self.priced_at)
+
+    def most_rate(self, now: float) -> Usd | None:
+        """USD/h that the provider may bill, as far as quotes can tell: a spot price may rise to the
+        one on demand, since no maximum of ours is sent to anybody. None where that is not known."""
+        planned = self.planned_rate(now)
+        if not self.spot:
+            return planned
+        if self.on_demand is None:
+            return None
+        return max(planned, self.on_demand)
+
+    def on_machines(self, count: int) -> Offer:
+        """``count`` machines of it, rented together."""
+        if count == 1:
+            return self
+        newer = self.newer * count if self.newer is not None else None
+        on_demand = self.on_demand * count if self.on_demand is not None else None
+        return self._replace(rate=self.rate * count, newer=newer, on_demand=on_demand)
+
+
+def age_margin_percent(age_s: float) -> int:
+    """How much dearer a quote of this age is planned where no newer one is known."""
+    for days, percent in AGE_MARGINS:
+        if age_s > days * DAY_S:
+            return percent
+    return 0
+
+
+def aged(micros: int, age_s: float) -> int:
+    """A quote of this age with its margin."""
+    if age_s <= FRESH_DAYS * DAY_S:
+        return micros
+    return -(-micros * (100 + age_margin_percent(age_s)) // 100)
+
+
+def is_community(note: str) -> bool:
+    """Whether an offer of this note is somebody's own host, rented out through a market."""
+    return note.startswith("community")
 
 
 def local_offer(machine: LocalMachine, processes: int, rate: Usd | None, now: float) -> Offer:
@@ -84,10 +138,10 @@ def local_offer(machine: LocalMachine, processes: int, rate: Usd | None, now: fl
     )
 
 
-def parse_offers(text: str, where: str, now: float, *, allow_free: bool = False) -> list[Offer]:
+def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> list[Offer]:
     """Offers of a table, on-demand and spot apart.
 
-    ``allow_free`` accepts a rate of zero: a user's own machines.
+    ``own``: the user's own file, whose machines may be free.
 
     Raises:
         UsageError: by line — a missing or unknown column, a price that is negative, absurd or no
@@ -155,13 +209,14 @@ def parse_offers(text: str, where: str, now: float, *, allow_free: bool = False)
             int(float(cells[c_vcpus] or 0)) if c_vcpus >= 0 else 0,
             float(cells[c_ram] or 0) if c_ram >= 0 else 0.0,
             cells[c_note] if c_note >= 0 else "",
+            own,
         )
         listed = cells[c_rate]
         spot_text = cells[c_spot] if c_spot >= 0 else ""
         if not listed and not spot_text:
             raise UsageError("no price", where=line_at)
         if listed:
-            rate = _rate(listed, gpus, line_at, allow_free)
+            rate = _rate(listed, gpus, line_at, own)
             offers.append(Offer(sku, gpus, provider, region, instance, rate, False, *common))
         if spot_text:
             rate = _rate(spot_text, gpus, line_at, False)

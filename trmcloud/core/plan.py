@@ -19,6 +19,9 @@ PLAN_VERSION = 2
 2  2026-11-22  settings say how data becomes rows
 """
 
+TRAINER = "trainer"
+"""Among a plan's limits: that there is none for its recipe, which cannot be launched."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -64,8 +67,8 @@ class Candidate:
     """One way to carry the spec out: hardware from a seller at a rate.
 
     Stops are seconds after the pod exists: the trainer lands at ``soft_stop_s``, everything is
-    killed at ``hard_stop_s``. ``worst_case`` = rate × (hard stop + kill latency), the most it can
-    cost.
+    killed at ``hard_stop_s``. ``worst_case`` = ``reserved_rate`` × (hard stop + kill latency) +
+    storage, the most it can cost.
     """
 
     id: str
@@ -99,10 +102,17 @@ class Candidate:
     """Why it is ranked as it is, or why it cannot be used."""
     planned_rate: Usd | None = None
     """USD/h that costs and stops were computed with: the quote, dearer where it is old."""
+    most_rate: Usd | None = None
+    """USD/h that it may be billed at, as far as is known: what is reserved."""
     storage: Usd = ZERO
     """What checkpoints cost while the run lasts (P50) and for seven days after it."""
     nodes: int = 1
     """Machines, of ``gpus`` each; every figure is of all of them together."""
+
+    @property
+    def reserved_rate(self) -> Usd:
+        """USD/h that stops, reservation and bill are reckoned with."""
+        return self.most_rate or self.planned_rate or self.rate
 
     @property
     def world_size(self) -> int:
@@ -208,6 +218,7 @@ def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "rate_usd_per_hour": _number(candidate.rate),
         "rate_usd": candidate.rate.plain(),
         "planned_rate_usd": (candidate.planned_rate or candidate.rate).plain(),
+        "most_rate_usd": candidate.reserved_rate.plain(),
         "storage_usd": candidate.storage.plain(),
         "spot": candidate.spot,
         "priced_at": candidate.priced_at,
@@ -283,6 +294,7 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         worst_case=Usd(row["worst_case_usd"]),
         reasons=tuple(row["reasons"]),
         planned_rate=Usd(row["planned_rate_usd"]),
+        most_rate=Usd(row.get("most_rate_usd", row["planned_rate_usd"])),
         storage=Usd(row["storage_usd"]),
         nodes=row.get("nodes", 1),
     )

@@ -29,10 +29,12 @@ from trmcloud.core.candidates import (
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.hardware import LOCAL, HardwareRequest, LocalMachine, parse_hardware
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.offers import DAY_S, STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer, local_offer
+from trmcloud.core.nearby import nearest_offer
+from trmcloud.core.offers import AGE_MARGINS, ANYWHERE, DAY_S, FRESH_DAYS, Offer, local_offer
 from trmcloud.core.outlook import HOUR_S, last_phase_steps, outlook_on
-from trmcloud.core.plan import Candidate, Plan
-from trmcloud.core.providers import TRAITS
+from trmcloud.core.plan import TRAINER, Candidate, Plan
+from trmcloud.core.providers import max_nodes
+from trmcloud.core.quotes import informed
 from trmcloud.core.ranking import rank
 from trmcloud.core.recipe import PHASES, Recipe
 from trmcloud.core.spec import OBJECTIVES, RunSpec
@@ -42,8 +44,7 @@ FALLBACKS = 3
 """Candidates that a launch tries in order."""
 
 
-ANY_REGION = "any"
-"""Of an offer whose price is the same in all of its seller's data centres."""
+_MARGINS = ", ".join(f"{percent} % dearer after {days}" for days, percent in AGE_MARGINS[::-1])
 
 
 def make_plan(
@@ -71,6 +72,7 @@ def make_plan(
     """
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
+    offers = informed(offers, now)
     chosen_from = _matching(spec, request, offers, now, local)
     ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured)
     if request is not None:
@@ -84,7 +86,7 @@ def make_plan(
     ]
     paid = next((c for c in made if c.rate and c.fits_memory and c.within_budget), None)
     made = [with_break_even(candidate, paid) for candidate in made]
-    usable = _usable(spec, kept, made)
+    usable = _usable(spec, kept, made, now)
     launchable = tuple(c.id for c in usable) if recipe.has_trainer else ()
     reservation = max((c.worst_case for c in usable), default=ZERO) if launchable else ZERO
     first = usable[0] if usable else (made[0] if made else None)
@@ -99,7 +101,8 @@ def make_plan(
         recommended_id=usable[0].id if usable else None,
         reservation=reservation,
         survives=_survives(spec, first),
-        limits=_limits(spec, first, spec.budget or reservation, now),
+        limits=_limits(spec, first, spec.budget or reservation, now)
+        | ({} if recipe.has_trainer else {TRAINER: untrained(recipe.name)}),
         offers_total=len(chosen_from),
     )
 
@@ -153,25 +156,21 @@ def _matching(
         return [_own_offer(spec, local, now)]
     nodes = request.nodes if request is not None else 1
     found = [
-        offer if nodes == 1 else offer._replace(rate=offer.rate * nodes)
+        offer.on_machines(nodes)
         for offer in _in_regions(offers, spec.regions)
         if (spec.spot or not offer.spot)
         and (spec.community or not offer.is_community)
         and (request is None or request.accepts(offer.sku, offer.gpus))
         and (not spec.gpus or offer.gpus == spec.gpus)
         and (not spec.providers or offer.provider in spec.providers)
-        and (nodes == 1 or _most_nodes(offer.provider) >= nodes)
+        and max_nodes(offer.provider) >= nodes
     ]
     if request is None and local is not None and not (spec.providers or spec.regions or spec.gpus):
         found.append(_own_offer(spec, local, now))
     if not found:
-        raise NotFoundError(_nobody(spec, request), next_step=_nearby(spec, request, offers))
+        what, next_step = nearest_offer(spec, request, offers, now)
+        raise NotFoundError(what, next_step=next_step)
     return found
-
-
-def _most_nodes(provider: str) -> int:
-    traits = TRAITS.get(provider)
-    return traits.max_nodes if traits is not None else 1
 
 
 def _in_regions(offers: Sequence[Offer], regions: tuple[str, ...]) -> list[Offer]:
@@ -179,7 +178,7 @@ def _in_regions(offers: Sequence[Offer], regions: tuple[str, ...]) -> list[Offer
     if not regions:
         return list(offers)
     there = [offer for offer in offers if offer.region in regions]
-    anywhere = [offer for offer in offers if offer.region == ANY_REGION]
+    anywhere = [offer for offer in offers if offer.region == ANYWHERE]
     return there + [o._replace(region=name) for o in anywhere for name in regions]
 
 
@@ -194,33 +193,11 @@ def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:
     return local_offer(local, processes, spec.rate, now)
 
 
-def _nobody(spec: RunSpec, request: HardwareRequest | None) -> str:
-    what = request.text if request else (f"{spec.gpus} GPUs" if spec.gpus else "anything")
-    where = " or ".join((*spec.providers, *spec.regions))
-    return f"nobody in the price table offers {what}" + (f" at {where}" if where else "")
-
-
-def _nearby(spec: RunSpec, request: HardwareRequest | None, offers: Sequence[Offer]) -> str:
-    if request is not None and request.nodes > 1:
-        joined = sorted(name for name, traits in TRAITS.items() if traits.max_nodes > 1)
-        able = [name for name in joined if name in REACHABLE]
-        if not set(spec.providers) & set(able):
-            return f"machines that train together come from: {', '.join(able)}"
-    if spec.providers:
-        known = sorted({offer.provider for offer in offers})
-        if not set(spec.providers) <= set(known):
-            return f"providers: {', '.join(known)}"
-    counts = sorted({o.gpus for o in offers if request and o.sku in request.skus})
-    if counts:
-        return f"offered: {', '.join(f'{n}x' for n in counts)} of it"
-    return "trmcloud prices list"
-
-
 def _filled(
     row: Ranked, recipe: Recipe, spec: RunSpec, now: float, tokens_available: int | None
 ) -> Ranked:
     """``row`` with the last phase as long as its money and time."""
-    allowed_s = seconds_allowed(row.rate, row.offer, row.outlook, spec, now)
+    allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
     if not row.useful or math.isinf(allowed_s):
         return row
     steps = max(1, last_phase_steps(row.outlook, allowed_s))
@@ -231,18 +208,24 @@ def _filled(
     return row._replace(outlook=outlook)
 
 
-def _usable(spec: RunSpec, kept: Sequence[Ranked], made: Sequence[Candidate]) -> list[Candidate]:
+def _usable(
+    spec: RunSpec, kept: Sequence[Ranked], made: Sequence[Candidate], now: float
+) -> list[Candidate]:
     """Candidates to try in order: useful ones of the hardware asked for, else of the best hardware
-    that the whole recipe fits on."""
+    that the whole recipe fits on. None of an old quote beside a fresh one."""
     usable = [
-        candidate
+        (row.offer.is_stale(now), candidate)
         for row, candidate in zip(kept, made, strict=True)
         if row.outlook.fits
         and row.useful
         and row.offer.provider in REACHABLE
         and (row.within or spec.hardware)
     ]
-    return [c for c in usable if c.hardware == usable[0].hardware][:FALLBACKS]
+    if not usable:
+        return []
+    old, best = usable[0]
+    alike = [c for is_old, c in usable if c.hardware == best.hardware and is_old == old]
+    return alike[:FALLBACKS]
 
 
 def _refuse_hopeless(
@@ -271,10 +254,10 @@ def _refuse_budget(
     offers: Sequence[Offer],
     now: float,
 ) -> NoReturn:
-    row = min(ranked, key=lambda r: r.rate.micros * r.outlook.useful_s)
-    overhead = cost(row.rate, row.outlook.overhead_p90_s)
+    row = min(ranked, key=lambda r: r.most.micros * r.outlook.useful_s)
+    overhead = cost(row.most, row.outlook.overhead_p90_s)
     least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
-    least = cost(row.rate, least_s) + storage_cost(row.outlook, least_s)
+    least = cost(row.most, least_s) + storage_cost(row.outlook, least_s)
     assert spec.budget is not None
     what = (
         f"{spec.budget} does not buy one useful step on {request.text}: boot, environment and"
@@ -289,6 +272,11 @@ def _refuse_budget(
         next_step=f"trmcloud plan --budget {spec.budget.plain()}   (cheapest that fits:"
         f" {other.hardware}, {other.hours.p50:,.1f} h, {other.cost_p50})",
     )
+
+
+def untrained(recipe: str) -> str:
+    """What is said of a recipe without a trainer."""
+    return f"{recipe} can be planned, not launched: its trainer is not there yet"
 
 
 def _survives(spec: RunSpec, candidate: Candidate | None) -> str:
@@ -328,7 +316,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "community hosts": "on" if spec.community else "off",
         "marginal-value stop": "off",
         "strict gate": "on" if spec.strict_gate else "off",
-        "old prices": f"{STALE_MARGIN_PERCENT} % dearer after {STALE_AFTER_DAYS} days",
+        "old prices": f"after fresh ones from {FRESH_DAYS} days on; {_MARGINS}",
     }
     if candidate is not None:
         if not candidate.rate:

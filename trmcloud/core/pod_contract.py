@@ -68,6 +68,9 @@ ENV_SSH_PORT = "TRMCLOUD_SSH_PORT"
 ENV_SSH_LISTEN = "TRMCLOUD_SSH_LISTEN"
 """The address the pod's SSH server listens at; all of them where it is not set."""
 
+ENV_INSTALL_PREFIX = "TRMCLOUD_INSTALL_"
+"""What follows it is set for what installs packages on the pod: UV_DEFAULT_INDEX, HTTPS_PROXY, …;
+TRMCLOUD_INSTALL_TORCH is the version of torch."""
 ENV_NODES = "TRMCLOUD_NODES"
 """Where a pod has several machines: how many, which one this is (0 is the first) and the first
 one's address, with a space between."""

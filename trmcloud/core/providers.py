@@ -38,6 +38,9 @@ class ProviderTraits:
     """Those that work with this machine off; verified one by one for an account."""
     max_nodes: int = 1
     """Machines that can be had together, in one network."""
+    shows_rate: bool = True
+    """Whether its list says what a pod bills an hour, so that control can end one that is dearer
+    than planned; where it does not, nothing caps the rent."""
 
     @property
     def rented(self) -> bool:
@@ -47,6 +50,11 @@ class ProviderTraits:
 
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
 """RunPod rented through SkyPilot, which copies the account's key to the pod."""
+RUNPOD_BY_SKYPILOT_ENDS = (
+    "SkyPilot 0.14 reaches RunPod by GraphQL, which RunPod ends in early 2027, and has no network"
+    " volumes there any more; without --via skypilot RunPod is rented by its own API"
+)
+"""Its volumes were made by REST v1, which ended on 2026-11-15."""
 
 
 def _through_skypilot(
@@ -74,6 +82,7 @@ def _through_skypilot(
         kill_layers=("trainer", "agent", "guardian", "controller", "reap", *own),
         independent_layers=(*ending, "guard-elsewhere"),
         max_nodes=max_nodes,
+        shows_rate=False,
     )
 
 
@@ -122,6 +131,11 @@ TRAITS: Mapping[str, ProviderTraits] = {
 
 BY_SKYPILOT = tuple(name for name in TRAITS if name not in ("local", "runpod", "skypilot"))
 """Whom only SkyPilot rents from."""
+
+
+def max_nodes(provider: str) -> int:
+    """Machines that can be had together there; one where nothing is known of it."""
+    return TRAITS[provider].max_nodes if provider in TRAITS else 1
 
 
 def traits_of(provider: str) -> ProviderTraits:

@@ -14,8 +14,9 @@ from trmcloud.core.candidates import (
     storage_micros_per_hour,
 )
 from trmcloud.core.hardware import LOCAL, LocalMachine
-from trmcloud.core.offers import DAY_S, STALE_AFTER_DAYS, STALE_MARGIN_PERCENT, Offer
+from trmcloud.core.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, last_phase_steps, outlook_on
+from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.core.recipe import Recipe
 from trmcloud.core.spec import RunSpec
 from trmcloud.core.speed import Machine, rented_machine, this_machine
@@ -23,10 +24,10 @@ from trmcloud.core.speed import Machine, rented_machine, this_machine
 KEPT_CANDIDATES = 40
 _WEEK_H = 7 * 24
 
-#: class (8: cannot be used, 4: P90 over a limit, 1: cannot be reached), the objective's two keys,
-#: position
+#: class (8: cannot be used, 4: P90 over a limit, 2: an old quote, 1: cannot be reached), the
+#: objective's two keys, position
 _Order = tuple[int, float, float, int]
-_UNUSABLE, _OVER, _UNREACHABLE = 8, 4, 1
+_UNUSABLE, _OVER, _OLD, _UNREACHABLE = 8, 4, 2, 1
 
 
 def rank(
@@ -40,16 +41,18 @@ def rank(
 ) -> list[Ranked]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
-    Usable ones come before unusable ones, those within budget and deadline before the others, and
-    those that can be launched on before those that cannot; then the objective decides.
+    Usable ones come before unusable ones, those within budget and deadline before the others, fresh
+    quotes before old ones, and those that can be launched on before those that cannot; then the
+    objective decides. It counts what an offer is planned at; limits, the most it may be billed at.
     """
     nodes = spec.nodes
-    groups: dict[tuple[str, int, bool, bool], _Group] = {}
+    groups: dict[tuple[str, int, bool, bool, bool], _Group] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
-    stale_before = now - STALE_AFTER_DAYS * DAY_S
+    fresh_since = now - FRESH_DAYS * DAY_S
     for position, offer in enumerate(offers):
-        key = (offer.sku, offer.gpus, offer.provider == LOCAL, offer.spot)
+        is_cluster = offer.provider in BY_SKYPILOT
+        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, offer.spot)
         group = groups.get(key)
         if group is None:
             outlook = outlook_on(
@@ -58,21 +61,27 @@ def rank(
             )  # fmt: skip
             group = groups[key] = _group(outlook, offer, spec, now)
         chosen.append(group)
-        micros = offer.rate.micros
-        if offer.priced_at < stale_before:
-            micros = -(-micros * (100 + STALE_MARGIN_PERCENT) // 100)
         _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
-        hourly = micros + storage
+        old = offer.priced_at < fresh_since and not offer.own
+        simple = offer.newer is None and not old
+        hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
+        most: float = hourly
+        if offer.spot:
+            billed = offer.most_rate(now)
+            most = billed.micros + storage if billed is not None else math.inf
         place = 0 if offer.provider in REACHABLE else _UNREACHABLE
-        if hourly > within_most:
+        if old:
+            place += _OLD
+        if most > within_most or most == math.inf:
             place += _OVER
-        if hourly > useful_most:
+        if most > useful_most or most == math.inf:
             place += _UNUSABLE
         if fill is None:
             orders.append((place, a + hourly * b, c + hourly * d, position))
             continue
-        tokens = fill.tokens(hourly)
-        place = (place & _UNREACHABLE) + (0 if tokens and hourly <= useful_most else _UNUSABLE)
+        tokens = fill.tokens(most) if most < math.inf else 0.0
+        place &= _UNREACHABLE + _OLD
+        place += 0 if tokens and most <= useful_most else _UNUSABLE
         orders.append((place, -tokens, hourly, position))
     orders.sort()
     ranked = []
@@ -80,7 +89,9 @@ def rank(
         offer, outlook = offers[position], chosen[position].outlook
         over = place >= _OVER if spec.fills else bool(place & _OVER)
         useful = place < _UNUSABLE or not outlook.fits
-        ranked.append(Ranked(offer, offer.planned_rate(now), outlook, not over, useful))
+        rate = offer.planned_rate(now)
+        billed = offer.most_rate(now) or rate
+        ranked.append(Ranked(offer, rate, billed, outlook, not over, useful))
     return ranked
 
 
@@ -92,7 +103,7 @@ class _Fill(NamedTuple):
     until_s: float
     latency_s: float
 
-    def tokens(self, hourly: int) -> float:
+    def tokens(self, hourly: float) -> float:
         """Tokens at ``hourly`` micro-dollars; 0 where not one step fits."""
         last = self.outlook.phases[-1]
         bought_s = self.room * HOUR_S / hourly if hourly else math.inf
@@ -106,7 +117,7 @@ class _Fill(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What all offers of one (SKU, count) share, so that judging one is a few multiplications.
+    """What all offers of one (SKU, count, way to rent) share: judging one is a few multiplications.
 
     ``storage`` is micro-dollars per hour; an hour may cost at most ``useful_most`` to buy a start,
     a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the objective's keys
@@ -160,7 +171,8 @@ def _machine(
     if offer.provider == LOCAL:
         assert local is not None
         return this_machine(local, offer.gpus, probe)
-    return rented_machine(offer.sku, offer.gpus, probe, nodes)
+    is_cluster = offer.provider in BY_SKYPILOT
+    return rented_machine(offer.sku, offer.gpus, probe, nodes, is_cluster=is_cluster)
 
 
 def _keep(orders: Sequence[_Order], groups: Sequence[_Group]) -> list[_Order]:

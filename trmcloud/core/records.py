@@ -61,6 +61,12 @@ def whole(text: str | bytes, most: int = MAX_WHOLE) -> int | None:
     return number if number <= most else None
 
 
+def instant(value: Any) -> float | None:
+    """Epoch seconds, where a value that somebody else gave can be any."""
+    number = type(value) in (int, float)
+    return float(value) if number and 0 <= value <= _LATEST_AT else None
+
+
 def parse(text: str | bytes, most: int = MAX_JSON_BYTES, items: int = MAX_ITEMS) -> Any:
     """What JSON text holds. ``most``: its length; ``items``: of one list or object.
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trmcloud.core.actions import PULL
 from trmcloud.core.manifest import CheckpointManifest, pick_best
 from trmcloud.core.money import ZERO, Usd, cost, total
-from trmcloud.core.run_state import Generation, RunState
+from trmcloud.core.run_state import GRANT, STAGE, Generation, RunState
 from trmcloud.core.strays import Stray
 
 #: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
@@ -22,8 +23,9 @@ class RunReport:
     """One run's line. Money in USD, times in seconds.
 
     ``planned`` is the Plan's P50, or the cap where that ends the run first; ``accrued`` rate × time
-    by our clock; ``billed`` what the provider says, None while unknown: both with what pods cost
-    that were made in the run's name and that it never owned. ``drift`` = billed ÷ accrued − 1.
+    by our clock; ``billed`` what the provider says, None while unknown: both with what pods are
+    billed that were made in the run's name and that it never owned. ``at_most`` is ``accrued`` and
+    what those can have cost whose bill is not final. ``drift`` = billed ÷ accrued − 1.
     """
 
     run_id: str
@@ -35,6 +37,7 @@ class RunReport:
     budget: Usd
     planned: Usd
     accrued: Usd
+    at_most: Usd
     billed: Usd | None
     reserved: Usd
     paid_s: float
@@ -80,6 +83,7 @@ class RunReport:
             "budget_usd": float(self.budget),
             "planned_usd": float(self.planned),
             "accrued_usd": float(self.accrued),
+            "at_most_usd": float(self.at_most),
             "billed_usd": None if self.billed is None else float(self.billed),
             "reserved_usd": float(self.reserved),
             "drift": self.drift,
@@ -126,6 +130,8 @@ def report_on(
         unbilled = any(stray.billed is None for stray in strays)
         billed = None if unbilled else billed + total(stray.cost for stray in strays)
     accrued = total(cost(g.billed_rate or g.rate, paid[g.number]) for g in made)
+    accrued += total(stray.billed for stray in strays if stray.billed is not None)
+    unbilled_strays = total(stray.cost for stray in strays if stray.billed is None)
     return RunReport(
         run_id=run.run_id,
         hardware=chosen.get("hardware", "?"),
@@ -135,7 +141,8 @@ def report_on(
         created_at=run.created_at,
         budget=run.cap,
         planned=min(_planned(chosen), run.cap),
-        accrued=accrued + total(stray.cost for stray in strays),
+        accrued=accrued,
+        at_most=accrued + unbilled_strays,
         billed=billed,
         reserved=run.reserved,
         paid_s=whole,
@@ -147,6 +154,70 @@ def report_on(
         on_volume=bool(run.plan.get("spec", {}).get("volume"))
         and any(generation.agent_at is not None for generation in made),
     )
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What a run has cost: ``proven`` by final bills and by what is known of its pod's life, and
+    ``at_most`` while a bill is not final, or nobody knows since when a pod has cost money."""
+
+    proven: Usd
+    at_most: Usd
+
+    @property
+    def unproven(self) -> Usd:
+        return self.at_most - self.proven
+
+
+def spending_of(
+    run: RunState, now: float, *, shown_at: float | None = None, strays: Sequence[Stray] = ()
+) -> Spending:
+    """What the run, and pods that were made in its name, have cost by ``now`` (epoch s).
+
+    ``shown_at`` is when its present pod was last seen; None: now.
+    """
+    at_most = run.settled + _open_at_most(run, now) + total(stray.cost for stray in strays)
+    proven = total(stray.billed for stray in strays if stray.billed is not None)
+    for generation in run.generations:
+        proven += _proven(run, generation, now if shown_at is None else shown_at)
+    return Spending(min(proven, at_most), at_most)
+
+
+def _open_at_most(run: RunState, now: float) -> Usd:
+    """What its present generation can have cost, as long as it is not settled."""
+    generation = run.generation
+    if generation is None or generation.settled is not None or generation.not_made is not None:
+        return ZERO
+    if generation.ended_at is not None:
+        return run.reserved
+    rate = max(generation.rate, generation.billed_rate or generation.rate)
+    return cost(rate, _paid_seconds(generation, now))
+
+
+def _proven(run: RunState, generation: Generation, shown_at: float) -> Usd:
+    """Its final bill, or its rate for as long as it is known to have been there: from the first
+    list that showed it to the newest, or, where it is not listed any more, to the last time that
+    something was brought there or from there."""
+    if generation.billed is not None:
+        return generation.billed
+    if generation.up_at is None:
+        return ZERO
+    until = shown_at
+    if generation.missed_at is not None or generation.ended_at is not None:
+        until = _last_contact(run, generation)
+    rate = min(generation.rate, generation.billed_rate or generation.rate)
+    seen = cost(rate, max(0.0, until - generation.up_at))
+    return seen if generation.settled is None else min(seen, generation.settled)
+
+
+def _last_contact(run: RunState, generation: Generation) -> float:
+    """When its agent was last reached, as far as that is on record."""
+    reached = [generation.agent_at or 0.0]
+    for name, action in run.actions.items():
+        there = action.verb in (STAGE, GRANT, PULL) and action.finished
+        if there and name.startswith(f"{run.run_id}/g{generation.number}/"):
+            reached.append(action.ended_at or 0.0)
+    return max(reached)
 
 
 def spent_so_far(run: RunState, now: float) -> Usd:

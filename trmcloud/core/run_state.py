@@ -202,6 +202,12 @@ class RunState:
         return generation.staged_at is not None or generation.provider == LOCAL
 
     @property
+    def unbilled(self) -> Usd:
+        """What is settled at an estimate, until the provider's final figure."""
+        late = (g.settled for g in self.generations if g.billed is None and g.settled is not None)
+        return total(late)
+
+    @property
     def billed(self) -> Usd | None:
         """What providers billed; None while any generation's bill is not known."""
         made = [g for g in self.generations if g.not_made is None]

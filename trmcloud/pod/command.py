@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _MAX_OUTPUT = 65_536
@@ -20,7 +20,13 @@ class Command:
     the clock of ``poll``'s ``now``. One that cannot be started has ended with code 127.
     """
 
-    def __init__(self, words: Sequence[str], give_up_at: float, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        give_up_at: float,
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._give_up_at = give_up_at
         self._file = open(log, "ab") if log is not None else tempfile.TemporaryFile()  # noqa: SIM115
         self._log = log
@@ -32,6 +38,7 @@ class Command:
                 stdin=subprocess.DEVNULL,
                 stdout=self._file,
                 stderr=subprocess.STDOUT,
+                env=environment,
                 start_new_session=True,
             )
         except OSError as error:

@@ -6,6 +6,7 @@ wrapper started, finds them in that process's record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,13 @@ _SECRETS = frozenset((contract.ENV_HOST_KEY, RUNPOD_API_KEY))
 _FOR_BOOT_ALONE = frozenset(
     (contract.ENV_BOOT, contract.ENV_LEASE, contract.ENV_JOBS, contract.ENV_CHECK)
 )
+
+_INSTALL_SETTING = re.compile(contract.ENV_INSTALL_PREFIX + r"[A-Za-z0-9_]+")
+
+
+def install_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the user says of installing on pods: told to them as it is."""
+    return {name: text for name, text in environ.items() if _INSTALL_SETTING.fullmatch(name)}
 
 
 def pod_environment(

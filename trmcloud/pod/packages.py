@@ -1,22 +1,33 @@
 """Which of the trainer's packages a machine lacks, and where they are put.
 
-They go into a folder of their own below the pod's root, ahead of the image's: no image's policy
-about its system packages is in the way, an environment that the image's Python itself lives in
-keeps its torch, and a volume carries the folder to the next pod. It appears under its name only
-when it is whole, so that a killed installation leaves nothing half done.
+Where the image has a torch that a Python of ours can import, what else is lacking goes into a
+folder ahead of the image's packages: no image's policy about its system packages is in the way, and
+its torch stays. Where it has none, or its Python is too old for the trainer, a whole environment is
+made: a Python of uv's, torch, and the rest. Both lie below the pod's root, where a volume carries
+them to the next pod, and appear under their name only when they are whole, so that a killed
+installation leaves nothing half done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
+import platform
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trmcloud.core.pod_contract import ENV_INSTALL_PREFIX
+
 LIST = Path(__file__).with_name("environment.txt")
+PYTHON = "3.12"
+"""Of an environment of our own. uv's build of it brings the headers that Triton compiles with."""
+OLDEST_PYTHON = (3, 11)
+"""That the trainer runs on."""
 
 _LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([0-9][0-9.]*)\s+#\s*(\S+)")
 _BOUND = re.compile(r"(>=|<)([0-9]+(?:\.[0-9]+)*)")
@@ -43,8 +54,9 @@ class Package(NamedTuple):
         return True
 
 
-def read_list(text: str) -> tuple[Package, ...]:
-    """
+def read_list(text: str, torch: str = "") -> tuple[Package, ...]:
+    """``torch``: another version of it to be installed.
+
     Raises:
         ValueError: a line that is neither ``name==pin  # bounds`` nor a comment.
     """
@@ -61,7 +73,8 @@ def read_list(text: str) -> tuple[Package, ...]:
             if bound is None:
                 raise ValueError(f"environment.txt: {line!r}")
             bounds.append((bound[1], _padded(bound[2])))
-        packages.append(Package(match[1], match[2], tuple(bounds)))
+        pin = torch if torch and match[1] == "torch" else match[2]
+        packages.append(Package(match[1], pin, tuple(bounds)))
     return tuple(packages)
 
 
@@ -78,10 +91,16 @@ def missing(wanted: Iterable[Package], path: Sequence[str] | None = None) -> tup
     return tuple(lacking)
 
 
-def folder_for(root: Path, packages: Sequence[Package]) -> Path:
-    """Where just these packages belong, for just this Python on this kind of machine."""
+def needs_python(lacking: Iterable[Package]) -> bool:
+    """Whether this Python can be no trainer's: it is too old, or no torch is installed for it."""
+    return sys.version_info < OLDEST_PYTHON or any(package.name == "torch" for package in lacking)
+
+
+def folder_for(root: Path, packages: Sequence[Package], python: str = "") -> Path:
+    """Where just these packages belong: for just this Python on this kind of machine, or with the
+    ``python`` that comes with them."""
     words = [
-        sys.implementation.cache_tag or "",
+        f"{python} {platform.machine()}" if python else sys.implementation.cache_tag or "",
         sys.platform,
         *(f"{p.name}=={p.pin}" for p in packages),
     ]
@@ -96,6 +115,75 @@ def install_command(packages: Sequence[Package], target: Path) -> list[str]:
         *("--no-warn-script-location", "--progress-bar", "off", "--retries", "3"),
         *(f"{package.name}=={package.pin}" for package in packages),
     ]
+
+
+_WHOLE = """\
+set -e
+uv=$1 python=$2 tools=$3 target=$4 torch=$5
+shift 5
+if [ -z "$uv" ]; then
+    "$python" -c 'import pip' 2>/dev/null ||
+        { echo "error: this image has neither uv nor pip to install with" >&2; exit 6; }
+    "$python" -m pip install --target "$tools" --upgrade --only-binary :all: --no-input \\
+        --disable-pip-version-check --progress-bar off uv
+    uv=$tools/bin/uv
+fi
+"$uv" venv --no-config --managed-python --relocatable "$target"
+install() { "$uv" pip install --no-config --only-binary :all: --python "$target/bin/python" "$@"; }
+install --no-deps "$@"
+install "$torch"
+rm -rf "$UV_CACHE_DIR"
+"""
+
+
+def whole_command(
+    packages: Sequence[Package], target: Path, environ: Mapping[str, str]
+) -> list[str]:
+    """Makes an environment that needs nothing of the image but ``sh``, and uv or pip: a Python,
+    torch with all that it needs, and the other pins."""
+    tools = target.parent / ".uv"
+    pins = [f"{package.name}=={package.pin}" for package in packages]
+    # torch last: of what it needs, the pins are there by then.
+    pins.sort(key=lambda pin: not pin.startswith("torch=="))
+    return [
+        "sh",
+        "-c",
+        _WHOLE,
+        "sh",
+        find_uv(environ),
+        sys.executable,
+        str(tools),
+        str(target),
+        *pins,
+    ]
+
+
+def find_uv(environ: Mapping[str, str]) -> str:
+    """The uv that is on the machine; '' without one. SkyPilot puts it into its user's home."""
+    homes = (environ.get(name) for name in ("TRMCLOUD_SKY_HOME", "HOME"))
+    paths = [f"{home}/.local/bin" for home in homes if home]
+    found = shutil.which("uv", path=os.pathsep.join([*paths, environ.get("PATH", os.defpath)]))
+    return found or ""
+
+
+def install_environment(environ: Mapping[str, str], target: Path) -> dict[str, str]:
+    """What an installation runs in. The image's own settings of uv do not count, the user's do:
+    ``TRMCLOUD_INSTALL_UV_DEFAULT_INDEX`` becomes ``UV_DEFAULT_INDEX``, and so on."""
+    made = {k: v for k, v in environ.items() if not k.startswith(("UV_", "VIRTUAL_ENV", "CONDA_"))}
+    made.update(
+        UV_PYTHON=PYTHON,
+        UV_PYTHON_INSTALL_DIR=str(target.parent / "python"),
+        UV_CACHE_DIR=f"{target}.cache",
+        UV_NO_PROGRESS="1",
+    )
+    length = len(ENV_INSTALL_PREFIX)
+    made.update({k[length:]: v for k, v in environ.items() if k.startswith(ENV_INSTALL_PREFIX)})
+    return made
+
+
+def site_of(environment: Path) -> str:
+    """Where an environment's packages lie."""
+    return str(next(environment.glob("lib/python3*/site-packages"), environment))
 
 
 def _padded(text: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,12 @@ class Preparation:
         *,
         give_up_at: float = math.inf,
         wanted: Path = packages.LIST,
-        install: Callable[..., list[str]] = packages.install_command,
         mounts: Path = Path("/proc/mounts"),
     ) -> None:
         self._root = root
         self._pod_dir = root / contract.PODS_DIR / pod_name
         self._give_up_at = give_up_at
-        self._wanted, self._install_command = wanted, install
-        self._mounts = mounts
+        self._wanted, self._mounts = wanted, mounts
         self._state = "checking"
         self._message = ""
         self._since: float | None = None
@@ -101,7 +99,7 @@ class Preparation:
         self._seen = Seen()
         self._checked = False
         self._gpus: tuple[str, ...] = ()
-        self._packages = ""
+        self._packages = self._python = ""
         self._seconds: dict[str, float] = {}
         self._recall()
 
@@ -129,12 +127,13 @@ class Preparation:
     def trainer(self) -> TrainerSetup:
         """What to run the trainer with, once ready; an agent started anew need not poll first."""
         staged = self._staged()
+        python = self._python or sys.executable
         if staged is None:
-            return TrainerSetup(sys.executable)
+            return TrainerSetup(python)
         paths = (staged.code, self._packages) if self._packages else (staged.code,)
         name = self._gpus[0] if self._gpus else ""
         nccl = nccl_environment(name, len(self._gpus), has_nvlink(name))
-        return TrainerSetup(sys.executable, paths, nccl)
+        return TrainerSetup(python, paths, nccl)
 
     def stop(self) -> None:
         """End what runs beside."""
@@ -207,61 +206,79 @@ class Preparation:
     # -- installing -----------------------------------------------------------------------------
 
     def _install(self, now: float) -> None:
+        torch = os.environ.get(contract.ENV_INSTALL_PREFIX + "TORCH", "")
         try:
-            wanted = packages.read_list(self._wanted.read_text(encoding="utf-8"))
+            wanted = packages.read_list(self._wanted.read_text(encoding="utf-8"), torch)
         except (OSError, ValueError) as error:
             self._refuse(f"its list of packages cannot be read: {error}", now)
             return
         lacking = packages.missing(wanted)
+        is_whole = packages.needs_python(lacking)
+        if is_whole:
+            lacking = wanted
         if not lacking:
-            self._packages = ""
-            self._enter("waiting", now)
+            self._found("", is_whole, now)
             return
-        target = packages.folder_for(self._root, lacking)
+        python = packages.PYTHON if is_whole else ""
+        target = packages.folder_for(self._root, lacking, python)
         if target.is_dir():
-            self._packages = str(target)
-            self._enter("waiting", now)
+            self._found(str(target), is_whole, now)
             return
         try:
-            self._install_into(target, lacking, now)
+            self._install_into(target, lacking, is_whole, now)
         except OSError as error:
             self._refuse(f"packages cannot be installed: {error}", now)
 
     def _install_into(
-        self, target: Path, lacking: tuple[packages.Package, ...], now: float
+        self, target: Path, lacking: tuple[packages.Package, ...], is_whole: bool, now: float
     ) -> None:
         building = target.with_name(f".{target.name}.{self._pod_dir.name}.part")
         if self._command is None:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
+            words = packages.install_command(lacking, building)
             names = ", ".join(package.name for package in lacking)
+            if is_whole:
+                words = packages.whole_command(lacking, building, os.environ)
+                names = f"Python {packages.PYTHON}, {names}"
             self._message = f"installing {names}"[:_MAX_TEXT]
             self._tries += 1
-            words = self._install_command(lacking, building)
             log = self._pod_dir / INSTALL_LOG_NAME
-            self._command = Command(words, now + _INSTALL_S, log)
+            environment = packages.install_environment(os.environ, building)
+            self._command = Command(words, now + _INSTALL_S, log, environment)
         code = self._command.poll(now)
         if code is None:
             return
         command, self._command = self._command, None
-        if code == 0 and not packages.missing(lacking, [str(building)]):
+        site = packages.site_of(building) if is_whole else str(building)
+        if code == 0 and not packages.missing(lacking, [site]):
             with contextlib.suppress(OSError):  # another pod on this volume was quicker
                 os.rename(building, target)
             shutil.rmtree(building, ignore_errors=True)
-            self._packages = str(target)
-            self._enter("waiting", now)
-        elif self._tries >= _INSTALL_TRIES:
+            self._found(str(target), is_whole, now)
+        elif command.timed_out or self._tries >= _INSTALL_TRIES:
             why = "it took too long" if command.timed_out else self._last_words() or f"code {code}"
-            self._refuse(f"packages could not be installed: {why}", now)
+            what = f"Python {packages.PYTHON} and torch" if is_whole else "packages"
+            self._refuse(f"{what} could not be installed: {why}", now)
+
+    def _found(self, folder: str, is_whole: bool, now: float) -> None:
+        self._packages = "" if is_whole else folder
+        self._python = f"{folder}/bin/python" if is_whole else ""
+        self._enter("waiting", now)
 
     def _last_words(self) -> str:
-        """The last error that pip wrote down, or its last line."""
+        """The last error that was written down and what caused it, or the last line."""
         lines: list[str] = []
         with contextlib.suppress(OSError):
             text = (self._pod_dir / INSTALL_LOG_NAME).read_text(encoding="utf-8", errors="replace")
             lines = [line.strip() for line in text[-65_536:].splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR")]
-        return (errors or lines or [""])[-1]
+        found = [n for n, line in enumerate(lines) if line.lower().startswith("error")]
+        if not found:
+            return lines[-1] if lines else ""
+        # uv tells what it was about first, and the innermost cause last.
+        because = [line for line in lines[found[-1] + 1 :] if line.lower().startswith("cause")]
+        said = lines[found[-1]].removeprefix("error: ")
+        return f"{said}: {because[-1].partition(': ')[2]}" if because else said
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -320,6 +337,7 @@ class Preparation:
             "refused": self._message if self._state == "refused" else "",
             "gpus": list(self._gpus),
             "packages": self._packages,
+            "python": self._python,
             "seconds": self._seconds,
         }
         with contextlib.suppress(OSError):
@@ -333,7 +351,8 @@ class Preparation:
                 return
             gpus = tuple(str(name) for name in data["gpus"])
             seconds = {str(key): float(value) for key, value in data["seconds"].items()}
-            self._gpus, self._seconds, self._packages = gpus, seconds, str(data["packages"])
+            self._gpus, self._seconds = gpus, seconds
+            self._packages, self._python = str(data["packages"]), str(data.get("python", ""))
             if data["container"] == _container():
                 self._checked = data["checked"] is True
                 if data["refused"]:

@@ -217,8 +217,10 @@ class Uploader:
 
     def _fetch(self) -> bool:
         assert self._grants is not None
+        beside: set[Path] = set()
         for folder in self._grants.gets:
-            if folder.folder in self._passed_over:
+            place = Path(folder.folder).parent
+            if folder.folder in self._passed_over or (place in beside and not folder.needed):
                 continue
             try:
                 fetch_folder(self._root, folder, self._progressed)
@@ -235,6 +237,7 @@ class Uploader:
                 self._fail(StoreError(f"data cannot be kept here: {error.strerror or error}"))
                 return False
             self._tries = 0
+            beside.add(place)
         self._fetched, self._trouble = True, ""
         self._write(force=True)
         return True

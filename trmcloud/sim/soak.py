@@ -1,8 +1,11 @@
 """Playing seeds by the hundred thousand: resumable, and on one version of the code.
 
-    python -m trmcloud.sim.soak --from 0 --to 20000 --state soak.json [--page docs/soak/README.md]
+    python -m trmcloud.sim.soak --state build/soak.json [--seeds 200000] [--jobs 2]
+        [--page docs/soak/README.md --kept tests/sim/kept.json]
 
-The state names the hash of core, app, pod and sim: where it differs, counting starts anew.
+The seeds are a range that the hash of core, app, pod and sim draws: no version of the code was ever
+tried on its own before, and nobody chooses them. The state names that hash: where it differs,
+counting starts anew. ``--from`` names a range by hand.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import itertools
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +28,9 @@ from trmcloud.sim.scenario import draw
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _ROOMS = ("core", "app", "pod", "sim")
-_SAVE_EVERY = 500
+SEEDS = 200_000
+_BATCH = 500
+_RANGES, _RANGE_SEEDS = 1_000_000, 1_000_000
 _KEPT_FAILURES = 50
 
 
@@ -95,6 +102,12 @@ def code_hash() -> str:
     return digest.hexdigest()
 
 
+def first_seed(code: str) -> int:
+    """Where the range begins that ``code``, a hash of the code, draws: one of a million ranges of a
+    million seeds, none of which reaches below the first million."""
+    return (1 + int(code[:16], 16) % _RANGES) * _RANGE_SEEDS
+
+
 def run_seeds(first: int, beyond: int, tally: Tally) -> Tally:
     """Play seeds ``first`` ≤ seed < ``beyond`` into ``tally``."""
     for seed in range(first, beyond):
@@ -102,8 +115,8 @@ def run_seeds(first: int, beyond: int, tally: Tally) -> Tally:
     return tally
 
 
-def page(tally: Tally, *, date: str, command: str) -> str:
-    """The published page, as Markdown."""
+def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, str] | None = None) -> str:
+    """The published page, as Markdown. ``kept``: what each seed that broke something taught."""
     at_least_100 = sum(count >= 100 for count in tally.pairs.values())
     rarest = sorted(PAIRS, key=lambda pair: tally.pairs[f"{pair[0]}+{pair[1]}"])[:10]
     bad = sum(tally.violations.values())
@@ -120,6 +133,7 @@ def page(tally: Tally, *, date: str, command: str) -> str:
         f"| date | {date} |",
         f"| command | `{command}` |",
         f"| code (SHA-256 of core, app, pod, sim) | `{tally.code[:16]}…` |",
+        f"| seeds | {_words_of(tally)} |",
         f"| worlds played | {tally.done:,} |",
         f"| violations | {bad} |",
         f"| simulated hours | {tally.hours:,.0f} |",
@@ -155,7 +169,19 @@ def page(tally: Tally, *, date: str, command: str) -> str:
     if tally.failures:
         lines += ["", "Violations:", ""]
         lines += [f"- seed {f['seed']}: {f['what']}" for f in tally.failures]
+    if kept:
+        lines += ["", "Seeds that once broke something are kept, and played in every test run.", ""]
+        lines += ["| seed | what it taught |", "|---|---|"]
+        lines += [f"| {seed} | {taught} |" for seed, taught in kept.items()]
     return "\n".join(lines) + "\n"
+
+
+def _words_of(tally: Tally) -> str:
+    """Which seeds were played, and who chose them."""
+    played = ", ".join(f"{low:,} to {high - 1:,}" for low, high in tally.ranges)
+    first = first_seed(tally.code)
+    drawn = all(first <= low and high <= first + _RANGE_SEEDS for low, high in tally.ranges)
+    return f"{played}{', drawn by the hash' if drawn and tally.ranges else ''}"
 
 
 def _shares(counts: Counter[str]) -> str:
@@ -165,37 +191,74 @@ def _shares(counts: Counter[str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="trmcloud.sim.soak", description=__doc__)
-    parser.add_argument("--from", dest="first", type=int, required=True)
-    parser.add_argument("--to", dest="beyond", type=int, required=True)
+    parser.add_argument("--from", dest="first", type=int, help="the hash of the code draws it else")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many, from the first on")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--kept", type=Path, help="JSON: what each kept seed taught")
     parser.add_argument("--date", default="", help="what the page is dated with")
     given = parser.parse_args(arguments)
     code = code_hash()
-    tally = Tally(code)
-    if given.state.exists():
-        kept = Tally.from_json(json.loads(given.state.read_text(encoding="utf-8")))
-        if kept.code == code:
-            tally = kept
-        else:
-            print("the code has changed since: counting starts anew", file=sys.stderr)
-    seed = given.first
-    for low, high in sorted(tally.ranges):
-        if low <= seed < high:
-            seed = high
-    while seed < given.beyond:
-        beyond = min(seed + _SAVE_EVERY, given.beyond)
-        run_seeds(seed, beyond, tally)
-        tally.ranges = _joined([*tally.ranges, [seed, beyond]])
-        _save(given.state, tally)
-        bad = sum(tally.violations.values())
-        print(f"{tally.done:,} worlds, {tally.hours:,.0f} simulated hours, {bad} violations")
-        seed = beyond
+    first = first_seed(code) if given.first is None else given.first
+    tally = _read(given.state, code)
+    _play(tally, first, first + given.seeds, given.jobs, given.state)
     if given.page is not None:
-        command = f"python -m trmcloud.sim.soak --from {given.first} --to {given.beyond}"
+        command = "python -m trmcloud.sim.soak" + (
+            f" --from {first}" if given.first is not None else ""
+        )
+        kept = json.loads(given.kept.read_text(encoding="utf-8")) if given.kept else None
         given.page.parent.mkdir(parents=True, exist_ok=True)
-        given.page.write_text(page(tally, date=given.date, command=command), encoding="utf-8")
+        text = page(tally, date=given.date, command=f"{command} --seeds {given.seeds}", kept=kept)
+        given.page.write_text(text, encoding="utf-8")
     return 1 if tally.violations else 0
+
+
+def _read(state: Path, code: str) -> Tally:
+    if state.exists():
+        kept = Tally.from_json(json.loads(state.read_text(encoding="utf-8")))
+        if kept.code == code:
+            return kept
+        print("the code has changed since: counting starts anew", file=sys.stderr)
+    return Tally(code)
+
+
+def _play(tally: Tally, first: int, beyond: int, jobs: int, state: Path) -> None:
+    """What is missing of the range, batch by batch; the state is saved after each."""
+    with ProcessPoolExecutor(jobs) as pool:
+        batches = [
+            pool.submit(_batch, low, high, tally.code)
+            for low, high in _missing(tally.ranges, first, beyond)
+        ]
+        try:
+            for done in as_completed(batches):
+                tally.merge(done.result())
+                tally.ranges = _joined(tally.ranges)
+                _save(state, tally)
+                bad, hours = sum(tally.violations.values()), tally.hours
+                print(f"{tally.done:,} worlds, {hours:,.0f} simulated hours, {bad} violations")
+                for failure in done.result().failures:
+                    print(f"  seed {failure['seed']}: {failure['what']}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _batch(low: int, high: int, code: str) -> Tally:
+    if code_hash() != code:
+        raise SystemExit("the code has changed meanwhile: begin again")
+    return run_seeds(low, high, Tally(code, ranges=[[low, high]]))
+
+
+def _missing(played: list[list[int]], first: int, beyond: int) -> list[tuple[int, int]]:
+    """Batches of the range from ``first`` to below ``beyond`` that were not played yet."""
+    made, seed = [], first
+    for low, high in [*sorted(played), [beyond, beyond]]:
+        while seed < min(low, beyond):
+            made.append((seed, min(seed + _BATCH, low, beyond)))
+            seed = made[-1][1]
+        seed = max(seed, high)
+    return made
 
 
 def _joined(ranges: list[list[int]]) -> list[list[int]]:

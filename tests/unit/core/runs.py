@@ -55,6 +55,10 @@ class StubCandidate:
     startup_s: Interval = STARTUP_S
     phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))
 
+    @property
+    def reserved_rate(self) -> Usd:
+        return self.rate
+
 
 @dataclass(frozen=True)
 class StubSpec:

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 
 from trmcloud.core import bucket as bk
 from trmcloud.core.errors import UsageError
+from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import ContractError, Kept
+from trmcloud.sim.store import make_manifest
 
 
 def kept(step: int, bpb: float | None) -> Kept:
     return Kept("fast", step, f"{step:064x}", 10, bpb)
+
+
+def manifest(phase: str, step: int) -> CheckpointManifest:
+    return make_manifest("r1", phase, step, 1000.0 + step, 1.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +101,17 @@ def test_uploads_come_to_an_end(
             return
         slots[bk.free_slot(slots, best)] = owed[0]
     raise AssertionError("the same checkpoints are stored again and again")
+
+
+def test_a_new_pod_is_given_the_furthest_and_the_one_before() -> None:
+    made = [manifest("fast", step) for step in (3, 9, 6)]
+    bare = replace(manifest("fast", 12), files=manifest("fast", 12).files[:1])
+    other = manifest("extreme", 1)
+    found = bk.furthest([*made, bare, other])
+    assert [(m.phase, m.step) for m in found] == [("fast", 9), ("fast", 6), ("extreme", 1)]
+    anew = replace(manifest("fast", 9), created_at=5e9)
+    assert bk.furthest([*made, anew])[0] == anew
+    assert len(bk.furthest([*made, anew])) == 2
 
 
 def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:

@@ -75,14 +75,22 @@ def test_missing_and_unknown_columns_are_named() -> None:
 
 def test_own_machines_may_be_free() -> None:
     text = HEADER + "RTX3090,1,own,0,2026-11-09,USD\n"
-    (offer,) = parse_offers(text, "mine.csv", NOW, allow_free=True)
+    (offer,) = parse_offers(text, "mine.csv", NOW, own=True)
     assert not offer.rate
 
 
-def test_old_quotes_are_planned_dearer() -> None:
+def test_old_quotes_are_planned_dearer_by_their_age() -> None:
     (offer,) = parse("H100-SXM,8,x,10,2026-05-01,USD\n")
-    assert offer.planned_rate(NOW) == Usd(13)
-    assert offer.planned_rate(offer.priced_at + 60 * DAY_S) == Usd(10)
+    at = offer.priced_at
+    for days, rate in ((0, "10"), (30, "10"), (31, "13"), (120, "13"), (121, "16"), (900, "16")):
+        assert offer.planned_rate(at + days * DAY_S) == Usd(rate)
+        assert offer.is_stale(at + days * DAY_S) == (days > 30)
+
+
+def test_the_users_own_prices_are_taken_at_their_word() -> None:
+    (offer,) = parse_offers(HEADER + "H100-SXM,8,x,10,2026-01-01,USD\n", "mine.csv", NOW, own=True)
+    assert offer.planned_rate(NOW) == Usd(10)
+    assert not offer.is_stale(NOW)
 
 
 def test_the_shipped_table_is_sound(now: float) -> None:

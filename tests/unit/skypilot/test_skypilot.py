@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from trmcloud.adapters.skypilot.command import find_sky
+from trmcloud.adapters.skypilot.compute import EXITED_FOR_S
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
@@ -101,6 +102,70 @@ def test_a_row_that_cannot_be_refreshed_is_still_listed_and_not_believed(rig: Ri
         rig.compute().list_pods()
 
 
+def test_a_pod_that_has_exited_is_unknown_at_once_and_ended_when_it_stays_so(rig: Rig) -> None:
+    """SkyPilot 0.14.1 shows its row as it was, and only warns."""
+    rig.compute().create(request())
+    rig.on(60.0)
+    assert [pod.status for pod in rig.compute().list_pods()] == ["running"]
+    rig.set(exited=[NAME])
+    assert [pod.status for pod in rig.compute().list_pods()] == ["unknown"]
+    rig.on(10.0)
+    assert [pod.status for pod in rig.compute().list_pods()] == ["unknown"], "it may be restarting"
+    rig.set(exited=[])
+    assert [pod.status for pod in rig.compute().list_pods()] == ["running"], "it was"
+    rig.set(exited=[NAME])
+    rig.on(30.0)
+    rig.compute().list_pods()
+    rig.on(EXITED_FOR_S)
+    assert NAME in rig.told()["clusters"]
+    rig.compute().list_pods()
+    assert NAME not in rig.told()["clusters"]
+    rig.set(exited=[])
+    assert rig.compute().list_pods() == ()
+
+
+def test_another_clouds_silence_ends_nothing(rig: Rig) -> None:
+    rig.compute().create(request())
+    rig.on(60.0)
+    rig.compute().list_pods()
+    warning = "  {}: Failed to query AWS cluster '{}' status: [ClientError] RequestLimitExceeded"
+    row = json.dumps([rig.told()["clusters"][NAME]])
+    rig.set(said=warning.format(NAME, NAME) + "\n" + row)
+    for _ in range(3):
+        rig.on(60.0)
+        assert [pod.status for pod in rig.compute().list_pods()] == ["unknown"]
+    assert not any(words[0] == "down" for words in rig.told()["asked"])
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            "sky.exceptions.ResourcesUnavailableError: Catalog does not contain any instances"
+            " satisfying the request: 1x RunPod({'H100': 8}).\nTo fix: relax or change the resource"
+            " requirements.\n\nHint: sky gpus list to list available accelerators.\n"
+            "      sky check to check the enabled clouds.\n",
+            "Catalog does not contain any instances satisfying the request:"
+            " 1x RunPod({'H100': 8}).",
+        ),
+        (
+            "sky.exceptions.ResourcesUnavailableError: No launchable resource found for task x. To"
+            " fix: relax its resource requirements.\nHint: 'sky gpus list --all' to list available"
+            " accelerators.\n      'sky check' to check the enabled clouds.",
+            "No launchable resource found for task x. To fix: relax its resource requirements.",
+        ),
+    ],
+)
+def test_what_skypilot_advises_is_no_reason(rig: Rig, said: str, why: str) -> None:
+    """Texts of its optimizer.py, 0.14.1."""
+    rig.set(fail={"launch": said})
+    with pytest.raises(NoCapacity) as refused:
+        rig.compute().create(request())
+    assert refused.value.what == (
+        f"sky launch failed: sky.exceptions.ResourcesUnavailableError: {why}"
+    )
+
+
 def test_clusters_of_other_clouds_and_other_people_are_left_alone(rig: Rig) -> None:
     rig.compute().create(request())
     rig.row(cloud="GCP")
@@ -167,6 +232,21 @@ def test_a_cluster_costs_no_less_than_its_rate_and_time_and_what_is_reported(rig
     rig.later(1900.0)
     assert compute.bill(NAME) == Bill(NAME, Usd("30.5"), final=True)
     assert rig.compute().bill("trmc-0a1b2c3d-r9-g1-1795267600") is None
+
+
+def test_the_bill_counts_from_the_launch_though_skypilot_counts_from_its_last_try(rig: Rig) -> None:
+    """Where one place gives nothing it goes on to the next, and its clock starts anew."""
+    compute = rig.compute()
+    compute.create(request())
+    for seconds in (60.0, 400.0, 900.0):
+        rig.later(seconds)
+        rig.row(launched_at=int(NOW + seconds))
+        rig.compute().list_pods()
+    rig.row(status="UP", launched_at=int(NOW + 900))
+    rig.later(1800.0)
+    (pod,) = rig.compute().list_pods()
+    assert pod.made_at == NOW
+    assert rig.compute().bill(NAME) == Bill(NAME, Usd("27.52"), final=False)
 
 
 def test_the_pods_own_server_is_reached_through_the_first_hop_alone(rig: Rig) -> None:

@@ -125,13 +125,13 @@ def _second_look(api: RunPodApi) -> Finding:
     try:
         pods, records = api.pods(cluster_members=True), api.billed_lately()
     except ProviderError as error:
-        return Finding("second look", "warn", error.what, error.next_step)
+        return Finding("pods", "warn", error.what, error.next_step)
     from trmcloud.adapters.runpod.models import usd_exact
 
     billed = sum((usd_exact(max(0.0, record.totalAmount)) for record in records), Usd(0))
     many = len({record.podId for record in records})
-    detail = f"{len(pods)} pods with those of clusters; {billed} billed to {many} since last hour"
-    return Finding("second look", "ok", detail)
+    detail = f"{len(pods)}, those of clusters included; {billed} billed to {many} since last hour"
+    return Finding("pods", "ok", detail)
 
 
 def _balance(balance: Usd | None, rate: Usd | None) -> Finding:

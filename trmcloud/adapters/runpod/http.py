@@ -24,7 +24,8 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
-from trmcloud.core.pod_contract import strip_control
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.records import whole
 
 USER_AGENT = "trmcloud"
 """RunPod's front refuses some libraries' default names."""
@@ -227,7 +228,7 @@ class Http:
 
     def clean(self, text: str) -> str:
         """Text of the server's, fit for one line of a terminal and free of the key."""
-        text = " ".join(strip_control(text).split())
+        text = " ".join(one_line(text).split())
         if self._key:
             text = text.replace(self._key, "***")
         return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
@@ -309,9 +310,8 @@ def _wait(state: tenacity.RetryCallState) -> float:
 
 def _retry_after(text: str | None) -> float | None:
     """Seconds, as RunPod sends it. A date is not, and would need a clock that agrees."""
-    if text is None or not text.strip().isdecimal():
-        return None
-    return float(min(int(text.strip()), 86_400))
+    seconds = whole(text.strip()) if text is not None else None
+    return float(min(seconds, 86_400)) if seconds is not None else None
 
 
 def compact(record: Any) -> str:

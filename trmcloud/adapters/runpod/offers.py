@@ -180,7 +180,7 @@ def _gpus(data: Any) -> list[Mapping[str, Any]]:
     gpus = data.get("gpus") if isinstance(data, dict) else None
     if not isinstance(gpus, list):
         raise ProviderError("RunPod's catalogue is not what its contract says")
-    return [gpu for gpu in gpus if isinstance(gpu, dict) and gpu.get("id") in RUNPOD_IDS]
+    return [gpu for gpu in gpus if isinstance(gpu, dict) and str(gpu.get("id")) in RUNPOD_IDS]
 
 
 def _rows(

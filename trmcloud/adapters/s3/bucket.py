@@ -287,8 +287,8 @@ class S3Bucket:
                 page = self.client.s3.list_objects_v2(
                     Bucket=self._place.bucket, Prefix=prefix, **more
                 )
-            for found in page.get("Contents", ()):
-                yield found["Key"], int(found["Size"])
+                found = [(str(row["Key"]), int(row["Size"])) for row in page.get("Contents", ())]
+            yield from found
             before, token = token, page.get("NextContinuationToken")
             if not token or token == before:
                 return

@@ -129,6 +129,13 @@ def told(place: Place, doing: str = "") -> Iterator[None]:
         yield
     except (ClientError, BotoCoreError) as error:
         raise explain(error, place, doing) from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        # boto3's parsers take an answer for what it should be.
+        raise ProviderError(
+            "the store's answer cannot be understood",
+            where=str(place),
+            next_step="check AWS_ENDPOINT_URL_S3: it speaks no S3, or a proxy changes it",
+        ) from None
 
 
 def code_of(error: Any) -> str:

@@ -8,6 +8,7 @@ from trmcloud.adapters.skypilot.command import ENV_SKY, Sky, find_sky
 from trmcloud.adapters.skypilot.task import CLOUDS
 from trmcloud.app.doctor import Finding
 from trmcloud.core.errors import ProviderError
+from trmcloud.core.providers import RUNPOD_BY_SKYPILOT, RUNPOD_BY_SKYPILOT_ENDS
 
 _NAME = "skypilot"
 
@@ -30,4 +31,7 @@ def check_skypilot(environ: Mapping[str, str], used: Callable[[str], bool]) -> l
     names = sorted(provider for provider, cloud in CLOUDS.items() if cloud in enabled)
     if not names:
         return [Finding(_NAME, "warn", f"{version}; no cloud is enabled", "sky check")]
-    return [Finding(_NAME, "ok", f"{version}; enabled: {', '.join(names)}")]
+    told = Finding(_NAME, "ok", f"{version}; enabled: {', '.join(names)}")
+    if RUNPOD_BY_SKYPILOT not in names:
+        return [told]
+    return [told, Finding(RUNPOD_BY_SKYPILOT, "ok", RUNPOD_BY_SKYPILOT_ENDS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,10 @@ LIST_FRESH_S = 20.0
 """A list takes SkyPilot seconds of a processor: one serves all who ask within this time."""
 LIST_FRESH_NEW_S = 5.0
 """While one is being launched: it may be up at any moment, and be paid for."""
+_UNREADABLE = re.compile(rf"\b({POD_PREFIX}-[A-Za-z0-9-]+)\S*: (Failed to query .*)")
+"""SkyPilot's warning about a cluster that it could not refresh: it shows the row as it was."""
+_EXITED = re.compile(r"KeyError\W+(?:EXITED|TERMINATED|DEAD)\b")
+"""Why not, where RunPod says that the pod's container has ended: 0.14.1 knows no such word."""
 _QUIET = ("--no-show-managed-jobs", "--no-show-services", "--no-show-pools")
 
 Row = Mapping[str, Any]
@@ -32,6 +37,7 @@ class Clusters:
         self._took_s = 0.0
         self.are_cached = False
         """The rows are what SkyPilot last knew: none can be believed to be as it says."""
+        self._unreadable: Mapping[str, str] = {}
 
     def rows(self, *, fresh: bool = False) -> Sequence[Row]:
         """
@@ -59,6 +65,14 @@ class Clusters:
         """The rows as they were last read; asks nothing."""
         return self._rows
 
+    def is_unreadable(self, name: str) -> bool:
+        """Whether the cluster's row is what SkyPilot last knew: its cloud's answer was no use."""
+        return self.are_cached or name in self._unreadable
+
+    def has_exited(self, name: str) -> bool:
+        """Whether its cloud says of it what SkyPilot has no word for: nothing runs there now."""
+        return _EXITED.search(self._unreadable.get(name, "")) is not None
+
     def forget(self) -> None:
         """The next who asks gets a fresh list."""
         self._listed_at = None
@@ -68,11 +82,14 @@ class Clusters:
         return self._listed_at
 
     def _read(self) -> tuple[Sequence[Row], bool]:
-        """Fresh rows; where one of them cannot be refreshed (a RunPod pod that has exited makes
-        SkyPilot fail), what it last knew, of which nothing is believed but that it is there."""
+        """Fresh rows; where SkyPilot fails over one of them, what it last knew, of which nothing is
+        believed but that they are there."""
         words = ("status", *_QUIET, f"{POD_PREFIX}-*")
+        self._unreadable = {}
         try:
-            return _checked(self._sky.read(*words, "-r")), False
+            rows, said = self._sky.read_and_said(*words, "-r")
+            self._unreadable = dict(_UNREADABLE.findall(said))
+            return _checked(rows), False
         except ProviderRefused:
             raise
         except ProviderError as error:

@@ -6,12 +6,14 @@ face, and finds and starts its API server by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
@@ -23,8 +25,13 @@ OLDEST = (0, 14)
 INSTALL = "make sky, then export TRMCLOUD_SKY=$PWD/.venv-sky/bin/sky"
 
 _TIMEOUT_S = 90.0
-_VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.\w+)*")
+_VERSION = re.compile(r"version ([0-9]{1,4})\.([0-9]{1,4})(?:\.\w{1,20})*")
 _MAX_TEXT = 300
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b")
+_ADVICE = ("Hint:", "To fix:", "To keep retrying")
+"""What SkyPilot says of a failure ends with what to try by its own commands: no reason."""
+_MOST_TRIES = 20
+"""Lines before the answer that might be its beginning."""
 
 
 def find_sky(environ: Mapping[str, str]) -> str:
@@ -121,14 +128,22 @@ class Sky:
         """The JSON a command prints, after whatever it says first.
 
         Raises:
-            ProviderError: there is none.
+            ProviderError: it failed, or there is none.
         """
-        text = self.run(*words, "-o", "json")
-        for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
-            try:
-                return json.loads(text[match.start() :])
-            except ValueError:
-                continue
+        return self.read_and_said(*words)[0]
+
+    def read_and_said(self, *words: str) -> tuple[Any, str]:
+        """That, and whatever it says beside.
+
+        Raises:
+            ProviderError: likewise.
+        """
+        code, text, said = self._done((*words, "-o", "json"), _TIMEOUT_S)
+        if code != 0:
+            raise _explained(words[0], f"{text}\n{said}")
+        for match in islice(re.finditer(r"^[\[{]", text, re.MULTILINE), _MOST_TRIES):
+            with contextlib.suppress(ValueError, RecursionError):
+                return json.loads(text[match.start() :]), f"{text[: match.start()]}\n{said}"
         raise ProviderError(f"sky {words[0]} printed no JSON", next_step=f"sky {words[0]} -o json")
 
     def require_cloud(self, cloud: str) -> None:
@@ -161,7 +176,13 @@ class Sky:
 def _names(told: Any) -> frozenset[str]:
     """Of what ``sky check`` tells: workspace → cloud → what it is good for."""
     clouds = told.values() if isinstance(told, dict) else ()
-    return frozenset(str(name).lower() for names in clouds for name in names)
+    return frozenset(
+        name.lower()
+        for names in clouds
+        if isinstance(names, (dict, list))
+        for name in names
+        if isinstance(name, str)
+    )
 
 
 def _advice(said: str) -> str:
@@ -175,11 +196,24 @@ def _is_down(said: str) -> bool:
     return "ApiServerConnectionError" in said or "API server process exited" in said
 
 
-def _explained(verb: str, said: str) -> ProviderError:
+def reasons_in(said: str) -> list[str]:
+    """The lines that tell what went wrong: of its last exception, if there is one, the first sums
+    it up and the last is the most precise. What it advises is left out."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    last = lines[-1][:_MAX_TEXT] if lines else "it said nothing"
+    starts = [n for n, line in enumerate(lines) if _EXCEPTION.match(line)]
+    found: list[str] = []
+    for line in lines[starts[-1] if starts else 0 :]:
+        if line.startswith(_ADVICE[:2]):
+            break
+        if not line.startswith(_ADVICE):
+            found.append(line)
+    return found if starts else found[-1:]
+
+
+def _explained(verb: str, said: str) -> ProviderError:
+    why = [*reasons_in(said), "it said nothing"][0][:_MAX_TEXT]
     if _is_down(said):
         return ProviderError(
-            f"SkyPilot's API server is down: {last}", next_step="sky api info; sky api start"
+            f"SkyPilot's API server is down: {why}", next_step="sky api info; sky api start"
         )
-    return ProviderError(f"sky {verb} failed: {last}")
+    return ProviderError(f"sky {verb} failed: {why}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.adapters.sightings import Sightings
+from trmcloud.adapters.sightings import Sighting, Sightings
 from trmcloud.adapters.skypilot.aws import ShutdownLimit
 from trmcloud.adapters.skypilot.billing import Biller, may_be_billed
 from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
@@ -32,6 +32,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
+from trmcloud.core.records import instant
 from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
 
 _STATUS: Mapping[str, str] = {
@@ -41,6 +42,8 @@ _STATUS: Mapping[str, str] = {
 }
 
 
+EXITED_FOR_S = 20.0
+"""A pod that its cloud tells as exited for so long is not being restarted."""
 ARM_AGAIN_S = 120.0
 """So long after a limit was set it may still not be shown by a list."""
 
@@ -101,7 +104,12 @@ class SkyPilotCompute:
             if self._launches.active(request.name):
                 return request.name
             text = make_task(
-                self._provider, request, self._keys(request.name), str(self._archive()), self._now()
+                self._provider,
+                request,
+                self._keys(request.name),
+                str(self._archive()),
+                self._now(),
+                self._sky.environ,
             )
             request.require_timely(self._now())
             self._clusters.forget()
@@ -293,24 +301,37 @@ class SkyPilotCompute:
             name, is_up = str(row["name"]), row.get("status") == "UP"
             if is_up and self._shutdown is not None:
                 self._shutdown.see_to(name, str(row.get("region") or ""), at, self._nodes(name))
+            if self._clusters.is_unreadable(name):
+                self._end_exited(name, at)
+                continue
             # Its limit is the last thing that a launch sets.
             if is_new(row) or (is_up and _is_armed(row)):
                 continue
             if self._has_failed(row, at):
                 # Its machine may be up and paid for, and no agent on it: nobody else would end it.
-                with contextlib.suppress(ProviderError):
-                    self._sky.run("down", "-y", name)
-                self._seen.never_made(name, "")
-                self._clusters.forget()
+                self._end_here(name)
             elif is_up and name in self._came_through:
                 self._arm_again(name, at)
 
+    def _end_exited(self, name: str, at: float) -> None:
+        """Nothing is left of what it held, and its agent is not there to end it."""
+        sighting = self._seen.get(name)
+        since = sighting.exited_at if sighting is not None else None
+        if since is not None and at - since >= EXITED_FOR_S:
+            self._end_here(name)
+
+    def _end_here(self, name: str) -> None:
+        with contextlib.suppress(ProviderError):
+            self._sky.run("down", "-y", name)
+        self._seen.never_made(name, "")
+        self._clusters.forget()
+
     def _has_failed(self, row: Row, at: float) -> bool:
         """Whether the cluster's launch ended before its job was started."""
-        name, made = str(row["name"]), row.get("launched_at")
+        name, made = str(row["name"]), instant(row.get("launched_at"))
         if name in self._came_through:
             return False
-        if not isinstance(made, int | float) or not 0 <= at - made < WATCHED_S:
+        if made is None or not 0 <= at - made < WATCHED_S:
             self._came_through.add(name)
             return False
         try:
@@ -343,17 +364,18 @@ class SkyPilotCompute:
         rate: Usd | None = None,
         nodes: int = 1,
     ) -> None:
-        made = row.get("launched_at") if row is not None else at
+        made = _made_at(row, self._seen.get(name)) if row is not None else at
         is_up = row is not None and row.get("status") == "UP"
         self._seen.alive(
             name,
             name,
             rate=rate,
             disk_gb=0,
-            made_at=float(made) if isinstance(made, int | float) else None,
+            made_at=made,
             started_at=at if is_up else None,
             at=at,
             nodes=nodes,
+            has_exited=row is not None and self._clusters.has_exited(name),
         )
 
     def _is_mine(self, row: Row) -> bool:
@@ -368,11 +390,10 @@ class SkyPilotCompute:
         word = _STATUS.get(str(status), "unknown")
         if is_new(row):
             word = "creating"
-        if self._clusters.are_cached:
+        if self._clusters.is_unreadable(name):
             word = "unknown"
-        made = row.get("launched_at")
-        made_at = float(made) if isinstance(made, int | float) else None
         sighting = self._seen.get(name)
+        made_at = _made_at(row, sighting)
         rate = sighting.rate if sighting is not None else ZERO
         return PodSeen(name, name, word, rate, made_at=made_at)
 
@@ -386,6 +407,14 @@ class SkyPilotCompute:
             part.write_bytes(payload)
             os.replace(part, path)
         return path
+
+
+def _made_at(row: Row, seen: Sighting | None) -> float | None:
+    """Since when the cluster may cost rent: SkyPilot counts from its last try to provision it, and
+    an earlier one may have had machines."""
+    told = instant(row.get("launched_at"))
+    known = seen.made_at if seen is not None else None
+    return min((at for at in (told, known) if at is not None), default=None)
 
 
 def _is_armed(row: Row) -> bool:

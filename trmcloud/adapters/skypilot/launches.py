@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trmcloud.adapters.skypilot.command import Sky
+from trmcloud.adapters.skypilot.command import Sky, reasons_in
 from trmcloud.core.errors import ProviderError
 
 SUBMITTED = re.compile(r"Submitted sky\.launch request: ([0-9a-f-]{8,36})")
@@ -22,6 +22,8 @@ _NONE_LEFT = "sky.exceptions.ResourcesUnavailableError:"
 """Everything that could be asked for was, and whatever came of it was taken down again."""
 _ASKED_FOR = re.compile(r" for \{.*\}")
 _MAX_REASON = 160
+_MOST_ASKED = 8
+"""Requests for one pod whose logs are asked for: each takes SkyPilot seconds."""
 
 
 class Launches:
@@ -60,18 +62,17 @@ class Launches:
         if not known or any(state not in _OVER for _, state in known):
             return None
         # One that was called off may have made a machine; one that failed otherwise, too.
-        if any(state != "FAILED" for _, state in known):
+        if any(state != "FAILED" for _, state in known) or len(known) > _MOST_ASKED:
             return ""
         reasons = [self._why_none(request) for request, _ in known]
         return reasons[0] if all(reasons) else ""
 
     def _why_none(self, request: str) -> str:
         # Not its log, which tells of each place that was tried, also where the next one gave.
-        lines = self._sky.complaint("api", "logs", request).splitlines()
-        said = [line.strip() for line in lines if line.strip()]
-        if not any(line.startswith(_NONE_LEFT) for line in said):
+        said = self._sky.complaint("api", "logs", request)
+        if not any(line.strip().startswith(_NONE_LEFT) for line in said.splitlines()):
             return ""
-        reason = _ASKED_FOR.sub("", said[-1])[:_MAX_REASON].rstrip(".")
+        reason = _ASKED_FOR.sub("", reasons_in(said)[-1])[:_MAX_REASON].rstrip(".")
         return f"{reason} (sky api logs {request[:8]})"
 
     def _all(self, name: str, *, over: bool = True) -> list[tuple[str, str]]:

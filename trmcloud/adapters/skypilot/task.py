@@ -14,6 +14,7 @@ from typing import Any
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT, traits_of
+from trmcloud.pod.environment import install_settings
 from trmcloud.ports.compute import PodKeys, PodRequest
 
 CLOUDS: Mapping[str, str] = {
@@ -53,25 +54,13 @@ POD_LABEL = "trmcloud-pod"
 """The tag of an AWS instance that holds our name: SkyPilot shortens its own."""
 BOOT_ARCHIVE = "~/.trmcloud/boot.tar.gz"
 
-_WORDS = (
-    contract.ENV_POD,
-    contract.ENV_PROVIDER,
-    contract.ENV_ROOT,
-    contract.ENV_SSH_PORT,
-    contract.ENV_SSH_LISTEN,
-    contract.ENV_LEASE,
-    contract.ENV_JOBS,
-    contract.ENV_CHECK,
-    contract.ENV_HOST_KEY,
-    contract.ENV_AUTHORIZED_KEY,
-    contract.ENV_NODES,
-    "TRMCLOUD_SKY_HOME",
-    "TRMCLOUD_SKY_USER",
-)
+_SKY_WORDS = ("TRMCLOUD_SKY_HOME", "TRMCLOUD_SKY_USER", contract.ENV_NODES)
+"""What the job finds out by itself."""
 
-#: The agent leaves the job's session at once: SkyPilot ends a job with all that belongs to it, and
-#: the guard must outlive it. The job itself goes on showing what the agent says, without the pod's
-#: mark: whatever bears that is the agent's to kill.
+#: The guard needs Python 3.10 alone: the image's, or SkyPilot's own, which it brings along where
+#: the image has none or an older one. It leaves the job's session at once: SkyPilot ends a job with
+#: all that belongs to it, and the guard must outlive it. The job itself goes on showing what the
+#: agent says, without the pod's mark: whatever bears that is the agent's to kill.
 _RUN = f"""\
 set -eu
 export TRMCLOUD_SKY_HOME="$HOME" TRMCLOUD_SKY_USER="$(id -un)"
@@ -79,13 +68,20 @@ if [ "${{SKYPILOT_NUM_NODES:-1}}" -gt 1 ]; then
     head="$(printf '%s\\n' "$SKYPILOT_NODE_IPS" | head -n 1)"
     export {contract.ENV_NODES}="$SKYPILOT_NUM_NODES $SKYPILOT_NODE_RANK $head"
 fi
+python=""
+for each in python3 "$HOME/skypilot-runtime/bin/python"; do
+    "$each" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
+    python="$(command -v "$each")"
+    break
+done
+[ -n "$python" ] || {{ echo "trmcloud: this machine has no Python 3.10 or newer" >&2; exit 1; }}
 as=""
-[ "$(id -u)" -eq 0 ] || as="sudo -n --preserve-env={",".join(_WORDS)}"
+[ "$(id -u)" -eq 0 ] || as="sudo -n --preserve-env=WORDS"
 archive={BOOT_ARCHIVE}
 $as mkdir -p /opt/trmcloud {contract.POD_ROOT}
 $as tar xzf "$archive" -C /opt/trmcloud
 $as env PYTHONPATH=/opt/trmcloud sh -c \
-'exec setsid -f python3 -m trmcloud.pod.boot > /var/log/trmcloud.log 2>&1 < /dev/null'
+'exec setsid -f "$0" -m trmcloud.pod.boot > /var/log/trmcloud.log 2>&1 < /dev/null' "$python"
 exec env -i PATH="$PATH" tail -n +1 -F /var/log/trmcloud.log
 """
 
@@ -119,9 +115,15 @@ def limit_minutes(hard_stop_at: float, now: float) -> int:
 
 
 def make_task(
-    provider: str, request: PodRequest, keys: PodKeys, boot_archive: str, now: float
+    provider: str,
+    request: PodRequest,
+    keys: PodKeys,
+    boot_archive: str,
+    now: float,
+    environ: Mapping[str, str],
 ) -> str:
-    """The task, as text. It holds the pod's own host key: for its owner's eyes alone.
+    """The task, as text. It holds the pod's own host key: for its owner's eyes alone. Of the user's
+    ``environ`` it carries what says whence the pod is to install.
 
     Raises:
         NotSupported: SkyPilot cannot rent this.
@@ -154,14 +156,15 @@ def make_task(
             "down": True,
             "wait_for": "none",
         }
+    words = {**_words(provider, request, keys), **install_settings(environ)}
     return json.dumps(
         {
             "name": request.name,
             "num_nodes": request.nodes,
             "resources": resources,
             "file_mounts": {BOOT_ARCHIVE: boot_archive},
-            "secrets": _words(provider, request, keys),
-            "run": _RUN,
+            "secrets": words,
+            "run": _RUN.replace("WORDS", ",".join([*words, *_SKY_WORDS])),
         },
         indent=1,
     )

@@ -22,7 +22,7 @@ def config_of(environ: Mapping[str, str], cluster: str) -> Path:
 def others_in(config: Path, cluster: str) -> tuple[str, ...]:
     """The names of a cluster's further machines, as SkyPilot's configuration has them."""
     try:
-        text = config.read_text(encoding="utf-8")
+        text = config.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
     worker = re.compile(rf"Host ({re.escape(cluster)}-worker[0-9]{{1,3}})")

@@ -29,12 +29,13 @@ pod_dir, logdir, within = sys.argv[1], sys.argv[2], float(sys.argv[3])
 environment = {k: v for k, v in os.environ.items() if k != "TRMCLOUD_POD"}
 try:
     with open(os.path.join(pod_dir, "prepared.json")) as file:
-        packages = json.load(file)["packages"]
+        prepared = json.load(file)
+    packages, python = prepared["packages"], prepared.get("python") or sys.executable
 except (OSError, ValueError, KeyError):
-    packages = ""
+    packages, python = "", sys.executable
 paths = [path for path in (packages, environment.get("PYTHONPATH", "")) if path]
 environment["PYTHONPATH"] = os.pathsep.join(paths)
-command = [sys.executable, "-c", "import tensorboard.main"]
+command = [python, "-c", "import tensorboard.main"]
 if subprocess.run(command, env=environment, capture_output=True).returncode:
     sys.exit("missing")
 with socket.socket() as probe:
@@ -42,7 +43,7 @@ with socket.socket() as probe:
     port = probe.getsockname()[1]
 with open(os.path.join(pod_dir, "tensorboard.log"), "wb") as log:
     child = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", "--logdir", logdir]
+        [python, "-m", "tensorboard.main", "--logdir", logdir]
         + ["--host", "127.0.0.1", "--port", str(port)],
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
     )

@@ -46,7 +46,6 @@ def limit_minutes(candidate: Candidate, slack_minutes: int, nodes: int = 1) -> i
 def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch: str) -> str:
     """The task, as YAML. ``data`` is a path on the cluster or python-stdlib; ``launch`` is the
     command that its head shows."""
-    rate = candidate.planned_rate or candidate.rate
     phases = "-".join(plan.spec.phases)
     script = _CARRIED if ground.script else _ENTRY
     mounts = ["file_mounts:", f"  {_CARRIED}: {_text(ground.script)}"] if ground.script else []
@@ -63,7 +62,7 @@ def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch:
         "resources:",
         f"  infra: {ground.infra}",
         f"  accelerators: {{{ground.accelerator}: {candidate.gpus}}}",
-        f"  max_hourly_cost: {rate.plain()}",
+        f"  max_hourly_cost: {candidate.reserved_rate.plain()}",
         f"  disk_size: {_DISK_GB}",
         "  # Behind the guardian's own end of the cluster, should that fail.",
         f"  autostop: {{idle_minutes: {ground.limit_minutes}, down: true, wait_for: none}}",
