@@ -44,6 +44,8 @@ ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"
 
 ENV_POD = "TRMCLOUD_POD"
 """The pod's name, in the environment of every process that belongs to it."""
+ENV_DATA_HOSTS = "TRMCLOUD_DATA_HOSTS"
+"""``host=base`` pairs with spaces between: where a data host's files are really fetched from."""
 ENV_BESIDE = "TRMCLOUD_BESIDE"
 """Set in the environment of a pod's processes that are to outlive its trainer."""
 

@@ -19,7 +19,6 @@ from trmcloud.core import data_progress
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
 from trmcloud.core.data_progress import DataProgress
-from trmcloud.core.datasets import ENV_HOSTS
 from trmcloud.core.records import parse
 from trmcloud.pod import processes
 from trmcloud.pod.environment import for_trainers
@@ -115,7 +114,7 @@ class DataMaking:
             *("--tokens", str(job.data.tokens)),
             *("--cache", str(self._root / contract.DATA_CACHE_DIR)),
         ]
-        hosts = {ENV_HOSTS: job.data.hosts} if job.data.hosts else {}
+        hosts = {contract.ENV_DATA_HOSTS: job.data.hosts} if job.data.hosts else {}
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._pod_dir / SETTINGS_NAME, json.dumps(dict(job.settings)))
