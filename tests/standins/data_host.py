@@ -3,9 +3,9 @@
 A real HTTP server. Paths below ``/datasets/`` are answered as huggingface.co answers them: a
 redirect to another host (the CDN, a second port) that names the file's SHA-256 and size in
 ``X-Linked-ETag`` and ``X-Linked-Size``; every other path is served as it is, as
-raw.githubusercontent.com does. Ranges, strong ETags and ``If-Range`` work. What was asked is kept in
-``requests``; ``faults`` makes paths misbehave. ``tests/model/test_fetch.py`` holds it against Hugging
-Face's own client.
+raw.githubusercontent.com does. Ranges, strong ETags and ``If-Range`` work. What was asked is kept
+in ``requests``; ``faults`` makes paths misbehave. ``tests/model/test_fetch.py`` holds it against
+Hugging Face's own client.
 
 By itself: ``python -m tests.standins.data_host FOLDER``, then set what it prints.
 """
