@@ -103,7 +103,6 @@ class Stream:
         self._shards: list[Shard] = []
         self._ends: list[int] = []
         self._packed: list[PackedRows] = []
-        self._finished = False
         self._files: OrderedDict[Path, BinaryIO] = OrderedDict()
 
     @property
@@ -124,13 +123,11 @@ class Stream:
             self._packed.append(pack(starts, shard.tokens, self._sequence + 1))
             self._order.add(self._packed[-1].count)
         else:
-            self._add_windows()
+            block = len(self._shards) - 1
+            self._order.add(self._first_window(block + 1) - self._first_window(block))
 
     def finish(self) -> None:
         """No further shard comes."""
-        self._finished = True
-        if self._kind != "bestfit":
-            self._add_windows()
         self._order.finish()
 
     def covers(self, samples: range) -> bool:
@@ -156,20 +153,10 @@ class Stream:
 
     # -- windows over all shards --------------------------------------------------------------
 
-    def _add_windows(self) -> None:
-        """Blocks whose every window is there by now. A window belongs to the shard in which it
-        begins, and may end in a later one."""
-        available = self._ends[-1] if self._ends else 0
-        while (block := self._order.blocks) < len(self._shards):
-            first, stop = self._first_window(block), self._first_window(block + 1)
-            if stop * self._sequence + 1 > available:
-                if not self._finished:
-                    return
-                stop = min(stop, window_count(available, self._sequence))
-            self._order.add(max(0, stop - first))
-
     def _first_window(self, block: int) -> int:
-        return -(-(self._ends[block - 1] if block else 0) // self._sequence)
+        """A window belongs to the shard in which it ends, so that a shard's windows are there as
+        soon as it is; it may begin in an earlier one."""
+        return window_count(self._ends[block - 1] if block else 0, self._sequence)
 
     def _read_across(self, window: int, out: Tokens) -> None:
         start, at = window * self._sequence, 0

@@ -41,6 +41,10 @@ class PassingError(DataError):
     again = True
 
 
+class DamagedFile(DataError):
+    """What was downloaded is not what its name says: ``where`` is to be fetched anew."""
+
+
 @dataclass(frozen=True)
 class Fetched:
     """A whole file and what is in it."""

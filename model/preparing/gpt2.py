@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model.preparing.fetch import DamagedFile
 from trmcloud.core.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -73,8 +74,10 @@ def count_tokens(path: Path) -> int:
     except (OSError, ValueError):
         head, size = np.zeros(0, "<i4"), 0
     if len(head) != 256 or head[0] != _MAGIC or head[1] != _VERSION:
-        raise DataError("this is no file of GPT-2 tokens", where=str(path))
+        raise DamagedFile("this is no file of GPT-2 tokens", where=str(path))
     tokens = int(head[2])
     if tokens < 0 or size != HEADER_BYTES + 2 * tokens:
-        raise DataError(f"the file says {tokens:,} tokens and has {size:,} bytes", where=str(path))
+        raise DamagedFile(
+            f"the file says {tokens:,} tokens and has {size:,} bytes", where=str(path)
+        )
     return tokens

@@ -28,7 +28,7 @@ from typing import Any
 from model.preparing import work
 from model.preparing.cache import Cache, Tokens, believed, write_record
 from model.preparing.corpus import Corpus, ShardFile
-from model.preparing.fetch import Fetched, Fetcher, PassingError, file_sha256
+from model.preparing.fetch import DamagedFile, Fetched, Fetcher, PassingError, file_sha256
 from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import HEADER_BYTES, count_tokens
 from model.preparing.readers import Unit
@@ -141,6 +141,9 @@ class Pipeline:
                     self._running.pop(future)(future.result())
                 self._publish()
                 self._tell()
+        except DamagedFile as error:
+            self._drop(Path(error.where))
+            raise
         except BrokenProcessPool:
             raise PassingError(
                 "a worker process was killed, as the system does where memory runs out",
@@ -148,6 +151,12 @@ class Pipeline:
                 next_step="run it again with fewer --workers",
             ) from None
         return self._write_meta(complete=True)
+
+    def _drop(self, path: Path) -> None:
+        """Forgets a download, so that the same command fetches it anew; a user's own file stays."""
+        if self._cache.root / "raw" in path.parents:
+            path.unlink(missing_ok=True)
+            path.with_name(path.name + ".json").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Ends what is still at work."""
@@ -411,11 +420,8 @@ class Pipeline:
     def _end(self, shard: _Shard, record: Tokens, tokens: Path) -> None:
         shard.record, shard.tokens = record, tokens
         shard.made.clear()
-        file = shard.file
-        if file.address and shard.path is not None and self._corpus.layout != "gpt2":
-            # Its tokens are kept; the text would only take room.
-            shard.path.unlink(missing_ok=True)
-            shard.path.with_name(shard.path.name + ".json").unlink(missing_ok=True)
+        if shard.path is not None and self._corpus.layout != "gpt2":
+            self._drop(shard.path)  # its tokens are kept; the text would only take room
 
     def _place(self, shard: _Shard) -> Path:
         part = ""

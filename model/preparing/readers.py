@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.preparing.fetch import DamagedFile
 from model.preparing.generated import DOCUMENT_CHARACTERS, ledgers
 from trmcloud.core.datasets import DataSet
 from trmcloud.core.errors import DataError
@@ -138,7 +139,7 @@ def _opened(path: Path) -> Any:
 
 def _damaged(path: Path, error: Exception) -> DataError:
     reason = str(error).partition("\n")[0][:200]
-    return DataError(
+    return DamagedFile(
         f"{path.name} is no whole parquet file: {reason}",
         where=str(path),
         next_step="run the same command again: what was downloaded is fetched anew",
