@@ -332,13 +332,15 @@ def local_machine() -> LocalMachine:
 
 def price_sources(environ: Mapping[str, str]) -> list[Source]:
     """Where live prices come from, the best first."""
-    from trmcloud.adapters.price_sources import catalogues, read_skypilot
+    from trmcloud.adapters.price_sources.catalogues import PROVIDERS
+    from trmcloud.adapters.price_sources.skypilot import read_cloud
+    from trmcloud.adapters.prices import Source
     from trmcloud.adapters.runpod.offers import price_rows
 
-    return [
-        lambda now: price_rows(environ, now),
-        lambda now: read_skypilot(catalogues(environ)),
+    sky = [
+        Source(f"SkyPilot's {cloud}", partial(read_cloud, cloud, environ)) for cloud in PROVIDERS
     ]
+    return [Source("runpod", partial(price_rows, environ)), *sky]
 
 
 def keys_unseen(
