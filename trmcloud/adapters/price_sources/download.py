@@ -9,6 +9,8 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
+from trmcloud.pod.one_request import send
+
 CHUNK_BYTES = 1 << 16
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -20,11 +22,6 @@ class Unreadable(Exception):
     def __init__(self, why: str, status: int = 0) -> None:
         super().__init__(" ".join(why.split())[:100])
         self.status = status
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
 
 
 def fetch(url: str, *, most_bytes: int, within_s: float) -> bytes:
@@ -39,9 +36,8 @@ def fetch(url: str, *, most_bytes: int, within_s: float) -> bytes:
         raise Unreadable(f"{url} is neither https nor this machine")
     until = time.monotonic() + within_s
     request = urllib.request.Request(url, headers={"User-Agent": "trmcloud"})
-    opener = urllib.request.build_opener(_NoRedirect)
     try:
-        with opener.open(request, timeout=within_s) as answer:
+        with send(request, within_s) as answer:
             return _body(answer, most_bytes, until)
     except urllib.error.HTTPError as error:
         raise Unreadable(f"HTTP {error.code}", error.code) from None
