@@ -135,7 +135,10 @@ def _train(
         return not (late or flag.raised)
 
     folder = Path(job.data_dir)
-    if not wait_for_data(folder, go_on, epoch=clock.epoch, monotonic=clock.monotonic):
+    made_here = job.data is not None
+    if not wait_for_data(
+        folder, go_on, expected=made_here, epoch=clock.epoch, monotonic=clock.monotonic
+    ):
         return "landed_signal" if flag.raised else "landed_deadline"
     pulse.enter("starting")
     data = open_data(folder)

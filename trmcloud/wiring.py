@@ -285,7 +285,8 @@ def _stage_items(
     from trmcloud.app.jobs import read_launch_note
     from trmcloud.app.staging import stage_items, through_bucket
 
-    items = stage_items(files, read_launch_note(home, run.run_id), trainer_package(), run)
+    note = read_launch_note(home, run.run_id)
+    items = stage_items(files, note, trainer_package(), run, home)
     fetched = through_bucket(run, items)
     return tuple(item for item in items if item not in fetched), fetched
 

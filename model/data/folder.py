@@ -115,6 +115,7 @@ def wait_for_data(
     folder: Path,
     go_on: Callable[[], bool],
     *,
+    expected: bool = False,
     epoch: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> bool:
@@ -122,6 +123,7 @@ def wait_for_data(
 
     Args:
         go_on: called again and again; waits a moment, and says whether to wait on.
+        expected: whether it is to grow, though nothing of it may be there yet.
 
     Returns:
         Whether it came before ``go_on`` said no.
@@ -130,7 +132,7 @@ def wait_for_data(
         DataError: it cannot come any more.
     """
     preparer = Preparer(folder, epoch=epoch, monotonic=monotonic)
-    if preparer.progress() is None:
+    if preparer.progress() is None and not expected:
         return True
     while not (folder / DATA_META_NAME).exists():
         if (trouble := preparer.trouble()) is not None:

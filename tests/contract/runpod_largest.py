@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from trmcloud.adapters.data_set_files import source_of
 from trmcloud.adapters.prices import load_offers
 from trmcloud.adapters.recipe_files import load_recipe
 from trmcloud.adapters.runpod.api import RunPodApi
@@ -19,7 +20,7 @@ from trmcloud.adapters.runpod.compute import RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.adapters.runpod.settings import ENV_API, ENV_GRAPHQL, pod_environment
-from trmcloud.app.jobs import pod_request
+from trmcloud.app.jobs import LaunchData, pod_request
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.money import Usd
 from trmcloud.core.planning import make_plan
@@ -58,7 +59,8 @@ def _request(plan: Any, candidate: Any) -> PodRequest:
         9999, str(name), "runpod", candidate.id, candidate.rate,
         NOW + candidate.soft_stop_s, NOW + candidate.hard_stop_s, NOW,
     )  # fmt: skip
-    note = {"data_dir": "/data", "initial_weights": "/weights"}
+    data = LaunchData(source=source_of("openwebtext"), hosts="huggingface.co=" + LONG_URL)
+    note = {"data_dir": "", "initial_weights": "/weights", "data": data.to_json()}
     world = SimpleNamespace(
         home=Path("/home"),
         read_note=lambda run_id: note,

@@ -14,6 +14,7 @@ from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.adapters.runpod.offers import live_offers
 from trmcloud.app import launch
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.jobs import LaunchData
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.app.world import World
 from trmcloud.core.clock import Instant
@@ -83,7 +84,7 @@ class Launch:
         return make_smoke_plan(offers, traits_of("runpod"), Usd(2), 1800.0, Usd("0.01"), now)
 
     def start(self, plan: Plan) -> RunDriver:
-        self._driver = launch.start(self.world, plan, data_dir="")
+        self._driver = launch.start(self.world, plan, data=LaunchData())
         self.rig.standin.requests.clear()
         return self._driver
 

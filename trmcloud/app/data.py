@@ -15,15 +15,17 @@ from typing import Any
 
 from trmcloud.app.bundle import bundle_root
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.datasets import is_address
+from trmcloud.core.data_source import KEY_CHARS, DataSource, growing_key
+from trmcloud.core.datasets import is_address, layout_of, nearest_name
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
+from trmcloud.core.pod_contract import DATA_CACHE_DIR, DATA_DIR
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.pod.files import write_atomic
 
-DATA_DIR = "data"
 STDLIB_SOURCE = "python-stdlib"
-_FOR_DATA = ("numpy", "tokenizers")
-_FOR_TRAINING = ("torch", "numpy", "safetensors", "tokenizers")
+_FOR_DATA = ("numpy", "pyarrow", "tokenizers")
+_FOR_TRAINING = ("torch", "numpy", "pyarrow", "safetensors", "tokenizers")
+_SHARDS = ("parquet", "gpt2")
 
 Progress = Callable[[str, int, int], None]
 
@@ -62,13 +64,16 @@ def resolve_source(named: str, settings: PhaseRecipe) -> str:
     if not source:
         raise DataError(
             f"recipe {settings.recipe} brings no data of its own",
-            next_step="name a text file or a folder: --data PATH",
+            next_step="name a data set (trmcloud data list), or a file or folder: --data PATH",
         )
     if is_address(source) or source in data_set_names():
         return source
     path = Path(source).expanduser().absolute()
     if not path.exists():
-        raise DataError("no such file or folder", where=str(path), next_step="--data PATH")
+        if "/" in source or path.suffix:
+            raise DataError("no such file or folder", where=str(path), next_step="--data PATH")
+        near = nearest_name(source, data_set_names())
+        raise DataError(f"no data set or file is named {source!r}", next_step=near)
     if not os.access(path, os.R_OK):
         raise DataError("the data cannot be read", where=str(path), next_step="chmod +r it")
     return str(path)
@@ -81,47 +86,36 @@ def data_set_names() -> list[str]:
 
 def prepare(
     home: Path,
-    source: str,
+    source: DataSource,
     settings: PhaseRecipe,
     python_path: Sequence[str],
     progress: Progress,
     *,
     tokenizer: Path | None = None,
+    tokens: int = 0,
 ) -> tuple[Path, dict[str, Any]]:
     """The folder of prepared data for ``source`` and its ``meta.json``, made now if need be.
 
-    ``tokenizer`` is the file of one to use; without it, one is learnt from the text.
+    ``tokenizer`` is the file of one to use; without it, one is learnt from the text. ``tokens`` is
+    how many are needed of a source that is made shard by shard; its folder goes on where an earlier
+    call stopped.
 
     Raises:
-        DataError: the text cannot be used, said by the trainer's own ``prepare``; or there is no
-            room for it.
+        DataError: the data cannot be had or used, said by the trainer's own ``prepare``; or there
+            is no room for it.
     """
-    folder = home / DATA_DIR / _key(source, settings, tokenizer)
+    if source.made_there or _are_shards(source):
+        return _prepare_shards(home, source, settings, python_path, progress, tokenizer, tokens)
+    folder = home / DATA_DIR / _key(source.name, settings, tokenizer)
     meta = _meta(folder)
     if meta is not None:
         _check_size(meta, settings)
         return folder, meta
-    settings_path = folder.with_suffix(".settings.json")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(settings_path, json.dumps(settings.to_json()))
-    except OSError as error:
-        raise DataError(
-            f"the prepared data cannot be kept: {error.strerror}",
-            where=str(folder.parent),
-            next_step="set TRMCLOUD_HOME to a folder of yours",
-        ) from None
     # Made aside, so that data which a run reads already is never replaced under its feet.
     making = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         _run_prepare(
-            [
-                *("--source", source, "--settings", str(settings_path), "--out", str(making)),
-                *(("--tokenizer", str(tokenizer)) if tokenizer is not None else ()),
-            ],
-            source,
-            python_path,
-            progress,
+            home, folder, making, source, settings, python_path, progress, tokenizer, tokens
         )
         with contextlib.suppress(OSError):  # somebody else was quicker with the very same
             making.rename(folder)
@@ -133,21 +127,92 @@ def prepare(
     return folder, meta
 
 
+def growing_folder(
+    home: Path, source: DataSource, settings: PhaseRecipe, tokenizer: Path | None = None
+) -> Path:
+    """Where data that is made shard by shard grows on this machine."""
+    more = [] if tokenizer is None else [str(tokenizer)]
+    return home / DATA_DIR / growing_key(source, settings, *more)
+
+
+def _prepare_shards(
+    home: Path,
+    source: DataSource,
+    settings: PhaseRecipe,
+    python_path: Sequence[str],
+    progress: Progress,
+    tokenizer: Path | None,
+    tokens: int,
+) -> tuple[Path, dict[str, Any]]:
+    """In its own place, shard by shard: a folder that is read meanwhile only grows."""
+    more = [] if tokenizer is None else [str(tokenizer)]
+    if source.data_set is None:
+        # It may be sent as it is, so it is not to grow under somebody's feet.
+        more += [*_signature(source.name), str(tokens)]
+    folder = home / DATA_DIR / growing_key(source, settings, *more)
+    meta = _meta(folder)
+    if meta is None or not meta.get("complete") or meta["train_tokens"] < tokens:
+        _run_prepare(
+            home, folder, folder, source, settings, python_path, progress, tokenizer, tokens
+        )
+        meta = _meta(folder)
+    if meta is None:
+        raise DataError("preparing the data left nothing behind", where=str(folder))
+    _check_size(meta, settings)
+    return folder, meta
+
+
+def _are_shards(source: DataSource) -> bool:
+    """Whether files of this machine are the kind that is prepared one by one."""
+    path = Path(source.name)
+    if source.data_set is not None or not path.exists():
+        return False
+    files = [path] if path.is_file() else [f for f in path.iterdir() if f.name[:1] != "."]
+    return bool(files) and all(layout_of(file.name) in _SHARDS for file in files)
+
+
 def _run_prepare(
-    arguments: Sequence[str], source: str, python_path: Sequence[str], progress: Progress
+    home: Path,
+    folder: Path,
+    making: Path,
+    source: DataSource,
+    settings: PhaseRecipe,
+    python_path: Sequence[str],
+    progress: Progress,
+    tokenizer: Path | None,
+    tokens: int,
 ) -> None:
-    """The trainer's own ``prepare``, its progress told on.
+    """The trainer's own ``prepare`` of ``folder``, in ``making``, its progress told on.
 
     Raises:
         DataError: what it says about ``source``.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
+    settings_path = folder.with_suffix(".settings.json")
+    named_path = folder.with_suffix(".data-set.json")
+    words = ["--source", source.name, "--settings", str(settings_path), "--out", str(making)]
+    remote = source.data_set is not None and source.data_set.is_remote
+    if remote or making == folder:
+        words += ["--cache", str(home / DATA_CACHE_DIR)]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(settings_path, json.dumps(settings.to_json()))
+        if source.data_set is not None and remote:
+            write_atomic(named_path, json.dumps(source.data_set.to_json()))
+            words += ["--data-set", str(named_path)]
+    except OSError as error:
+        raise DataError(
+            f"the prepared data cannot be kept: {error.strerror}",
+            where=str(folder.parent),
+            next_step="set TRMCLOUD_HOME to a folder of yours",
+        ) from None
+    words += ["--tokenizer", str(tokenizer)] if tokenizer is not None else []
+    words += ["--tokens", str(tokens)] if tokens else []
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "model.prepare", *arguments],
+        [sys.executable, "-P", "-m", "model.prepare", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(python_path)},
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -159,7 +224,7 @@ def _run_prepare(
             continue
     errors = process.stderr.read()
     if process.wait() != 0:
-        raise error_of(errors, process.returncode, source)
+        raise error_of(errors, process.returncode, source.name)
 
 
 def prepared_from(folder: Path) -> str:
@@ -212,12 +277,13 @@ def _key(source: str, settings: PhaseRecipe, tokenizer: Path | None) -> str:
         source,
         *_signature(source),
         settings.tokenizer,
+        settings.characters,
         str(settings.vocab_size),
         repr(settings.validation_fraction),
     ]
     if tokenizer is not None:
         parts.append(hashlib.sha256(tokenizer.read_bytes()).hexdigest())
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:KEY_CHARS]
 
 
 def _signature(source: str) -> list[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.staging import DATA_DIR, WEIGHTS_DIR
+from trmcloud.app.staging import WEIGHTS_DIR, tokenizer_item
 from trmcloud.app.world import World
 from trmcloud.core import pod_contract as contract
+from trmcloud.core.data_source import DataSource, growing_key
+from trmcloud.core.datasets import parse_data_set
 from trmcloud.core.errors import DataError
 from trmcloud.core.hardware import GPUS, LOCAL
 from trmcloud.core.lease import make_lease, phases_to_run
@@ -28,11 +31,47 @@ another one may have found out by now that there is no pod."""
 LEAST_DISK_GB = 30
 
 
-def write_launch_note(home: Path, run_id: str, *, data_dir: str, initial_weights: str) -> None:
+@dataclass(frozen=True)
+class LaunchData:
+    """A run's training data: a folder that is ready here, or what its machine is to make itself.
+
+    ``folder`` is where it lies or grows on this machine; empty where it is made elsewhere.
+    """
+
+    folder: str = ""
+    source: DataSource | None = None
+    """What is made there; None: ``folder`` is brought."""
+    hosts: str = ""
+    """``TRMCLOUD_DATA_HOSTS`` of the launch."""
+
+    def to_json(self) -> dict[str, Any] | None:
+        """What a launch note says of data that is made there; None of data that is brought."""
+        if self.source is None:
+            return None
+        data_set = self.source.data_set
+        return {
+            "source": self.source.name,
+            "data_set": data_set.to_json() if data_set is not None else {},
+            "hosts": self.hosts,
+        }
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any]) -> LaunchData:
+        """What a launch note says; notes of earlier versions know brought data alone."""
+        made = note.get("data")
+        if not made:
+            return cls(str(note["data_dir"]))
+        data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
+        return cls(str(note["data_dir"]), DataSource(made["source"], data_set), made["hosts"])
+
+
+def write_launch_note(home: Path, run_id: str, *, data: LaunchData, initial_weights: str) -> None:
     """What a controller after a crash must know that is not in the plan: where the data lies."""
     folder = home / contract.RUNS_DIR / run_id
     folder.mkdir(parents=True, exist_ok=True)
-    note = {"data_dir": data_dir, "initial_weights": initial_weights}
+    note: dict[str, Any] = {"data_dir": data.folder, "initial_weights": initial_weights}
+    if made := data.to_json():
+        note["data"] = made
     write_atomic(folder / LAUNCH_NAME, json.dumps(note))
 
 
@@ -72,13 +111,12 @@ def pod_request(
         note = read_launch_note(world.home, run.run_id)
     first = candidate.phases[0].name if candidate.phases else ""
     rented = candidate.provider != LOCAL
-    data_dir, weights = note["data_dir"], note["initial_weights"]
+    weights = note["initial_weights"]
     runs_dir = world.home / contract.RUNS_DIR
     if rented:
         runs_dir = Path(contract.POD_ROOT) / contract.RUNS_DIR
-        # A plan without phases trains on nothing; the empty path would be the working folder.
-        data_dir = world.folder_on_pod(DATA_DIR, Path(data_dir)) if data_dir else ""
         weights = world.folder_on_pod(WEIGHTS_DIR, Path(weights)) if weights else ""
+    data_dir, making = _data(world, run, candidate, LaunchData.of_note(note), weights)
     jobs = tuple(
         contract.PhaseJob(
             run_id=run.run_id,
@@ -88,6 +126,7 @@ def pod_request(
             out_dir=str(runs_dir / run.run_id / phase.name),
             processes=candidate.gpus,
             initial_weights=weights if phase.name == first else "",
+            data=making,
         )
         for phase in phases_to_run(run, candidate)
     )
@@ -118,6 +157,39 @@ def pod_request(
         nodes=candidate.nodes,
         spot=candidate.spot,
     )
+
+
+def _data(
+    world: World, run: RunState, candidate: Candidate, data: LaunchData, weights: str
+) -> tuple[str, contract.DataJob | None]:
+    """Where the trainer finds its data, and what is to be made there, if anything.
+
+    ``weights`` is the folder, there, that the first phase starts from, if any.
+    """
+    rented = candidate.provider != LOCAL
+    if data.source is None or not candidate.phases:
+        # A plan without phases trains on nothing; the empty path would be the working folder.
+        if rented and data.folder:
+            return world.folder_on_pod(contract.DATA_DIR, Path(data.folder)), None
+        return data.folder, None
+    root = Path(contract.POD_ROOT) if rented else world.home
+    tokenizer = f"{weights}/{contract.DATA_TOKENIZER_NAME}" if weights else ""
+    if rented and not weights:
+        # What was trained so far knows its ids alone, and this machine may not have made them.
+        item = tokenizer_item(world.files, run)
+        tokenizer = f"{item.remote}/{contract.DATA_TOKENIZER_NAME}" if item is not None else ""
+    data_set = data.source.data_set
+    making = contract.DataJob(
+        source=data.source.name,
+        tokens=max(phase.tokens for phase in candidate.phases),
+        data_set=data_set.to_json() if data_set is not None else {},
+        tokenizer=tokenizer,
+        hosts=data.hosts,
+    )
+    settings = candidate.phases[0].settings
+    more = [tokenizer] if tokenizer else []
+    folder = root / contract.DATA_DIR / growing_key(data.source, settings, *more)
+    return str(folder), making
 
 
 def disk_gb(candidate: Candidate) -> int:

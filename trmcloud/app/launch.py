@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trmcloud.app import smoke_plan
 from trmcloud.app.drive import RunDriver, is_driven, reconcile, wish_to_stop
-from trmcloud.app.jobs import write_launch_note
+from trmcloud.app.jobs import LaunchData, write_launch_note
 from trmcloud.app.layers import verified_layers
 from trmcloud.app.needs import check_needs
 from trmcloud.app.out_of_reach import require_reach
@@ -227,7 +227,12 @@ def as_carried_out(world: World, plan: Plan) -> Plan:
 
 
 def start(
-    world: World, plan: Plan, *, data_dir: str, initial_weights: str = "", detached: bool = False
+    world: World,
+    plan: Plan,
+    *,
+    data: LaunchData,
+    initial_weights: str = "",
+    detached: bool = False,
 ) -> RunDriver:
     """Reserve the plan's worst case and become the run's driver. Nothing is rented yet.
 
@@ -240,7 +245,7 @@ def start(
     check_machine(world, plan)
     check_account(world, plan)
     run_id = _new_run_id(world)
-    write_launch_note(world.home, run_id, data_dir=data_dir, initial_weights=initial_weights)
+    write_launch_note(world.home, run_id, data=data, initial_weights=initial_weights)
     plan = as_carried_out(world, plan)
     planned = ev.RunPlanned(
         plan=plan_to_json(plan),

@@ -12,6 +12,7 @@ import io
 import tarfile
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from trmcloud.core.errors import DataError
@@ -22,7 +23,9 @@ _SUFFIXES = (".py", ".txt")
 _UNSEEN = (tokenize.COMMENT, tokenize.NL)
 
 
-def own_sources(entry: str, trainer: Path, package: Path = PACKAGE) -> dict[str, bytes]:
+def own_sources(
+    entry: str = "", trainer: Path | None = None, package: Path = PACKAGE
+) -> dict[str, bytes]:
     """trmcloud's own modules that a machine needs, stripped, by their names in the archive: those
     of ``python -m <entry>``, of whatever that starts or imports, however late, and of the trainer.
     ``trainer`` is the trainer's package, which travels by another way.
@@ -31,8 +34,8 @@ def own_sources(entry: str, trainer: Path, package: Path = PACKAGE) -> dict[str,
         DataError: the trainer cannot be read, or imports what trmcloud does not have.
     """
     modules = _modules(package)
-    wanted = {entry}
-    for path in sources(trainer, trainer.name).values():
+    wanted = {entry} if entry else set()
+    for path in sources(trainer, trainer.name).values() if trainer is not None else ():
         if path.suffix == ".py":
             wanted |= _needed_by_trainer(path, modules)
     files: dict[str, bytes] = {}
@@ -49,6 +52,22 @@ def own_sources(entry: str, trainer: Path, package: Path = PACKAGE) -> dict[str,
         for data in _named_beside(tree, path.parent):
             files[f"{_NAME}/{data.relative_to(package).as_posix()}"] = data.read_bytes()
     return files
+
+
+def trainers_share(trainer: Path) -> Mapping[str, bytes]:
+    """What the trainer's package imports of trmcloud: sent with it, not with the agent, whose room
+    is small. Takes most of a second, once as long as the trainer's sources stay the same.
+
+    Raises:
+        DataError: see ``own_sources``.
+    """
+    stats = ((name, path.stat()) for name, path in sorted(sources(trainer, trainer.name).items()))
+    return _share(trainer, tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
+@lru_cache(maxsize=4)
+def _share(trainer: Path, signature: tuple[tuple[str, int, int], ...]) -> Mapping[str, bytes]:
+    return own_sources(trainer=trainer)
 
 
 def sources(folder: Path, name: str) -> dict[str, Path]:

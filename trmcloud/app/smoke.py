@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from trmcloud.app import launch
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.jobs import LaunchData
 from trmcloud.app.needs import check_needs
 from trmcloud.app.smoke_ground import Account, Ground, Step, Verdict
 from trmcloud.app.smoke_plan import make_smoke_plan, only
@@ -124,7 +125,7 @@ class Smoke:
 
     def _first_pod(self, plan: Plan) -> str:
         """Which candidate it was."""
-        driver = launch.start(self._world, plan, data_dir="", detached=True)
+        driver = launch.start(self._world, plan, data=LaunchData(), detached=True)
         self._drivers.append(driver)
         run = self._step_until(driver, lambda run: _has_pod(run))
         generation = self._rented(run, plan)
@@ -285,7 +286,7 @@ class Smoke:
             self._say("controller", None, f"a second pod was not tried: {missing} more is needed")
             return
         try:
-            driver = launch.start(self._world, plan, data_dir="")
+            driver = launch.start(self._world, plan, data=LaunchData())
         except BudgetRefused as error:
             self._say("controller", None, f"a second pod was not tried: {error}")
             return

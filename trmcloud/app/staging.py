@@ -4,21 +4,26 @@ from. Each lies in a folder on the pod that is named by its content, so that it 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.packing import trainers_share
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import DataError
 from trmcloud.core.hardware import nodes_of
+from trmcloud.core.pod_contract import DATA_DIR
 from trmcloud.core.run_state import RunState
 from trmcloud.ports.files import RunFiles
 from trmcloud.ports.link import StageItem
 
-CODE_DIR, DATA_DIR, WEIGHTS_DIR = "code", "data", "weights"
+CODE_DIR, WEIGHTS_DIR, TOKENIZER_DIR = "code", "weights", "tokenizer"
 _CODE_SUFFIXES = (".py", ".toml", ".txt", ".csv")
 _KEY_CHARS = 24
 
@@ -59,18 +64,24 @@ def stage_items(
     note: Mapping[str, Any],
     trainer: Path,
     run: RunState,
+    home: Path,
 ) -> tuple[StageItem, ...]:
     """Everything for a pod of the run. ``trainer`` is the trainer's package; ``note`` is the run's
-    launch note.
+    launch note; ``home`` is where the trainer's code is put together.
 
     Raises:
         DataError: something of it is missing here.
     """
-    if not note["data_dir"]:
+    made_there = bool(note.get("data"))
+    if not made_there and not note["data_dir"]:
         return ()  # a run without phases; the empty path would be the working folder
-    items = [code_item(trainer), _item(DATA_DIR, Path(note["data_dir"]))]
+    items = [code_item(trainer, home)]
+    if not made_there:
+        items.append(_item(DATA_DIR, Path(note["data_dir"])))
     if note["initial_weights"]:
         items.append(_item(WEIGHTS_DIR, Path(note["initial_weights"])))
+    elif made_there and (tokenizer := tokenizer_item(files, run)) is not None:
+        items.append(tokenizer)
     items += _to_go_on_from(files, run)
     return tuple(items)
 
@@ -93,19 +104,54 @@ def data_items(data_dir: str, weights: str) -> tuple[StageItem, ...]:
     return tuple(_item(kind, Path(folder)) for kind, folder in named if folder)
 
 
-def code_item(package: Path) -> StageItem:
-    """An allow-list: the sources of the trainer's package, and nothing else that lies beside it."""
-    hashes = {
-        f"{package.name}/{path.relative_to(package).as_posix()}": _hash(path)
+def code_item(package: Path, home: Path) -> StageItem:
+    """An allow-list: the sources of the trainer's package and what they import of trmcloud, put
+    together below ``home``, and nothing else that lies beside them."""
+    files = {
+        f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes()
         for path in sorted(package.rglob("*"))
         if path.suffix in _CODE_SUFFIXES
         and path.is_file()
         and not _hidden(path.relative_to(package))
     }
-    if not hashes:
+    if not files:
         raise DataError("the trainer's package holds no sources", where=str(package))
-    remote = f"{contract.POD_ROOT}/{CODE_DIR}/{content_key(hashes)}"
-    return StageItem(package.parent, remote, hashes)
+    files |= trainers_share(package)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    key = content_key(hashes)
+    folder = home / CODE_DIR / key
+    if not folder.is_dir():
+        _put_together(folder, files)
+    return StageItem(folder, f"{contract.POD_ROOT}/{CODE_DIR}/{key}", hashes)
+
+
+def _put_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    making = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        for name, content in files.items():
+            path = making / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        with contextlib.suppress(OSError):  # another command was quicker with the very same
+            making.rename(folder)
+    except OSError as error:
+        where = str(folder.parent)
+        raise DataError(
+            f"the code cannot be put together: {error.strerror}", where=where
+        ) from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def tokenizer_item(files: RunFiles, run: RunState) -> StageItem | None:
+    """The tokenizer of what the run has trained so far; None where nothing of it is here."""
+    for manifest in files.manifests(run.run_id):
+        for file in manifest.files:
+            if file.kind == "tokenizer" and file.name == contract.DATA_TOKENIZER_NAME:
+                hashes = {file.name: file.sha256}
+                folder = f"{contract.POD_ROOT}/{TOKENIZER_DIR}/{content_key(hashes)}"
+                return StageItem(Path(files.folder_of(manifest)), folder, hashes)
+    return None
 
 
 def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:

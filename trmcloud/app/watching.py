@@ -13,6 +13,7 @@ from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.plain_text import one_line
 from trmcloud.core.pod_contract import AgentReport, Heartbeat, Kept
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, STAGE, RunState, State
@@ -51,6 +52,20 @@ def last_report(world: World, run: RunState) -> AgentReport | None:
         return contract.load_report(text) if text is not None else None
     except ValueError:
         return None
+
+
+def data_told(world: World, run: RunState) -> str:
+    """How far the present pod is with the data that it makes, in its agent's words; empty where it
+    makes none."""
+    report = last_report(world, run)
+    return one_line(report.notes.get(contract.DATA_NOTE, "")) if report is not None else ""
+
+
+def waits_for_data(run: RunState, beat: Heartbeat | None) -> bool:
+    """Whether nothing is trained now because the data for it is still being made."""
+    return run.state is State.RUNNING and (
+        beat is None or beat.state == "waiting" or (beat.state == "starting" and not beat.step)
+    )
 
 
 def told_uploaded(world: World, run: RunState) -> tuple[CheckpointManifest, ...]:

@@ -47,30 +47,38 @@ def _prepared(world: World, folder: Path, data: str) -> str:
     from dataclasses import replace
     from pathlib import Path
 
+    from trmcloud.adapters.data_set_files import source_of
     from trmcloud.app.checkpoints import read_manifest, sound_file
     from trmcloud.app.data import prepared_from, resolve_source
-    from trmcloud.app.jobs import read_launch_note
+    from trmcloud.app.jobs import LaunchData, read_launch_note
     from trmcloud.cli.launch_steps import ready_data
     from trmcloud.core.errors import DataError
     from trmcloud.core.recipe import PhaseRecipe
 
     manifest = read_manifest(folder)
     try:
-        own = Path(str(read_launch_note(world.home, manifest.run_id)["data_dir"]))
-        own_source = prepared_from(own)
+        own = LaunchData.of_note(read_launch_note(world.home, manifest.run_id))
     except DataError:
-        own_source = ""
+        own = LaunchData()
+    own_source = prepared_from(Path(own.folder)) if own.folder else ""
     if not data:
-        if not own_source:
-            raise DataError(
-                f"the text that {manifest.run_id} was validated on is not on this machine",
-                next_step="name one to score on: --data PATH",
-            )
-        return str(own)
+        if own_source:
+            return own.folder
+        named = own.source.name if own.source is not None else "PATH"
+        raise DataError(
+            f"the text that {manifest.run_id} was validated on is not on this machine",
+            next_step=f"name one to score on: --data {named}",
+        )
     settings = PhaseRecipe.from_json(manifest.settings)
-    source = resolve_source(data, settings)
-    if source == own_source:
-        return str(own)  # not the part of it that was trained on
+    source = source_of(resolve_source(data, settings))
+    if source.name == own_source:
+        return own.folder  # not the part of it that was trained on
+    tokenizer = sound_file(folder, "tokenizer")
+    if source.made_there:
+        # Its validation file is made whatever else is; of the rest a batch will do.
+        small = replace(settings, batch=1)
+        tokens = small.sequence + 1
+        return str(ready_data(world, source, small, tokenizer, tokens)[0])
     # Nothing is trained here: all of the text but one batch is scored.
     whole = replace(settings, validation_fraction=_SCORED, batch=1)
-    return str(ready_data(world, source, whole, sound_file(folder, "tokenizer"))[0])
+    return str(ready_data(world, source, whole, tokenizer)[0])

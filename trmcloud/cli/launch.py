@@ -97,7 +97,7 @@ def command(
     plan: Plan
     if is_plan_id(hardware):
         launch_steps.refuse_changes(context, hardware, kept=_KEPT)
-        plan, data_dir = launch_steps.saved_plan(world, hardware, data, check_first)
+        plan, prepared = launch_steps.saved_plan(world, hardware, data, check_first)
     else:
         if not dry_run:
             launch_steps.require_trainer(recipe)
@@ -110,7 +110,7 @@ def command(
                 hardware, provider or [], via, key_allowed=allow_key, enabled=enabled_by_skypilot
             ),
         )  # fmt: skip
-        plan, data_dir = launch_steps.new_plan(world, spec, check_first)
+        plan, prepared = launch_steps.new_plan(world, spec, check_first)
     if dry_run:
         run_view.show_plan(world, plan, as_json=as_json)
         return
@@ -121,10 +121,8 @@ def command(
     if not yes and not _confirmed():
         print("nothing was started, nothing was spent")
         return
-    launch_steps.upload_data(world, plan, data_dir, weights)
-    driver = use_case.start(
-        world, plan, data_dir=data_dir, initial_weights=weights, detached=detach
-    )
+    launch_steps.upload_data(world, plan, prepared, weights)
+    driver = use_case.start(world, plan, data=prepared, initial_weights=weights, detached=detach)
     tell_unreached(world)
     code = run_view.carry(world, driver, detach=detach)
     run = driver.run()

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.adapters.data_set_files import source_of
 from trmcloud.app.checkpoints import check_same_shape, sound_file
-from trmcloud.app.data import need_data_extra, need_training_extra, prepare, resolve_source
+from trmcloud.app.data import (
+    growing_folder,
+    need_data_extra,
+    need_training_extra,
+    prepare,
+    resolve_source,
+)
+from trmcloud.app.jobs import LaunchData
 from trmcloud.app.plans import load
 from trmcloud.app.world import World, find_run
 from trmcloud.cli.launch_whom import RUNPOD
 from trmcloud.cli.streams import draw
+from trmcloud.core.data_source import DataSource
+from trmcloud.core.datasets import ENV_HOSTS
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plain_text import one_line
@@ -28,8 +39,8 @@ Check = Callable[[Plan], None]
 """Raises for a plan that cannot be launched."""
 
 
-def new_plan(world: World, spec: RunSpec, check: Check | None = None) -> tuple[Plan, str]:
-    """Plan ``spec`` and make its data ready: (plan, folder of prepared data or '').
+def new_plan(world: World, spec: RunSpec, check: Check | None = None) -> tuple[Plan, LaunchData]:
+    """Plan ``spec`` and see to its data, which is made ready here where it is to go from here.
 
     The plan is made once before the data is touched, so that a wish that cannot be met is
     refused at once, and once after, when the number of tokens is known. Without a ``check`` it
@@ -42,14 +53,14 @@ def new_plan(world: World, spec: RunSpec, check: Check | None = None) -> tuple[P
         resolve_source(spec.data, _settings(first))  # before anybody is asked over the network
         check(first)
     elif spec.hardware != LOCAL and not spec.data:
-        return make(spec, home=world.home), ""
-    data_dir, tokens = _ready(world, first, spec.data, dry_run=check is None)
-    return make(spec, home=world.home, tokens_available=tokens), data_dir
+        return make(spec, home=world.home), LaunchData()
+    data, tokens = _ready(world, first, spec.data, dry_run=check is None)
+    return make(spec, home=world.home, tokens_available=tokens), data
 
 
 def saved_plan(
     world: World, plan_id: str, data: str, check: Check | None = None
-) -> tuple[Plan, str]:
+) -> tuple[Plan, LaunchData]:
     """A plan made earlier, and its data; without a ``check`` it is a dry run."""
     plan = load(world.home, plan_id, world.wall())
     if check:
@@ -57,9 +68,8 @@ def saved_plan(
         resolve_source(data or plan.spec.data, _settings(plan))
         check(plan)
     elif _first(plan).provider != LOCAL and not (data or plan.spec.data):
-        return plan, ""
-    data_dir, _ = _ready(world, plan, data or plan.spec.data, dry_run=check is None)
-    return plan, data_dir
+        return plan, LaunchData()
+    return plan, _ready(world, plan, data or plan.spec.data, dry_run=check is None)[0]
 
 
 def refuse_changes(context: typer.Context, plan_id: str, *, kept: Collection[str]) -> None:
@@ -143,7 +153,8 @@ def _settings(plan: Plan) -> PhaseRecipe:
     return _first(plan).phases[0].settings
 
 
-def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[str, int | None]:
+def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[LaunchData, int | None]:
+    """The plan's data, and how many training tokens it has where that is known by now."""
     settings = _settings(plan)
     weights = initial_weights(world, plan.spec.initial_from)
     if weights:
@@ -151,18 +162,23 @@ def _ready(world: World, plan: Plan, data: str, *, dry_run: bool) -> tuple[str, 
         sound_file(Path(weights), "weights")
     if dry_run:
         resolve_source(data, settings)
-        return "", None
-    if _first(plan).provider == LOCAL:
-        need_training_extra()
-    else:
-        need_data_extra()
-    source = resolve_source(data, settings)
+        return LaunchData(), None
+    local = _first(plan).provider == LOCAL
+    source = source_of(resolve_source(data, settings))
     tokenizer = sound_file(Path(weights), "tokenizer") if weights else None
-    folder, meta = ready_data(world, source, settings, tokenizer)
-    return str(folder), int(meta["train_tokens"])
+    if local:
+        need_training_extra()
+    elif not source.made_there:
+        need_data_extra()
+    if source.made_there:
+        grows = growing_folder(world.home, source, settings, tokenizer) if local else ""
+        return LaunchData(str(grows), source, os.environ.get(ENV_HOSTS, "")), None
+    tokens = max(phase.tokens for phase in _first(plan).phases)
+    folder, meta = ready_data(world, source, settings, tokenizer, tokens)
+    return LaunchData(str(folder)), int(meta["train_tokens"])
 
 
-def upload_data(world: World, plan: Plan, data_dir: str, weights: str) -> None:
+def upload_data(world: World, plan: Plan, data: LaunchData, weights: str) -> None:
     """Bring to the bucket what its pod is to fetch from there, before anything is rented."""
     from trmcloud.app.launch import first_candidate
     from trmcloud.app.staging import data_items
@@ -172,12 +188,16 @@ def upload_data(world: World, plan: Plan, data_dir: str, weights: str) -> None:
     alone = plan.spec.nodes == 1  # several machines are sent it one by one
     if alone and plan.spec.pod_uploads and first_candidate(plan).provider != LOCAL:
         bucket = bucket_at(world, plan.spec.bucket)
-        for item in data_items(data_dir, weights):
+        for item in data_items(data.folder, weights):
             bucket.send(item, Progress(f"to {plan.spec.bucket}"))
 
 
 def ready_data(
-    world: World, source: str, settings: PhaseRecipe, tokenizer: Path | None = None
+    world: World,
+    source: DataSource,
+    settings: PhaseRecipe,
+    tokenizer: Path | None = None,
+    tokens: int = 0,
 ) -> tuple[Path, dict[str, Any]]:
     """Prepared data for ``source``, with its progress shown on stderr."""
     from trmcloud.wiring import python_path
@@ -186,7 +206,7 @@ def ready_data(
 
     def progress(stage: str, done: int, total: int) -> None:
         if not sys.stderr.isatty():
-            if stage not in said and stage != "done":
+            if stage not in said and stage not in ("ready", "done"):
                 said.append(stage)
                 print(f"data: {stage}", file=sys.stderr)
             return
@@ -195,4 +215,6 @@ def ready_data(
         if stage == "done":
             draw("\r\x1b[K")
 
-    return prepare(world.home, source, settings, python_path(), progress, tokenizer=tokenizer)
+    return prepare(
+        world.home, source, settings, python_path(), progress, tokenizer=tokenizer, tokens=tokens
+    )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _POLL_S = 0.5
 _POLL_POD_S = 2.0
+_DATA_EVERY_S = 5.0
 _GONE_AFTER_S = 20.0
 """A pod that its provider's lists lack for so long writes no more, proven to be gone or not."""
 
@@ -42,6 +43,8 @@ def command(
     if not phases and not (follow and state.live):
         raise NotFoundError(f"{state.run_id} has no log yet", next_step="trmcloud status")
     log = Log(Path(world.files.logs(state.run_id, phases[-1]))) if phases else None
+    data = DataLines(world)
+    data.print_new(state)
     if log is not None and not log.path.exists() and not (follow and state.live):
         raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(log.path))
     if log is not None:
@@ -55,6 +58,7 @@ def command(
             phases, log = newest, Log(Path(world.files.logs(state.run_id, newest[-1])))
         if log is not None:
             log.print_new()
+        data.print_new(state)
         if not state.live:
             return
         gone = _why_no_more(world, state)
@@ -94,6 +98,28 @@ def _look_again(world: World, run: RunState) -> None:
     world.clock.sleep(_POLL_S if driven else _POLL_POD_S)
     if not driven:
         reconcile(world)
+
+
+class DataLines:
+    """What is made for the trainer while there is nothing of its own to read, on stderr."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._said_at = -_DATA_EVERY_S
+        self._said = ""
+
+    def print_new(self, run: RunState) -> None:
+        from trmcloud.app.watching import data_told, last_beat, waits_for_data
+
+        now = self._world.clock.now().boot
+        if not run.live or now - self._said_at < _DATA_EVERY_S:
+            return
+        if not waits_for_data(run, last_beat(self._world, run)):
+            return
+        told = data_told(self._world, run)
+        if told and told != self._said:
+            self._said, self._said_at = told, now
+            print(f"{run.run_id}: making data: {told}", file=sys.stderr)
 
 
 class Log:

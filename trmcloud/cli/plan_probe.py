@@ -22,12 +22,14 @@ def run_probe(spec: RunSpec, where: str) -> None:
             f"--probe {where!r} cannot be run: only this machine can be probed without renting",
             next_step="--probe local",
         )
+    from trmcloud.adapters.data_set_files import source_of
     from trmcloud.adapters.local_machine import this_machine
     from trmcloud.adapters.recipe_files import load_recipe
     from trmcloud.app import probes
     from trmcloud.app.data import prepare as prepare_data
+    from trmcloud.app.data import resolve_source
     from trmcloud.app.home import home_dir
-    from trmcloud.app.probe_local import probe_local
+    from trmcloud.app.probe_local import PROBE_STEPS, probe_local
     from trmcloud.cli.plan_making import plan_for
     from trmcloud.wiring import python_path
 
@@ -41,14 +43,13 @@ def run_probe(spec: RunSpec, where: str) -> None:
     )  # fmt: skip
     candidate = plan_for(here, save=False).candidates[0]
     settings = candidate.phases[0].settings
-    source = spec.data or settings.data
-    if not source:
-        raise UsageError("the probe needs text to train on", next_step="--data FILE")
+    source = source_of(resolve_source(spec.data, settings))
+    tokens = (PROBE_STEPS + 1) * settings.tokens_per_step(candidate.gpus)
 
     def progress(stage: str, done: int, total: int) -> None:
         del stage, done, total
 
-    folder, _ = prepare_data(home, source, settings, python_path(), progress)
+    folder, _ = prepare_data(home, source, settings, python_path(), progress, tokens=tokens)
     machine = this_machine()
     name = machine.gpu_sku or machine.name
     print(f"probing {recipe.name} on {name}, {candidate.gpus} processes …", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import Any
 from trmcloud.app.watching import (
     answers,
     bucket_trouble,
+    data_told,
     errands,
     is_listed_as_running,
     is_rented,
@@ -17,6 +18,7 @@ from trmcloud.app.watching import (
     last_report,
     link_trouble,
     waits_for,
+    waits_for_data,
 )
 from trmcloud.app.world import World
 from trmcloud.cli.run_stages import (
@@ -99,7 +101,10 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._tell_bucket(run)
         self._tell_waiting(run, now)
         self._tell_pulled(run)
-        if beat is not None and run.state is State.RUNNING:
+        if making := data_told(self._world, run) if waits_for_data(run, beat) else "":
+            self._stage_words = making
+            self._show_stage(run, now, sending, [f"data: {making}", *pulling])
+        elif beat is not None and run.state is State.RUNNING:
             self._stage_words = _progress(beat)
             self._show(run, beat, now, pulling)
         elif run.live:

@@ -15,6 +15,7 @@ from trmcloud.core.run_state import GRANT, STAGE, RunState, State
 from trmcloud.core.waiting import Waiting
 
 SENDING = "Sending code and data"
+MAKING_DATA = "Making data"
 PULLING = "Pulling checkpoints"
 UPLOADING = "Uploading checkpoints"
 GONE = "Making sure it is gone"
@@ -35,6 +36,7 @@ _WAITING = {
 }
 _TRAINER = {
     "starting": _STATES[State.RUNNING],
+    "waiting": MAKING_DATA,
     "compiling": "Compiling",
     "landing": "Landing",
 }

@@ -9,7 +9,7 @@ from typing import Any
 from trmcloud.app.layers import VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run, spending
 from trmcloud.app.smoke_plan import meaning_of
-from trmcloud.app.watching import bucket_trouble, last_report, link_trouble, waits_for
+from trmcloud.app.watching import bucket_trouble, data_told, last_report, link_trouble, waits_for
 from trmcloud.app.world import World, is_unasked
 from trmcloud.cli.run_stages import waiting_words
 from trmcloud.cli.text import bpb, duration, fields, losses, on_volume, table
@@ -59,6 +59,8 @@ def show_one(world: World, run: RunState) -> None:
     guards = guards_of(world, run)
     rows += _in_the_way(world, run)
     beat = guards.beat
+    if run.live and (told := data_told(world, run)):
+        rows.append(("data", told))
     if beat is not None:
         rows.append(
             ("training", f"{beat.phase} step {beat.step:,} of {beat.steps:,} · {beat.state}")

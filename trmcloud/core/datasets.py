@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trmcloud.core.errors import UsageError
+from trmcloud.core.pod_contract import ENV_DATA_HOSTS
 
 LAYOUTS = ("parquet", "jsonl", "gpt2", "text", "generated", "python-stdlib")
 """parquet and jsonl: one document a row; gpt2: token files of llm.c; text: one document a file;
@@ -23,7 +24,7 @@ generated: by a formula; python-stdlib: the running Python's own sources."""
 WHOLE_LAYOUTS = ("text", "python-stdlib")
 """Layouts that are prepared as one whole folder: small, and split by a fraction."""
 
-ENV_HOSTS = "TRMCLOUD_DATA_HOSTS"
+ENV_HOSTS = ENV_DATA_HOSTS
 """``host=base`` pairs with spaces between: where a host's files are really fetched from."""
 
 TOKEN_OF_HOST: Mapping[str, str] = {"huggingface.co": "HF_TOKEN"}

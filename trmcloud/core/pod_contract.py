@@ -44,6 +44,10 @@ ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"
 
 ENV_POD = "TRMCLOUD_POD"
 """The pod's name, in the environment of every process that belongs to it."""
+ENV_DATA_HOSTS = "TRMCLOUD_DATA_HOSTS"
+"""``host=base`` pairs with spaces between: where a data host's files are really fetched from."""
+ENV_BESIDE = "TRMCLOUD_BESIDE"
+"""Set in the environment of a pod's processes that are to outlive its trainer."""
 
 # -- environment of a rented pod's first process ---------------------------------------------
 ENV_BOOT = "TRMCLOUD_BOOT"
@@ -104,6 +108,10 @@ STAGED_NAME = "staged.json"
 PODS_DIR = "pods"
 RUNS_DIR = "runs"
 
+DATA_DIR = "data"
+"""Holds prepared data, a folder each, below a home or a pod's root."""
+DATA_CACHE_DIR = "data-cache"
+"""Holds downloads and tokens that more than one folder of prepared data may share."""
 DATA_META_NAME = "meta.json"
 DATA_TRAIN_NAME = "train.bin"
 DATA_VALIDATION_NAME = "validation.bin"
@@ -112,6 +120,10 @@ DATA_TOKENIZER_NAME = "tokenizer.json"
 
 MAX_METRICS_BYTES = 64 << 20
 """Of one phase's metrics.jsonl, as far as anybody reads it."""
+
+
+DATA_NOTE = "data"
+"""The topic of a report's note about the data that its machine makes."""
 
 
 # -- how a trainer ends ---------------------------------------------------------------------
@@ -138,6 +150,23 @@ TRAINER_STATES = (
 
 
 @dataclass(frozen=True)
+class DataJob:
+    """Data that the machine which trains makes for itself, by the trainer's ``model.prepare``.
+
+    ``source`` is a name or an address, ``data_set`` what a name stands for (empty for an address);
+    ``tokens`` is the most that a phase reads. A job with one trains while it is made.
+    """
+
+    source: str
+    tokens: int
+    data_set: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str = ""
+    """A tokenizer's file to be used as it is, on this machine; empty: as the settings say."""
+    hosts: str = ""
+    """``TRMCLOUD_DATA_HOSTS`` of whoever launched it: where hosts' files are really fetched."""
+
+
+@dataclass(frozen=True)
 class PhaseJob:
     """``job.json``: one phase, ready to be trained.
 
@@ -152,6 +181,8 @@ class PhaseJob:
     out_dir: str
     processes: int
     initial_weights: str = ""
+    data: DataJob | None = None
+    """How ``data_dir`` comes to be where this machine is to make it; None: it was brought."""
     version: int = CONTRACT_VERSION
 
 
@@ -327,7 +358,8 @@ class AgentReport:
     message: str = ""
     restarts: int = 0
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What else the pod's first process has to tell: of its ``ssh``, of its own ``termination``."""
+    """What else there is to tell: of the pod's ``ssh``, of its own ``termination``, of the ``data``
+    that it makes."""
     waiting: str = ""
     kept: tuple[Kept, ...] = ()
     uploaded: tuple[Kept, ...] = ()

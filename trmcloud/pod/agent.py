@@ -34,11 +34,12 @@ from trmcloud.core.manifest import (
 from trmcloud.pod import processes
 from trmcloud.pod.anchor_file import AnchorFile
 from trmcloud.pod.body import Trainer
+from trmcloud.pod.data_making import DataMaking
 from trmcloud.pod.files import read_metrics, read_small, write_atomic
 from trmcloud.pod.mind import AgentMind
 from trmcloud.pod.nodes import read_nodes
 from trmcloud.pod.notes import read_notes
-from trmcloud.pod.prepare import Preparation
+from trmcloud.pod.prepare import Preparation, TrainerSetup
 from trmcloud.pod.ranks import trainer_command
 from trmcloud.pod.tidy import make_room
 from trmcloud.pod.transfer import Transfer
@@ -95,6 +96,8 @@ class _FilesAndProcesses(AnchorFile):
         self._kept_boot = -1e9
         self._preparation = Preparation(root, pod_name)
         self._transfer = Transfer(root, pod_name)
+        self._data = DataMaking(root, pod_name, self._trainer_setup, self.log)
+        self._ready = False
         self.now = now
         if (self._pod_dir / contract.CHECK_NAME).exists():
             with contextlib.suppress(OSError):
@@ -127,7 +130,7 @@ class _FilesAndProcesses(AnchorFile):
         return None
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
-        report = replace(report, notes=read_notes(self._pod_dir))
+        report = replace(report, notes={**read_notes(self._pod_dir), **self._data.notes()})
         path, text = self._pod_dir / contract.REPORT_NAME, contract.dump(report)
         # A full disk must not stop the guard: a report that cannot be written is written later.
         with contextlib.suppress(OSError):
@@ -219,7 +222,7 @@ class _FilesAndProcesses(AnchorFile):
 
     def kill_trainer(self) -> None:
         spared = processes.lineage() | self._transfer.pids()
-        processes.kill_pod(self._pod_name, excluding=spared)
+        processes.kill_pod(self._pod_name, excluding=spared, beside=False)
         if self._child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout=5)
@@ -228,6 +231,7 @@ class _FilesAndProcesses(AnchorFile):
 
     def prepared(self, now: Instant) -> tuple[str, str]:
         progress = self._preparation.poll(now.boot)
+        self._ready = progress.state == "ready"
         if progress.state == "refused":
             return "", progress.message
         return _WAITING[progress.state], ""
@@ -246,6 +250,17 @@ class _FilesAndProcesses(AnchorFile):
                 contract.Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb) for m in manifests
             )
         return self._kept
+
+    def make_data(self, now: Instant, phases: tuple[str, ...]) -> None:
+        self._data.tend(now, self._run_id, phases)
+
+    def stop_data(self) -> None:
+        self._data.stop()
+
+    def _trainer_setup(self) -> TrainerSetup | None:
+        # An agent that was started anew while its trainer runs need not ask again.
+        ready = self._ready or (self._pod_dir / _TRAINER_NAME).exists()
+        return self._preparation.trainer() if ready else None
 
     def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
         self._transfer.tend(now.boot)

@@ -66,6 +66,12 @@ class Body(Anchors, Protocol):
         """(what is still to be done before a phase can start, why this machine is refused); both
         empty where training can begin."""
 
+    def make_data(self, now: Instant, phases: tuple[str, ...]) -> None:
+        """Keep running what makes the data of these phases, where this machine makes it."""
+
+    def stop_data(self) -> None:
+        """End it: nothing is trained here any more."""
+
     def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
         """The checkpoints of the run that are whole on this pod."""
 

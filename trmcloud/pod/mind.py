@@ -68,6 +68,8 @@ class AgentMind:
             self._note_uploads(now)
         if not self._began:
             self._prepare(now)
+        if self.report.result is None:
+            self._body.make_data(now, tuple(phase.name for phase in self.lease.phases))
         before = self.report.phases
         act = supervisor.supervise(self.lease, self.report.phases, self._view(now))
         self._carry_out(act, now)
@@ -232,6 +234,8 @@ class AgentMind:
         age = told = None
         if trainer is not None:
             progress = f"{beat.state}/{beat.step}" if beat is not None else ""
+            if beat is not None and beat.state == "waiting":
+                progress += f"/{beat.at}"  # for data: it stays at its step, and goes on beating
             if progress != trainer.last_beat:
                 trainer.last_beat = progress
                 trainer.last_progress_boot = now.boot
@@ -276,6 +280,7 @@ class AgentMind:
                 self.report = replace(self.report, uploading=True)
         elif isinstance(act, supervisor.EndPod):
             self._body.kill_trainer()
+            self._body.stop_data()
             self.report = replace(self.report, uploading=False)
             self.report = replace(self.report, result=act.result, message=act.message)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trmcloud.core.clock import Instant
-from trmcloud.core.pod_contract import ENV_POD
+from trmcloud.core.pod_contract import ENV_BESIDE, ENV_POD
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -77,9 +77,13 @@ def send(pid: int, started_ticks: str, signum: int) -> bool:
     return True
 
 
-def of_pod(pod_name: str, *, excluding: frozenset[int] = frozenset()) -> list[int]:
-    """The pids of all live processes that belong to the pod."""
+def of_pod(
+    pod_name: str, *, excluding: frozenset[int] = frozenset(), beside: bool = True
+) -> list[int]:
+    """The pids of all live processes that belong to the pod; without ``beside``, of those that
+    need not outlive its trainer."""
     mark = f"{ENV_POD}={pod_name}".encode()
+    spared = f"{ENV_BESIDE}=".encode()
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) in excluding:
@@ -88,14 +92,18 @@ def of_pod(pod_name: str, *, excluding: frozenset[int] = frozenset()) -> list[in
             environment = Path(f"/proc/{entry}/environ").read_bytes()
         except OSError:
             continue
-        if mark in environment.split(b"\0") and started(int(entry)) is not None:
+        variables = environment.split(b"\0")
+        if mark not in variables or started(int(entry)) is None:
+            continue
+        if beside or not any(variable.startswith(spared) for variable in variables):
             found.append(int(entry))
     return found
 
 
-def kill_pod(pod_name: str, *, excluding: frozenset[int] = frozenset()) -> int:
-    """SIGKILL to everything that belongs to the pod; returns how many processes that was."""
-    pids = of_pod(pod_name, excluding=excluding)
+def kill_pod(pod_name: str, *, excluding: frozenset[int] = frozenset(), beside: bool = True) -> int:
+    """SIGKILL to everything that belongs to the pod, ``of_pod`` says what; returns how many
+    processes that was."""
+    pids = of_pod(pod_name, excluding=excluding, beside=beside)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

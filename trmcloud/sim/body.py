@@ -88,6 +88,12 @@ class SimBody:
         now = self._pod.world.queue.now
         return any(t.pid == trainer.pid and t.runs(now) for t in self._pod.trainers_alive)
 
+    def make_data(self, now: Instant, phases: tuple[str, ...]) -> None:
+        """A simulated trainer needs no data."""
+
+    def stop_data(self) -> None:
+        """There is nothing to end."""
+
     def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
         now = self._pod.world.queue.now
         for running in self._pod.trainers_alive:

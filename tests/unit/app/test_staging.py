@@ -38,9 +38,19 @@ def test_nothing_but_the_trainers_sources_travels(tmp_path: Path) -> None:
         (package / name).write_text("x")
     (package / "__pycache__" / "train.py").write_text("x")
     (tmp_path / "secret.py").write_text("x")
-    item = code_item(package)
-    assert set(item.sha256) == {"model/train.py", "model/recipes/trm.toml"}
-    assert item.local == tmp_path
+    (package / "train.py").write_text("from trmcloud.core.records import load\n")
+    item = code_item(package, tmp_path / "home")
+    assert {name for name in item.sha256 if name.startswith("model/")} == {
+        "model/train.py", "model/recipes/trm.toml",
+    }  # fmt: skip
+    shared = {name for name in item.sha256 if not name.startswith("model/")}
+    assert shared == {
+        "trmcloud/__init__.py", "trmcloud/core/__init__.py", "trmcloud/core/records.py",
+    }  # fmt: skip
+    for name, sha256 in item.sha256.items():
+        assert hashlib.sha256((item.local / name).read_bytes()).hexdigest() == sha256
+    assert item.remote == f"{POD_ROOT}/code/{item.local.name}"
+    assert code_item(package, tmp_path / "home") == item
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])

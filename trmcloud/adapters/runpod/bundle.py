@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from trmcloud.app.bundle import bundle_root
-from trmcloud.app.packing import own_sources, pack
+from trmcloud.app.packing import own_sources, pack, trainers_share
 from trmcloud.core.pod_contract import ENV_BOOT, ENV_LINGER_S
 
 ENTRY = "trmcloud.pod.boot"
@@ -72,13 +72,15 @@ done >/dev/null 2>&1
 
 @cache
 def boot_payload(trainer: Path | None = None) -> bytes:
-    """A tar.gz of what a pod runs, and of what the ``trainer``'s package (the bundled one's if
-    None) imports of trmcloud; the same sources give the same bytes. Takes most of a second.
+    """A tar.gz of what a pod runs; the same sources give the same bytes. Takes most of a second.
+
+    The trainer follows by SSH, with what it imports of trmcloud.
 
     Raises:
-        DataError: the trainer's package cannot be read.
+        DataError: the ``trainer``'s package (the bundled one's if None) could not run there.
     """
-    return pack(own_sources(ENTRY, trainer or bundle_root() / "model"))
+    trainers_share(trainer or bundle_root() / "model")
+    return pack(own_sources(ENTRY))
 
 
 def boot_environment(payload: bytes) -> dict[str, str]:
