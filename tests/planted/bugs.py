@@ -36,6 +36,7 @@ MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
 STRAYS = "core/strays.py"
 BUCKET, ACCOUNTS = "core/bucket.py", "core/accounts.py"
 GRANTS, WORD = "app/bucket_grants.py", "app/last_word.py"
+RECORDS, PLAIN = "core/records.py", "core/plain_text.py"
 CONTRACT, GATE, PROVIDERS = "core/pod_contract.py", "core/gate.py", "core/providers.py"
 
 BUGS: tuple[Bug, ...] = (
@@ -324,4 +325,35 @@ BUGS: tuple[Bug, ...] = (
     Bug("pruning keeps the latest only", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[:0]"),
     Bug("pruning keeps the worst", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[-1:]"),
     Bug("any file name is allowed", MANIFEST, "return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME", "return name != MANIFEST_NAME"),
+    # -- a pod's words are hostile -----------------------------------------------------------
+    Bug("a whole number of any digits is read", RECORDS, "if len(text) > MAX_DIGITS or not text.isascii()", "if not text.isascii()"),
+    Bug("digits of any script are digits", RECORDS, "not text.isascii() or not text.isdigit()", "not text.isdigit()"),
+    Bug("a whole number has no end", RECORDS, "return number if number <= most else None", "return number"),
+    Bug("NaN is a number", RECORDS, "parse_constant=_float", "parse_constant=float"),
+    Bug("infinity is a number", RECORDS, "    if not math.isfinite(number):\n", "    if False:\n"),
+    Bug("a key may stand there twice", RECORDS, "if len(made) < len(pairs):", "if False:"),
+    Bug("a text may be of any length", RECORDS, "if len(value) > MAX_TEXT:", "if False:"),
+    Bug("a list may be of any length", RECORDS, "if not depth or len(value) > items:", "if not depth:"),
+    Bug("JSON may nest as deep as it likes", RECORDS, "if not depth or len(value) > items:", "if len(value) > items:"),
+    Bug("half a character is kept", RECORDS, "if _HALVES.search(text):", "if False:"),
+    Bug("a record may be of any size", RECORDS, "    if len(text) > most:\n", "    if False:\n"),
+    Bug("true is a number of bytes", RECORDS, "fits = type(value) is int and", "fits = isinstance(value, int) and"),
+    Bug("sizes may be negative", RECORDS, "fits = type(value) is int and 0 <= value <= MAX_WHOLE", "fits = type(value) is int"),
+    Bug("bounds have no lower end", RECORDS, "return lambda value: low <= value <= high", "return lambda value: value <= high"),
+    Bug("bounds have no upper end", RECORDS, "return lambda value: low <= value <= high", "return lambda value: low <= value"),
+    Bug("what is declared beside a type is not asked for", RECORDS, "fits = all(rule(value) for rule in inner[1:])", "fits = True"),
+    Bug("a name need only begin like one", RECORDS, "return re.compile(pattern, re.ASCII).fullmatch", "return re.compile(pattern, re.ASCII).match"),
+    Bug("a missing field is a crash", RECORDS, "        return kind(**values)\n    except TypeError as error:", "        return kind(**values)\n    except KeyError as error:"),
+    Bug("nesting without end is a crash", RECORDS, "    except RecursionError:\n", "    except MemoryError:\n"),
+    Bug("a line that is no JSON is a crash", RECORDS, "    except ValueError as error:\n        raise ContractError(f\"no JSON", "    except KeyError as error:\n        raise ContractError(f\"no JSON"),
+    Bug("a line may hold anything", RECORDS, "        if isinstance(value, dict):\n            yield value", "        if True:\n            yield value"),
+    Bug("a name may hold slashes", RECORDS, 'Label = Annotated[str, formed(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")]', 'Label = Annotated[str, formed(r"[A-Za-z0-9][A-Za-z0-9./_-]{0,79}")]'),
+    Bug("any text is a hash", RECORDS, 'Sha256 = Annotated[str, formed(r"[0-9a-f]{64}")]', 'Sha256 = Annotated[str, formed(r"(?s).*")]'),
+    Bug("a verdict may have any shape", CONTRACT, "gate: Verdict | None = None", "gate: Any = None"),
+    Bug("a checkpoint's phase may be any text", CONTRACT, 'written last."""\n\n    phase: Label\n', 'written last."""\n\n    phase: str\n'),
+    Bug("uploads are read as any JSON", BUCKET, "record_of(Uploads, parse(text))", "record_of(Uploads, json.loads(text))"),
+    Bug("control characters are shown", PLAIN, 'return _CONTROL.sub("", text)', "return text"),
+    Bug("halves of characters are shown", PLAIN, r"\ud800-\udfff", ""),
+    Bug("the direction of text is a pod's to turn", PLAIN, r"\u2028-\u202e\u2060", r"\u2028-\u2029\u2060"),
+    Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
 )  # fmt: skip
