@@ -56,7 +56,8 @@ class Clusters:
                 except ProviderError as error:
                     self._failed = error
                 self._listed_at = self._now()
-                self._took_s = max(0.0, self._listed_at - began_at)
+                # A machine that slept meanwhile has not been kept busy for so long.
+                self._took_s = min(max(0.0, self._listed_at - began_at), LIST_FRESH_S)
             if self._failed is not None:
                 raise self._failed
             return self._rows
