@@ -116,6 +116,12 @@ def test_a_recipe_without_a_trainer_is_not_launched(user: User) -> None:
     err = user.refused("launch", "local", *arguments, "-y", code=12)
     assert "its trainer is not there yet" in err
     assert "none: plan only" in user.run("launch", "local", *arguments, "--dry-run")
+    # At once: neither data nor a key nor a budget would help.
+    for hardware in ("local", "8xH100"):
+        err = user.refused("launch", hardware, "--recipe", "d64", "-y", code=12)
+        assert err.startswith("error: d64 can be planned, not launched")
+    told = user.run("plan", "--recipe", "d64", "--hardware", "8xH100").splitlines()
+    assert told[1] == "d64 can be planned, not launched: its trainer is not there yet"
     assert user.ledger().runs == {}
 
 

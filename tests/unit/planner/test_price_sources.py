@@ -230,7 +230,7 @@ def test_the_version_that_changed_last_is_read(
     state.changed["catalogs/v9/nebius/vms.csv"] = "2026-11-17T00:00:00Z"
     state.files["/v9/nebius/vms.csv"] = (200, FILES["nebius"].replace("23.60", "36.00").encode())
     outcome, offers = refreshed(home, environ)
-    assert "nebius: 2 offers of 2026-11-17, 1 days ago (SkyPilot's v9)" in outcome.notes
+    assert "nebius: 2 offers of 2026-11-17, 1 day ago (SkyPilot's v9)" in outcome.notes
     (offer,) = [o for o in offers if o.instance.startswith("gpu-h100") and not o.spot]
     assert offer.rate == Usd(36)
 

@@ -72,7 +72,7 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
         return [], [f"{name}: no offers of known GPUs{doubted}"]
     offers = sum(bool(row["usd_per_hour"]) + bool(row["spot_usd_per_hour"]) for row in found.rows)
     aged = int((now - (version.changed_at or now)) // _DAY_S)
-    age = f", {aged} days ago" if aged > 0 else ""
+    age = f", {aged} day{'s' * (aged > 1)} ago" if aged > 0 else ""
     said = f"{name}: {offers} offers of {as_of}{age} (SkyPilot's {version.name}){doubted}"
     return found.rows, [said]
 
