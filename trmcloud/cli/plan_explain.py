@@ -34,6 +34,8 @@ def explain(plan: Plan, text: str) -> list[str]:
     """
     candidate = _find(plan, text)
     lines = [_headline(candidate, plan)]
+    if told := plan.limits.get("test settings"):
+        lines.append(f"test settings: {told}")
     for phase in candidate.phases:
         lines += ["", *_phase(candidate, phase)]
     lines += ["", *_money(candidate, plan)]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LIVE_PRICES = "live prices"
 """Among a plan's limits: whose prices are of the moment at which it was made."""
+TEST_SETTINGS = "test settings"
+"""Among a plan's limits: settings that a test has put in place of the recipe's."""
 BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
 PHASE_CHOICES = (*PHASES, "both", SINGLE_PHASE)
@@ -141,7 +143,7 @@ def plan_for(
 
     from trmcloud.adapters.local_machine import this_machine
     from trmcloud.adapters.prices import load_offers
-    from trmcloud.adapters.recipe_files import load_recipe
+    from trmcloud.adapters.recipe_files import ENV_TEST_SETTINGS, load_recipe
     from trmcloud.app import plans, probes
     from trmcloud.app.home import home_dir
     from trmcloud.core.planning import make_plan
@@ -176,6 +178,10 @@ def plan_for(
     if live or missed:
         told = f"not read: {missed}; dated ones are planned with" if missed else "runpod's"
         plan = replace(plan, limits={**plan.limits, LIVE_PRICES: told})
+    if recipe.test_settings:
+        put = ", ".join(f"{key} = {value}" for key, value in recipe.test_settings.items())
+        told = f"not the recipe's own, by {ENV_TEST_SETTINGS}: {put}"
+        plan = replace(plan, limits={**plan.limits, TEST_SETTINGS: told})
     if save:
         plans.save(where, plan)
     return plan

@@ -14,6 +14,8 @@ from trmcloud.core.offers import FRESH_DAYS
 from trmcloud.core.plan import TRAINER, Candidate, Interval, Plan, plan_to_json
 
 WIDE_COLUMNS = 100
+_SAID = ("live prices", "test settings")
+"""Limits that are told beside the table, where they are in force."""
 SHOWN_ROWS = 10
 
 
@@ -36,8 +38,7 @@ def render(plan: Plan, *, columns: int, everything: bool = False) -> list[str]:
     if len(plan.spec.phases) > 1:
         lines += ["", *_by_phase(rows), ""]
     lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
-    if live := plan.limits.get("live prices"):
-        lines.append(f"live prices: {live}")
+    lines += [f"{name}: {plan.limits[name]}" for name in _SAID if name in plan.limits]
     if len(rows) > 2:
         lines += ["", *terminal_chart(plan, rows, columns)]
     lines += ["", *_advice(plan)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Mapping
 
 from trmcloud.core.errors import UsageError
@@ -185,6 +185,8 @@ class Recipe:
     """Whose global batch every hardware without a row of its own keeps."""
     data_tokens: int = 0
     """Tokens of the data the recipe was written for; 0 where it leaves that open."""
+    test_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings put over every row for a test: a plan made of it is not the recipe's."""
 
     @property
     def has_trainer(self) -> bool:
@@ -229,6 +231,26 @@ class Recipe:
         resolved = PhaseRecipe(**settings)
         _check(resolved)
         return resolved
+
+    def shrunk(self, settings: Mapping[str, Any], where: str) -> Recipe:
+        """This recipe with ``settings`` in place of its own in every phase and on all hardware.
+
+        Raises:
+            UsageError: naming the key at fault and the nearest one that exists.
+        """
+        put = _checked_table(settings, where)
+        rows = {
+            name: {phase: {**row, **put} for phase, row in tables.items()}
+            for name, tables in self.hardware.items()
+        }
+        phases = {phase: {**table, **put} for phase, table in self.phases.items()}
+        return replace(
+            self,
+            shared={**self.shared, **put},
+            phases=phases,
+            hardware=rows,
+            test_settings=put,
+        )
 
     def _batch_like_reference(self, phase: str, gpus: int) -> dict[str, int]:
         row = self.hardware.get(self.reference_hardware, {}).get(phase)

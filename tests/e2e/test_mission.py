@@ -1,0 +1,81 @@
+"""The mission's four commands, as they are written, from an empty home to a verified checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.mission import world
+from tests.e2e.runpod_user import why_not
+from tests.e2e.test_terminal import Terminal
+from tests.e2e.user import User
+from trmcloud.app.checkpoints import read_manifest
+from trmcloud.core.budget import LedgerState
+from trmcloud.core.outcome import Outcome
+from trmcloud.pod.processes import of_pod
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why_not()), reason=f"pods that answer over SSH: {why_not()}"),
+]
+
+
+def test_the_missions_four_commands(tmp_path: Path) -> None:
+    with world(tmp_path) as (user, host):
+        try:
+            _mission(user)
+        finally:
+            user.end_everything()
+        # What was fetched came from the named corpus, and no two machines shared their copy of it.
+        shards = {asked.path for asked in host.requests if asked.path.endswith(".parquet")}
+        assert any("fineweb-edu" in path for path in shards)
+        assert sum(asked.host == "cdn" for asked in host.requests) >= 2 * len(shards)
+
+
+def _mission(user: User) -> None:
+    user.run("smoke", "--provider", "runpod", "--max-usd", "0.25", "--minutes", "0.5", "-y")
+
+    shown = user.run("plan", "--budget", "1000")
+    assert "test settings: not the recipe's own" in shown
+    printed = re.search(r"^Launch it: trmcloud (launch p-\w+)$", shown, re.MULTILINE)
+    assert printed is not None, shown
+    terminal = Terminal(user, *printed[1].split())
+    try:
+        terminal.sees("Proceed?")
+        terminal.types("y\n")
+        assert terminal.ends(within_s=240) == 0, terminal.shown
+    finally:
+        terminal.closes()
+
+    out = user.run(*"launch 8xA100 --phase extreme --budget 1000 -y".split())
+    assert "making" not in out or "Making" in out
+    assert "data: " in out
+
+    best = user.run("fetch-best")
+    folder = next(line.split()[-1] for line in best.splitlines() if "lies in" in line)
+    manifest = read_manifest(Path(folder))
+    runs = _ledger(user).runs
+    assert {run.outcome for run in runs.values() if run.plan["recipe"] == "trm"} <= {
+        Outcome.FINISHED,
+        None,  # its bill is still to come
+    }
+    rented = runs[manifest.run_id]
+    assert rented.generation is not None
+    assert rented.generation.provider == "runpod"
+    assert manifest.world_size == 8
+    assert (manifest.phase, manifest.step) == ("extreme", 12)
+    assert manifest.run_id in user.run("report")
+    for run in runs.values():
+        for generation in run.generations:
+            assert of_pod(generation.pod_name) == []
+    # No text of the user's was sent: the machine fetched the corpus by itself.
+    note = json.loads((user.home / "runs" / manifest.run_id / "launch.json").read_text())
+    assert (note["data_dir"], note["data"]["source"]) == ("", "fineweb-edu")
+
+
+def _ledger(user: User) -> LedgerState:
+    return user.ledger()
