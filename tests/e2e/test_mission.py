@@ -51,7 +51,7 @@ def _mission(user: User) -> None:
     finally:
         terminal.closes()
 
-    out = user.run(*"launch 8xA100 --phase extreme --budget 1000 -y".split())
+    out = user.run(*["launch", "8xA100", "--phase", "extreme", "--budget", "1000", "-y"])
     assert "making" not in out or "Making" in out
     assert "data: " in out
 
