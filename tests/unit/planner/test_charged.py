@@ -106,6 +106,6 @@ def test_one_rate_from_the_reservation_to_the_request() -> None:
     stop_s = hard_stop_within(candidate, run, traits_of("aws"))
     assert charged(replace(candidate, hard_stop_s=stop_s), candidate.reserved_rate) <= Usd(50)
     asked = replace(request(region=candidate.region), spot=True, rate=candidate.reserved_rate)
-    task = json.loads(make_task("aws", asked, KEYS, "boot.tar.gz", NOW))
+    task = json.loads(make_task("aws", asked, KEYS, "boot.tar.gz", NOW, {}))
     assert task["resources"]["max_hourly_cost"] == float(candidate.reserved_rate)
     assert candidate == plan_from_json(plan_to_json(plan)).candidate(candidate.id)
