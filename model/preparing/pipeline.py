@@ -28,7 +28,8 @@ from typing import Any
 from model.preparing import work
 from model.preparing.cache import Cache, Tokens, believed, write_record
 from model.preparing.corpus import Corpus, ShardFile
-from model.preparing.fetch import DamagedFile, Fetched, Fetcher, PassingError, file_sha256
+from model.preparing.errors import DamagedFile, PassingError
+from model.preparing.fetch import Fetched, Fetcher, file_sha256
 from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import HEADER_BYTES, count_tokens
 from model.preparing.readers import Unit
@@ -167,6 +168,8 @@ class Pipeline:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in processes:
                     process.terminate()
+                for process in processes:
+                    process.join(5.0)
         for threads in (self._downloads, self._chores):
             threads.shutdown(wait=True, cancel_futures=True)
 

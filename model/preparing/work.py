@@ -7,6 +7,7 @@ other workers. It holds a few megabytes of text at a time, whatever the corpus.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import resource
@@ -64,9 +65,13 @@ class Made:
 def start(tokenizer_json: str) -> None:
     """Makes this process a worker."""
     _end_with_the_parent()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from model.tokenizers import load_tokenizer
 
     _state["tokenizer"] = load_tokenizer(tokenizer_json, "tokenizer.json")
+    with contextlib.suppress(OSError, AttributeError):
+        # Parsing a large vocabulary takes 30 MB that glibc would keep for this process.
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def divide(data_set: DataSet, file: ShardFile, path: Path | None) -> list[Unit]:
@@ -248,8 +253,6 @@ def _end_with_the_parent() -> None:
     """A worker whose parent was killed would wait for its next job for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
-        import ctypes
-
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
