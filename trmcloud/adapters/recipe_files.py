@@ -9,6 +9,8 @@ from trmcloud.app.bundle import bundle_root
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.recipe import Recipe, parse_recipe
 
+_MAX_BYTES = 1 << 20
+
 
 def recipe_names() -> list[str]:
     return sorted(path.stem for path in (bundle_root() / "model" / "recipes").glob("*.toml"))
@@ -37,12 +39,18 @@ def _read(path: Path) -> Recipe:
     import tomllib
 
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise UsageError("the recipe is larger than any real one", where=str(path))
+        content = tomllib.loads(text.decode("utf-8"))
     except FileNotFoundError:
         known = ", ".join(recipe_names())
         raise NotFoundError(f"no recipe file {path}", next_step=f"one of: {known}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the recipe cannot be read: {error}", where=str(path)) from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UsageError("the recipe nests deeper than any real one", where=str(path)) from None
+    except ValueError as error:  # numbers of too many digits included
         raise UsageError(f"the recipe is no TOML: {error}", where=str(path)) from None
     return parse_recipe(content, str(path))

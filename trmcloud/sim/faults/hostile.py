@@ -88,7 +88,7 @@ _NAMES = (
     "a/b", "../../x", "", ".", "..", ".hidden", "a b", "a\nb", "a\x00b", "x" * 200, "é", _STEER,
     "-rf", "fast/../../x", "~", "$(x)",
 )  # fmt: skip
-_GATES = (
+_GATES: tuple[Any, ...] = (
     {"passed": True}, {}, [1], "passed", True, {"phase": "fast", "passed": 1, "checks": []},
     {"phase": "a/b", "passed": True, "checks": []}, {"phase": "fast", "passed": True},
     {"phase": "fast", "passed": True, "checks": [{}]},
@@ -244,7 +244,7 @@ def _offer_files(arms: Arms) -> None:
                 told = load(json.dumps(data).replace(f'"{_HUGE_TEXT}"', odd))
             except contract.ContractError:
                 continue
-            _judge(arms, asdict(told))  # type: ignore[call-overload]
+            _judge(arms, asdict(told))
 
 
 def _manifest(text: str) -> mf.CheckpointManifest:
