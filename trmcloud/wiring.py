@@ -15,7 +15,7 @@ from trmcloud.adapters.run_files import LocalRunFiles
 from trmcloud.adapters.system_clock import SystemClock
 from trmcloud.adapters.workers import ThreadWorkers
 from trmcloud.app.bundle import bundle_root
-from trmcloud.app.home import home_dir
+from trmcloud.app.home import close_home, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.world import World
 from trmcloud.core.errors import LedgerError, TrmcloudError, UsageError
@@ -81,6 +81,7 @@ def build_volumes() -> RunPodVolumes:
 
 def _build() -> tuple[World, Callable[[], RunPodPods]]:
     home = home_dir(os.environ)
+    close_home(os.environ)
     local = LocalCompute(home, python_path())
     clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
     runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id))

@@ -48,9 +48,7 @@ def world(folder: Path) -> Iterator[tuple[User, DataHost]]:
     host = web_corpus.put_on(DataHost(), folder / "corpus")
     with serving(host):
         ports = [urlsplit(url).port or 0 for url in (host.hub, host.cdn)]
-        with judged(
-            folder / "runpod", isolated=True, image_env=image_env, reach=ports
-        ) as standin:
+        with judged(folder / "runpod", isolated=True, image_env=image_env, reach=ports) as standin:
             user = User(folder, trainer=None, program=("-m", "tests.e2e.impatient"))
             user.environment |= {
                 "RUNPOD_API_KEY": standin.api_key,

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
 
+from trmcloud.app.home import make_home
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer, parse_offers
@@ -129,7 +130,8 @@ def refresh(
     before = snapshots(home)[-1:]
     old = [offer for path in before for offer in _read(path, now, where=str(path))]
     folder = home / SNAPSHOTS_DIR
-    folder.mkdir(parents=True, exist_ok=True)
+    make_home(home)
+    folder.mkdir(exist_ok=True)
     path = folder / time.strftime("%Y-%m-%dT%H%M%S.csv", time.gmtime(now))
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(_table(map(_row, _superseded(old, found))), encoding="utf-8")
