@@ -55,16 +55,17 @@ def _need(names: Sequence[str], purpose: str, extra: str) -> None:
         raise MissingExtra(purpose, extra)
 
 
-def resolve_source(named: str, settings: PhaseRecipe) -> str:
+def resolve_source(named: str, settings: PhaseRecipe | None = None) -> str:
     """The source to train on: the user's, else the recipe's own.
 
     Raises:
         DataError: there is none, or it does not exist.
     """
-    source = named or settings.data
+    source = named or (settings.data if settings is not None else "")
     if not source:
+        recipe = settings.recipe if settings is not None else ""
         raise DataError(
-            f"recipe {settings.recipe} brings no data of its own",
+            f"recipe {recipe} brings no data of its own",
             next_step="name a data set (trmcloud data list), or a file or folder: --data PATH",
         )
     if is_address(source) or source in data_set_names():

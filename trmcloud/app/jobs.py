@@ -116,7 +116,9 @@ def pod_request(
     if rented:
         runs_dir = Path(contract.POD_ROOT) / contract.RUNS_DIR
         weights = world.folder_on_pod(WEIGHTS_DIR, Path(weights)) if weights else ""
-    data_dir, making = _data(world, run, candidate, LaunchData.of_note(note), weights)
+    data = LaunchData.of_note(note)
+    data_dir, making = _data(world, run, candidate, data, weights)
+    room_gb = disk_gb(candidate, data)
     jobs = tuple(
         contract.PhaseJob(
             run_id=run.run_id,
@@ -149,8 +151,8 @@ def pod_request(
         lease=lease,
         jobs=jobs,
         region=candidate.region,
-        disk_gb=disk_gb(candidate),
-        volume_gb=disk_gb(candidate) if plan.spec.volume else 0,
+        disk_gb=room_gb,
+        volume_gb=room_gb if plan.spec.volume else 0,
         community=plan.spec.community,
         check=pod_check(candidate) if rented else {},
         send_by=decided_at + SEND_WITHIN_S,
@@ -192,13 +194,17 @@ def _data(
     return str(folder), making
 
 
-def disk_gb(candidate: Candidate) -> int:
-    """Room for what is kept of each phase, the latest and the one being written, twice over."""
+def disk_gb(candidate: Candidate, data: LaunchData) -> int:
+    """Room for what is kept of each phase, the latest and the one being written, twice over, and
+    for the data that is made there."""
     kept = sum(
         checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 2)
         for phase in candidate.phases
     )
-    return LEAST_DISK_GB + ceil(2 * kept / 1e9)
+    made = 0
+    if data.source is not None and data.source.data_set is not None and candidate.phases:
+        made = data.source.data_set.disk_bytes(max(phase.tokens for phase in candidate.phases))
+    return LEAST_DISK_GB + ceil(2 * kept / 1e9) + ceil(made / 1e9)
 
 
 def pod_check(candidate: Candidate) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from trmcloud.app.jobs import disk_gb
+from trmcloud.app.jobs import LaunchData, disk_gb, read_launch_note
 from trmcloud.app.watching import is_rented
 from trmcloud.app.world import World
 from trmcloud.core.candidates import HOURS_PER_MONTH, VOLUME_MICROS_PER_GB_MONTH
@@ -111,14 +111,15 @@ def prune_there(world: World, run: RunState, pruning: Pruning) -> None:
         link.delete(generation.pod_name, run.run_id, manifest)
 
 
-def what_keeping_costs(run: RunState, pruning: Pruning) -> str:
+def what_keeping_costs(world: World, run: RunState, pruning: Pruning) -> str:
     """What stays on the pod, and what that costs by the day; in words."""
     size_mb = sum(manifest.size_bytes for manifest in pruning.kept) / 1e6
     plan = plan_from_json(run.plan)
     generation = run.generation
     if generation is None or not plan.spec.volume:
         return f"{size_mb:,.1f} MB stay on the pod's own disk, which ends with it"
-    size_gb = disk_gb(plan.candidate(generation.candidate_id))
+    data = LaunchData.of_note(read_launch_note(world.home, run.run_id))
+    size_gb = disk_gb(plan.candidate(generation.candidate_id), data)
     per_hour = Usd.from_micros(-(-size_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH))
     per_day = cost(per_hour, DAY_S)
     return (

@@ -126,6 +126,7 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
 
 
 _PARTS = {
+    "data": "waiting for it: the first shards, and those that come too late",
     "training": "steps × step",
     "compile": "torch.compile, cold",
     "start": "torchrun, importing torch, NCCL, opening the data",

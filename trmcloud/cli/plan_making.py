@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.core.errors import UsageError
+from trmcloud.core.data_source import DataSource
+from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.hardware import LocalMachine
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.plan import Plan
@@ -174,6 +175,7 @@ def plan_for(
         local=local or this_machine(),
         tokens_available=tokens_available or _tokens_in(spec.data, recipe),
         measured=probes.load(where),
+        source=_source(spec, recipe),
     )
     if live or missed:
         told = f"not read: {missed}; dated ones are planned with" if missed else "runpod's"
@@ -189,6 +191,23 @@ def plan_for(
 
 def _asks_runpod(spec: RunSpec) -> bool:
     return not spec.providers or bool({"runpod", RUNPOD_BY_SKYPILOT} & set(spec.providers))
+
+
+def _source(spec: RunSpec, recipe: Recipe) -> DataSource | None:
+    """What the plan is to train on; None where that is still to be named, or is not there."""
+    from trmcloud.adapters.data_set_files import source_of
+    from trmcloud.app.data import resolve_source
+
+    own = recipe.shared.get("data", "")
+    named = spec.data or str(dict(spec.overrides).get("data", own))
+    if not named:
+        return None
+    try:
+        return source_of(resolve_source(named))
+    except DataError:
+        if spec.data:
+            return None  # a launch refuses it; a plan may be of text that is elsewhere
+        raise
 
 
 def _tokens_in(data: str, recipe: Recipe) -> int | None:

@@ -64,7 +64,7 @@ def command(
         for place, each in pruning.items():
             _show(each, place)
         if pod is not None:
-            print(f"  {pod_checkpoints.what_keeping_costs(state, there)}")
+            print(f"  {pod_checkpoints.what_keeping_costs(world, state, there)}")
         if found.place:
             _show(stored, f" in {found.place}")
             for manifest in dropped:

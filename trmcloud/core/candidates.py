@@ -80,7 +80,7 @@ def storage_micros_per_hour(outlook: Outlook) -> int:
     the checkpoints kept."""
     if outlook.machine.local is not None:
         return kept_micros_per_hour(outlook)
-    disk_gb = outlook.machine.nodes * (LEAST_POD_DISK_GB + 2 * outlook.kept_gb)
+    disk_gb = outlook.machine.nodes * (LEAST_POD_DISK_GB + 2 * outlook.kept_gb + outlook.data_gb)
     disks = -int(-disk_gb * POD_DISK_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     return disks + kept_micros_per_hour(outlook)
 
@@ -190,6 +190,8 @@ def _reasons(
 ) -> tuple[str, ...]:
     offer, outlook = row.offer, row.outlook
     reasons = list(outlook.reasons)
+    if outlook.data is not None:
+        reasons += outlook.data.words(row.rate)
     if not has_trainer:
         reasons.insert(0, "plan only: the trainer of this family is not there yet")
     if not outlook.fits:

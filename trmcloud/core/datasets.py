@@ -123,12 +123,6 @@ class DataSet:
         wanted = max(self.shards_for(tokens), min(self.tokenizer_shards, self.shard_count))
         return (wanted + bool(self.validation)) * self.shard_bytes
 
-    def text_bytes(self, tokens: int) -> int:
-        """About how much text is tokenized for ``tokens``; 0 where files hold tokens already."""
-        if self.layout == "gpt2":
-            return 0
-        return max(1, self.shards_for(tokens)) * self.shard_text_bytes
-
     def disk_bytes(self, tokens: int) -> int:
         """About the room that ``tokens`` take: token files, and downloads not yet worked off."""
         ready = max(1, self.shards_for(tokens)) * max(self.shard_tokens, 1) * 2

@@ -54,7 +54,7 @@ def make_lease(
                 if fits
                 else available_s * phase.seconds.p50 / expected_s
             )
-        shares.append(PhaseLease(phase.name, allowed_s, phase.seconds.p50, phase.flops))
+        shares.append(PhaseLease(phase.name, allowed_s, _trained_s(phase), phase.flops))
     useful_s = [p.parts_s.get("compile", 0.0) + max(5.0, 3 * p.step_s.p50) for p in phases]
     return Lease(
         run_id=run.run_id,
@@ -75,3 +75,8 @@ def make_lease(
         # A trainer that failed is not started again on one node alone: the others are gone by then.
         max_restarts=Lease.max_restarts if candidate.nodes == 1 else -1,
     )
+
+
+def _trained_s(phase: PhasePlan) -> float:
+    """P50 seconds of a phase but for its wait for data, which says nothing about the next one."""
+    return phase.seconds.p50 - phase.parts_s.get("data", 0.0)

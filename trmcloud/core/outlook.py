@@ -11,6 +11,8 @@ import math
 from typing import NamedTuple
 
 from trmcloud.core.bucket import BUCKET_BYTES_PER_S
+from trmcloud.core.data_estimate import DataEstimate, estimate_data
+from trmcloud.core.data_source import DataSource
 from trmcloud.core.fitting import fit_settings
 from trmcloud.core.flops import work_of
 from trmcloud.core.hardware import hardware_name
@@ -65,6 +67,13 @@ class Outlook(NamedTuple):
     reasons: tuple[str, ...]
     bucket: bool = False
     """Checkpoints go to a bucket, not to a network volume or this machine's disk."""
+    data: DataEstimate | None = None
+    """What the data takes; None where nothing is said of it."""
+
+    @property
+    def data_gb(self) -> float:
+        """Room that data takes on the machine's own disk."""
+        return self.data.disk_bytes / 1e9 if self.data is not None else 0.0
 
     @property
     def tokens(self) -> int:
@@ -77,10 +86,12 @@ def outlook_on(
     machine: Machine,
     *,
     tokens_available: int | None = None,
+    source: DataSource | None = None,
     spot: bool = False,
     last_steps: int | None = None,
 ) -> Outlook:
     """The outlook of ``spec`` on ``machine``; ``last_steps`` sets the last phase's length.
+    ``source`` is what it trains on, where that is known.
 
     Raises:
         UsageError: settings that cannot go together.
@@ -130,6 +141,10 @@ def outlook_on(
                 parts_s=time.parts_s(),
             )
         )
+    data = None
+    if source is not None:
+        data = _await_data(phases, times, source, spec, machine, tokens_available)
+        tokens_available = tokens_available or _few_tokens(phases, source)
     reasons += _epochs(phases, tokens_available, recipe)
     if machine.nodes > 1:
         reasons.append(
@@ -158,8 +173,8 @@ def outlook_on(
         startup=start,
         seconds=seconds,
         landing_s=landing_s,
-        useful_s=start.p50 + first.start.p50 + first.compile.p50 + first.step.p50 + landing_s,
-        overhead_p90_s=start.p90 + first.start.p90 + first.compile.p90,
+        useful_s=start.p50 + _before_training_s(first) + first.step.p50 + landing_s,
+        overhead_p90_s=start.p90 + first.start.p90 + first.data.p90 + first.compile.p90,
         kept_gb=sum(
             checkpoint_bytes(phase.settings) * (phase.settings.keep_best + 1 + bool(spec.bucket))
             for phase in phases
@@ -169,6 +184,7 @@ def outlook_on(
         fits=fits,
         reasons=tuple(reasons),
         bucket=bool(spec.bucket),
+        data=data,
     )
 
 
@@ -177,7 +193,7 @@ def lands_at(outlook: Outlook, soft_stop_s: float) -> tuple[str, int, int] | Non
     left = soft_stop_s - outlook.startup.p50
     for phase, time in zip(outlook.phases, outlook.times, strict=True):
         if left < time.seconds.p50 - time.landing.p50:
-            steps = int(max(0.0, left - time.start.p50 - time.compile.p50) / time.pace_s)
+            steps = int(max(0.0, left - _before_training_s(time)) / time.pace_s)
             return phase.name, min(steps, phase.settings.steps), phase.settings.steps
         left -= time.seconds.p50
     return None
@@ -187,9 +203,44 @@ def last_phase_steps(outlook: Outlook, seconds: float) -> int:
     """Steps of the last phase that ``seconds`` since the pod's start leave room for, at P50, with
     the landing reserve kept; 0 where not even one fits."""
     last = outlook.times[-1]
-    left = seconds - outlook.startup.p50 - outlook.landing_s - last.start.p50 - last.compile.p50
+    left = seconds - outlook.startup.p50 - outlook.landing_s - _before_training_s(last)
     left -= sum(time.seconds.p50 for time in outlook.times[:-1])
     return max(0, math.floor(left / last.pace_s))
+
+
+def _before_training_s(time: PhaseTime) -> float:
+    """P50 seconds of a phase in which no step is made, its landing apart."""
+    return time.start.p50 + time.data.p50 + time.compile.p50
+
+
+def _await_data(
+    phases: list[PhasePlan],
+    times: list[PhaseTime],
+    source: DataSource,
+    spec: RunSpec,
+    machine: Machine,
+    tokens_available: int | None,
+) -> DataEstimate:
+    """What the data takes; the first phase is made to wait for it."""
+    read = [
+        (phase.settings, phase.tokens, time.training.p50)
+        for phase, time in zip(phases, times, strict=True)
+    ]
+    data = estimate_data(
+        source, read, machine,
+        tokens_here=tokens_available, has_tokenizer=bool(spec.initial_from),
+    )  # fmt: skip
+    times[0] = first = times[0]._replace(data=data.wait)
+    phases[0] = dataclasses.replace(phases[0], seconds=first.seconds, parts_s=first.parts_s())
+    return data
+
+
+def _few_tokens(phases: list[PhasePlan], source: DataSource) -> int | None:
+    """The tokens of a named set that a phase reads more than once."""
+    if source.data_set is None or not source.data_set.tokens:
+        return None
+    most = max(phase.tokens for phase in phases)
+    return source.data_set.tokens if most > source.data_set.tokens else None
 
 
 def _with_length(

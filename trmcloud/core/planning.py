@@ -26,6 +26,7 @@ from trmcloud.core.candidates import (
     storage_cost,
     with_break_even,
 )
+from trmcloud.core.data_source import DataSource
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.hardware import LOCAL, HardwareRequest, LocalMachine, parse_hardware
 from trmcloud.core.money import ZERO, Usd, cost
@@ -57,11 +58,13 @@ def make_plan(
     local: LocalMachine | None = None,
     tokens_available: int | None = None,
     measured: Sequence[Measured] = (),
+    source: DataSource | None = None,
 ) -> Plan:
     """The Plan for ``spec`` at ``now`` (epoch s).
 
     ``local`` is this machine: the only candidate of a ``local`` spec, and one row of a plan without
-    hardware. ``tokens_available`` is the size of the training data, for the count of epochs.
+    hardware. ``tokens_available`` is the size of the training data, for the count of epochs;
+    ``source`` says where the data is made, and with it what that takes.
     ``measured`` are probes; where a chip has one, it replaces the prior.
 
     Raises:
@@ -74,12 +77,12 @@ def make_plan(
     request = parse_hardware(spec.hardware) if spec.hardware else None
     offers = informed(offers, now)
     chosen_from = _matching(spec, request, offers, now, local)
-    ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured)
+    ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured, source)
     if request is not None:
         _refuse_hopeless(spec, request, ranked, recipe, offers, now)
     kept = ranked
     if spec.fills:
-        kept = [_filled(row, recipe, spec, now, tokens_available) for row in ranked]
+        kept = [_filled(row, recipe, spec, now, tokens_available, source) for row in ranked]
     made = [
         make_candidate(row, f"c{number}", spec, now, has_trainer=recipe.has_trainer)
         for number, row in enumerate(kept, 1)
@@ -194,7 +197,12 @@ def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:
 
 
 def _filled(
-    row: Ranked, recipe: Recipe, spec: RunSpec, now: float, tokens_available: int | None
+    row: Ranked,
+    recipe: Recipe,
+    spec: RunSpec,
+    now: float,
+    tokens_available: int | None,
+    source: DataSource | None,
 ) -> Ranked:
     """``row`` with the last phase as long as its money and time."""
     allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
@@ -203,7 +211,8 @@ def _filled(
     steps = max(1, last_phase_steps(row.outlook, allowed_s))
     outlook = outlook_on(
         recipe, spec, row.outlook.machine,
-        tokens_available=tokens_available, spot=row.offer.spot, last_steps=steps,
+        tokens_available=tokens_available, source=source,
+        spot=row.offer.spot, last_steps=steps,
     )  # fmt: skip
     return row._replace(outlook=outlook)
 

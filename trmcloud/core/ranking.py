@@ -13,6 +13,7 @@ from trmcloud.core.candidates import (
     kill_latency_s,
     storage_micros_per_hour,
 )
+from trmcloud.core.data_source import DataSource
 from trmcloud.core.hardware import LOCAL, LocalMachine
 from trmcloud.core.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.outlook import HOUR_S, Outlook, last_phase_steps, outlook_on
@@ -38,6 +39,7 @@ def rank(
     local: LocalMachine | None,
     tokens_available: int | None,
     measured: Sequence[Measured],
+    source: DataSource | None = None,
 ) -> list[Ranked]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
@@ -57,7 +59,7 @@ def rank(
         if group is None:
             outlook = outlook_on(
                 recipe, spec, _machine(offer, local, measured, nodes),
-                tokens_available=tokens_available, spot=offer.spot,
+                tokens_available=tokens_available, source=source, spot=offer.spot,
             )  # fmt: skip
             group = groups[key] = _group(outlook, offer, spec, now)
         chosen.append(group)

@@ -117,10 +117,12 @@ class PhaseTime(NamedTuple):
     """The last evaluation and save."""
     detail: StepTime | None
     """Where a step's P50 goes; None off the roofline."""
+    data: Interval = Interval(0.0, 0.0, 0.0)
+    """Standing still for data that is still being made."""
 
     @property
     def seconds(self) -> Interval:
-        total = self.training + self.compile + self.start
+        total = self.training + self.compile + self.start + self.data
         return total + self.evaluation + self.saving + self.landing
 
     @property
@@ -131,7 +133,9 @@ class PhaseTime(NamedTuple):
 
     def parts_s(self) -> dict[str, float]:
         """P50 seconds by name."""
+        data = {"data": self.data.p50} if self.data.p50 else {}
         return {
+            **data,
             "training": self.training.p50,
             "compile": self.compile.p50,
             "start": self.start.p50,

@@ -288,7 +288,7 @@ def repriced_s(lease: Lease, phases: tuple[PhaseReport, ...], name: str) -> floa
         part = _lease_of(lease, report.name)
         if report.state == "ended" and report.outcome == "finished" and part.expected_s > 0:
             expected += part.expected_s
-            measured += sum(report.seconds.values())
+            measured += sum(s for state, s in report.seconds.items() if state != "data")
     return mine.expected_s * (measured / expected if expected and measured else 1.0)
 
 
