@@ -29,7 +29,8 @@ from model.reporting import Reporter, StepReport
 from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
 from model.telemetry import Clock, Pulse
 from model.trm import TRM
-from trmcloud.core.errors import DataError, UsageError
+from model.warm_up import needs_warm_up, warm_up
+from trmcloud.core.errors import DataError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import PhaseJob
 from trmcloud.core.recipe import PhaseRecipe
@@ -109,7 +110,10 @@ class Trainer:
             DataError: what is to be read next cannot come any more; what was trained is saved.
         """
         progress = self._progress
-        self._warm_up()
+        if needs_warm_up(self._settings, self._world):
+            self._pulse.enter("compiling")
+            warm_up(self._model, self._parallel_model, self._settings, self._world, self._autocast)
+            self._optimizer.zero_grad()
         self._pulse.enter("training", **self._news())
         self._began = self._clock.monotonic()
         if progress.evaluated_step is None:
@@ -129,38 +133,6 @@ class Trainer:
         self._feed.close()
         self._land(landing=outcome != "finished")
         return outcome
-
-    # -- before the first step ------------------------------------------------------------
-
-    def _warm_up(self) -> None:
-        """Runs forward and backward passes that change nothing.
-
-        They compile what is to be compiled, and let DDP settle its buckets: it orders them anew
-        after the first backward pass, and with three ranks or more the order of a sum matters, so
-        a resumed run would otherwise differ from an uninterrupted one by its first step.
-        """
-        if not self._settings.compile and self._world.size <= 2:
-            return
-        self._pulse.enter("compiling")
-        settings, device = self._settings, self._world.device
-        # Ids of no text: the data may still be on its way.
-        shape = (settings.batch, settings.sequence + 1)
-        rows = torch.arange(math.prod(shape), device=device).view(shape) % settings.vocab_size
-        ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-        for _ in range(2):
-            try:
-                with self._autocast():
-                    losses = self._parallel_model(ids, targets)
-                losses.sum().backward()
-                with torch.no_grad(), self._autocast():
-                    self._model(ids, targets, per_token=True)  # as an evaluation does
-            except Exception as error:
-                if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                    raise UsageError(
-                        f"torch.compile failed: {error}", next_step="--set compile=false"
-                    ) from None
-                raise
-        self._optimizer.zero_grad()
 
     # -- one step ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from trmcloud.core.errors import DataError
 BOS = "<|bos|>"
 END_OF_TEXT = "<|endoftext|>"
 _KIND = "trmcloud-char"
+_KIND_WITHIN = 100
 _LARGEST_CODE_POINT = 0x110000
 
 Ids = npt.NDArray[np.uint32]
@@ -219,7 +220,8 @@ def load_tokenizer(text: str, where: str) -> TextTokenizer:
     from tokenizers import Tokenizer
 
     try:
-        content = json.loads(text)
+        # A large vocabulary is parsed by its library alone.
+        content = json.loads(text) if _KIND in text[:_KIND_WITHIN] else None
         if isinstance(content, dict) and content.get("kind") == _KIND:
             characters = content["characters"]
             if not isinstance(characters, str) or len(set(characters)) != len(characters):

@@ -15,7 +15,7 @@ from trmcloud.adapters.run_files import LocalRunFiles
 from trmcloud.adapters.system_clock import SystemClock
 from trmcloud.adapters.workers import ThreadWorkers
 from trmcloud.app.bundle import bundle_root
-from trmcloud.app.home import home_dir
+from trmcloud.app.home import close_home, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.world import World
 from trmcloud.core.errors import LedgerError, TrmcloudError, UsageError
@@ -81,6 +81,7 @@ def build_volumes() -> RunPodVolumes:
 
 def _build() -> tuple[World, Callable[[], RunPodPods]]:
     home = home_dir(os.environ)
+    close_home(os.environ)
     local = LocalCompute(home, python_path())
     clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
     runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id))
@@ -333,13 +334,15 @@ def local_machine() -> LocalMachine:
 
 def price_sources(environ: Mapping[str, str]) -> list[Source]:
     """Where live prices come from, the best first."""
-    from trmcloud.adapters.price_sources import catalogues, read_skypilot
+    from trmcloud.adapters.price_sources.catalogues import PROVIDERS
+    from trmcloud.adapters.price_sources.skypilot import read_cloud
+    from trmcloud.adapters.prices import Source
     from trmcloud.adapters.runpod.offers import price_rows
 
-    return [
-        lambda now: price_rows(environ, now),
-        lambda now: read_skypilot(catalogues(environ)),
+    sky = [
+        Source(f"SkyPilot's {cloud}", partial(read_cloud, cloud, environ)) for cloud in PROVIDERS
     ]
+    return [Source("runpod", partial(price_rows, environ)), *sky]
 
 
 def keys_unseen(

@@ -102,7 +102,9 @@ def find_data_set(source: str, given: Path | None = None) -> DataSet | None:
             raise UsageError(f"the data set cannot be read: {error}", where=str(given)) from None
     if is_address(source):
         return one_file(source)
-    if source in data_set_names() and source != PYTHON_STDLIB:
+    if source == PYTHON_STDLIB:
+        return None
+    if source in data_set_names():
         return load_data_set(source)
     path = Path(source)
     if source and not path.exists() and "/" not in source and not path.suffix:

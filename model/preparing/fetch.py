@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from model.preparing.errors import PassingError
 from trmcloud.core.datasets import ENV_HOSTS, TOKEN_OF_HOST, parse_hosts, rehosted
 from trmcloud.core.errors import DataError
 
@@ -33,16 +34,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-
-class PassingError(DataError):
-    """What the same command may overcome later, with nothing changed but time or room."""
-
-    again = True
-
-
-class DamagedFile(DataError):
-    """What was downloaded is not what its name says: ``where`` is to be fetched anew."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model.preparing.fetch import DamagedFile
+from model.preparing.errors import DamagedFile
 from trmcloud.core.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import signal
 import threading
@@ -15,10 +14,12 @@ from typing import Any
 
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
-from model.preparing.fetch import PATIENCE_S, Fetcher, PassingError, Pauses
+from model.preparing.crew import Stopped, cores
+from model.preparing.errors import PassingError
+from model.preparing.fetch import PATIENCE_S, Fetcher, Pauses
 from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import is_merges, tokenizer_from_merges
-from model.preparing.pipeline import Pipeline, Stopped
+from model.preparing.pipeline import Pipeline
 from model.tokenizers import CharTokenizer, load_tokenizer
 from trmcloud.core.datasets import GPT2_BPE_SHA256, GPT2_BPE_URL, is_address
 from trmcloud.core.errors import DataError, MissingExtra, TrmcloudError
@@ -80,7 +81,7 @@ def grow(
             cache,
             fetcher,
             wanted=wanted,
-            workers=means.workers or len(os.sched_getaffinity(0)),
+            workers=means.workers or cores(),
             tokenizer_json=text,
             dtype=dtype,
             stop=means.stop,
@@ -174,6 +175,6 @@ def _need_packages(corpus: Corpus) -> None:
 
 
 def _check_size(meta: Mapping[str, Any], settings: PhaseRecipe, where: str) -> None:
-    from model.prepare import check_size
+    from model.preparing.whole import check_size
 
     check_size(meta["train_tokens"], meta["validation_tokens"], settings, where)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.preparing.fetch import DamagedFile
+from model.preparing.errors import DamagedFile
 from model.preparing.generated import DOCUMENT_CHARACTERS, ledgers
 from trmcloud.core.datasets import DataSet
 from trmcloud.core.errors import DataError
 
 UNIT_TEXT_BYTES = 8 << 20
-_BATCH_ROWS = 256
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = 1 << 18
+_MOST_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _parquet_rows(path: Path, unit: Unit, column: str) -> Iterator[list[str]]:
                 )
         try:
             for batch in file.iter_batches(
-                batch_size=_BATCH_ROWS,
+                batch_size=_rows_at_once(file, unit),
                 row_groups=list(range(unit.start, unit.stop)),
                 columns=[column],
                 use_threads=False,
@@ -126,10 +126,17 @@ def _parquet_rows(path: Path, unit: Unit, column: str) -> Iterator[list[str]]:
             raise _damaged(path, error) from None
 
 
+def _rows_at_once(file: Any, unit: Unit) -> int:
+    rows = sum(file.metadata.row_group(each).num_rows for each in range(unit.start, unit.stop))
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES * rows // max(1, unit.text_bytes)))
+
+
 def _opened(path: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # Its own allocators keep what they freed; here little is held, and often given back.
+    pa.set_memory_pool(pa.system_memory_pool())
     try:
         # Buffered: column chunks are read as they are needed, not whole.
         return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)

@@ -125,7 +125,7 @@ def test_it_reads_and_plans_every_task_within_its_price_and_runs_it_dry(tmp_path
     ours = {}
     for provider, region in (("aws", "us-east-1"), (RUNPOD_BY_SKYPILOT, "US")):
         path = tmp_path / f"{provider}.yaml"
-        path.write_text(make_task(provider, request(region=region), KEYS, str(archive), NOW))
+        path.write_text(make_task(provider, request(region=region), KEYS, str(archive), NOW, {}))
         ours[provider] = str(path)
     shipped = sorted(str(path) for path in (ROOT / "sky").glob("*.yaml"))
     assert len(shipped) == 12

@@ -35,8 +35,11 @@ path = os.environ.get("{_ENV_CLOCK}")
 if path:
     with open(path, "rb") as file:
         page = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
-    real = time.time
-    time.time = lambda: real() + struct.unpack_from("d", page)[0]
+    added = lambda: struct.unpack_from("d", page)[0]
+    real, real_clock = time.time, time.clock_gettime
+    time.time = lambda: real() + added()
+    boot = time.CLOCK_BOOTTIME
+    time.clock_gettime = lambda clock: real_clock(clock) + (added() if clock == boot else 0)
 """
 
 BILLED_AFTER_S = 400.0

@@ -34,6 +34,21 @@ def test_budgets_that_are_none(user: User, amount: str, code: int, says: str) ->
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = " + "[" * 20_000, "nests deeper than any real one"),
+        ("x = " + "9" * 5000, "is no TOML"),
+        ("x = [", "is no TOML"),
+        ("\x00", "is no TOML"),
+    ],
+    ids=["brackets", "digits", "open", "nul"],
+)
+def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
+    (user.folder / "mine.toml").write_text(text)
+    assert says in user.refused("plan", "--recipe", "mine.toml", code=2)
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "says", "next_step"),
     [
         (("launch", "9xFOO"), 2, "unknown hardware '9xFOO'", ""),
@@ -44,6 +59,10 @@ def test_budgets_that_are_none(user: User, amount: str, code: int, says: str) ->
         (("launch", "8xA100", "--rate", "3"), 2, "--rate is the price of this machine", ""),
         (("launch", "local", "--recipe", "trm-tny"), 3, "no recipe", "did you mean trm-tiny?"),
         (("launch", "local", "--recipe", "./no.toml"), 3, "no recipe file no.toml", ""),
+        (("launch", "local", "--recipe", "/dev/zero"), 2, "larger than any real one", ""),
+        (("plan", "--recipe", "/dev/zero"), 2, "larger than any real one", ""),
+        (("plan", "--budget", "1e400"), 2, "more money than there is", ""),
+        (("launch", "local", "--rate", "1e400"), 2, "more money than there is", ""),
         (("launch",), 2, "missing argument 'HARDWARE'", "trmcloud launch --help"),
         (("launch", "p-abcd"), 3, "no plan p-abcd", "trmcloud plan"),
         ((*LAUNCH, "--phase", "sideways"), 2, "--phase is one of", "trmcloud launch --help"),
@@ -116,6 +135,12 @@ def test_a_recipe_without_a_trainer_is_not_launched(user: User) -> None:
     err = user.refused("launch", "local", *arguments, "-y", code=12)
     assert "its trainer is not there yet" in err
     assert "none: plan only" in user.run("launch", "local", *arguments, "--dry-run")
+    # At once: neither data nor a key nor a budget would help.
+    for hardware in ("local", "8xH100"):
+        err = user.refused("launch", hardware, "--recipe", "d64", "-y", code=12)
+        assert err.startswith("error: d64 can be planned, not launched")
+    told = user.run("plan", "--recipe", "d64", "--hardware", "8xH100").splitlines()
+    assert told[1] == "d64 can be planned, not launched: its trainer is not there yet"
     assert user.ledger().runs == {}
 
 

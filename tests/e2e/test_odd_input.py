@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import LAUNCH, SMALL, User, until
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import State
 
 NewUser = Callable[[str], User]
 
@@ -73,6 +76,51 @@ def test_output_that_nobody_can_take(owner: User) -> None:
         assert says in done.stderr
         assert "Traceback" not in done.stderr
         assert "unexpected" not in done.stderr
+
+
+def test_a_reader_that_leaves_does_not_end_what_it_read(user: User) -> None:
+    arguments = " ".join((*LAUNCH, "--steps", "40", "--budget", "1"))
+    command = f"{sys.executable} -P -m trmcloud {arguments}; echo $? > code"
+    done = subprocess.run(
+        ["sh", "-c", f"({command}) | head -n 1"],
+        cwd=user.folder, env=user.env(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (user.folder / "code").read_text() == "0\n", done.stderr
+    assert done.stderr == ""
+    run = user.only_run()
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.FINISHED)
+
+
+def test_no_input_at_all_is_nobody_to_ask(owner: User) -> None:
+    python = f"{sys.executable} -P -m trmcloud"
+    launch = " ".join(part for part in (*LAUNCH, "--budget", "1") if part != "-y")
+    for command, code, says in (
+        (f"{python} status <&-", 0, ""),
+        (f"{python} {launch} <&-", 2, "there is nobody to ask"),
+        (f"{python} status <&- >&- 2>&-", 0, ""),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=owner.folder, env=owner.env(), capture_output=True, text=True
+        )
+        assert done.returncode == code, (command, done.stderr)
+        assert says in done.stderr
+        assert "unexpected" not in done.stderr
+
+
+def test_a_home_is_its_owners_alone(new_user: NewUser) -> None:
+    user = new_user("private")
+    user.environment["TRMCLOUD_HOME"] = ""
+    home = user.folder / ".trmcloud"
+    user.run("plan", "--budget", "10")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    home.chmod(0o755)
+    user.run("status")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700, "one that an earlier version made, too"
+    named = user.folder / "team"
+    named.mkdir(mode=0o755)
+    user.environment["TRMCLOUD_HOME"] = str(named)
+    user.run("status")
+    assert stat.S_IMODE(named.stat().st_mode) == 0o755, "whom it is for was said by the user"
 
 
 def test_a_terminal_that_knows_ascii_alone(owner: User) -> None:

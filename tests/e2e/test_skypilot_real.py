@@ -120,7 +120,7 @@ def sky(user: RentedUser, *words: str) -> str:
     environment = {name: value for name, value in user.env().items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(SKY), *words], env=environment, cwd=user.folder, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
     )  # fmt: skip
     return done.stdout
 

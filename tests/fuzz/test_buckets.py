@@ -14,10 +14,11 @@ import pytest
 from tests.fuzz.mutate import variants
 from tests.unit.core.manifests import manifest
 from tests.unit.core.test_pod_contract import REPORT
+from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.core import bucket as bk
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.manifest import to_json
 
 PLACE = bk.Place("bucket", "p")
@@ -130,3 +131,16 @@ def test_any_word_of_an_owner_and_any_headers(store: Store, tmp_path: Path) -> N
         store.headers = {names[number % len(names)]: value}
         tried(lambda: made.claim("r-1", "l"))
         tried(lambda: made.checkpoints("r-1"))
+
+
+def test_a_list_without_an_end_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "_MOST_PAGES", 5)
+    made = bucket(store)
+    tokens = iter(range(100))
+
+    def page(**asked: Any) -> dict[str, Any]:
+        return {"Contents": [], "NextContinuationToken": str(next(tokens))}
+
+    monkeypatch.setattr(made.client.s3, "list_objects_v2", page)
+    with pytest.raises(ProviderError, match="does not end"):
+        made.checkpoints("r-1")

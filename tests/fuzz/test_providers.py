@@ -133,7 +133,7 @@ def test_any_refusal_of_runpods(runpod: Scripted, code: int) -> None:
         with suppress(UnicodeEncodeError, ValueError):
             runpod.answers = [httpx.Response(code, content=variant, headers=header)]
         with pytest.raises(TrmcloudError) as caught:
-            runpod.api().pods(bound_s=5.0)
+            runpod.api(5.0).pods()
         assert KEY not in str(caught.value)
         assert strip_control(str(caught.value)) == str(caught.value)
 

@@ -85,7 +85,7 @@ def text() -> str:
 @pytest.fixture(scope="session")
 def data_dir(text: str, settings: PhaseRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The text, prepared."""
-    from model.prepare import prepare
+    from model.preparing.whole import prepare
 
     folder = tmp_path_factory.mktemp("prepared")
     source = folder / "text.txt"

@@ -132,7 +132,7 @@ def test_a_score_is_that_of_training(
 def test_data_of_another_tokenizer_is_refused(
     folder: Path, data_dir: Path, tmp_path: Path, settings: Any, text: str
 ) -> None:
-    from model.prepare import prepare
+    from model.preparing.whole import prepare
 
     (tmp_path / "t.txt").write_text(text[::-1], encoding="utf-8")
     prepare(str(tmp_path / "t.txt"), settings, tmp_path / "data")

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model import prepare as preparing
 from model import sources
 from model.data.folder import open_data
 from model.entropy import ByteCounts
-from model.prepare import Span, main, prepare, sample_text, split
+from model.prepare import main
+from model.preparing import whole
+from model.preparing.whole import Span, prepare, sample_text, split
 from model.sources import open_source, read_pieces
 from trmcloud.core.errors import ConflictError, DataError
 from trmcloud.core.recipe import PhaseRecipe
@@ -231,14 +232,14 @@ def test_meta_comes_last(
     folder: Path, settings: PhaseRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    real = preparing._write
+    real = whole._write
 
     def watch(path: Path, content: str) -> None:
         assert (path.parent / "train.bin").exists()
         written.append(path.name)
         real(path, content)
 
-    monkeypatch.setattr(preparing, "_write", watch)
+    monkeypatch.setattr(whole, "_write", watch)
     prepare(str(folder), settings, tmp_path / "data")
     assert written == ["tokenizer.json", "meta.json"]
 

@@ -20,10 +20,10 @@ import pytest
 from model.data.folder import open_data
 from model.data.packing import document_starts
 from model.preparing.corpus import find_data_set, local_corpus, named_corpus
-from model.preparing.fetch import PassingError
+from model.preparing.crew import Stopped
+from model.preparing.errors import PassingError
 from model.preparing.gpt2 import END_OF_TEXT
 from model.preparing.growing import Means, grow
-from model.preparing.pipeline import Stopped
 from model.tokenizers import load_tokenizer
 from tests.model.corpora import data_set, jsonl, parquet, texts, token_file
 from tests.standins.data_host import DataHost, Fault, serving
@@ -474,7 +474,12 @@ def test_other_settings_do_not_mix_into_a_folder(rig: Rig) -> None:
         rig.grow("mine")
 
 
-def test_a_name_that_nothing_has(tmp_path: Path) -> None:
+def test_names(tmp_path: Path) -> None:
+    assert find_data_set("python-stdlib") is None, "text of this machine, as it always was"
+    named = find_data_set("climbmix")
+    assert named is not None
+    assert named.layout == "parquet"
+    assert find_data_set(str(tmp_path)) is None
     with pytest.raises(DataError, match="no data set of that name") as found:
         find_data_set("climbmx")
     assert found.value.next_step == "did you mean climbmix?"

@@ -208,7 +208,7 @@ def test_bad_data_and_bad_settings_are_outcomes(new_run: NewRun, tmp_path: Path)
 def test_a_checkpoint_of_other_data_is_not_resumed_from(
     new_run: NewRun, tmp_path: Path, settings: PhaseRecipe, text: str
 ) -> None:
-    from model.prepare import prepare
+    from model.preparing.whole import prepare
 
     run = new_run(steps=20)
     run.train_here()

@@ -38,10 +38,10 @@ class Stuck(BaseException):
 def stuck(*what):
     raise Stuck
 signal.signal(signal.SIGVTALRM, stuck)
-for seed in [*range(beyond), *kept]:
+for seed, faults in [*((seed, len(NAMES)) for seed in range(beyond)), *kept]:
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
-        played = play(draw(seed, NAMES), arm_all)
+        played = play(draw(seed, NAMES[:faults]), arm_all)
     except Stuck:
         print(json.dumps([seed, "hangs"]))
         break
@@ -83,10 +83,11 @@ def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
         copy = Path(folder) / "trmcloud"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "bundle"))
         path = copy / bug.path
+        kept = json.dumps([(each.seed, each.faults) for each in KEPT])
         path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
         try:
             done = subprocess.run(
-                [sys.executable, "-B", "-c", _LOOK, json.dumps([*KEPT]), str(seeds)],
+                [sys.executable, "-B", "-c", _LOOK, kept, str(seeds)],
                 cwd=folder,
                 env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
                 capture_output=True,

@@ -1,14 +1,31 @@
-"""Seeds that once broke something, and what each taught: ``kept.json``. None is ever exchanged for
-another."""
+"""Seeds that once broke something: ``kept.json``. None is ever exchanged for another.
+
+Each says how many faults there were then: more of them would make another world of the same number.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
-KEPT: dict[int, str] = {
-    int(seed): taught
-    for seed, taught in json.loads(
+from trmcloud.sim.faults.table import NAMES
+from trmcloud.sim.scenario import Scenario, draw
+
+
+@dataclass(frozen=True)
+class Kept:
+    seed: int
+    faults: int
+    taught: str
+
+    def scenario(self) -> Scenario:
+        return draw(self.seed, NAMES[: self.faults])
+
+
+KEPT = tuple(
+    Kept(int(seed), **row)
+    for seed, row in json.loads(
         Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
     ).items()
-}
+)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.kept import KEPT
+from tests.sim.kept import KEPT, Kept
 from trmcloud.core.clock import Instant
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Lease, Orders, PhaseLease, PhaseReport, PodName
 from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.guard_mind import GuardMind
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.faults.table import NAMES, arm_all
+from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.invariants import Invariants
 from trmcloud.sim.play import Played, play
 from trmcloud.sim.pod import SimPod
@@ -25,9 +25,9 @@ from trmcloud.sim.world import SimWorld, Trap, Truth
 SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
 
 
-@pytest.mark.parametrize("seed", KEPT)
-def test_a_kept_seed_breaks_nothing(seed: int) -> None:
-    played = play(draw(seed, NAMES), arm_all)
+@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: str(kept.seed))
+def test_a_kept_seed_breaks_nothing(kept: Kept) -> None:
+    played = play(kept.scenario(), arm_all)
     assert played.violation == "", played.detail
 
 

@@ -25,7 +25,7 @@ VERSION = 2
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
-2  2026-11-22  a ledger says which version wrote to it last
+2  2026-11-22  a ledger says which version wrote to it last; a missed pod by both clocks
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

@@ -1,15 +1,19 @@
 """The shipped table of offers, dated snapshots under the user's home, and the user's own file.
 
-Later ones override: a snapshot replaces everything known of the providers it covers; the user's own
-file (contract prices, own machines) replaces offer by offer.
+A snapshot holds all that live sources have told so far. It replaces what was known of the providers
+it covers until its prices' day; what is younger stays. The user's own file (contract prices, own
+machines) replaces offer by offer.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
 
+from trmcloud.app.home import make_home
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer, parse_offers
@@ -23,8 +27,18 @@ COLUMNS = (
 )  # fmt: skip
 
 
-Source = Callable[[float], tuple[list[dict[str, str]], list[str]]]
-"""Live prices at an instant (epoch s): rows by the names of ``COLUMNS``, and notes."""
+SNAPSHOTS_KEPT = 20
+READ_WITHIN_S = 90.0
+
+Told = tuple[list[dict[str, str]], list[str]]
+"""Rows by the names of ``COLUMNS``, and lines about them."""
+
+
+class Source(NamedTuple):
+    """Where live prices come from. ``read`` takes an instant (epoch s) and raises nothing."""
+
+    name: str
+    read: Callable[[float], Told]
 
 
 class Refreshed(NamedTuple):
@@ -43,14 +57,15 @@ def load_offers(
     upto: int | None = None,
     live: Sequence[Offer] = (),
 ) -> list[Offer]:
-    """Every known offer at ``now`` (epoch s): shipped, snapshots (the first ``upto`` of them),
+    """Every known offer at ``now`` (epoch s): shipped, the newest snapshot (of the first ``upto``),
     ``live`` ones that were just asked for, then ``user_file`` or ``<home>/offers.csv``.
 
     Raises:
         UsageError: a table is malformed, by line.
     """
     offers = _read(SHIPPED, now, where="shipped offers")
-    for path in snapshots(home)[:upto] if home is not None else ():
+    known = snapshots(home)[:upto] if home is not None else []
+    for path in known[-1:]:
         offers = _superseded(offers, _read(path, now, where=str(path)))
     offers = _superseded(offers, live)
     own = user_file
@@ -61,9 +76,22 @@ def load_offers(
     return offers
 
 
-def _superseded(offers: list[Offer], newer: Sequence[Offer]) -> list[Offer]:
-    covered = {offer.provider for offer in newer}
-    return [offer for offer in offers if offer.provider not in covered] + list(newer)
+def _superseded(offers: Iterable[Offer], newer: Sequence[Offer]) -> list[Offer]:
+    """``newer`` offers, and the others of providers that they do not cover or of a later day.
+
+    A provider's own hosts and those of its private sellers are covered one by one.
+    """
+    covered: dict[tuple[str, bool], float] = {}
+    for offer in newer:
+        key = (offer.provider, offer.is_community)
+        covered[key] = max(offer.priced_at, covered.get(key, 0.0))
+    stays = [
+        offer
+        for offer in offers
+        if offer.priced_at > covered.get((offer.provider, offer.is_community), 0.0)
+    ]
+    known = {_identity(offer) for offer in stays}
+    return [*stays, *(offer for offer in newer if _identity(offer) not in known)]
 
 
 def override(offers: list[Offer], newer: list[Offer]) -> list[Offer]:
@@ -78,32 +106,82 @@ def snapshots(home: Path) -> list[Path]:
     return sorted(folder.glob("*.csv")) if folder.is_dir() else []
 
 
-def refresh(home: Path, now: float, sources: Sequence[Source]) -> Refreshed:
-    """Reads live prices into a new snapshot; keeps the old ones where nothing can be read.
+def refresh(
+    home: Path, now: float, sources: Sequence[Source], *, within_s: float = READ_WITHIN_S
+) -> Refreshed:
+    """Reads live prices, side by side, into a new snapshot; what is not read stays as it was.
 
     Where two sources know a provider, the first one counts.
     """
-    rows: list[Mapping[str, str]] = []
+    found: list[Offer] = []
     notes: list[str] = []
-    for source in sources:
-        found, said = source(now)
-        known = {row["provider"] for row in rows}
-        rows += [row for row in found if row["provider"] not in known]
-        notes += said
-    if not rows:
+    for source, told in zip(sources, _read_all(sources, now, within_s), strict=True):
+        rows, said = told if told is not None else ([], [_too_slow(source, within_s)])
+        try:
+            offers = parse_offers(_table(rows), source.name, now) if rows else []
+        except UsageError as error:
+            offers, said = [], [f"{source.name}: not read: {error.what}"]
+        known = {offer.provider for offer in found}
+        taken = [offer for offer in offers if offer.provider not in known]
+        found += taken
+        notes += said if taken or not offers else []
+    if not found:
         return Refreshed(None, 0, notes)
-    import time
-
-    lines = [",".join(_cell(row.get(name, "")) for name in COLUMNS) for row in rows]
-    text = "\n".join((",".join(COLUMNS), *lines, ""))
-    offers = parse_offers(text, "live prices", now)
+    before = snapshots(home)[-1:]
+    old = [offer for path in before for offer in _read(path, now, where=str(path))]
     folder = home / SNAPSHOTS_DIR
-    folder.mkdir(parents=True, exist_ok=True)
+    make_home(home)
+    folder.mkdir(exist_ok=True)
     path = folder / time.strftime("%Y-%m-%dT%H%M%S.csv", time.gmtime(now))
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
+    scratch.write_text(_table(map(_row, _superseded(old, found))), encoding="utf-8")
     os.replace(scratch, path)
-    return Refreshed(path, len(offers), notes)
+    for outdated in snapshots(home)[:-SNAPSHOTS_KEPT]:
+        outdated.unlink(missing_ok=True)
+    return Refreshed(path, len(found), notes)
+
+
+def _read_all(sources: Sequence[Source], now: float, within_s: float) -> list[Told | None]:
+    """What each source told, None where that took too long: a name that is being looked up has no
+    timeout of its own."""
+    told: list[Told | None] = [None] * len(sources)
+
+    def read(place: int) -> None:
+        told[place] = sources[place].read(now)
+
+    threads = [threading.Thread(target=read, args=(n,), daemon=True) for n in range(len(sources))]
+    until = time.monotonic() + within_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return list(told)
+
+
+def _too_slow(source: Source, within_s: float) -> str:
+    return f"{source.name}: not read: no answer within {within_s:.0f} s"
+
+
+def _table(rows: Iterable[Mapping[str, str]]) -> str:
+    lines = [",".join(_cell(row.get(name, "")) for name in COLUMNS) for row in rows]
+    return "\n".join((",".join(COLUMNS), *lines, ""))
+
+
+def _row(offer: Offer) -> dict[str, str]:
+    rate = "spot_usd_per_hour" if offer.spot else "usd_per_hour"
+    return {
+        "sku": offer.sku,
+        "gpus": str(offer.gpus),
+        "provider": offer.provider,
+        "region": offer.region,
+        "instance": offer.instance,
+        rate: offer.rate.plain(),
+        "as_of": time.strftime("%Y-%m-%d", time.gmtime(offer.priced_at)),
+        "source": offer.source,
+        "vcpus": str(offer.vcpus or ""),
+        "ram_gb": f"{offer.ram_gb:g}" if offer.ram_gb else "",
+        "note": offer.note,
+    }
 
 
 def moves(before: list[Offer], after: list[Offer]) -> list[tuple[Offer, Usd | None]]:

@@ -16,6 +16,7 @@ ENV_TEST_SETTINGS = "TRMCLOUD_TEST_SETTINGS"
 """For tests alone: a TOML file of settings (``depth = 1``) that take the place of every recipe's
 own, in each phase and on all hardware, so that a whole run ends in seconds on two cores. Whatever
 else happens is real. Each plan made so says it."""
+_MAX_BYTES = 1 << 20
 
 
 def recipe_names() -> list[str]:
@@ -55,11 +56,17 @@ def _toml(path: Path) -> Mapping[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise UsageError("the recipe is larger than any real one", where=str(path))
+        return tomllib.loads(text.decode("utf-8"))
     except FileNotFoundError:
         known = ", ".join(recipe_names())
         raise NotFoundError(f"no recipe file {path}", next_step=f"one of: {known}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the recipe cannot be read: {error}", where=str(path)) from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UsageError("the recipe nests deeper than any real one", where=str(path)) from None
+    except ValueError as error:  # numbers of too many digits included
         raise UsageError(f"the recipe is no TOML: {error}", where=str(path)) from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.bundle import bundle_root
+from trmcloud.app.home import make_home
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.data_source import KEY_CHARS, DataSource, growing_key
 from trmcloud.core.datasets import is_address, layout_of, nearest_name
@@ -195,6 +196,7 @@ def _run_prepare(
     if remote or making == folder:
         words += ["--cache", str(home / DATA_CACHE_DIR)]
     try:
+        make_home(home)
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(settings_path, json.dumps(settings.to_json()))
         if source.data_set is not None and remote:

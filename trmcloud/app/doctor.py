@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from trmcloud.app.home import make_home
 from trmcloud.app.needs import Need
 from trmcloud.app.world import World
 from trmcloud.core.errors import TrmcloudError
@@ -102,7 +103,7 @@ def _bundle(python_path: Callable[[], Sequence[str]]) -> Finding:
 def _home(world: World) -> Finding:
     home = world.home
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_home(home)
         with tempfile.TemporaryFile(dir=home):
             pass
     except OSError as error:

@@ -28,8 +28,8 @@ class Observer:
     _word: LastWord = field(default_factory=LastWord)
 
     def look(self, run: RunState, plan: Plan) -> Observation:
-        now = self.world.wall()
-        generation = run.generation
+        clock = self.world.clock.now()
+        now, generation = clock.wall, run.generation
         if generation is None:
             nothing = Unknown(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
@@ -63,6 +63,7 @@ class Observer:
             absent_lists=self._absent_lists,
             unbilled=unbilled,
             in_flight=self.world.workers.running(),
+            clock=clock,
             stranger_s=self._stranger_s(run, generation) if found is None else 0.0,
             line=str(self._trouble(generation) or "") if found is None else "",
             word=self._left_word(run, plan, generation, pods, found),

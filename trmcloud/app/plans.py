@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+from trmcloud.app.home import make_home
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
 from trmcloud.core.plan import Plan, PlanTooNew, plan_from_json, plan_to_json
 from trmcloud.core.spec import RunSpec
@@ -39,7 +40,8 @@ def save(home: Path, plan: Plan) -> Path:
     path = _path(home, plan.id)
     scratch = path.with_name(f".{plan.id}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_home(home)
+        path.parent.mkdir(exist_ok=True)
         scratch.write_text(json.dumps(plan_to_json(plan)), encoding="utf-8")
         os.replace(scratch, path)
         _forget_old(path.parent)

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from trmcloud.app.home import make_home
 from trmcloud.core.calibrated import Measured
 
 PROBES_NAME = "probes.json"
@@ -26,7 +27,7 @@ def record(home: Path, probe: Measured) -> None:
     """Keeps ``probe``, in place of an older one of the same chip."""
     kept = [probe, *(old for old in load(home) if old.sku != probe.sku)][:_KEPT]
     path = home / PROBES_NAME
-    home.mkdir(parents=True, exist_ok=True)
+    make_home(home)
     scratch = path.with_name(f".{PROBES_NAME}.{os.getpid()}")
     scratch.write_text(json.dumps([old._asdict() for old in kept], indent=1), encoding="utf-8")
     os.replace(scratch, path)

@@ -148,6 +148,7 @@ def _candidate(
         worst_case=worst,
         reasons=(),
         planned_rate=rate,
+        most_rate=rate,
         storage=disks,
     )
 

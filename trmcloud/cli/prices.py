@@ -13,7 +13,11 @@ import typer
 from trmcloud.adapters import prices
 from trmcloud.app.home import home_dir
 from trmcloud.core.hardware import GPUS, find_gpu
+from trmcloud.core.money import Usd
 from trmcloud.core.offers import FRESH_DAYS, Offer
+
+MOVES_SHOWN = 20
+"""Moved prices that a refresh tells of; ``diff`` tells of all."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -72,7 +76,7 @@ def show(sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")]) -> 
 
 @app.command()
 def refresh() -> None:
-    """Read live prices (RunPod's catalogue; SkyPilot's, where present) into a dated snapshot.
+    """Read today's prices into a dated snapshot: RunPod's, and of eight clouds. No key is needed.
 
     Example: trmcloud prices refresh
     """
@@ -88,7 +92,7 @@ def refresh() -> None:
         print(f"kept what there was: {_freshness(before, now)}")
         raise typer.Exit(11)
     print(f"{outcome.offers} offers written to {outcome.path}")
-    _print_moves(before, prices.load_offers(now, home))
+    _print_moves(before, prices.load_offers(now, home), most=MOVES_SHOWN)
 
 
 @app.command()
@@ -140,9 +144,10 @@ def _freshness(offers: list[Offer], now: float) -> str:
     return text
 
 
-def _print_moves(before: list[Offer], after: list[Offer]) -> None:
-    moves = prices.moves(before, after)
-    for offer, old in moves:
+def _print_moves(before: list[Offer], after: list[Offer], *, most: int | None = None) -> None:
+    """Those that moved furthest first, then new ones."""
+    moves = sorted(prices.moves(before, after), key=_how_far)
+    for offer, old in moves[:most]:
         where = f"{offer.gpus} × {offer.sku} {offer.provider} {offer.region} {offer.instance}"
         if old is None:
             print(f"  new   {where}: {offer.rate}/h")
@@ -151,6 +156,13 @@ def _print_moves(before: list[Offer], after: list[Offer]) -> None:
             print(f"  {change:+.0%}  {where}: {old}/h → {offer.rate}/h")
     if not moves:
         print("nothing moved")
+    elif most is not None and len(moves) > most:
+        print(f"  and {len(moves) - most:,} more: trmcloud prices diff")
+
+
+def _how_far(move: tuple[Offer, Usd | None]) -> tuple[bool, float]:
+    offer, old = move
+    return old is None, -abs(offer.rate.micros / max(1, old.micros) - 1) if old else 0.0
 
 
 def _print_guides() -> None:

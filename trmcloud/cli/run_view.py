@@ -192,6 +192,10 @@ def show_end(world: World, run: RunState) -> int:
     if kept:
         again = f" · resume {run.run_id}" if outcome in _RESUMABLE else ""
         print(f"  trmcloud fetch-best {run.run_id}{again}")
+    if outcome is Outcome.UNFIT:
+        print(
+            f"  try: trmcloud resume {run.run_id}, for another machine; or another plan, or image"
+        )
     if outcome in BAD_ENDS and not never_heard(run):
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code

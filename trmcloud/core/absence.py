@@ -13,7 +13,7 @@ from trmcloud.core.actions import (
     current_generation,
     name_action,
 )
-from trmcloud.core.clock import Seen
+from trmcloud.core.clock import Instant, Seen
 from trmcloud.core.observation import Observation, PodSeen
 from trmcloud.core.providers import ProviderTraits
 from trmcloud.core.run_state import Generation, RunState
@@ -51,7 +51,19 @@ def is_absent(
     if not traits.absent_s:
         return seen.absent_lists >= traits.absent_lists
     missed_at = generation.missed_at
-    return missed_at is not None and seen.pods.at - missed_at >= absence_needed_s(run, traits)
+    if missed_at is None:
+        return False
+    return _missing_s(seen, generation, missed_at) >= absence_needed_s(run, traits)
+
+
+def _missing_s(seen: Observation, generation: Generation, missed_at: float) -> float:
+    """For how long the newest list has lacked the pod: a clock that was set proves nothing."""
+    assert isinstance(seen.pods, Seen)
+    if seen.clock is None:
+        return seen.pods.at - missed_at
+    missed = Instant(missed_at, generation.missed_boot, generation.missed_boot_id)
+    age_s = max(0.0, seen.clock.wall - seen.pods.at)
+    return seen.clock.since(missed) - age_s
 
 
 def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:

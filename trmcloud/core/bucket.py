@@ -22,7 +22,7 @@ from math import isfinite
 from trmcloud.core.errors import UsageError
 from trmcloud.core.manifest import MANIFEST_NAME, CheckpointFile, CheckpointManifest
 from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
-from trmcloud.core.records import Label, load, parse, record_of
+from trmcloud.core.records import Instant, Label, load, parse, record_of
 
 SCHEME = "s3://"
 PIECE_BYTES = 64 << 20
@@ -300,7 +300,7 @@ class Grants:
     """
 
     pod_name: Label
-    until: float
+    until: Instant
     phases: Mapping[str, PhaseSlots]
     puts: Mapping[str, str]
     gets: tuple[FolderGet, ...] = ()

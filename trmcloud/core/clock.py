@@ -19,6 +19,12 @@ class Instant:
     boot: float
     boot_id: str = ""
 
+    def since(self, earlier: Instant) -> float:
+        """Seconds since another reading: by the clock that nobody sets, where it is the same."""
+        if self.boot_id and self.boot_id == earlier.boot_id:
+            return self.boot - earlier.boot
+        return self.wall - earlier.wall
+
 
 @dataclass(frozen=True)
 class Anchor:

@@ -30,7 +30,7 @@ from trmcloud.core.actions import (
 )
 from trmcloud.core.billing import settle
 from trmcloud.core.bucket import RENEW_BEFORE_S
-from trmcloud.core.clock import Seen
+from trmcloud.core.clock import Instant, Seen
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.observation import Observation, PodSeen
 from trmcloud.core.outcome import Outcome
@@ -222,7 +222,7 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
     if create.failed_kind in ("refused", NO_CAPACITY, FINAL):
         return Decision(events=(ev.PodNotMade(generation.number, create.error),))
     asked_at = create.ended_at or create.started_at
-    waited = isinstance(seen.pods, Seen) and seen.pods.at - asked_at >= traits.create_settle_s
+    waited = _waited_s(seen, generation, asked_at) >= traits.create_settle_s
     if create_id not in seen.in_flight and waited and is_absent(run, seen, generation, traits):
         if isinstance(seen.bill, Seen) and seen.bill.value.amount:
             # It lived and died while nobody looked. What it cost is not nothing.
@@ -236,6 +236,18 @@ def _await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: fl
     if waited and create_id not in seen.in_flight:
         return note_absence(seen, generation, traits)
     return Decision()
+
+
+def _waited_s(seen: Observation, generation: Generation, asked_at: float) -> float:
+    """How long after its create was sent the newest list was taken: no longer than since the
+    intent, by a clock that nobody sets."""
+    if not isinstance(seen.pods, Seen):
+        return -inf
+    by_wall = seen.pods.at - asked_at
+    if seen.clock is None:
+        return by_wall
+    intended = Instant(generation.intended_at, generation.boot, generation.boot_id)
+    return min(by_wall, seen.clock.since(intended))
 
 
 def _watch(

@@ -95,6 +95,9 @@ class PodMissed:
     """A fresh list did not hold the pod, which proves nothing until it has lasted."""
 
     generation: int
+    boot: float = 0.0
+    boot_id: str = ""
+    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
 
 
 @dataclass(frozen=True)
@@ -339,11 +342,11 @@ class Record:
 
 
 def stamped(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
-    """Those that bound a pod's life bear what both clocks said: how long it lived must not hang on
-    one that somebody may set meanwhile."""
+    """Those that bound a pod's life, or its absence, bear what both clocks said: how long it lived,
+    or was missing, must not hang on one that somebody may set meanwhile."""
     return [
         replace(event, boot=now.boot, boot_id=now.boot_id)
-        if isinstance(event, (PodIntended, PodGone))
+        if isinstance(event, (PodIntended, PodMissed, PodGone))
         else event
         for event in events
     ]

@@ -16,7 +16,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.records import MAX_ITEMS, ContractError, Label, Sha256, Step, load, within
+from trmcloud.core.records import (
+    MAX_ITEMS,
+    ContractError,
+    Instant,
+    Label,
+    Sha256,
+    Step,
+    load,
+    within,
+)
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
@@ -68,7 +77,7 @@ class CheckpointManifest:
     phase: Label
     step: Step
     tokens: int
-    created_at: float
+    created_at: Instant
     recipe: Label
     settings: Mapping[str, Any]
     world_size: int

@@ -61,8 +61,11 @@ def nearest_offer(
 
 def _nobody(spec: RunSpec, request: HardwareRequest | None) -> str:
     what = request.text if request else (f"{spec.gpus} GPUs" if spec.gpus else "anything")
-    where = " or ".join((*spec.providers, *spec.regions))
-    return f"nobody in the price table offers {what}" + (f" at {where}" if where else "")
+    if spec.providers:
+        what += f" at {' or '.join(spec.providers)}"
+    if spec.regions:
+        what += f" in {' or '.join(spec.regions)}"
+    return f"nobody in the price table offers {what}"
 
 
 def _distance(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.money import Usd
 
 if TYPE_CHECKING:
-    from trmcloud.core.clock import Maybe
+    from trmcloud.core.clock import Instant, Maybe
     from trmcloud.core.pod_contract import AgentReport
 
 
@@ -60,6 +60,8 @@ class Observation:
     """For how long a machine with another host key has answered at the pod's address."""
     line: str = ""
     """Why the pod could not be asked last time, in words."""
+    clock: Instant | None = None
+    """What both clocks of whoever looks said then."""
     word: AgentReport | None = None
     """What the generation's agent left in the bucket, where the agent itself cannot be asked any
     more."""

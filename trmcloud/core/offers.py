@@ -24,10 +24,14 @@ AGE_MARGINS = ((120, 60), (FRESH_DAYS, 30))
 
 MAX_USD_PER_GPU_HOUR = 100
 MIN_USD_PER_GPU_HOUR = Usd("0.01")
+MAX_SIZE = 1e6
+"""vCPUs, or GB of memory, of a machine."""
 
 THIS_MACHINE = "this machine"
 ANYWHERE = "any"
 """The region of a price that is the same in all of its seller's data centres."""
+
+_MOST_DIGITS = 9
 
 REQUIRED_COLUMNS = ("sku", "gpus", "provider", "usd_per_hour", "as_of")
 KNOWN_COLUMNS = (
@@ -153,9 +157,11 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
     first_line: dict[tuple[str, ...], int] = {}
     dates: dict[str, float] = {}
     split = _splitter(text)
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         if not line or line.startswith("#") or line.isspace():
             continue
+        if not line.isprintable():
+            raise UsageError("a control character", where=f"{where}, line {number}")
         cells = split(line)
         if header is None:
             header = _header(cells, where)
@@ -181,7 +187,7 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
         if sku not in GPUS:
             found = difflib.get_close_matches(sku, GPUS, n=1, cutoff=0.4)
             raise UsageError(
-                f"unknown GPU {sku!r}",
+                f"unknown GPU {sku[:40]!r}",
                 where=line_at,
                 next_step=f"did you mean {found[0]}?" if found else f"one of: {', '.join(GPUS)}",
             )
@@ -193,7 +199,10 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
         provider = cells[c_provider]
         region = cells[c_region] if c_region >= 0 else ""
         instance = cells[c_instance] if c_instance >= 0 else ""
-        key = (provider, region, instance, sku, cells[c_gpus])
+        listed = cells[c_rate]
+        spot_text = cells[c_spot] if c_spot >= 0 else ""
+        # Spot may stand in a row of its own: it has a day of its own.
+        key = (provider, region, instance, sku, cells[c_gpus], "" if listed else "spot")
         seen = first_line.setdefault(key, number)
         if seen != number:
             raise UsageError(
@@ -206,13 +215,11 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
         common = (
             priced_at,
             cells[c_source] if c_source >= 0 else where,
-            int(float(cells[c_vcpus] or 0)) if c_vcpus >= 0 else 0,
-            float(cells[c_ram] or 0) if c_ram >= 0 else 0.0,
+            int(_size(cells[c_vcpus], "vCPUs", line_at)) if c_vcpus >= 0 else 0,
+            _size(cells[c_ram], "GB", line_at) if c_ram >= 0 else 0.0,
             cells[c_note] if c_note >= 0 else "",
             own,
         )
-        listed = cells[c_rate]
-        spot_text = cells[c_spot] if c_spot >= 0 else ""
         if not listed and not spot_text:
             raise UsageError("no price", where=line_at)
         if listed:
@@ -232,7 +239,13 @@ def _splitter(text: str) -> Callable[[str], list[str]]:
         return lambda line: line.split(",")
     import csv
 
-    return lambda line: next(csv.reader([line]))
+    def cells(line: str) -> list[str]:
+        try:
+            return next(csv.reader([line]))
+        except csv.Error:
+            return []
+
+    return cells
 
 
 def _header(cells: list[str], where: str) -> dict[str, int]:
@@ -246,16 +259,26 @@ def _header(cells: list[str], where: str) -> dict[str, int]:
         )
     for name in names:
         if name not in KNOWN_COLUMNS:
-            raise UsageError(f"unknown column {name!r}", where=where)
+            raise UsageError(f"unknown column {name[:40]!r}", where=where)
         if names.count(name) > 1:
             raise UsageError(f"column {name!r} stands twice", where=where)
     return {name: index for index, name in enumerate(names)}
 
 
 def _whole(text: str, where: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_GPUS:
-        raise UsageError(f"{text!r} is no count of GPUs (1 to {MAX_GPUS})", where=where)
+    if not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= MAX_GPUS:
+        raise UsageError(f"{text[:40]!r} is no count of GPUs (1 to {MAX_GPUS})", where=where)
     return int(text)
+
+
+def _size(text: str, unit: str, where: str) -> float:
+    try:
+        size = float(text or 0)
+    except ValueError:
+        size = -1.0
+    if not 0 <= size < MAX_SIZE:
+        raise UsageError(f"{text[:40]!r} is no number of {unit}", where=where)
+    return size
 
 
 def _instant(text: str, now: float, where: str) -> float:
@@ -263,7 +286,7 @@ def _instant(text: str, now: float, where: str) -> float:
         days = date.fromisoformat(text).toordinal() - date(1970, 1, 1).toordinal()
     except ValueError:
         raise UsageError(
-            f"{text!r} is no date", where=where, next_step="as_of takes YYYY-MM-DD"
+            f"{text[:40]!r} is no date", where=where, next_step="as_of takes YYYY-MM-DD"
         ) from None
     instant = days * DAY_S
     if instant > now + DAY_S:
@@ -273,7 +296,12 @@ def _instant(text: str, now: float, where: str) -> float:
 
 def _rate(text: str, gpus: int, where: str, allow_free: bool) -> Usd:
     whole, _, fraction = text.partition(".")
-    if whole.isdecimal() and (fraction.isdecimal() or not fraction) and len(fraction) <= 6:
+    if (
+        whole.isdecimal()
+        and len(whole) <= _MOST_DIGITS
+        and (fraction.isdecimal() or not fraction)
+        and len(fraction) <= 6
+    ):
         rate = Usd.from_micros(int(whole) * 1_000_000 + int((fraction or "0").ljust(6, "0")))
     else:
         rate = _odd_rate(text, where)
@@ -299,7 +327,9 @@ def _odd_rate(text: str, where: str) -> Usd:
         if not amount.is_finite():
             raise InvalidOperation
     except InvalidOperation:
-        raise UsageError(f"{text!r} is no price in US dollars", where=where) from None
+        raise UsageError(f"{text[:40]!r} is no price in US dollars", where=where) from None
     if amount < 0:
-        raise UsageError(f"the price {text} is negative", where=where)
+        raise UsageError(f"the price {text[:40]} is negative", where=where)
+    if amount and abs(amount.adjusted()) > _MOST_DIGITS:
+        raise UsageError(f"the price {text[:40]} is absurd", where=where)
     return Usd.rounded_up(amount)

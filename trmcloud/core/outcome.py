@@ -53,5 +53,5 @@ _MEANINGS = {
     Outcome.LOST: "the machine was lost; the last checkpoint stands",
     Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
     Outcome.UNHEARD: "its machine ended while nobody was there to hear; what it kept outlives it",
-    Outcome.UNFIT: "no machine that came was the one that was rented",
+    Outcome.UNFIT: "no machine that came was fit for the run",
 }

@@ -46,7 +46,8 @@ def informed(offers: Sequence[Offer], now: float) -> list[Offer]:
     mixed |= {(provider, sku, False, tier) for provider, sku, spot, tier in newest if spot}
     if not mixed:
         return list(offers)
-    asks = _asks(keys, offers, {key: things[key] for key in things if things[key] in mixed}, now)
+    asks = _asks(keys, offers, {key: things[key] for key in things if things[key] in mixed})
+    _age(asks, newest, now)
     told = {key: _dearest(asks.get(things[key], ()), key[5], key[4]) for key in older}
     informed = [
         Offer._make((*offer[:_TOLD], *told[key], None)) if key in told and not offer.own else offer
@@ -64,7 +65,7 @@ def _thing(key: _Key) -> _Thing:
 
 
 def _asks(
-    keys: Sequence[_Key], offers: Sequence[Offer], things: Mapping[_Key, _Thing], now: float
+    keys: Sequence[_Key], offers: Sequence[Offer], things: Mapping[_Key, _Thing]
 ) -> dict[_Thing, list[_Ask]]:
     """The dearest of each day and count, of what stands in ``things``."""
     dearest: dict[_Key, int] = {}
@@ -74,9 +75,19 @@ def _asks(
     asks: dict[_Thing, list[_Ask]] = {}
     for key, micros in dearest.items():
         _, _, _, _, at, gpus = key
-        by_gpu = -(-aged(micros, now - at) // gpus)
-        asks.setdefault(things[key], []).append(_Ask(at, gpus, by_gpu))
+        asks.setdefault(things[key], []).append(_Ask(at, gpus, -(-micros // gpus)))
     return asks
+
+
+def _age(asks: dict[_Thing, list[_Ask]], newest: Mapping[_Thing, float], now: float) -> None:
+    """The newest word may be old itself: nobody knows what came after it."""
+    for thing, known in asks.items():
+        asks[thing] = [
+            ask._replace(micros=aged(ask.micros, now - ask.priced_at))
+            if ask.priced_at == newest[thing]
+            else ask
+            for ask in known
+        ]
 
 
 def _dearest(asks: Iterable[_Ask], gpus: int, after: float) -> tuple[Usd | None, float]:

@@ -143,7 +143,7 @@ def record_of(kind: type[_Record], data: Any) -> _Record:
         ContractError: a field is missing, or is not what it should be.
     """
     if not isinstance(data, Mapping):
-        raise ContractError(f"{kind.__name__}: no object")
+        raise ContractError(f"{kind.__name__} is no object")
     declared = _declared(kind)  # type: ignore[arg-type]
     values = {}
     for key, value in data.items():
@@ -151,7 +151,7 @@ def record_of(kind: type[_Record], data: Any) -> _Record:
             try:
                 values[key] = _typed(value, declared[key])
             except ContractError as error:
-                raise ContractError(f"{kind.__name__}: {key} is {error}") from None
+                raise ContractError(f"{kind.__name__}: {key} {error}") from None
     try:
         return kind(**values)
     except TypeError as error:
@@ -188,7 +188,7 @@ def _typed(value: Any, declared: Any) -> Any:
     else:
         fits = isinstance(value, declared)
     if not fits:
-        raise ContractError("not what it should be")
+        raise ContractError("is not what it should be")
     return value
 
 

@@ -121,7 +121,13 @@ def _pod_not_made(run: RunState, event: ev.PodNotMade, at: float) -> RunState:
 
 
 def _pod_missed(run: RunState, event: ev.PodMissed, at: float) -> RunState:
-    return _on_generation(run, event.generation, missed_at=at)
+    return _on_generation(
+        run,
+        event.generation,
+        missed_at=at,
+        missed_boot=event.boot,
+        missed_boot_id=event.boot_id,
+    )
 
 
 def _pod_found(run: RunState, event: ev.PodFound, at: float) -> RunState:

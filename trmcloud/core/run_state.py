@@ -114,6 +114,9 @@ class Generation:
     """Why this machine was refused before anything was trained on it."""
     missed_at: float | None = None
     """Since when every fresh list has lacked the pod."""
+    missed_boot: float = 0.0
+    missed_boot_id: str = ""
+    """The same, by a clock that nobody sets."""
     ended_at: float | None = None
     gone_at: float | None = None
     """When its end was put on record, by the clock of whoever did."""

@@ -128,7 +128,7 @@ if [ -z "$uv" ]; then
         --disable-pip-version-check --progress-bar off uv
     uv=$tools/bin/uv
 fi
-"$uv" venv --no-config --managed-python --relocatable "$target"
+"$uv" venv --no-config --relocatable "$target"
 install() { "$uv" pip install --no-config --only-binary :all: --python "$target/bin/python" "$@"; }
 install --no-deps "$@"
 install "$torch"
@@ -172,6 +172,7 @@ def install_environment(environ: Mapping[str, str], target: Path) -> dict[str, s
     made = {k: v for k, v in environ.items() if not k.startswith(("UV_", "VIRTUAL_ENV", "CONDA_"))}
     made.update(
         UV_PYTHON=PYTHON,
+        UV_PYTHON_PREFERENCE="only-managed",
         UV_PYTHON_INSTALL_DIR=str(target.parent / "python"),
         UV_CACHE_DIR=f"{target}.cache",
         UV_NO_PROGRESS="1",

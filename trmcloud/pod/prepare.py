@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ _LOOK_AGAIN_S = 3.0
 _INSTALL_TRIES = 3
 _INSTALL_S = 600.0
 _MAX_TEXT = 400
+_PIP_CAUSE = re.compile(r"[:\]'] ?'?([^:\]'\"]+ [^:\]'\"]+)'\)")
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,11 @@ class Preparation:
             text = (self._pod_dir / INSTALL_LOG_NAME).read_text(encoding="utf-8", errors="replace")
             lines = [line.strip() for line in text[-65_536:].splitlines() if line.strip()]
         found = [n for n, line in enumerate(lines) if line.lower().startswith("error")]
+        broken = [line for line in lines if "connection broken by" in line]
+        if found and broken:
+            # pip tells of it in passing, and at last only that nothing was found.
+            why = _PIP_CAUSE.search(broken[-1])
+            return f"the package index is out of reach: {why[1] if why else broken[-1][-120:]}"
         if not found:
             return lines[-1] if lines else ""
         # uv tells what it was about first, and the innermost cause last.

@@ -29,7 +29,8 @@ class PodRequest:
     vouches for. ``min_cuda`` is the oldest CUDA version the host's driver may support. ``check`` is
     what the agent must find before it trains, as JSON. ``send_by`` is the epoch second after which
     the create must not be sent any more. ``nodes`` machines of ``gpus`` each make one pod, whose
-    ``rate`` is that of all of them. ``spot``: the provider may take it away.
+    ``rate`` is the most that all of them together may be billed an hour. ``spot``: the provider may
+    take it away.
     """
 
     name: str

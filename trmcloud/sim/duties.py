@@ -266,7 +266,7 @@ class Duties:
         """Nobody gave it the right to upload: not while somebody could, for as long as it waits."""
         knobs, now = self.world.knobs, self.world.queue.now
         able_since = self.world.check.exposure.able.get(pod.lease.run_id)
-        deaf = knobs.garbled_reports or knobs.crossed_reports or knobs.pod_disk_full
+        deaf = knobs.unheard or knobs.crossed_reports or knobs.pod_disk_full
         since = max(knobs.bucket_down_until, knobs.link_down_until, able_since or now)
         since = max(since, self._ungranted.get(pod, now))
         run = self.world.ledger.read().runs.get(pod.lease.run_id)

@@ -157,7 +157,7 @@ class Invariants:
         knobs = self.world.knobs
         # A fenced controller looks able until it next tries to write.
         fenced = bool(STOPPED & self.world.fired.keys())
-        deaf = now < knobs.link_down_until or knobs.garbled_reports or knobs.pod_disk_full
+        deaf = now < knobs.link_down_until or knobs.unheard or knobs.pod_disk_full
         deaf = deaf or self.forgotten or fenced
         if able_since is None or deaf or rented.deleting or now < rented.undeletable_until:
             rented.land_by = max(rented.land_by, now)

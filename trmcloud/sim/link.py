@@ -54,6 +54,8 @@ class SimLink:
         if report is not None and pod.world.knobs.garbled_reports:
             pod.world.felt("64")
             return None
+        for lie in pod.world.knobs.lies:
+            report = lie(report) if report is not None else None
         return report
 
     def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:

@@ -249,6 +249,7 @@ def make_plan(
             worst_case=worst,
             reasons=(),
             planned_rate=rate,
+            most_rate=rate,
             storage=storage,
         )
         for index in range(2)

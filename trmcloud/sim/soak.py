@@ -115,7 +115,7 @@ def run_seeds(first: int, beyond: int, tally: Tally) -> Tally:
     return tally
 
 
-def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, str] | None = None) -> str:
+def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, Any] | None = None) -> str:
     """The published page, as Markdown. ``kept``: what each seed that broke something taught."""
     at_least_100 = sum(count >= 100 for count in tally.pairs.values())
     rarest = sorted(PAIRS, key=lambda pair: tally.pairs[f"{pair[0]}+{pair[1]}"])[:10]
@@ -172,7 +172,7 @@ def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, str] | Non
     if kept:
         lines += ["", "Seeds that once broke something are kept, and played in every test run.", ""]
         lines += ["| seed | what it taught |", "|---|---|"]
-        lines += [f"| {seed} | {taught} |" for seed, taught in kept.items()]
+        lines += [f"| {seed} | {row['taught']} |" for seed, row in kept.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--kept", type=Path, help="JSON: what each kept seed taught")
+    parser.add_argument("--kept", type=Path, help="JSON: the kept seeds")
     parser.add_argument("--date", default="", help="what the page is dated with")
     given = parser.parse_args(arguments)
     code = code_hash()

@@ -23,6 +23,7 @@ from trmcloud.sim.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.trainer import Ill, Shape, SimTrainer
 
 if TYPE_CHECKING:
+    from trmcloud.core.pod_contract import AgentReport
     from trmcloud.sim.invariants import Invariants
 
 START_AT = 1_767_225_600.0
@@ -60,6 +61,8 @@ class Knobs:
     link_fault: str = ""
     garbled_reports: bool = False
     crossed_reports: bool = False
+    lies: list[Callable[[AgentReport], AgentReport | None]] = field(default_factory=list)
+    """What becomes of a report on its way from a hostile pod: see ``faults.hostile``."""
     ledger_locked_until: float = 0.0
     ledger_damaged_until: float = 0.0
     ledger_too_new_until: float = 0.0
@@ -73,6 +76,11 @@ class Knobs:
     fetch_fails: list[str] = field(default_factory=list)
     next_damages: list[str] = field(default_factory=list)
     outage_fault: str = "24"
+
+    @property
+    def unheard(self) -> bool:
+        """Whether what a pod says need not be what its agent has said."""
+        return self.garbled_reports or bool(self.lies)
 
     def pod_api_works(self, now: float) -> bool:
         return now >= max(self.pod_api_down_until, self.outage_until) and not self.pod_key_useless

@@ -111,6 +111,7 @@ def ask(
     unbilled: bool = True,
     stranger_s: float = 0.0,
     word: AgentReport | None = None,
+    clock: Instant | None = None,
     plan: StubPlan = PLAN,
     traits: ProviderTraits = TRAITS,
 ) -> Decision:
@@ -123,6 +124,7 @@ def ask(
         unbilled=unbilled,
         stranger_s=stranger_s,
         word=word,
+        clock=clock,
     )
     return decide(run, cast(Plan, plan), "abcd1234", traits, seen, now)
 

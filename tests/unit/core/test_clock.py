@@ -64,3 +64,10 @@ def test_seconds_left_never_exceed_what_either_clock_allows(
     assert left <= max(0.0, deadline_at - seen_wall) - (5.0 + passed_s - 5.0) + 1e-6
     later = anchor.seconds_left(Instant(wall, 5.0 + passed_s + 1, "a"))
     assert later <= left, "time that passes never adds time"
+
+
+def test_what_has_passed_is_told_by_the_clock_that_nobody_sets() -> None:
+    earlier = Instant(1000.0, 50.0, "a")
+    assert Instant(9000.0, 80.0, "a").since(earlier) == 30.0
+    assert Instant(1040.0, 10.0, "b").since(earlier) == 40.0
+    assert Instant(1040.0, 80.0).since(Instant(1000.0, 0.0)) == 40.0, "one that has no name is none"

@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.runs import AT, PLAN, TRAITS, StubPlan, ask, ending
+from tests.unit.core.runs import (
+    AT,
+    BOOTED_AT,
+    PLAN,
+    TRAITS,
+    StubPlan,
+    apply,
+    ask,
+    ending,
+    failed,
+)
 from trmcloud.core import events as ev
 from trmcloud.core.absence import absence_needed_s, is_absent, proven_end
 from trmcloud.core.actions import TERMINATE
-from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.clock import Instant, Seen, Unknown
 from trmcloud.core.money import ZERO
 from trmcloud.core.observation import Observation
 from trmcloud.core.outcome import Outcome
@@ -148,3 +158,38 @@ def test_one_that_was_ended_from_here_says_why() -> None:
 def test_one_that_was_not_what_was_rented_says_so() -> None:
     made = closed_as(unfit="4 GPUs, not 8")
     assert (made.outcome, made.message) == (Outcome.UNFIT.value, "4 GPUs, not 8")
+
+
+@pytest.mark.parametrize(
+    ("set_s", "real_s", "boot_id", "gone"),
+    [
+        (3600.0, 100.0, "here", False),  # the clock was set forward: nothing is proven
+        (3600.0, 300.0, "here", True),
+        (-3600.0, 300.0, "here", True),  # set back: what has lasted has lasted
+        (3600.0, 100.0, "elsewhere", True),  # another machine has only the wall clock
+        (0.0, 300.0, "elsewhere", True),
+        (0.0, 299.0, "elsewhere", False),
+    ],
+)
+def test_absence_is_counted_by_the_clock_that_nobody_sets(
+    set_s: float, real_s: float, boot_id: str, gone: bool
+) -> None:
+    run = apply(ending(), ev.PodMissed(1), at=DELETED)
+    assert run.generation is not None
+    boot = DELETED - BOOTED_AT + real_s
+    clock = Instant(DELETED + real_s + set_s, boot, boot_id)
+    seen = Observation(Seen((), clock.wall), Unknown(AT), Unknown(AT), clock=clock)
+    assert is_absent(run, seen, run.generation, LAGS) is gone
+    if boot_id == "here" and gone:
+        older = replace(seen, pods=Seen((), clock.wall - 1.0))
+        assert not is_absent(run, older, run.generation, LAGS), "a second before it was not proven"
+
+
+def test_a_create_is_waited_for_by_the_clock_that_nobody_sets() -> None:
+    """An hour that a clock was set forward is not the ten minutes in which a pod may appear."""
+    run = failed("ambiguous")
+    boot = AT - BOOTED_AT
+    for real_s, due in ((100.0, False), (600.0, True)):
+        clock = Instant(AT + real_s + 3600.0, boot + real_s, "here")
+        decision = ask(run, clock.wall, clock=clock, traits=LAGS)
+        assert decision.events == ((ev.PodMissed(1),) if due else ())

@@ -34,6 +34,16 @@ def test_rented_pods_need_two_layers_or_the_users_word() -> None:
     assert why_not_exposed(RUNPOD, {}, RATE, Usd("14.31"), NOW) != ""
 
 
+def test_where_nothing_caps_the_rent_only_the_users_word_will_do() -> None:
+    aws = TRAITS["aws"]
+    sure = {("aws", layer): NOW for layer in aws.independent_layers}
+    why = why_not_exposed(aws, sure, RATE, None, NOW)
+    assert why.startswith("aws: nothing caps the rent, which is reserved at $14.32/h")
+    assert "kill layers" not in why
+    assert "kill layers" in why_not_exposed(aws, {}, RATE, None, NOW)
+    assert why_not_exposed(aws, sure, RATE, RATE, NOW) == ""
+
+
 def test_what_was_seen_long_ago_counts_no_more() -> None:
     old = verified("agent", "prepaid", age_s=VERIFIED_FOR_S + 1)
     assert why_not_exposed(RUNPOD, old, RATE, None, NOW) != ""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.unit.skypilot.rig import KEYS, request
 from trmcloud.adapters.prices import load_offers
 from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.skypilot.task import make_task
 from trmcloud.core.candidates import kill_latency_s
+from trmcloud.core.controller import hard_stop_within
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.plan import Candidate, Plan
+from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.planning import make_plan
-from trmcloud.core.providers import TRAITS
+from trmcloud.core.providers import TRAITS, traits_of
+from trmcloud.core.run_state import RunState
 from trmcloud.core.spec import RunSpec
 
 NOW = 1_795_000_000.0  # 2026-11-18
@@ -85,3 +91,21 @@ def test_spot_without_a_known_price_on_demand_is_never_launched() -> None:
     assert not plan.launchable
     assert plan.recommended is None
     assert any("on demand is not known" in reason for reason in plan.candidates[0].reasons)
+
+
+def test_one_rate_from_the_reservation_to_the_request() -> None:
+    plan = planned(100, "aws", spot=True)
+    candidate = next(c for c in launchable(plan) if c.spot)
+    assert candidate.rate < candidate.reserved_rate
+    run = RunState("r1", reserved=plan.reservation)
+    # What is left of the budget after a failed try buys as little as on demand, too.
+    stop_s = hard_stop_within(candidate, run, traits_of("aws"))
+    assert stop_s <= candidate.hard_stop_s
+    assert charged(replace(candidate, hard_stop_s=stop_s), candidate.reserved_rate) <= Usd(100)
+    run = RunState("r1", reserved=Usd(50))
+    stop_s = hard_stop_within(candidate, run, traits_of("aws"))
+    assert charged(replace(candidate, hard_stop_s=stop_s), candidate.reserved_rate) <= Usd(50)
+    asked = replace(request(region=candidate.region), spot=True, rate=candidate.reserved_rate)
+    task = json.loads(make_task("aws", asked, KEYS, "boot.tar.gz", NOW, {}))
+    assert task["resources"]["max_hourly_cost"] == float(candidate.reserved_rate)
+    assert candidate == plan_from_json(plan_to_json(plan)).candidate(candidate.id)

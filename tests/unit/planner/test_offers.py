@@ -64,6 +64,37 @@ def test_bad_rows_are_refused_by_line(body: str, says: str) -> None:
     assert "mine.csv, line" in caught.value.where
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER + "H100-SXM,8,x,1e400,2026-11-09,USD\n",
+        HEADER + "H100-SXM,8,x,1e-400,2026-11-09,USD\n",
+        HEADER + "H100-SXM,8,x," + "9" * 5000 + ",2026-11-09,USD\n",
+        HEADER + "H100-SXM,8,x,[31.92],2026-11-09,USD\n",
+        HEADER + "H100-SXM,[8],x,31.92,2026-11-09,USD\n",
+        HEADER + "H100-SXM," + "9" * 5000 + ",x,31.92,2026-11-09,USD\n",
+        HEADER + "H100-SXM,8,\x1b[2Jx,31.92,2026-11-09,USD\n",
+        HEADER + 'H100-SXM,8,"' + "x" * 200_000 + ",31.92,2026-11-09,USD\n",
+        '<!DOCTYPE html>\n<html><body class="x">502 Bad Gateway</body></html>\n',
+        '{"error": "rate limited"}\n',
+        "sku,gpus,provider,usd_per_hour,as_of,vcpus\nH100-SXM,8,x,31.92,2026-11-09,1e400\n",
+        "sku,gpus,provider,usd_per_hour,as_of,vcpus\nH100-SXM,8,x,31.92,2026-11-09,[26]\n",
+        "sku,gpus,provider,usd_per_hour,as_of,ram_gb\nH100-SXM,8,x,31.92,2026-11-09,nan\n",
+    ],
+)
+def test_a_bad_file_is_one_short_line(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_offers(text, "mine.csv", NOW, own=True)
+    told = f"{caught.value.what} {caught.value.where} {caught.value.next_step}"
+    assert "\n" not in told
+    assert told.isprintable()
+    assert len(told) < 300
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header() -> None:
+    assert parse_offers("\ufeff" + HEADER + "L4,1,x,1,2026-11-09,USD\n", "mine.csv", NOW)
+
+
 def test_missing_and_unknown_columns_are_named() -> None:
     with pytest.raises(UsageError, match="'as_of'"):
         parse("", "sku,gpus,provider,usd_per_hour\n")

@@ -94,6 +94,51 @@ def test_hardware_limits_the_candidates(trm: Recipe, offers: list[Offer]) -> Non
         plan_for(trm, offers, hardware="8xL4")
 
 
+@pytest.mark.parametrize(
+    ("wish", "what", "typed"),
+    [
+        ({"hardware": "3xH100"}, "nearest is 4xH100, runpod, $15.96/h", "--hardware 4xH100"),
+        ({"hardware": "4xH100", "providers": ("aws",)}, "nearest is 4xH100, runpod, $15.96/h",
+         "--hardware 4xH100 --provider runpod"),
+        ({"hardware": "8xA100", "providers": ("aws",)}, "8xA100 at aws: nearest is 8xA100, runpod",
+         "--hardware 8xA100 --provider runpod"),
+        ({"hardware": "8xH100", "providers": ("aws",), "regions": ("mars",)},
+         "at aws in mars: nearest is 8xH100, aws us-east-1", "--provider aws --region us-east-1"),
+        ({"gpus": 64}, "64 GPUs: nearest is 8x", "--hardware 8x"),
+    ],
+)  # fmt: skip
+def test_what_nobody_offers_is_told_with_the_nearest_and_what_to_type(
+    trm: Recipe, offers: list[Offer], wish: dict[str, Any], what: str, typed: str
+) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        plan_for(trm, offers, **wish)
+    assert what in caught.value.what
+    assert typed in caught.value.next_step
+    plan_for(trm, offers, **_typed_as_wish(caught.value.next_step))
+
+
+def test_private_sellers_and_spot_are_told_apart(trm: Recipe, offers: list[Offer]) -> None:
+    sold = [o._replace(note="community") if o.sku == "RTX3090" else o for o in offers]
+    with pytest.raises(NotFoundError) as caught:
+        plan_for(trm, sold, hardware="1xRTX3090")
+    assert "1xRTX3090, private sellers, runpod, $0.22/h" in caught.value.what
+    assert caught.value.next_step.endswith("--hardware 1xRTX3090 --community")
+    spots = [o._replace(spot=True) if o.sku == "RTX3090" else o for o in offers]
+    with pytest.raises(NotFoundError) as caught:
+        plan_for(trm, spots, hardware="1xRTX3090")
+    assert caught.value.next_step.endswith("--hardware 1xRTX3090 --spot")
+
+
+def _typed_as_wish(typed: str) -> dict[str, Any]:
+    words = typed.removeprefix("trmcloud plan ").split()
+    named = dict(zip(words[::2], words[1::2], strict=True))
+    wish: dict[str, Any] = {"hardware": named["--hardware"]}
+    for option, field in (("--provider", "providers"), ("--region", "regions")):
+        if option in named:
+            wish[field] = (named[option],)
+    return wish
+
+
 def test_stops_and_worst_case_keep_within_the_budget(trm: Recipe, offers: list[Offer]) -> None:
     plan = plan_for(trm, offers, hardware="8xH100", budget=Usd(100))
     for candidate in plan.candidates:

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from trmcloud import wiring
-from trmcloud.adapters import price_sources, prices
+from trmcloud.adapters import prices
+from trmcloud.adapters.price_sources.skypilot import ENV_CATALOGUES, ENV_CHANGES
 from trmcloud.adapters.runpod import offers, settings
 from trmcloud.cli.prices import app
 from trmcloud.core.money import Usd
@@ -40,10 +41,17 @@ def runpod() -> Iterator[tuple[str, dict[str, Any]]]:
     state: dict[str, Any] = {"status": 200, "body": json.dumps(CATALOGUE), "headers": {}}
 
     class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            state["asked"] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.do_GET()
+
         def do_GET(self) -> None:
             state["headers"] = dict(self.headers)
             state["path"] = self.path
+            state["paths"] = [*state.get("paths", ()), self.path]
             self.send_response(state["status"])
+            if state["status"] == 302:
+                self.send_header("Location", "/elsewhere")
             self.end_headers()
             self.wfile.write(state["body"].encode())
 
@@ -58,8 +66,13 @@ def runpod() -> Iterator[tuple[str, dict[str, Any]]]:
     server.server_close()
 
 
+NOBODY = "http://127.0.0.1:9"
+
+
 def environ(url: str, home: Path, **more: str) -> dict[str, str]:
-    return {settings.ENV_API: url, "HOME": str(home), **more}
+    """RunPod alone: SkyPilot's catalogues are out of reach."""
+    elsewhere = {ENV_CATALOGUES: NOBODY, ENV_CHANGES: NOBODY}
+    return {settings.ENV_API: url, "HOME": str(home), **elsewhere, **more}
 
 
 def test_runpods_catalogue_becomes_a_dated_snapshot(
@@ -106,32 +119,70 @@ def test_no_network_says_so_and_the_age(monkeypatch: pytest.MonkeyPatch, home: P
     assert "days old" in result.stdout
 
 
+PUBLIC = {
+    "data": {
+        "gpuTypes": [
+            {
+                "id": "NVIDIA H100 80GB HBM3",
+                "secureCloud": True,
+                "communityCloud": True,
+                "securePrice": 3.99,
+                "communityPrice": 2.69,
+                "maxGpuCountSecureCloud": 8,
+                "maxGpuCountCommunityCloud": 2,
+            },
+            {"id": "NVIDIA H100 PCIe", "secureCloud": True, "securePrice": 2.89,
+             "maxGpuCountSecureCloud": 1},
+            {"id": "unknown", "secureCloud": True, "securePrice": 0.05},
+            "nonsense",
+        ]
+    }
+}  # fmt: skip
+
+
+def test_without_a_key_runpods_prices_are_read_by_graphql(
+    runpod: tuple[str, dict[str, Any]], home: Path
+) -> None:
+    url, state = runpod
+    state["body"] = json.dumps(PUBLIC)
+    outcome = prices.refresh(home, NOW, wiring.price_sources(environ(url, home)))
+    assert outcome.offers == 7, "secure 1, 2, 4, 8, community 1, 2; one PCIe"
+    assert outcome.notes[0] == "runpod: 7 offers of 2026-11-18 (GraphQL, without a key)"
+    assert state["path"] == "/graphql"
+    assert "Authorization" not in state["headers"]
+    assert "gpuTypes" in state["asked"]["query"]
+    known = {(o.instance, o.rate) for o in prices.load_offers(NOW, home) if o.provider == "runpod"}
+    assert ("8x_H100-SXM_SECURE", Usd("31.92")) in known
+    assert ("1x_H100-PCIe_SECURE", Usd("2.89")) in known
+
+
+@pytest.mark.parametrize(
+    ("status", "key", "says"),
+    [
+        (410, "", "unavailable: gone (HTTP 410); with RUNPOD_API_KEY REST v2 is read instead"),
+        (429, "", "unavailable: asked too often"),
+        (403, "", "set RUNPOD_API_KEY"),
+        (403, "k", "check RUNPOD_API_KEY"),
+        (302, "k", "not read: HTTP 302"),
+        (302, "", "not read: HTTP 302"),
+    ],
+)
+def test_what_runpod_refuses_is_one_line_and_no_redirect_is_followed(
+    runpod: tuple[str, dict[str, Any]], home: Path, status: int, key: str, says: str
+) -> None:
+    url, state = runpod
+    state["status"] = status
+    rows, notes = offers.price_rows(environ(url, home, RUNPOD_API_KEY=key), NOW)
+    assert not rows
+    assert len(notes) == 1
+    assert says in notes[0]
+    assert "/elsewhere" not in state["paths"]
+
+
 def test_a_key_is_never_sent_in_the_clear(home: Path) -> None:
     rows, notes = offers.price_rows(environ("http://example.com/v2", home), NOW)
     assert not rows
     assert "not https" in notes[0]
-
-
-def test_skypilots_names_mean_other_chips_at_other_clouds(tmp_path: Path) -> None:
-    header = (
-        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region\n"
-    )
-    for cloud, lines in {
-        "runpod": "8x_H100_SECURE,H100,8,128,640,23.12,23.12,US\n",
-        "aws": "p5.48xlarge,H100,8,192,2048,55.04,14.1,us-east-1\n"
-        "p5.48xlarge,H100,8,192,2048,55.04,9.37,us-east-1\n",
-    }.items():
-        folder = tmp_path / "v8" / cloud
-        folder.mkdir(parents=True)
-        (folder / "vms.csv").write_text(header + lines)
-    rows, notes = price_sources.read_skypilot(tmp_path)
-    names = ("sku", "provider", "usd_per_hour", "spot_usd_per_hour")
-    found = {tuple(row[name] for name in names) for row in rows}
-    assert found == {
-        ("H100-PCIe", "runpod", "23.12", ""),
-        ("H100-SXM", "aws", "55.04", "9.37"),
-    }
-    assert len(notes) == 2
 
 
 def test_list_show_and_diff(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.unit.pod.machine import Machine, Reach
 from trmcloud.core import pod_contract as contract
+from trmcloud.pod import prepare
 from trmcloud.pod.prepare import PREPARED_NAME, Progress
 
 H100 = "NVIDIA H100 80GB HBM3, 81559, 0, 570.133.20, 0\n"
@@ -195,3 +197,37 @@ def test_it_gives_up_in_time(machine: Machine) -> None:
         "refused",
         "it was not ready in time: code and data to be sent",
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            "NewConnectionError('<pip._vendor.X object at 0x7f>: Failed to establish a new "
+            "connection: [Errno -3] Temporary failure in name resolution')",
+            "Temporary failure in name resolution",
+        ),
+        (
+            "ConnectTimeoutError(<pip._vendor.X object at 0x7f>, 'Connection to index timed out. "
+            "(connect timeout=15)')",
+            "Connection to index timed out. (connect timeout=15)",
+        ),
+        (
+            "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate "
+            "verify failed: self-signed certificate (_ssl.c:997)'))",
+            "self-signed certificate (_ssl.c:997)",
+        ),
+    ],
+)
+def test_what_keeps_pip_from_its_index_is_told(tmp_path: Path, said: str, why: str) -> None:
+    """pip's own lines: the cause in passing, and at last only that nothing was found."""
+    made = prepare.Preparation(tmp_path, "pod")
+    folder = tmp_path / contract.PODS_DIR / "pod"
+    folder.mkdir(parents=True)
+    (folder / prepare.INSTALL_LOG_NAME).write_text(
+        f"WARNING: Retrying (Retry(total=0)) after connection broken by '{said}': /simple/x/\n"
+        "ERROR: No matching distribution found for x==1.0\n"
+    )
+    told = made._last_words()
+    assert told.startswith("the package index is out of reach: ")
+    assert why in told

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
+from trmcloud.adapters.skypilot.clusters import Clusters
 from trmcloud.adapters.skypilot.command import find_sky
 from trmcloud.adapters.skypilot.compute import EXITED_FOR_S
 from trmcloud.core.errors import (
@@ -122,6 +123,18 @@ def test_a_pod_that_has_exited_is_unknown_at_once_and_ended_when_it_stays_so(rig
     assert NAME not in rig.told()["clusters"]
     rig.set(exited=[])
     assert rig.compute().list_pods() == ()
+
+
+def test_a_laptop_that_slept_while_it_asked_asks_again_within_a_minute(rig: Rig) -> None:
+    rig.compute().create(request())
+    rig.on(60.0)
+    asleep = iter([0.0, 7200.0])
+    clusters = Clusters(rig.sky, now=lambda: rig.now + next(asleep, 7200.0))
+    clusters.rows()
+    lists = [words for words in rig.told()["asked"] if words[0] == "status"]
+    rig.now += 61.0
+    clusters.rows()
+    assert len([w for w in rig.told()["asked"] if w[0] == "status"]) == len(lists) + 1
 
 
 def test_another_clouds_silence_ends_nothing(rig: Rig) -> None:

@@ -18,15 +18,14 @@ from trmcloud.adapters.runpod.bundle import ENTRYPOINT, boot_command, boot_envir
 from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPodGraphql
 from trmcloud.adapters.runpod.http import Throttled, compact
 from trmcloud.adapters.runpod.offers import RUNPOD_IDS
+from trmcloud.adapters.runpod.prepaid import Prepaid
 from trmcloud.adapters.runpod.settings import IMAGE
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.adapters.sightings import Sightings
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import (
-    AccessDenied,
     FinalRefusal,
     NotSupported,
-    PaymentRequired,
     ProviderError,
     ProviderRefused,
 )
@@ -45,9 +44,6 @@ THROTTLED_S = 90.0
 """How long a create may wait for RunPod to take requests again."""
 UNTOLD_WAIT_S = 5.0
 """How long to wait where RunPod does not say."""
-BALANCE_FRESH_S = 300.0
-BALANCE_BOUND_S = 3.0
-"""How long a screen waits for the balance, which it can do without."""
 ADDRESS_FRESH_S = 60.0
 CONTAINER_DISK_GB = 20
 """The container's own disk, wiped at each restart: caches and temporary files."""
@@ -107,7 +103,7 @@ class RunPodCompute:
         self._listed_at: float | None = None
         self._made_at = -inf
         self._hold_s = 0.0
-        self._limit: tuple[float, OwnLimit | None] = (-inf, None)
+        self._prepaid = Prepaid(graphql, now)
         self._failed: ProviderError | None = None
 
     # -- Compute ---------------------------------------------------------------------------------
@@ -221,25 +217,8 @@ class RunPodCompute:
         return self._graphql.account()
 
     def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
-        """Whether the prepaid balance bounds what is spent; nothing where that cannot be told for
-        the moment."""
-        asked_at, limit = self._limit
-        if not 0 <= self._now() - asked_at < BALANCE_FRESH_S:
-            limit = self._prepaid()
-            self._limit = (self._now(), limit)
-        return (limit,) if limit is not None else ()
-
-    def _prepaid(self) -> OwnLimit | None:
-        try:
-            balance = self._graphql.account(BALANCE_BOUND_S).balance
-        except (AccessDenied, GraphqlUnavailable) as error:
-            return OwnLimit("prepaid", False, f"the balance is not known any more: {error.what}")
-        except ProviderError:
-            return None
-        if balance is None:
-            return OwnLimit("prepaid", False, "RunPod does not tell the balance")
-        told = f"a balance of {balance} ends everything, unless auto-reload refills it"
-        return OwnLimit("prepaid", balance > ZERO, told)
+        """See ``ports.Limiting``: the prepaid balance."""
+        return self._prepaid.limits()
 
     def require_account(self, rate: Usd) -> None:
         """See ``ports.Account``. Money is looked at where the key may: a create is refused
@@ -249,21 +228,7 @@ class RunPodCompute:
             AuthError, PaymentRequired, ProviderError
         """
         self._list(fresh=True)
-        try:
-            balance, spending, limit = self._graphql.account()
-        except ProviderError:
-            return
-        if balance is not None and balance < rate:
-            raise PaymentRequired(
-                f"the RunPod balance is {balance}: below an hour of {rate}, which RunPod asks for",
-                next_step="add credit: RunPod console → Billing",
-            )
-        if limit is not None and (spending or ZERO) + rate > limit:
-            raise PaymentRequired(
-                f"RunPod's spend limit is {limit}/h for the account, {spending or ZERO}/h are in "
-                f"use: {rate}/h more does not fit",
-                next_step="stop other pods, choose smaller hardware, or ask RunPod for more",
-            )
+        self._prepaid.require(rate)
 
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
         """Where the pod's own SSH server is reached; None until RunPod has said so.

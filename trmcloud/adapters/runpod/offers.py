@@ -24,6 +24,12 @@ LIVE_WITHIN_S = 4.0
 MAX_BYTES = 32 << 20
 COUNTS = (1, 2, 4, 8)
 SOURCE = "runpod-v2-catalog"
+PUBLIC_SOURCE = "runpod-graphql"
+PUBLIC_QUERY = (
+    "query { gpuTypes { id secureCloud communityCloud securePrice communityPrice"
+    " maxGpuCountSecureCloud maxGpuCountCommunityCloud } }"
+)
+"""GraphQL asks for no key here; it is announced to end early in 2027."""
 ANYWHERE = "any"
 
 #: RunPod's id of each GPU. "NVIDIA H100 80GB HBM3" is the SXM part.
@@ -130,23 +136,68 @@ def _listed_live(base: str, key: str) -> tuple[Sequence[Listed], str]:
 
 
 def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
-    """(rows of ``prices.COLUMNS``, notes): RunPod's price list, asked for with the key if there is
-    one. What cannot be read is a note."""
+    """(rows of ``prices.COLUMNS``, notes): RunPod's price list, by REST v2 where there is a key, by
+    GraphQL, which asks for none, where there is not. What cannot be read is a note."""
+    key = settings.account_key(environ)
     try:
-        listed = read_catalogue(lambda params: _fetch(environ, params))
+        if key is None:
+            source, listed = PUBLIC_SOURCE, _public_list(environ)
+        else:
+            source = SOURCE
+            listed = read_catalogue(lambda params: _fetch(environ, params))
     except UsageError as error:
         return [], [f"runpod: {error.what}: not read"]
     except urllib.error.HTTPError as error:
-        hint = f"; set {settings.ENV_KEY}" if error.code in (401, 403) else ""
-        return [], [f"runpod: HTTP {error.code}{hint}"]
-    except (OSError, ValueError, ProviderError) as error:
-        return [], [f"runpod: cannot be read: {error}"]
+        return [], [f"runpod: {_refused(error.code, key is not None)}"]
+    except (OSError, ValueError, HTTPException, ProviderError, RecursionError) as error:
+        return [], [f"runpod: not read: {' '.join(str(error).split())[:100]}"]
     as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
-    rows = [_row(_offer(listing, now, ANYWHERE, listing.stock), as_of) for listing in listed]
-    return rows, [f"runpod: {len(rows)} offers"]
+    offers = (_offer(listing, now, ANYWHERE, listing.stock, source) for listing in listed)
+    rows = [_row(offer, as_of) for offer in offers]
+    by = "v2" if key is not None else "GraphQL, without a key"
+    return rows, [f"runpod: {len(rows)} offers of {as_of} ({by})"]
 
 
-def _offer(row: Listed, now: float, region: str, stock: str) -> Offer:
+def _refused(code: int, has_key: bool) -> str:
+    if code in (401, 403):
+        what = f"check {settings.ENV_KEY}" if has_key else f"set {settings.ENV_KEY}"
+        return f"not read: HTTP {code}; {what}"
+    if code in (410, 429):
+        what = "gone" if code == 410 else "asked too often"
+        hint = "" if has_key else f"; with {settings.ENV_KEY} REST v2 is read instead"
+        return f"unavailable: {what} (HTTP {code}){hint}"
+    return f"not read: HTTP {code}"
+
+
+def _public_list(environ: Mapping[str, str]) -> list[Listed]:
+    """
+    Raises:
+        ProviderError: the answer is none of GraphQL's.
+    """
+    body = json.dumps({"query": PUBLIC_QUERY}).encode("ascii")
+    data = _ask(settings.graphql_url(environ), TIMEOUT_S, body=body)
+    inner = data.get("data") if isinstance(data, dict) else None
+    types = inner.get("gpuTypes") if isinstance(inner, dict) else None
+    if not isinstance(types, list):
+        raise ProviderError("GraphQL answers without gpuTypes")
+    gpus = [
+        {
+            "id": gpu.get("id"),
+            "secure": gpu.get("secureCloud"),
+            "community": gpu.get("communityCloud"),
+            "price": {"secure": gpu.get("securePrice"), "community": gpu.get("communityPrice")},
+            "maxCount": {
+                "secure": gpu.get("maxGpuCountSecureCloud"),
+                "community": gpu.get("maxGpuCountCommunityCloud"),
+            },
+        }
+        for gpu in types
+        if isinstance(gpu, dict)
+    ]
+    return [row for gpu in _gpus({"gpus": gpus}) for row in _rows(gpu, COUNTS, None)]
+
+
+def _offer(row: Listed, now: float, region: str, stock: str, source: str = SOURCE) -> Offer:
     tier = "community" if row.community else "secure"
     return Offer(
         sku=row.sku,
@@ -157,7 +208,7 @@ def _offer(row: Listed, now: float, region: str, stock: str) -> Offer:
         rate=row.rate,
         spot=False,
         priced_at=now,
-        source=SOURCE,
+        source=source,
         note=f"{tier}; stock {stock}",
     )
 
@@ -228,9 +279,15 @@ def _fetch(
 ) -> Any:
     query = "&".join(f"{name}={value}" for name, value in params.items())
     url = f"{settings.api_base(environ)}/v2/catalog/gpus?{query}"
+    return _ask(url, timeout_s, key=settings.account_key(environ))
+
+
+def _ask(url: str, timeout_s: float, *, key: str | None = None, body: bytes | None = None) -> Any:
     headers = {"User-Agent": "trmcloud", "Accept": "application/json"}
-    key = settings.account_key(environ)
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    with send(urllib.request.Request(url, headers=headers), timeout_s) as answer:
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    request = urllib.request.Request(url, data=body, headers=headers)
+    with send(request, timeout_s) as answer:
         return json.loads(answer.read(MAX_BYTES))

@@ -30,6 +30,8 @@ from trmcloud.ports.link import StageItem
 ABANDONED_AFTER_S = 86_400.0
 _MARGIN_S = 5.0
 _MAX_NOTE_BYTES = 1 << 20
+_MOST_PAGES = 1000
+"""Of a thousand keys each: far more than all runs of one prefix."""
 _MOST_AT_ONCE = 1000
 """Keys of one deletion, by S3's own limit."""
 
@@ -279,9 +281,13 @@ class S3Bucket:
     # -- keys -----------------------------------------------------------------------------------
 
     def _keys(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """(key, size) of every object below ``prefix``; one page's token twice ends it."""
+        """(key, size) of every object below ``prefix``; one page's token twice ends it.
+
+        Raises:
+            ProviderError: it does not end.
+        """
         before, token = None, None
-        while True:
+        for _ in range(_MOST_PAGES):
             more: dict[str, Any] = {"ContinuationToken": token} if token else {}
             with told(self._place, "list"):
                 page = self.client.s3.list_objects_v2(
@@ -292,6 +298,7 @@ class S3Bucket:
             before, token = token, page.get("NextContinuationToken")
             if not token or token == before:
                 return
+        raise ProviderError("the store's list does not end", where=str(self._place))
 
     def _delete(self, keys: Sequence[str]) -> None:
         s3, bucket = self.client.s3, self._place.bucket

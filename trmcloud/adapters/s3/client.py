@@ -134,7 +134,7 @@ def told(place: Place, doing: str = "") -> Iterator[None]:
         raise ProviderError(
             "the store's answer cannot be understood",
             where=str(place),
-            next_step="check AWS_ENDPOINT_URL_S3: it speaks no S3, or a proxy changes it",
+            next_step="check AWS_ENDPOINT_URL_S3: what is there may speak no S3",
         ) from None
 
 

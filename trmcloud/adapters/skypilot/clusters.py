@@ -49,14 +49,15 @@ class Clusters:
             fresh_s = LIST_FRESH_NEW_S if any(map(is_new, self._rows)) else LIST_FRESH_S
             # A machine that is busy with other things must not be kept busy with this.
             if fresh or not 0 <= age_s < max(fresh_s, 3 * self._took_s):
-                began_at = self._now()
+                began = time.monotonic()
                 try:
                     self._rows, self.are_cached = self._read()
                     self._failed = None
                 except ProviderError as error:
                     self._failed = error
                 self._listed_at = self._now()
-                self._took_s = max(0.0, self._listed_at - began_at)
+                # Not by the clock that may be set, or that goes on while the machine sleeps.
+                self._took_s = time.monotonic() - began
             if self._failed is not None:
                 raise self._failed
             return self._rows

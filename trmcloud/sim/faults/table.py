@@ -6,14 +6,14 @@ import itertools
 import random
 from collections.abc import Mapping
 
-from trmcloud.sim.faults import controller, provider, training
+from trmcloud.sim.faults import controller, hostile, provider, training
 from trmcloud.sim.faults.arm import Arms, Fault
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world import SimWorld
 
 ALL: Mapping[str, tuple[str, Fault]] = dict(
     sorted(
-        {**controller.FAULTS, **provider.FAULTS, **training.FAULTS}.items(),
+        {**controller.FAULTS, **provider.FAULTS, **training.FAULTS, **hostile.FAULTS}.items(),
         key=lambda item: int(item[0]),
     )
 )

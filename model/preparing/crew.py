@@ -1,0 +1,122 @@
+"""Threads for downloads and checks, processes for tokenizing, and what follows on each result.
+
+What follows is always done by the one thread that calls ``step``: nothing else changes a state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from pathlib import Path
+from typing import Any, TypeVar
+
+from model.preparing.work import Lesson, start, train
+
+DOWNLOADS_AT_ONCE = 8
+_CHORES_AT_ONCE = 2
+_LOOK_EVERY_S = 0.5
+
+_Result = TypeVar("_Result")
+
+
+class Stopped(Exception):
+    """Told to stop; what is done stays."""
+
+
+class Crew:
+    """``workers`` processes, started once the tokenizer is known."""
+
+    def __init__(self, workers: int, stop: threading.Event) -> None:
+        self._worker_count, self.stop = workers, stop
+        self._running: dict[Future[Any], Callable[[Any], None]] = {}
+        self._downloads = ThreadPoolExecutor(DOWNLOADS_AT_ONCE, "download")
+        self._chores = ThreadPoolExecutor(_CHORES_AT_ONCE, "chores")
+        self._workers: ProcessPoolExecutor | None = None
+        self._school: ProcessPoolExecutor | None = None
+        self._at_work = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a worker would soon take up another job."""
+        return self._workers is not None and self._at_work < self._worker_count + 2
+
+    def download(self, task: Callable[[], _Result], then: Callable[[_Result], None]) -> None:
+        self._running[self._downloads.submit(task)] = then
+
+    def chore(self, task: Callable[[], _Result], then: Callable[[_Result], None]) -> None:
+        """What reads or writes much, and computes little."""
+        self._running[self._chores.submit(task)] = then
+
+    def work(
+        self, then: Callable[[_Result], None], task: Callable[..., _Result], *arguments: Any
+    ) -> None:
+        """A job for a process."""
+        assert self._workers is not None
+        self._at_work += 1
+
+        def done(result: _Result) -> None:
+            self._at_work -= 1
+            then(result)
+
+        self._running[self._workers.submit(task, *arguments)] = done
+
+    def teach(self, lesson: Lesson, then: Callable[[tuple[str, int, int]], None]) -> None:
+        """Trains a tokenizer, alone with all cores, in a process whose memory is given back."""
+        self._school = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        self._running[self._school.submit(train, lesson)] = then
+
+    def start_workers(self, tokenizer_json: str) -> None:
+        if self._school is not None:
+            self._school.shutdown(wait=False)
+        self._workers = ProcessPoolExecutor(
+            self._worker_count,
+            multiprocessing.get_context("spawn"),
+            start,
+            (tokenizer_json,),
+        )
+
+    def step(self) -> None:
+        """Waits a moment for results, and does what follows on them.
+
+        Raises:
+            Stopped: told to.
+        """
+        if self.stop.is_set():
+            raise Stopped
+        done, _ = wait(self._running, _LOOK_EVERY_S, FIRST_COMPLETED)
+        for future in done:
+            self._running.pop(future)(future.result())
+
+    def close(self) -> None:
+        """Ends what is still at work."""
+        self.stop.set()  # downloads look at it between two pieces
+        for pool in (self._workers, self._school):
+            if pool is not None:
+                processes = list((getattr(pool, "_processes", None) or {}).values())
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in processes:
+                    process.terminate()
+                for process in processes:
+                    process.join(5.0)
+        for threads in (self._downloads, self._chores):
+            threads.shutdown(wait=True, cancel_futures=True)
+
+
+def cores() -> int:
+    """How many cores this process may use: those it is bound to, or its container's share."""
+    there = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        there = min(there, max(1, math.ceil(int(quota) / int(period))))
+    return there

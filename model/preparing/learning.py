@@ -1,0 +1,45 @@
+"""A tokenizer that was trained before on the very same shards, and where the next one is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from model.preparing.cache import Cache
+from model.preparing.corpus import Corpus
+from trmcloud.core.recipe import PhaseRecipe
+
+
+class KeptTokenizer:
+    """The cache's tokenizer for one corpus and one kind of vocabulary."""
+
+    def __init__(self, corpus: Corpus, settings: PhaseRecipe, cache: Cache) -> None:
+        import tokenizers
+
+        data_set = corpus.data_set
+        said = [
+            tokenizers.__version__,
+            *(file.identity for file in corpus.train[: data_set.tokenizer_shards]),
+            data_set.column,
+            *data_set.fields,
+            str(data_set.tokenizer_text_bytes),
+            settings.tokenizer,
+            str(settings.vocab_size),
+            str(settings.seed) if corpus.layout == "generated" else "",
+        ]
+        self._path: Path = cache.tokenizer(hashlib.sha256("\0".join(said).encode()).hexdigest())
+
+    def read(self) -> str:
+        """Its JSON; empty where there is none, or not what was written."""
+        try:
+            kept = json.loads(self._path.read_text())
+            text, digest = kept["tokenizer"], kept["sha256"]
+            return text if hashlib.sha256(text.encode()).hexdigest() == digest else ""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return ""
+
+    def write(self, text: str) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        self._path.write_text(json.dumps({"tokenizer": text, "sha256": digest}))

@@ -1,0 +1,54 @@
+"""Passes before the first step that change nothing but how fast, and how exactly alike, it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from model.distributed import World
+from trmcloud.core.errors import UsageError
+from trmcloud.core.recipe import PhaseRecipe
+
+
+def needs_warm_up(settings: PhaseRecipe, world: World) -> bool:
+    return settings.compile or world.size > 2
+
+
+def warm_up(
+    model: nn.Module,
+    parallel_model: nn.Module,
+    settings: PhaseRecipe,
+    world: World,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    """Runs forward and backward passes; the gradients they leave are to be dropped.
+
+    They compile what is to be compiled, and let DDP settle its buckets: it orders them anew after
+    the first backward pass, and with three ranks or more the order of a sum matters, so a resumed
+    run would otherwise differ from an uninterrupted one by its first step.
+
+    Raises:
+        UsageError: the model cannot be compiled.
+    """
+    # Ids of no text: the data may still be on its way.
+    shape = (settings.batch, settings.sequence + 1)
+    rows = torch.arange(math.prod(shape), device=world.device).view(shape) % settings.vocab_size
+    ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    for _ in range(2):
+        try:
+            with autocast():
+                losses = parallel_model(ids, targets)
+            losses.sum().backward()
+            with torch.no_grad(), autocast():
+                model(ids, targets, per_token=True)  # as an evaluation does
+        except Exception as error:
+            if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise UsageError(
+                    f"torch.compile failed: {error}", next_step="--set compile=false"
+                ) from None
+            raise

@@ -1,0 +1,175 @@
+"""Words that would steer a terminal, in every field of every screen: none reaches it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import User
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.core import events as ev
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.money import Usd
+from trmcloud.core.plain_text import strip_control
+from trmcloud.ports.ledger import ControllerId
+
+STEER = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x85\u202e\u2066\u200f\u2028\ufeff\x00\x7f\x08"
+FORGED = "error: all your money is gone"
+WORDS = f"a{STEER}b\r\n{FORGED}\n\tc"
+ME = ControllerId("here", 1, "1")
+
+
+def _verdict(odd: bool) -> dict[str, object]:
+    if odd:
+        return {"passed": True, WORDS: WORDS}
+    check = {"name": WORDS, "passed": False, "blocking": True, "detail": WORDS}
+    return {"phase": "fast", "passed": False, "checks": [check]}
+
+
+def _hostile_run(ledger: SqliteLedger, plan: object, run_id: str, *, ends: bool, odd: bool) -> None:
+    """A run whose pod, provider and agent said nothing else."""
+    at = 1_790_000_000.0
+    planned = ev.RunPlanned(plan, Usd("1"), "default")  # type: ignore[arg-type]
+    epoch = ledger.open_run(run_id, planned, Usd("0.5"), ME, at)
+    candidate = plan["candidates"][0]["id"]  # type: ignore[index]
+    name = f"trmc-{ledger.ledger_id}-{run_id.replace('-', '')}-g1-1790003600"
+    act = f"{run_id}/g1/create/1"
+    events: list[ev.RunEvent] = [
+        ev.PodIntended(1, name, "local", candidate, Usd("3.6"), at + 3000, at + 3600),
+        ev.ActionStarted(act, "create"),
+        ev.ActionFailed(act, "create", "ambiguous", WORDS),
+        ev.PodUp(1, name, Usd("3.6")),
+        ev.AgentUp(1),
+        ev.PhaseEnded(1, "fast", "finished", 5, 1.5, {WORDS: 3.0, "training": 2.0}),
+        ev.GateJudged(1, "fast", False, _verdict(odd)),
+        ev.ResultKnown("failed", WORDS),
+        ev.PodGone(1, at + 60),
+        ev.Settled(1, Usd("0.1"), Usd("0.1")),
+    ]
+    if ends:
+        events += [ev.Closed("failed", WORDS), ev.Fetched("fast", 5, "ab" * 32, WORDS)]
+    for event in events:
+        ledger.append(run_id, epoch, [event], at + 1)
+
+
+@pytest.fixture
+def told(owner: User) -> User:
+    """A home in which every word that came from elsewhere is hostile."""
+    ledger = SqliteLedger(owner.ledger_path)
+    run = owner.only_run()
+    _hostile_run(ledger, run.plan, "r-aaaaaa", ends=True, odd=False)
+    _hostile_run(ledger, run.plan, "r-bbbbbb", ends=True, odd=True)
+    good = owner.home / "runs" / run.run_id / "fast"
+    for run_id in ("r-aaaaaa", "r-bbbbbb"):
+        folder = owner.home / "runs" / run_id / "fast"
+        folder.mkdir(parents=True)
+        (folder / "train.log").write_bytes(
+            WORDS.encode() + b"\xff\xed\xa0\x80\n" + b"last\x1b[2J\n"
+        )
+        beat = contract.load_heartbeat((good / "heartbeat.json").read_text())
+        (folder / "heartbeat.json").write_text(
+            contract.dump(replace(beat, run_id=run_id, message=WORDS))
+        )
+        rows = (good / "metrics.jsonl").read_text() + json.dumps({"kind": WORDS, WORDS: WORDS})
+        (folder / "metrics.jsonl").write_text(rows + "\n" + "[" * 200_000)
+        _damaged(folder / "checkpoints" / "step-00000005", good)
+    return owner
+
+
+def _damaged(folder: Path, good: Path) -> None:
+    """A checkpoint of which its own manifest tells in hostile words."""
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"version": WORDS, "files": WORDS}))
+    (folder / ("x" + WORDS.replace("\x00", ""))).write_text("x")
+
+
+SCREENS = (
+    ("status",), ("status", "--all"), ("status", "r-aaaaaa"), ("status", "r-bbbbbb"),
+    ("gate", "r-aaaaaa"), ("report",), ("report", "r-aaaaaa"), ("report", "--csv"),
+    ("fetch-best", "r-aaaaaa"), ("prune", "r-aaaaaa", "--dry-run"), ("prune", "r-aaaaaa"),
+    ("reap",), ("reap", "--yes"), ("resume", "r-aaaaaa"), ("stop", "r-aaaaaa"),
+    ("budget", "show"), ("budget", "history"), ("volumes", "list"), ("doctor",),
+    ("eval", "r-aaaaaa"), ("sample", "r-aaaaaa"),
+    ("status", WORDS.replace("\x00", "")), ("launch", WORDS.replace("\x00", "")),
+)  # fmt: skip
+LOGS = (("logs", "r-aaaaaa"), ("logs", "r-aaaaaa", "-n", "3"), ("logs", "-f", "r-aaaaaa"))
+DATA = (
+    ("status", "--json"), ("status", "r-aaaaaa", "--json"), ("gate", "r-aaaaaa", "--json"),
+    ("report", "--json"), ("reap", "--json"), ("budget", "show", "--json"),
+    ("budget", "history", "--json"),
+)  # fmt: skip
+
+
+def _shown(user: User, *arguments: str) -> tuple[str, str]:
+    process = user.start(*arguments)
+    out, err = process.communicate(timeout=120)
+    assert "Traceback" not in err, err
+    assert "unexpected" not in err, err
+    return out, err
+
+
+@pytest.mark.parametrize(
+    "arguments", SCREENS, ids=lambda words: strip_control(" ".join(words))[:30]
+)
+def test_no_screen_passes_on_what_steers_a_terminal(told: User, arguments: tuple[str, ...]) -> None:
+    for text in _shown(told, *arguments):
+        assert strip_control(text) == text
+        assert FORGED not in text.splitlines(), "what somebody said passes for a line of ours"
+
+
+def test_a_log_keeps_its_lines_and_nothing_else(told: User) -> None:
+    for arguments in LOGS:
+        out, err = _shown(told, *arguments)
+        assert strip_control(out) == out
+        assert strip_control(err) == err
+        assert "last" in out.splitlines()
+
+
+def test_json_stays_data(told: User) -> None:
+    for arguments in DATA:
+        out, err = _shown(told, *arguments)
+        assert json.loads(out) is not None
+        assert out.isascii()
+        assert strip_control(out) == out
+        assert strip_control(err) == err
+
+
+def test_a_verdict_of_an_earlier_version_breaks_no_screen(told: User) -> None:
+    assert "its verdict cannot be read" in told.run("status", "r-bbbbbb")
+    assert "✘ a]0;PWNED" in told.run("status", "r-aaaaaa"), (
+        "what it said is told, and steers nothing"
+    )
+
+
+def test_the_end_of_a_launch_is_shown_likewise(
+    told: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trmcloud.cli.run_view import show_end
+    from trmcloud.cli.streams import forgive_streams
+    from trmcloud.wiring import build_world
+
+    for name, value in told.env().items():
+        monkeypatch.setenv(name, value)
+    world = build_world()
+    forgive_streams()
+    for run in world.ledger.read().runs.values():
+        show_end(world, run)
+    out = capsys.readouterr().out
+    assert strip_control(out) == out
+    assert FORGED not in out.splitlines()
+
+
+def test_what_is_drawn_is_cleaned_by_whoever_draws() -> None:
+    """Cursor movements pass by the one way of printing: only these may use that."""
+    package = Path(__file__).resolve().parents[2] / "trmcloud"
+
+    def uses(word: str) -> list[str]:
+        found = (p.name for p in (package / "cli").rglob("*.py") if word in p.read_text())
+        return sorted(found)
+
+    assert uses("drawn_on(") == ["run_bar.py", "streams.py"]
+    assert uses(" draw(") == ["fetch_best.py", "launch_steps.py", "streams.py"]
+    assert uses("__stdout__") == uses("stdout.buffer") == uses("__stderr__") == []

@@ -1,0 +1,89 @@
+"""Images that lack what a trainer needs, on a pod without internet: told, paid for by the second,
+and nothing left running."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rented import image
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
+from tests.standins.runpod.containers import SYSTEM_PATH
+from tests.standins.runpod.fixture import judged
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.outcome import Outcome
+
+WHY_NOT = why_not()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")]
+
+
+@contextlib.contextmanager
+def on(folder: Path, inside: Path) -> Iterator[RentedUser]:
+    """A user whose pods' image is ``inside``; they reach nothing but RunPod."""
+    clock = TestClock(folder / "clock")
+    path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
+    with judged(
+        folder / "runpod", clock=clock, isolated=True, keep=[inside], image_env=path
+    ) as standin:
+        user = RentedUser(folder, standin=standin, clock=clock)
+        yield user
+        user.end_everything()
+
+
+def told(user: RentedUser) -> str:
+    """What a launch on such an image says; its run is closed, paid, and leaves nothing."""
+    arguments = ("--steps", "60", "--budget", "0.30", *user.data, *ACCEPT)
+    launch = user.start(*LAUNCH, *arguments)
+    out, err = user.see_out(launch, code=Outcome.UNFIT.exit_code, within_s=240.0)
+    assert err == ""
+    run = user.close_books()
+    assert run.outcome is Outcome.UNFIT
+    assert run.phases == {}
+    assert user.live() == []
+    assert ZERO < run.settled < Usd("0.05")
+    assert user.billed() <= float(run.settled) + 2e-6
+    assert f"  spent {run.settled} of $0.30" in out
+    assert f"  try: trmcloud resume {run.run_id}" in out
+    (why,) = [line for line in out.splitlines() if line.startswith("  why: ")]
+    assert run.message in why
+    return why
+
+
+def without(folder: Path, *patterns: str) -> Path:
+    """An image whose Python lacks what the patterns name."""
+    inside = image(folder / "image")
+    for pattern in patterns:
+        for path in (inside / "site").glob(pattern):
+            shutil.rmtree(path)
+    return inside
+
+
+def test_a_package_that_cannot_be_had_without_internet(tmp_path: Path) -> None:
+    with on(tmp_path, without(tmp_path, "safetensors*")) as user:
+        why = told(user)
+    assert "packages could not be installed: the package index is out of reach: " in why
+    assert "name resolution" in why or "unreachable" in why
+
+
+def test_an_image_without_torch_and_no_internet(tmp_path: Path) -> None:
+    with on(tmp_path, without(tmp_path, "torch", "*.dist-info")) as user:
+        why = told(user)
+    assert "and torch could not be installed: the package index is out of reach: " in why
+
+
+def test_an_image_without_pip(tmp_path: Path) -> None:
+    inside = without(tmp_path, "safetensors*")
+    python = inside / "bin" / "python3"
+    python.unlink()
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(inside)], check=True)
+    (site,) = inside.glob("lib/python3*/site-packages")
+    shutil.copytree(inside / "site", site, dirs_exist_ok=True)
+    with on(tmp_path, inside) as user:
+        why = told(user)
+    assert "packages could not be installed: " in why
+    assert "No module named pip" in why
