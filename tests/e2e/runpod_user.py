@@ -166,6 +166,13 @@ class RentedUser(User):
         assert int(looked_at) > 10, found
         return "\n".join(named)
 
+    def creates(self) -> int:
+        """How many pods the account's key has asked for: an end is a POST, too."""
+        return sum(
+            logged.who == "account" and (logged.method, logged.path) == ("POST", "/v2/pods")
+            for logged in self.standin.requests
+        )
+
     # -- what happens ---------------------------------------------------------------------------
 
     def run_in(self, *states: State, within_s: float = 60.0) -> RunState:
