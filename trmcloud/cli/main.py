@@ -21,6 +21,7 @@ _USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("What a budget buys: hardware, hours, dollars.", "Before"),
     "prices": ("The table of offers: list, refresh, diff, show.", "Before"),
+    "data": ("Data sets by name: list, show, get, check.", "Before"),
     "budget": ("Caps for account, month and project: set, show, raise, history.", "Before"),
     "doctor": ("Check this machine and say what to mend.", "Before"),
     "smoke": ("Rent the cheapest pod for minutes; see what ends it. Run this first.", "Before"),

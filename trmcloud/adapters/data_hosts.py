@@ -1,0 +1,197 @@
+"""Whether a data set's files can be had: asked of their hosts without downloading them.
+
+A few bytes of each file are asked for, and of the first one so much as shows its columns. A host's
+token goes to that host and nowhere else: redirects are followed by hand, without it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from trmcloud.app.data_check import Checked
+from trmcloud.core.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
+from trmcloud.core.errors import MissingExtra
+from trmcloud.pod.one_request import send
+
+_TIMEOUT_S = 20.0
+_MOST_REDIRECTS = 5
+_HEAD_BYTES = 1 << 16
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_GPT2_MAGIC = 20240520
+
+
+class _Answer(NamedTuple):
+    """Part of a file, and what the host says of the whole."""
+
+    content: bytes
+    size: int
+    sha256: str
+    """As Hugging Face tells it with its redirect; empty where nobody says."""
+
+
+def check_files(
+    data_set: DataSet, *, whole: bool = False, environ: Mapping[str, str] = os.environ
+) -> Iterator[Checked]:
+    """Each file's length and hash, where one is known, and the first one's columns.
+
+    Args:
+        whole: every file, not only the first, the last and the one to validate on.
+    """
+    names = list(data_set.shard_names())
+    if not whole and len(names) > 2:
+        names = [names[0], names[-1]]
+    names += [data_set.validation] if data_set.validation else []
+    for number, name in enumerate(names):
+        file = _RemoteFile(data_set.address(name), environ)
+        try:
+            head = file.read_at(0, 1)
+            told = [f"{head.size:,} bytes" if head.size else "length not told"]
+            known = data_set.sha256.get(name, "")
+            if known and head.sha256 and known != head.sha256:
+                yield Checked(name, False, f"SHA-256 {head.sha256[:16]}…, not {known[:16]}…")
+                continue
+            if known:
+                told.append("hash as published" if head.sha256 else "hash told by nobody here")
+            if number == 0:
+                told.append(_content(data_set, file, head.size))
+            yield Checked(name, True, ", ".join(told))
+        except _Unusable as problem:
+            yield Checked(name, False, str(problem))
+
+
+class _Unusable(Exception):
+    """Why a file cannot be used, in words."""
+
+
+class _RemoteFile:
+    """A file at an address, read in parts."""
+
+    def __init__(self, address: str, environ: Mapping[str, str]) -> None:
+        self._address = address
+        self._url = rehosted(address, parse_hosts(environ.get(ENV_HOSTS, "")))
+        token = environ.get(TOKEN_OF_HOST.get(urlsplit(address).netloc.lower(), ""), "")
+        parts = urlsplit(self._url)
+        safe = parts.scheme == "https" or parts.hostname in _LOOPBACK
+        self._token = token if safe else ""
+
+    def read_at(self, start: int, count: int) -> _Answer:
+        """
+        Raises:
+            _Unusable: it is not there, or nobody answers.
+        """
+        url, token, sha256, size = self._url, self._token, "", 0
+        for _ in range(_MOST_REDIRECTS):
+            request = urllib.request.Request(url, headers={"User-Agent": "trmcloud"})
+            request.add_header("Range", f"bytes={start}-{start + count - 1}")
+            if token:
+                request.add_header("Authorization", f"Bearer {token}")
+            try:
+                with send(request, _TIMEOUT_S) as answer:
+                    if answer.headers.get_content_type() == "text/html":
+                        raise _Unusable("the host answered with a web page")
+                    content = answer.read(count)
+                    return _Answer(content, _whole(answer.headers) or size, sha256)
+            except urllib.error.HTTPError as error:
+                with error:
+                    if error.code not in (301, 302, 303, 307, 308):
+                        raise _Unusable(self._refusal(error.code)) from None
+                    sha256 = sha256 or (error.headers.get("X-Linked-ETag") or "").strip('"')
+                    size = size or int(error.headers.get("X-Linked-Size") or 0)
+                    url, token = urljoin(url, error.headers.get("Location") or ""), ""
+            except OSError as error:
+                reason = getattr(error, "reason", error)
+                raise _Unusable(f"no answer: {reason}") from None
+        raise _Unusable("the host redirects without end")
+
+    def _refusal(self, code: int) -> str:
+        variable = TOKEN_OF_HOST.get(urlsplit(self._address).netloc.lower())
+        if code in (401, 403) and variable:
+            return f"the host answered {code}: export {variable}=…"
+        return f"the host answered {code}"
+
+
+def _whole(headers: Any) -> int:
+    _, _, whole = (headers.get("Content-Range") or "").rpartition("/")
+    return int(whole) if whole.isdigit() else int(headers.get("Content-Length") or 0)
+
+
+def _content(data_set: DataSet, file: _RemoteFile, size: int) -> str:
+    """What the file's own words say of its layout.
+
+    Raises:
+        _Unusable: it has another one, or lacks what is trained on.
+    """
+    if data_set.layout == "parquet":
+        return _columns(data_set.column, file, size)
+    head = file.read_at(0, _HEAD_BYTES).content
+    if data_set.layout == "gpt2":
+        magic, _, count = struct.unpack("<3i", head[:12]) if len(head) >= 12 else (0, 0, 0)
+        if magic != _GPT2_MAGIC:
+            raise _Unusable("no file of GPT-2 tokens: its first bytes are others")
+        return f"{count:,} tokens"
+    if data_set.layout != "jsonl":
+        return "text"
+    try:
+        row = json.loads(head.splitlines()[0])
+    except (ValueError, IndexError):
+        raise _Unusable("its first line is no JSON") from None
+    missing = [name for name in data_set.fields if name not in row]
+    if missing:
+        raise _Unusable(f"it has {', '.join(row)}, and no {', '.join(missing)}")
+    return f"keys {', '.join(row)}"
+
+
+def _columns(column: str, file: _RemoteFile, size: int) -> str:
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError:
+        raise MissingExtra("looking into parquet", "data") from None
+    try:
+        schema = parquet.read_schema(_Ranges(file, size))
+    except pyarrow.ArrowException as error:
+        raise _Unusable(f"no parquet: {error}"[:200]) from None
+    if column not in schema.names:
+        raise _Unusable(f"it has columns {', '.join(schema.names)}, and no {column!r}")
+    return f"column {column!r} among {len(schema.names)}"
+
+
+class _Ranges(io.RawIOBase):
+    """A remote file as one that can be sought in."""
+
+    def __init__(self, file: _RemoteFile, size: int) -> None:
+        super().__init__()
+        self._file, self._size, self._at = file, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        count = self._size - self._at if size < 0 else min(size, self._size - self._at)
+        content = self._file.read_at(self._at, count).content if count > 0 else b""
+        self._at += len(content)
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
