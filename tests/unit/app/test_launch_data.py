@@ -1,0 +1,150 @@
+"""From a launch's data to what a pod is told: brought folders, and data that is made there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.core.manifests import manifest
+from trmcloud.adapters.data_set_files import source_of
+from trmcloud.adapters.prices import load_offers
+from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.app.jobs import LaunchData, pod_request, read_launch_note, write_launch_note
+from trmcloud.app.staging import stage_items
+from trmcloud.core import pod_contract as contract
+from trmcloud.core.data_source import growing_key
+from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.money import Usd
+from trmcloud.core.planning import make_plan
+from trmcloud.core.recipe import PHASES
+from trmcloud.core.run_state import Generation, RunState
+from trmcloud.core.spec import RunSpec
+from trmcloud.ports.compute import PodRequest
+
+NOW = 1_795_000_000.0
+RUN = RunState("r-1", epoch=1)
+MADE = LaunchData(source=source_of("fineweb-edu"), hosts="huggingface.co=http://127.0.0.1:1")
+
+
+class Files:
+    """What is here of the run's checkpoints."""
+
+    def __init__(self, *manifests: CheckpointManifest) -> None:
+        self._manifests = manifests
+
+    def manifests(self, run_id: str) -> tuple[CheckpointManifest, ...]:
+        return self._manifests
+
+    def folder_of(self, manifest: CheckpointManifest) -> str:
+        return f"/here/{manifest.label}"
+
+
+def asked_for(data: LaunchData, files: Files | None = None, weights: str = "") -> PodRequest:
+    spec = RunSpec("trm", PHASES, "8xA100", budget=Usd(1000), providers=("runpod",))
+    plan = make_plan(spec, load_recipe("trm"), load_offers(NOW), NOW, "p-0")
+    candidate = plan.candidate(plan.launchable[0])
+    generation = Generation(
+        1, str(contract.PodName("0badcafe", "r-1", 1, int(NOW + candidate.hard_stop_s))),
+        "runpod", candidate.id, candidate.rate,
+        NOW + candidate.soft_stop_s, NOW + candidate.hard_stop_s, NOW,
+    )  # fmt: skip
+    note: dict[str, Any] = {"data_dir": data.folder, "initial_weights": weights}
+    note |= {"data": data.to_json()} if data.source is not None else {}
+    world = SimpleNamespace(
+        home=Path("/home"),
+        read_note=lambda run_id: note,
+        files=files or Files(),
+        folder_on_pod=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{folder.name}",
+    )
+    return pod_request(cast(Any, world), RUN, plan, generation, 1, NOW)
+
+
+def test_a_note_says_again_what_was_launched(tmp_path: Path) -> None:
+    for data in (LaunchData("/some/folder"), MADE):
+        write_launch_note(tmp_path, "r-1", data=data, initial_weights="")
+        assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == data
+
+
+def test_a_note_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "r-1" / "launch.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"data_dir": "/data", "initial_weights": ""}))
+    assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == LaunchData("/data")
+
+
+def test_a_pod_is_told_what_to_make(tmp_path: Path) -> None:
+    request = asked_for(MADE)
+    assert {job.phase for job in request.jobs} == set(PHASES)
+    first = request.jobs[0].data
+    assert first is not None
+    assert all(job.data == first for job in request.jobs)
+    assert (first.source, first.tokenizer, first.hosts) == ("fineweb-edu", "", MADE.hosts)
+    assert first.data_set["shards"] == "shard_{:05d}.parquet"
+    steps = {job.phase: job.settings["steps"] for job in request.jobs}
+    per_step = {
+        job.phase: job.settings["batch"] * job.settings["accumulation"] * 8 * 1024
+        for job in request.jobs
+    }
+    assert first.tokens == max(steps[phase] * per_step[phase] for phase in PHASES)
+    assert {job.data_dir for job in request.jobs} == {request.jobs[0].data_dir}
+    assert request.jobs[0].data_dir.startswith(f"{contract.POD_ROOT}/data/")
+    assert contract.load_job(contract.dump(request.jobs[0])) == request.jobs[0]
+    # There is room for what is made there, which a brought folder does not need so much of.
+    assert request.disk_gb > asked_for(LaunchData("/brought")).disk_gb
+
+
+def test_brought_data_is_where_it_was_sent() -> None:
+    (job, _) = asked_for(LaunchData("/home/data/abc")).jobs
+    assert (job.data_dir, job.data) == (f"{contract.POD_ROOT}/data/abc", None)
+
+
+def test_weights_to_start_from_bring_their_tokenizer() -> None:
+    request = asked_for(MADE, weights="/w/best")
+    making = request.jobs[0].data
+    assert making is not None
+    assert making.tokenizer == f"{contract.POD_ROOT}/weights/best/tokenizer.json"
+    assert request.jobs[0].data_dir != asked_for(MADE).jobs[0].data_dir
+
+
+TOKENIZER = CheckpointFile("tokenizer.json", "tokenizer", 10, "ab" * 32)
+
+
+def test_a_resumed_pod_goes_on_with_the_tokenizer_of_what_was_trained(tmp_path: Path) -> None:
+    """It is sent, and the data grows in a folder of its own."""
+    files = Files(manifest(files=(TOKENIZER,)))
+    making = asked_for(MADE, files).jobs[0].data
+    assert making is not None
+    items = items_for(tmp_path, files)
+    (tokenizer,) = [item for item in items if "/tokenizer/" in item.remote]
+    assert making.tokenizer == f"{tokenizer.remote}/tokenizer.json"
+    assert tokenizer.sha256 == {"tokenizer.json": "ab" * 32}
+
+
+def items_for(tmp_path: Path, files: Files) -> tuple[Any, ...]:
+    package = tmp_path / "model"
+    package.mkdir()
+    (package / "train.py").write_text("")
+    note = {"data_dir": "", "initial_weights": "", "data": MADE.to_json()}
+    return stage_items(cast(Any, files), note, package, RUN, tmp_path / "home")
+
+
+def test_nothing_but_code_is_sent_for_data_that_is_made_there(tmp_path: Path) -> None:
+    (code,) = items_for(tmp_path, Files())
+    assert code.remote.startswith(f"{contract.POD_ROOT}/code/")
+
+
+@pytest.mark.parametrize(
+    "change", [{"vocab_size": 300}, {"tokenizer": "char"}, {"validation_fraction": 0.5}]
+)
+def test_what_shapes_tokens_has_a_folder_of_its_own(change: dict[str, Any]) -> None:
+    settings = load_recipe("trm").resolve("fast", hardware="8xH100", gpus=8)
+    source = source_of("fineweb-edu")
+    assert growing_key(source, settings) == growing_key(source, replace(settings, steps=3))
+    assert growing_key(source, settings) != growing_key(source, replace(settings, **change))
+    assert growing_key(source, settings) != growing_key(source_of("climbmix"), settings)
+    assert growing_key(source, settings) != growing_key(source, settings, "a tokenizer")
