@@ -187,7 +187,7 @@ def test_a_damaged_folder_is_told(reader: User) -> None:
     shard.unlink()
     shard.write_bytes(content)
     process = reader.start("data", "check", str(folder))
-    out, err = process.communicate(timeout=60)
+    out, _err = process.communicate(timeout=60)
     assert process.returncode == 9
     assert "✘ shard-00000.bin" in out
     assert "damaged" in out
