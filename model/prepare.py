@@ -17,11 +17,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from model.command import run_command
-from model.preparing.crew import Stopped
-from model.preparing.whole import Progress, prepare
+from model.preparing.errors import Stopped
 from trmcloud.core.errors import UsageError
 from trmcloud.core.recipe import PhaseRecipe
 
@@ -76,6 +75,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     from model.preparing import corpus as corpora
     from model.preparing.cache import Cache
     from model.preparing.growing import Means, given_tokenizer, grow, stop_at_sigterm
+    from model.preparing.whole import prepare
 
     began = time.monotonic()
     if chosen.tokens < 0 or chosen.workers < 0 or chosen.patience_s <= 0:
@@ -133,7 +133,7 @@ def _read_settings(path: Path) -> PhaseRecipe:
 class _Throttled:
     """Tells each stage's progress twice a second at most, and only what is new."""
 
-    def __init__(self, told: Progress) -> None:
+    def __init__(self, told: Callable[[str, int, int], None]) -> None:
         self._told = told
         self._last: dict[str, tuple[float, int, int]] = {}
 

@@ -21,6 +21,7 @@ from concurrent.futures import (
 from pathlib import Path
 from typing import Any, TypeVar
 
+from model.preparing.errors import Stopped
 from model.preparing.work import Lesson, start, train
 
 DOWNLOADS_AT_ONCE = 8
@@ -28,10 +29,6 @@ _CHORES_AT_ONCE = 2
 _LOOK_EVERY_S = 0.5
 
 _Result = TypeVar("_Result")
-
-
-class Stopped(Exception):
-    """Told to stop; what is done stays."""
 
 
 class Crew:

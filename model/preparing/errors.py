@@ -1,4 +1,4 @@
-"""Errors of the data that whoever runs the same command again meets differently."""
+"""How a preparation can end that the same command goes on from."""
 
 from __future__ import annotations
 
@@ -13,3 +13,7 @@ class PassingError(DataError):
 
 class DamagedFile(DataError):
     """What was downloaded is not what its name says: ``where`` is to be fetched anew."""
+
+
+class Stopped(Exception):
+    """Told to stop; what is done stays."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
-from model.preparing.crew import Stopped, cores
-from model.preparing.errors import PassingError
+from model.preparing.crew import cores
+from model.preparing.errors import PassingError, Stopped
 from model.preparing.fetch import PATIENCE_S, Fetcher, Pauses
 from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import is_merges, tokenizer_from_merges

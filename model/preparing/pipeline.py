@@ -20,8 +20,8 @@ from typing import Any
 from model.preparing import work
 from model.preparing.cache import Cache, Tokens, believed, write_record
 from model.preparing.corpus import Corpus
-from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew, Stopped
-from model.preparing.errors import DamagedFile, PassingError
+from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew
+from model.preparing.errors import DamagedFile, PassingError, Stopped
 from model.preparing.fetch import Fetched, Fetcher, file_sha256
 from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import HEADER_BYTES, count_tokens

@@ -166,6 +166,13 @@ class RentedUser(User):
         assert int(looked_at) > 10, found
         return "\n".join(named)
 
+    def creates(self) -> int:
+        """How many pods the account's key has asked for: an end is a POST, too."""
+        return sum(
+            logged.who == "account" and (logged.method, logged.path) == ("POST", "/v2/pods")
+            for logged in self.standin.requests
+        )
+
     # -- what happens ---------------------------------------------------------------------------
 
     def run_in(self, *states: State, within_s: float = 60.0) -> RunState:
@@ -245,7 +252,7 @@ class RentedUser(User):
         path = self.home / "plans" / f"{made['id']}.json"
         plan = json.loads(path.read_text())
         chosen = next(c for c in plan["candidates"] if c["id"] == plan["recommended_id"])
-        rate, storage = Usd(chosen["rate_usd"]), Usd(chosen["storage_usd"])
+        rate, storage = Usd(chosen["most_rate_usd"]), Usd(chosen["storage_usd"])
         paid_s = hard_stop_s + traits_of(chosen["provider"]).kill_latency_s
         worst = Usd.from_micros(round(rate.micros * paid_s / 3600.0)) + storage
         chosen["soft_stop_s"] = hard_stop_s - landing_s

@@ -74,7 +74,7 @@ def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> N
     reader.run(*LAUNCH, "-d")
     preparing = pids(reader, "model.prepare")
     assert preparing, "it is made beside training"
-    until(lambda: "MB · 0 of" in reader.run("status", reader.only_run().run_id), what="it is told")
+    assert "data " in reader.run("status", reader.only_run().run_id)
     os.kill(preparing[0], signal.SIGKILL)
     until(lambda: _others(reader, preparing), what="it is started again")
     again = pids(reader, "model.prepare")
@@ -187,7 +187,7 @@ def test_a_damaged_folder_is_told(reader: User) -> None:
     shard.unlink()
     shard.write_bytes(content)
     process = reader.start("data", "check", str(folder))
-    out, _ = process.communicate(timeout=60)
+    out, _err = process.communicate(timeout=60)
     assert process.returncode == 9
     assert "✘ shard-00000.bin" in out
     assert "damaged" in out

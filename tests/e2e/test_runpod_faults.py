@@ -77,13 +77,13 @@ def test_a_pod_that_comes_long_after_its_creation_failed(renter: RentedUser) -> 
     renter.standin.control.set(create_late=1, create_late_s=60.0)
     launch = begin(renter)
     renter.run_in(State.RENTING)
-    until(lambda: renter.asked("POST", "/v2/pods") == 1, what="it is asked for")
+    until(lambda: renter.creates() == 1, what="it is asked for")
     renter.clock.advance(61.0)
     renter.run_in(State.BOOTING)
     renter.clock.advance(BOOT_S)
     renter.see_out(launch, code=Outcome.LOST.exit_code)
     ended(renter, Outcome.LOST)
-    assert renter.asked("POST", "/v2/pods") == 1
+    assert renter.creates() == 1
 
 
 def test_a_pod_dearer_than_its_plan_is_ended_and_that_is_told(renter: RentedUser) -> None:

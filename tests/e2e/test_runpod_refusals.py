@@ -65,7 +65,7 @@ def test_an_account_that_cannot_rent_is_told_before_anything_is_reserved(
     what, _, advice = renter.refused(*launch_of(renter), code=code).partition("\n  try: ")
     assert says in what
     assert next_step in advice
-    assert renter.asked("POST", "/v2/pods") == 0
+    assert renter.creates() == 0
     assert renter.ledger().runs == {}
 
 
@@ -127,7 +127,7 @@ def test_what_no_other_machine_would_mend_is_told_with_what_to_do(
     (why,) = [line for line in out.splitlines() if line.strip().startswith("why: ")]
     assert says in why
     assert "spent $0.00 of $2.00" in out
-    assert renter.asked("POST", "/v2/pods") == 1, "no other candidate is tried"
+    assert renter.creates() == 1, "no other candidate is tried"
     assert renter.truth() == []
 
 

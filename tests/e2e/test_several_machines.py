@@ -31,7 +31,7 @@ LAUNCH = (
     *("--set", "sequence=64", "--set", "eval_tokens=1024", "--set", "eval_every=20"),
     *("--set", "save_every=20", "--set", "log_every=5", "--steps", "100000", "-y"),
 )
-ACCEPT = ("--accept-exposure", "4")
+ACCEPT = ("--accept-exposure", "6")
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_without_ssh_nothing_is_rented(
         err = renter.refused(*command, code=6)
         assert f"{lacks}: it is not installed" in err
         assert "openssh-client" in err
-    assert renter.asked("POST") == 0
+    assert renter.creates() == 0
     assert renter.ledger().runs == {}
     found = findings(renter)[lacks]
     assert (found["state"], found["detail"][:19]) == ("bad", "it is not installed")
@@ -91,7 +91,7 @@ def test_an_ssh_that_takes_no_configuration_rents_nothing(renter: RentedUser) ->
     err = renter.refused(*WISH, *renter.data, code=6)
     assert "Bad configuration option: frobnicate" in err
     assert "mend ~/.ssh/config, or install OpenSSH 8.5 or newer" in err
-    assert renter.asked("POST") == 0
+    assert renter.creates() == 0
     assert findings(renter)["ssh"]["state"] == "bad"
 
 

@@ -276,14 +276,14 @@ def test_downloads_share_a_slow_line_without_losing_it(
     host: DataHost, hand: HandTime, tmp_path: Path
 ) -> None:
     """The bench measures the share; here it is only that eight at once come to no harm."""
-    host.files.update({f"/f{number}": BODY[: 200_000 + number] for number in range(8)})
+    host.files.update({f"/f{number}": BODY[: 1_000_000 + number] for number in range(8)})
     host.bytes_per_second = 8e6
     fetcher = Fetcher(host.environment, hand.pauses())
     began = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda n: fetcher.fetch(f"{RAW}/f{n}", tmp_path / f"f{n}"), range(8)))
-    assert [each.size_bytes for each in made] == [200_000 + number for number in range(8)]
-    assert time.monotonic() - began >= 1.6e6 / 8e6 * 0.8
+    assert [each.size_bytes for each in made] == [1_000_000 + number for number in range(8)]
+    assert time.monotonic() - began >= 0.8, "a second, less what the host lets burst"
 
 
 def test_hugging_faces_own_client_is_content_with_this_host(host: DataHost, tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ import pytest
 from model.data.folder import open_data
 from model.data.packing import document_starts
 from model.preparing.corpus import find_data_set, local_corpus, named_corpus
-from model.preparing.crew import Stopped
-from model.preparing.errors import PassingError
+from model.preparing.errors import PassingError, Stopped
 from model.preparing.gpt2 import END_OF_TEXT
 from model.preparing.growing import Means, grow
 from model.tokenizers import load_tokenizer

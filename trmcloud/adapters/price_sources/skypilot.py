@@ -47,6 +47,8 @@ class _Version(NamedTuple):
     name: str
     changed_at: float | None
     """Epoch seconds, None where nobody says."""
+    why: str
+    """Why nobody does."""
 
 
 def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list[Row], list[str]]:
@@ -54,11 +56,12 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
     cloud's catalogue. Nothing raises: what went wrong is the line."""
     name = PROVIDERS[cloud]
     version = max(
-        (_Version(v, _changed_at(cloud, v, environ, now)) for v in VERSIONS),
+        (_version(cloud, v, environ, now) for v in VERSIONS),
         key=lambda v: v.changed_at or 0.0,
     )
     if version.changed_at is None and cloud not in BY_MACHINE:
-        return [], [f"{name}: not read: nobody says how old SkyPilot's catalogue of it is"]
+        why = f"how old SkyPilot's catalogue of it is cannot be had ({version.why})"
+        return [], [f"{name}: not read: {why}"]
     as_of = _day(now if version.changed_at is None else version.changed_at)
     try:
         text = _catalogue(cloud, version.name, environ).decode("utf-8")
@@ -95,8 +98,8 @@ def _catalogue(cloud: str, version: str, environ: Mapping[str, str]) -> bytes:
     raise first
 
 
-def _changed_at(cloud: str, version: str, environ: Mapping[str, str], now: float) -> float | None:
-    """When the newest commit touched the catalogue, by GitHub's list of them."""
+def _version(cloud: str, version: str, environ: Mapping[str, str], now: float) -> _Version:
+    """A catalogue, and when the newest commit touched it by GitHub's list of them."""
     base = environ.get(ENV_CHANGES, "").strip() or CHANGES
     url = f"{base}?path=catalogs/{version}/{cloud}/vms.csv&per_page=1"
     try:
@@ -104,10 +107,13 @@ def _changed_at(cloud: str, version: str, environ: Mapping[str, str], now: float
         said = json.loads(answer)[0]["commit"]["committer"]["date"]
         at = datetime.fromisoformat(said.replace("Z", "+00:00"))
         changed_at = at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()
-    except (Unreadable, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
-    # A date that has not been yet tells nothing.
-    return changed_at if 0 < changed_at <= now + _DAY_S else None
+    except Unreadable as error:
+        return _Version(version, None, str(error))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return _Version(version, None, "no date is in the answer")
+    if not 0 < changed_at <= now + _DAY_S:
+        return _Version(version, None, "its date has not been yet")
+    return _Version(version, changed_at, "")
 
 
 def _day(at: float) -> str:
