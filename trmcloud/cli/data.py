@@ -84,7 +84,7 @@ def show_one(
         ("licence", found.licence),
         ("page", found.page),
         ("recipes", ", ".join(_used_by().get(name, ())) or "none by default: --data " + name),
-        ("made", DataSource(name, found).where_and_why(rented=True).partition(": ")[2]),
+        ("made", DataSource(name, found).where_and_why(rented=True).partition(": made ")[2]),
     ]
     print("\n".join(fields([row for row in rows if row[1]])))
 
