@@ -200,7 +200,9 @@ def test_refresh_reads_every_cloud_without_an_account(
     assert outcome.path is not None
     told = dict(note.split(": ", 1) for note in outcome.notes)
     assert told["aws"] == "4 offers of 2026-11-18 (SkyPilot's v8)"
-    assert told["digitalocean"].startswith("not read: how old SkyPilot's catalogue of it is cannot be had (no date is in the answer)")
+    assert told["digitalocean"].startswith(
+        "not read: how old SkyPilot's catalogue of it is cannot be had (no date is in the answer)"
+    )
     assert told["runpod"] == "2 offers of 2026-11-18 (SkyPilot's v8)"
     live = {o.provider for o in offers if o.source == catalogues.SOURCE}
     assert live == {"aws", "azure", "gcp", "lambda", "nebius", "runpod", "vast-ai", "verda"}
