@@ -1,0 +1,143 @@
+"""Every command that the README and the guides show is run, literally, in a world of stand-ins.
+
+Ids are those of that world. This machine trains for real, a net that ``TRMCLOUD_TEST_SETTINGS``
+makes small; RunPod's stand-in keeps books and has nothing to rent, so a launch there goes all the
+way to being told so; SkyPilot is not installed, and is asked for by name before anything is rented.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import web_corpus, written
+from tests.e2e.test_data import SETTINGS
+from tests.e2e.test_terminal import Terminal
+from tests.e2e.user import User
+from tests.e2e.written import Written
+from tests.standins.data_host import DataHost, serving
+from tests.standins.runpod.fixture import judged
+from tests.standins.s3 import S3, s3
+from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.core import events as ev
+from trmcloud.core.outcome import Outcome
+
+__all__ = ["s3"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+#: How a command may end beside well, in a world that has nothing to rent and a net too small to
+#: pass its gate.
+ENDS = {
+    "launch": (Outcome.NOT_STARTED.exit_code,),
+    "doctor": (1,),
+    "gate": (Outcome.GATE_FAILED.exit_code,),
+}
+#: What a command may be refused for, by name and before anything is rented.
+REFUSALS = {
+    "launch": ("SkyPilot is not installed",),
+    "doctor": ("SkyPilot is not installed",),
+    "resume": ("has finished: there is nothing to resume",),
+    "smoke": ("has no single GPU in stock",),
+    "fetch-best": ("has no checkpoint yet",),  # the launch before it found nothing to rent
+}
+FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"
+#: What needs a run of its own kind: where it is run as it is written, and to its end.
+ELSEWHERE = {
+    "adopt ./trmcloud-run": "tests/e2e/test_export.py",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("written")
+
+
+@pytest.fixture
+def reader(folder: Path, s3: S3) -> Iterator[User]:
+    """A user who reads the documents from the top, at a machine on which their files lie."""
+    host = web_corpus.put_on(DataHost(), folder / "corpus")
+    settings = folder / "small.toml"
+    settings.write_text(SETTINGS)
+    for name in ("text.txt", "tinyshakespeare.txt"):
+        (folder / name).write_text("To be, or not to be: that is the question.\n" * 4000)
+    s3.client.create_bucket(Bucket="my-bucket")
+    with serving(host), judged(folder / "runpod", real_pods=False) as standin:
+        standin.control.set(no_capacity=["*"])
+        user = User(folder, trainer=None)
+        user.environment |= {
+            "RUNPOD_API_KEY": standin.api_key,
+            "TRMCLOUD_RUNPOD_API": standin.url,
+            "RUNPOD_API_BASE_URL": standin.url,
+            "TRMCLOUD_TEST_SETTINGS": str(settings),
+            "OMP_NUM_THREADS": "1",
+            **host.environment,
+            **s3.environment,
+        }
+        yield user
+        user.end_everything()
+
+
+def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
+    seen: set[str] = set()
+    wrong = []
+    run_id, plan_id = "", ""
+    for command in written.commands():
+        text = written._RUN.sub("RUN", command.text)
+        if text in seen or command.text in ELSEWHERE:
+            continue
+        seen.add(text)
+        code, shown = typed(reader, command.in_world(run_id, plan_id))
+        if command.text == FIRST:
+            assert code == 0, shown
+            run_id = next(iter(reader.ledger().runs))
+            _verify_layers(reader)
+        if (found := re.search(r"launch (p-[0-9a-f]{4})", shown)) is not None:
+            plan_id = found[1]
+        if problem := wrong_with(command, code, shown):
+            wrong.append(f"{command.document}:{command.line}: {command.text}\n  {problem}")
+    assert len(seen) > 40
+    assert wrong == [], "\n".join(wrong)
+
+
+def test_a_recipe_without_a_trainer_is_refused_by_name(reader: User) -> None:
+    err = reader.fails("launch", "8xH100", "--recipe", "d64", "--budget", "1000", "-y", code=12)
+    assert "d64" in err
+
+
+def typed(user: User, words: list[str]) -> tuple[int, str]:
+    """Exit code, and what was shown: as on a terminal, where every question is answered with y."""
+    terminal = Terminal(user, *words)
+    try:
+        time.sleep(0.2)
+        terminal.types("y\n")
+        code = terminal.ends(within_s=300)
+    finally:
+        terminal.abandon()
+    return code, terminal.shown
+
+
+def wrong_with(command: Written, code: int, shown: str) -> str:
+    """Why a command did not do what its document says; empty where it did."""
+    told = shown.strip().splitlines()[-3:]
+    if "Traceback" in shown or code == 2:
+        return f"code {code}: {told}"
+    if command.refused:
+        return "" if code and "error: " in shown else f"the document shows an error: {code} {told}"
+    verb = command.words[0]
+    allowed = {0, *ENDS.get(verb, ())}
+    if verb == "launch" and "local" in command.words:
+        allowed.add(Outcome.LANDED.exit_code)
+    named = verb in REFUSALS and any(text in shown for text in REFUSALS[verb])
+    return "" if code in allowed or named else f"code {code}: {told}"
+
+
+def _verify_layers(user: User) -> None:
+    """What a smoke run on a machine to rent would have seen."""
+    ledger = SqliteLedger(user.ledger_path)
+    for layer in ("agent", "prepaid"):
+        ledger.verify_layer(ev.LayerVerified("runpod", layer, "seen in another test"), time.time())
