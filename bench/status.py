@@ -21,6 +21,7 @@ from tests.standins.runpod.standin import running
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.app import launch
 from trmcloud.app.drive import wish_to_stop
+from trmcloud.app.jobs import LaunchData
 from trmcloud.cli.plan_making import plan_for
 from trmcloud.core.money import Usd
 from trmcloud.core.plan import Plan
@@ -48,14 +49,14 @@ def _beside_skypilot() -> Row:
         environment = {"HOME": name, "TRMCLOUD_SKY": str(program)}
         with mock.patch.dict(os.environ, environment | {"TRMCLOUD_HOME": str(without)}):
             world = build_world()
-            driver = launch.start(world, _plan(world.home, "aws"), data_dir="")
+            driver = launch.start(world, _plan(world.home, "aws"), data=LaunchData())
             wish_to_stop(world, driver.run_id, by="user", reason="a run that has ended")
             assert driver.step().state is State.CLOSED
             world.ledger.release(driver.run_id, driver.epoch)
         shutil.copytree(without, beside)
         with mock.patch.dict(os.environ, environment | {"TRMCLOUD_HOME": str(beside)}):
             world = build_world()
-            driver = launch.start(world, _plan(world.home, "aws"), data_dir="")
+            driver = launch.start(world, _plan(world.home, "aws"), data=LaunchData())
             until = time.monotonic() + _WITHIN_S
             while driver.step().state is not State.BOOTING:
                 assert time.monotonic() < until, "its cluster is listed"
@@ -123,7 +124,7 @@ def _rent() -> None:
         providers=("runpod",),
     )  # fmt: skip
     plan = plan_for(spec, home=world.home)
-    drivers = [launch.start(world, plan, data_dir="") for _ in range(PODS)]
+    drivers = [launch.start(world, plan, data=LaunchData()) for _ in range(PODS)]
     for driver in drivers:
         until = time.monotonic() + _WITHIN_S
         while driver.step().state is not State.BOOTING:

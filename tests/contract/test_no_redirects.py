@@ -62,7 +62,7 @@ def _prices(base: str) -> None:
     environ = {"TRMCLOUD_RUNPOD_API": base, "RUNPOD_API_KEY": KEY}
     rows, notes = offers.price_rows(environ, 0.0)
     assert rows == []
-    assert notes[0].startswith("runpod: HTTP 30")
+    assert notes[0].startswith("runpod: not read: HTTP 30")
     found, why = offers.live_prices(environ, 0.0)
     assert found == []
     assert why.startswith("HTTP 30")

@@ -93,7 +93,8 @@ def test_the_price_list_is_one_question(rig: Rig) -> None:
     environ = {"TRMCLOUD_RUNPOD_API": rig.standin.url, "RUNPOD_API_KEY": rig.standin.api_key}
     rows, notes = offers.price_rows(environ, rig.clock())
     assert rig.asked() == ["GET /v2/catalog/gpus"]
-    assert notes == [f"runpod: {len(rows)} offers"]
+    (note,) = notes
+    assert note.startswith(f"runpod: {len(rows)} offers of ")
     found = {(row["instance"], row["usd_per_hour"]) for row in rows}
     assert ("8x_H100-SXM_SECURE", "31.92") in found
     assert ("8x_H100-SXM_COMMUNITY", "21.52") in found

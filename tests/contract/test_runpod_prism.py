@@ -221,7 +221,7 @@ def test_a_pod_ends_itself_as_published(judge: str) -> None:
 def test_prices_are_looked_up_as_published(judge: str) -> None:
     environ = {settings.ENV_API: judge, settings.ENV_KEY: KEY}
     _, notes = offers.price_rows(environ, AT)
-    assert re.fullmatch(r"runpod: \d+ offers", notes[0]), notes
+    assert re.fullmatch(r"runpod: \d+ offers of [0-9-]+ \(v2\)", notes[0]), notes
 
 
 # -- that the judge can say no -------------------------------------------------------------------

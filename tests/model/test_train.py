@@ -215,7 +215,7 @@ def test_a_checkpoint_of_other_data_is_not_resumed_from(
     source = tmp_path / "other.txt"
     source.write_text(text + text, encoding="utf-8")
     original = Path(run.job.data_dir) / "tokenizer.json"
-    prepare(str(source), settings, tmp_path / "other", tokenizer_file=original)
+    prepare(str(source), settings, tmp_path / "other", tokenizer_json=original.read_text())
     run.job = replace(run.job, data_dir=str(tmp_path / "other"))
     assert run.train_here(attempt=2) == "bad_data"
     assert "other data" in run.heartbeat.message
