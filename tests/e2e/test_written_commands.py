@@ -86,7 +86,8 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
     seen: set[str] = set()
     wrong = []
     run_id, plan_id = "", ""
-    for command in written.commands():
+    # What one guide caps would bind in the next.
+    for command in sorted(written.commands(), key=lambda one: one.document == "budget.md"):
         text = written._RUN.sub("RUN", command.text)
         if text in seen or command.text in ELSEWHERE:
             continue

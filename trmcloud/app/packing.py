@@ -19,7 +19,7 @@ from trmcloud.core.errors import DataError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = PACKAGE.name
-_SUFFIXES = (".py", ".txt")
+_SUFFIXES = (".py", ".txt", ".toml")
 _UNSEEN = (tokenize.COMMENT, tokenize.NL)
 
 

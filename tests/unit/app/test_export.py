@@ -58,6 +58,8 @@ def test_the_payload_is_the_same_each_time_and_holds_sources_alone() -> None:
     assert one == make_payload(bundle_root() / "model")
     listed = subprocess.run(["tar", "-tz"], input=one.content, capture_output=True, check=True)
     names = listed.stdout.decode().split()
-    assert {"trmcloud/pod/standalone.py", "model/train.py"} <= set(names)
-    assert all(name.endswith((".py", ".txt")) for name in names)
+    assert {"trmcloud/pod/standalone.py", "model/train.py", "model/datasets/gsm8k.toml"} <= set(
+        names
+    )
+    assert all(name.endswith((".py", ".txt", ".toml")) for name in names)
     assert not any(name.startswith("trmcloud/adapters") for name in names)

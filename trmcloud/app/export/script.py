@@ -50,6 +50,7 @@ def script(plan: Plan, candidate: Candidate, payload: Payload, *, form: str, dat
         *(f"# {comment(line)}".rstrip() for line in (*estimate(plan, candidate, data), *_USE)),
         "",
         f"DEFAULT_DATA={quote(data)}",
+        f"TOKENS={max(phase.tokens for phase in candidate.phases)}",
         f"PAYLOAD_SHA256={payload.sha256}",
         "",
         "# The plan as it was frozen; every setting of every phase.",

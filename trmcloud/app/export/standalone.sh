@@ -129,10 +129,13 @@ prepare_data() {
     local name said
     name="$(printf '%s' "$DATA" | sha256sum)"
     DATA_DIR="$RUN_DIR/data-${name:0:12}"
-    if [[ -f "$DATA_DIR/meta.json" ]]; then return; fi
+    # One that grows has its meta.json before all of it is there.
+    if [[ -f "$DATA_DIR/meta.json" ]] && ! grep -q '"complete": false' "$DATA_DIR/meta.json"; then
+        return
+    fi
     say "preparing data and tokenizer from $DATA"
     within "$PYTHON" -P -m model.prepare "--source=$DATA" "--settings=$RUN_DIR/settings.json" \
-        "--out=$DATA_DIR" >"$RUN_DIR/prepare.log" 2>"$RUN_DIR/prepare.err" || {
+        "--out=$DATA_DIR" "--tokens=${TOKENS:-0}" >"$RUN_DIR/prepare.log" 2>"$RUN_DIR/prepare.err" || {
         said="$(sed -n 's/^error: //p' "$RUN_DIR/prepare.err" | head -n 1)"
         die 9 "${said:-preparing the data was ended before it was done}" \
             'DATA=/path/to/a/text/file/or/folder'

@@ -9,7 +9,7 @@ parser.add_argument("--source", required=True)
 parser.add_argument("--settings", required=True)
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--tokens", type=int)
-arguments = parser.parse_args()
+arguments, _ = parser.parse_known_args()  # tokens, caches: it needs none
 arguments.out.mkdir(parents=True, exist_ok=True)
 meta = {"source": arguments.source, "train_tokens": 10**9, "validation_tokens": 10**6}
 (arguments.out / "meta.json").write_text(json.dumps(meta))
