@@ -50,7 +50,7 @@ def _age(path: Path) -> None:
         (_overwrite, "the ledger is damaged"),
         (_make_empty, "the ledger is damaged: it is empty"),
         (_flip_bit, "was changed after it was written"),
-        (_age, "a newer trmcloud wrote this ledger"),
+        (_age, "this ledger was written by a newer version of trmcloud"),
         (Path.unlink, "the ledger is missing, though one was here"),
     ],
 )

@@ -29,7 +29,7 @@ from trmcloud.core.pod_names import PodName as PodName
 from trmcloud.core.pod_names import parse_pod_name as parse_pod_name
 from trmcloud.core.records import MAX_JSON_BYTES as MAX_JSON_BYTES
 from trmcloud.core.records import ContractError as ContractError
-from trmcloud.core.records import Instant, Label, Sha256, Step, load
+from trmcloud.core.records import Instant, Label, Restarts, Sha256, Step, load
 from trmcloud.core.records import dump as dump
 
 CONTRACT_VERSION = 1
@@ -261,7 +261,7 @@ class Lease:
     min_useful_s: float
     strict_gate: bool = False
     hang_after_s: float = 300.0
-    max_restarts: int = 3
+    max_restarts: Restarts = 3
     """Attempts in a row without a newer checkpoint before the phase counts as failed."""
     hold: bool = False
     """Only what the controller pulls survives this pod: its work done, it stays for that until the

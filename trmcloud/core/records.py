@@ -50,6 +50,8 @@ Label = Annotated[str, formed(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")]
 Sha256 = Annotated[str, formed(r"[0-9a-f]{64}")]
 Instant = Annotated[float, within(0.0, _LATEST_AT)]
 Step = Annotated[int, within(0, 99_999_999)]
+Restarts = Annotated[int, within(-1, 1_000)]
+"""How often a trainer may be started again; -1: not even after a try that came to nothing."""
 
 
 # -- text -------------------------------------------------------------------------------------
@@ -166,7 +168,9 @@ def _declared(kind: type[Any]) -> Mapping[str, Any]:
 def _typed(value: Any, declared: Any) -> Any:
     """``value``, read from JSON, as its declared type."""
     origin, inner = get_origin(declared), get_args(declared)
-    if origin is Annotated:
+    if origin is Annotated and inner[0] is int:  # its rules say whether it may be below zero
+        fits = type(value) is int and all(rule(value) for rule in inner[1:])
+    elif origin is Annotated:
         value = _typed(value, inner[0])
         fits = all(rule(value) for rule in inner[1:])
     elif isinstance(declared, type) and is_dataclass(declared):

@@ -160,7 +160,10 @@ class Process:
                 self.soon(wait_s)
         elif self.driver is not None:
             self.wait_s = _QUICK_S
-            self.soon(rng.uniform(0.2, 5.0))
+            now, wait_s = self.sim.queue.now, rng.uniform(0.2, 5.0)
+            # One that looks every half second is put off by nothing that happens.
+            if self._event is None or not now <= self._event.at <= now + wait_s:
+                self.soon(wait_s)
 
     def step(self) -> None:
         if not self.alive:

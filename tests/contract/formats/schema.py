@@ -18,7 +18,7 @@ from trmcloud.core.spec import RunSpec
 
 SCHEMA = Path(__file__).with_name("schema.json")
 #: What a checked type is in JSON: narrowing what is accepted changes nothing that is written.
-_PLAIN = {"Label": "str", "Instant": "float"}
+_PLAIN = {"Label": "str", "Instant": "float", "Restarts": "int"}
 
 _KINDS: dict[str, tuple[int, tuple[type[Any], ...]]] = {
     "ledger": (VERSION, tuple(EVENT_TYPES.values())),

@@ -10,7 +10,7 @@ from trmcloud.core import events as ev
 from trmcloud.core.lease import make_lease, phases_to_run
 from trmcloud.core.money import Usd
 from trmcloud.core.plan import Candidate, Interval, PhasePlan
-from trmcloud.core.pod_contract import Lease, PhaseLease
+from trmcloud.core.pod_contract import Lease, PhaseLease, dump, load_lease
 from trmcloud.core.recipe import PhaseRecipe
 from trmcloud.core.run_state import Generation, RunState
 
@@ -95,6 +95,13 @@ def test_each_phase_brings_what_it_was_planned_to_take() -> None:
         PhaseLease("fast", 1600.0, 800.0, 7e15),
         PhaseLease("extreme", 0.0, 1000.0, 9e15),
     )
+
+
+def test_a_pod_reads_the_lease_of_several_machines_as_it_was_written() -> None:
+    """One that it cannot read ends it at once."""
+    made = lease(nodes=2)
+    assert made.max_restarts == -1
+    assert load_lease(dump(made)) == made
 
 
 def test_what_failed_on_one_of_several_machines_is_not_started_again_there() -> None:
