@@ -100,20 +100,21 @@ def on_bare_machines(tmp_path: Path, served: Downloads) -> Iterator[RentedUser]:
 @pytest.mark.slow
 def test_a_machine_without_torch_gets_one_while_it_is_guarded(
     on_bare_machines: RentedUser,
+    served: Downloads,
 ) -> None:
     user = on_bare_machines
     budget = ("--budget", "0.30", "--steps", "100000")
     plan_id = user.plan_to_bind(*budget, *VIA, hard_stop_s=150.0, landing_s=6.0)
-    launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
-    user.run_in(State.BOOTING, State.RUNNING)
-    until(lambda: bool(user.live()), what="a pod")
-    (pod,) = user.live()
 
     def commands(pattern: str) -> str:
+        (pod,) = user.live()
         return user.standin.control.inside(pod.id, f"pgrep -fa {pattern} || true")
 
-    until(lambda: "uv" in commands("'uv (venv|pip)'"), what="an installation")
-    guards = commands("trmcloud.pod").splitlines()
+    with served.held():  # until the launch has heard that it is installed
+        launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
+        user.run_in(State.RUNNING, within_s=60.0)
+        until(lambda: "uv" in commands("'uv (venv|pip)'"), what="an installation")
+        guards = commands("trmcloud.pod").splitlines()
     assert {"boot", "agent"} <= {line.rpartition("pod.")[2].split()[0] for line in guards}
     assert all(str(old_python()) in line for line in guards if "trmcloud.pod.boot" in line)
     until(lambda: user.only_run().trains, within_s=120.0, what="training")

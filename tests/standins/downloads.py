@@ -38,6 +38,8 @@ class Downloads:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.asked: list[str] = []
         self._server.asked = self.asked  # type: ignore[attr-defined]
+        self._answers = self._server.answers = threading.Event()  # type: ignore[attr-defined]
+        self._answers.set()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
@@ -48,7 +50,17 @@ class Downloads:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What is asked for meanwhile is answered only afterwards."""
+        self._answers.clear()
+        try:
+            yield
+        finally:
+            self._answers.set()
+
     def close(self) -> None:
+        self._answers.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -124,6 +136,10 @@ class Downloads:
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.server.answers.wait()  # type: ignore[attr-defined]
+        super().do_GET()
+
     def log_message(self, format: str, *args: object) -> None:
         self.server.asked.append(self.path)  # type: ignore[attr-defined]
 
