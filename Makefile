@@ -67,7 +67,8 @@ $(SKY_IMAGE)/.ready: constraints-sky.txt trmcloud/pod/environment.txt | $(READY)
 	@$(SKY_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' || \
 		{ echo "error: SkyPilot's machines have Python 3.10; name one: make SKY_PYTHON=/path e2e-sky"; exit 1; }
 	rm -rf $(SKY_IMAGE)
-	$(PYTHON) -m pip install -q --prefix $(CURDIR)/$(SKY_IMAGE)/root/.local uv
+	$(PYTHON) -m pip install -q --ignore-installed \
+		--prefix $(CURDIR)/$(SKY_IMAGE)/root/.local uv
 	$(SKY_IMAGE)/root/.local/bin/uv venv -q --seed --relocatable \
 		--python "$$($(SKY_PYTHON) -c 'import sys; print(sys.executable)')" $(SKY_RUNTIME)
 	$(SKY_RUNTIME)/bin/python -m pip install -q 'setuptools<70' 'click<8.3' 'ray[default]==2.9.3' \
