@@ -184,13 +184,19 @@ def spending_of(
 
 
 def _open_at_most(run: RunState, now: float) -> Usd:
-    """What its present generation can have cost, as long as it is not settled."""
+    """What its present generation can have cost, as long as it is not settled.
+
+    A pod that no list shows any more may live on unseen, but not beyond its hard stop, where its
+    own guard ends it: what is counted ends at the later of the two.
+    """
     generation = run.generation
     if generation is None or generation.settled is not None or generation.not_made is not None:
         return ZERO
     if generation.ended_at is not None:
         return run.reserved
     rate = max(generation.rate, generation.billed_rate or generation.rate)
+    if generation.missed_at is not None:
+        now = min(now, max(generation.missed_at, generation.hard_stop_at))
     return cost(rate, _paid_seconds(generation, now))
 
 

@@ -50,6 +50,15 @@ def test_of_one_that_is_missed_only_what_was_done_there_proves_that_it_lived() -
         assert spending_of(later, AT + 900).proven == cost(RATE, 470)
 
 
+def test_one_that_is_missed_costs_no_more_after_its_hard_stop() -> None:
+    hard_stop_at = booting().generations[-1].hard_stop_at
+    early = apply(ending(), ev.PodMissed(1), at=hard_stop_at - 60)
+    late = apply(ending(), ev.PodMissed(1), at=hard_stop_at + 25)
+    assert spending_of(early, hard_stop_at - 10).at_most == cost(RATE, hard_stop_at - 10 - AT)
+    assert spending_of(early, hard_stop_at + 900).at_most == cost(RATE, hard_stop_at - AT)
+    assert spending_of(late, hard_stop_at + 900).at_most == cost(RATE, hard_stop_at + 25 - AT)
+
+
 def test_one_that_was_found_dearer_than_planned_may_cost_that_since_its_order() -> None:
     run = renting()
     run = apply(run, ev.PodUp(1, "id-1", Usd("7.2")), at=AT + 10)
