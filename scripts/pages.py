@@ -1,0 +1,127 @@
+"""Puts real output into README.md and docs/: the demo's transcript and picture, what a plan looks
+like, and the table of commands.
+
+make demo > demo.log && .venv/bin/python scripts/pages.py demo.log
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+DEMO = ROOT / "docs" / "guide" / "demo.md"
+COMMANDS = ROOT / "docs" / "commands.md"
+PICTURE = ROOT / "docs" / "screens" / "demo.svg"
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_BEAT = re.compile(r"(fast|extreme)( \w+)? step [\d,]+/")
+_EVERY_NTH_BEAT = 5
+_OFFERS_SHOWN = 2
+_STYLES = (
+    (r"^\$ .*", "bold"),
+    (r"^▸.*", "bold green"),
+    (r"✔", "green"),
+    (r"✘", "red"),
+    (r"^Recommended:|^Launch it:", "bold"),
+    (r"\$[\d,]+(\.\d+)?", "yellow"),
+)
+
+
+def main() -> None:
+    _put(COMMANDS, "help", help_table())
+    if len(sys.argv) > 1:
+        _put(DEMO, "demo", transcript(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    shown = block(DEMO, "demo")
+    _put(README, "plan", plan_of(shown))
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(picture_of(shown), encoding="utf-8")
+
+
+def help_table() -> str:
+    """What ``trmcloud --help`` lists, as it prints it at 80 columns."""
+    answer = subprocess.run(
+        [str(Path(sys.executable).parent / "trmcloud"), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"COLUMNS": "80", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
+    )
+    lines = [line.rstrip() for line in _ANSI.sub("", answer.stdout).splitlines()]
+    first = next(n for n, line in enumerate(lines) if "─ Before" in line)
+    return "\n".join(lines[first:]).strip()
+
+
+def transcript(log: str) -> str:
+    """The demo as printed, without colours and this machine's paths; of the progress lines, which
+    come every ten seconds, each fifth."""
+    clean = _ANSI.sub("", log).replace(str(ROOT) + "/", "").replace("\r", "")
+    lines = clean[clean.index("$ trmcloud plan") :].splitlines()
+    kept, beats = [], 0
+    for line in lines:
+        if _BEAT.match(line):
+            beats += 1
+            if beats % _EVERY_NTH_BEAT != 1:
+                continue
+        kept.append(line.rstrip())
+    return "\n".join(kept).strip()
+
+
+def plan_of(shown: str) -> str:
+    """A plan's first offers, and what it recommends."""
+    lines = _commands(shown)["plan"]
+    last = next(n for n, line in enumerate(lines) if line.startswith("Recommended:"))
+    return "\n".join([*lines[: 3 + 2 * _OFFERS_SHOWN], "…", lines[last], *lines[-2:]])
+
+
+def picture_of(shown: str) -> str:
+    """Plan, launch and fetch-best of the transcript, shortened at each ``…``, as an SVG."""
+    commands = _commands(shown)
+    launch = [line for line in commands["launch"] if not line.startswith(("data:", "  off", "  ·"))]
+    first = next(n for n, line in enumerate(launch) if line.startswith("r-"))
+    lines = [
+        *plan_of(shown).splitlines(), "",
+        launch[0], "…", *launch[first:], "",
+        *commands["fetch-best"],
+    ]  # fmt: skip
+    text = Text("\n".join(lines))
+    for pattern, style in _STYLES:
+        text.highlight_regex(re.compile(pattern, re.MULTILINE), style)
+    width = max(len(line) for line in lines)
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    console.print(text, soft_wrap=True)
+    return console.export_svg(title="trmcloud", theme=MONOKAI, unique_id="demo")
+
+
+def block(page: Path, name: str) -> str:
+    """What stands on a page between a name's two marks."""
+    found = re.search(
+        rf"<!-- {name} -->\n```\n(.*?)\n?```\n<!-- /{name} -->", page.read_text("utf-8"), re.DOTALL
+    )
+    if found is None:
+        raise SystemExit(f"{page.name} has no block {name!r}")
+    return found.group(1)
+
+
+def _commands(shown: str) -> dict[str, list[str]]:
+    """What each command printed, its own line included, by its name."""
+    parts = re.split(r"^(?=\$ trmcloud )", shown, flags=re.MULTILINE)
+    return {part.split()[2]: part.rstrip().splitlines() for part in parts if part}
+
+
+def _put(page: Path, name: str, content: str) -> None:
+    old = f"<!-- {name} -->\n```\n{block(page, name)}".rstrip("\n")
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace(old, f"<!-- {name} -->\n```\n{content}"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
