@@ -16,6 +16,8 @@ LIST_FRESH_S = 20.0
 """A list takes SkyPilot seconds of a processor: one serves all who ask within this time."""
 LIST_FRESH_NEW_S = 5.0
 """While one is being launched: it may be up at any moment, and be paid for."""
+BUSY_AT_MOST_S = 45.0
+"""A machine that is busy with other things is asked less often, yet within this time."""
 _UNREADABLE = re.compile(rf"\b({POD_PREFIX}-[A-Za-z0-9-]+)\S*: (Failed to query .*)")
 """SkyPilot's warning about a cluster that it could not refresh: it shows the row as it was."""
 _EXITED = re.compile(r"KeyError\W+(?:EXITED|TERMINATED|DEAD)\b")
@@ -46,9 +48,7 @@ class Clusters:
         """
         with self._lock:
             age_s = self._now() - self._listed_at if self._listed_at is not None else -1.0
-            fresh_s = LIST_FRESH_NEW_S if any(map(is_new, self._rows)) else LIST_FRESH_S
-            # A machine that is busy with other things must not be kept busy with this.
-            if fresh or not 0 <= age_s < max(fresh_s, 3 * self._took_s):
+            if fresh or not 0 <= age_s < self._fresh_s():
                 began = time.monotonic()
                 try:
                     self._rows, self.are_cached = self._read()
@@ -61,6 +61,14 @@ class Clusters:
             if self._failed is not None:
                 raise self._failed
             return self._rows
+
+    def _fresh_s(self) -> float:
+        """For how long the rows are believed: a machine that is busy with other things must not be
+        kept busy with this, but what has exited is paid for until it is looked at again."""
+        if any(self.has_exited(str(row["name"])) for row in self._rows):
+            return LIST_FRESH_S
+        fresh_s = LIST_FRESH_NEW_S if any(map(is_new, self._rows)) else LIST_FRESH_S
+        return max(fresh_s, min(3 * self._took_s, BUSY_AT_MOST_S))
 
     def known(self) -> Sequence[Row]:
         """The rows as they were last read; asks nothing."""
