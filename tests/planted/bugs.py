@@ -337,7 +337,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("JSON may nest as deep as it likes", RECORDS, "if not depth or len(value) > items:", "if len(value) > items:"),
     Bug("half a character is kept", RECORDS, "if _HALVES.search(text):", "if False:"),
     Bug("a record may be of any size", RECORDS, "    if len(text) > most:\n", "    if False:\n"),
-    Bug("true is a number of bytes", RECORDS, "fits = type(value) is int and", "fits = isinstance(value, int) and"),
+    Bug("true is a number of bytes", RECORDS, "fits = type(value) is int and 0 <=", "fits = isinstance(value, int) and 0 <="),
     Bug("sizes may be negative", RECORDS, "fits = type(value) is int and 0 <= value <= MAX_WHOLE", "fits = type(value) is int"),
     Bug("bounds have no lower end", RECORDS, "return lambda value: low <= value <= high", "return lambda value: value <= high"),
     Bug("bounds have no upper end", RECORDS, "return lambda value: low <= value <= high", "return lambda value: low <= value"),

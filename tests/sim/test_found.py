@@ -232,3 +232,18 @@ def test_an_agent_killed_before_it_reports_a_phases_end_does_not_train_it_again(
     assert pod.report is not None
     assert (pod.report.phases[0].outcome, pod.report.result) == ("finished", "finished")
     assert made.check.violation is None
+
+
+@pytest.mark.parametrize(("late_s", "broken"), [(1.0, ""), (200.0, "I2")])
+def test_a_pod_that_nobody_hears_is_due_once_it_can_be_heard(late_s: float, broken: str) -> None:
+    """The link comes back long after the last event, and the next one is a little later."""
+    made, pod = pod_at_work()
+    check, now = made.check, made.queue.now
+    check.forgotten = False
+    check.exposure.able["r-1"] = now - 10_000.0
+    pod.rented.land_by = now
+    made.knobs.link_down_until = now + 3000.0
+    for later_s in (10.0, 3000.0 + late_s):
+        made.queue.now = now + later_s
+        check.accrue()
+    assert (check.violation.name if check.violation is not None else "") == broken

@@ -40,10 +40,10 @@ class Observer:
         if isinstance(pods, Seen):
             present = any(pod.name == generation.pod_name for pod in pods.value)
             self._absent_lists = 0 if present else self._absent_lists + 1
+        booting = run.state is State.BOOTING
         report: Maybe[AgentReport] = Unknown(now)
         found = self.world.links[generation.provider].report(generation.pod_name)
-        if found is not None or run.state is not State.BOOTING:
-            self._stranger_at = None
+        trouble = self._trouble(generation) if found is None and booting else None
         if found is not None:
             report = Seen(found, found.at)
         bill: Maybe[Bill] = Unknown(now)
@@ -64,8 +64,8 @@ class Observer:
             unbilled=unbilled,
             in_flight=self.world.workers.running(),
             clock=clock,
-            stranger_s=self._stranger_s(run, generation) if found is None else 0.0,
-            line=str(self._trouble(generation) or "") if found is None else "",
+            stranger_s=self._stranger_s(trouble, now),
+            line=str(trouble or ""),
             word=self._left_word(run, plan, generation, pods, found),
         )
 
@@ -91,14 +91,11 @@ class Observer:
         link = self.world.links[generation.provider]
         return link.trouble(generation.pod_name) if isinstance(link, TroubledLink) else None
 
-    def _stranger_s(self, run: RunState, generation: Generation) -> float:
+    def _stranger_s(self, trouble: LinkError | None, now: float) -> float:
         """For how long this process has met another machine at a booting pod's address."""
-        if run.state is not State.BOOTING:
-            return 0.0
-        if not isinstance(self._trouble(generation), HostKeyChanged):
+        if not isinstance(trouble, HostKeyChanged):
             self._stranger_at = None
             return 0.0
-        now = self.world.wall()
         if self._stranger_at is None:
             self._stranger_at = now
         return now - self._stranger_at

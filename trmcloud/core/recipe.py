@@ -129,7 +129,7 @@ class PhaseRecipe:
         return self.global_batch(gpus) * self.sequence
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {name: getattr(self, name) for name in _FIELDS}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PhaseRecipe:

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -105,7 +105,7 @@ def parse_lines(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
 
 def dump(record: Any) -> str:
     """A record as one line of JSON; NaN and infinity become null."""
-    return json.dumps(finite(asdict(record)), sort_keys=True, allow_nan=False)
+    return json.dumps(finite(record), sort_keys=True, allow_nan=False)
 
 
 def load(
@@ -161,6 +161,11 @@ def record_of(kind: type[_Record], data: Any) -> _Record:
 
 
 @lru_cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+
+
+@lru_cache
 def _declared(kind: type[Any]) -> Mapping[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
@@ -197,9 +202,13 @@ def _typed(value: Any, declared: Any) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """``value`` as JSON can hold it: floats in it that are not finite are null."""
+    """``value`` as JSON can hold it: records in it are objects, floats that are not finite null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if names := _field_names(type(value)):  # type: ignore[arg-type]
+        return {name: finite(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -121,9 +121,7 @@ class SimBody:
     def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
         pod = self._pod
         pod.save_now()
-        run_id = pod.lease.run_id
-        on_pod = pod.world.files.on_pod(run_id, pod.rented.pod_id)
-        return tuple(contract.Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb) for m in on_pod)
+        return pod.world.files.kept_on(pod.lease.run_id, pod.rented.pod_id)
 
     def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
         return self._pod.uploader.uploads(self._pod.world.queue.now)

@@ -142,12 +142,11 @@ class Invariants:
                     self.fail(
                         "I2", f"{rented.pod_id} lived {rented.overdue_s:.0f} s after it was due"
                     )
-        elif (
-            now - self.exposure.able.get(rented.run_id, now) < REACTION_S
-            or now < rented.undeletable_until + REACTION_S
-        ):
+        else:
+            able_since = self.exposure.able.get(rented.run_id, now)
+            acts_at = max(able_since, rented.undeletable_until) + REACTION_S
             more = rented.rate_micros - rented.agreed_micros
-            rented.dear_micros += (now - since) * more / 3600
+            rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
 
     def _landing(self, rented: Rented, since: float, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
@@ -155,11 +154,13 @@ class Invariants:
         self.truth.left_alone(rented)
         able_since = self.exposure.able.get(rented.run_id)
         knobs = self.world.knobs
+        # What is over by now may have ended long after the last event.
+        deaf_until = max(knobs.link_down_until, rented.undeletable_until)
+        rented.land_by = max(rented.land_by, min(now, deaf_until))
         # A fenced controller looks able until it next tries to write.
         fenced = bool(STOPPED & self.world.fired.keys())
-        deaf = now < knobs.link_down_until or knobs.unheard or knobs.pod_disk_full
-        deaf = deaf or self.forgotten or fenced
-        if able_since is None or deaf or rented.deleting or now < rented.undeletable_until:
+        deaf = now < deaf_until or knobs.unheard or knobs.pod_disk_full or self.forgotten or fenced
+        if able_since is None or deaf or rented.deleting:
             rented.land_by = max(rented.land_by, now)
             return
         if now - max(rented.land_by, able_since + rented.landing_s + 240.0) > ORPHAN_S:

@@ -17,10 +17,16 @@ class Machine:
         self.online = True
         self.boot_at = queue.now - 1000.0
         self.boot_id = f"{name}-1"
+        self._read: tuple[object, ...] = ()
+        self._instant = self.now()
 
     def now(self) -> Instant:
         true = self._queue.now
-        return Instant(true + self.offset_s, true - self.boot_at, self.boot_id)
+        read = (true, self.offset_s, self.boot_at, self.boot_id)
+        if read != self._read:  # asked many times at one instant
+            self._read = read
+            self._instant = Instant(true + self.offset_s, true - self.boot_at, self.boot_id)
+        return self._instant
 
     def sleep(self, seconds: float) -> None:
         """Nobody waits in a simulated world: what is to come later is an event."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.manifest import CheckpointFile, CheckpointManifest, pick_best
@@ -26,6 +27,12 @@ class Checkpoint:
 
     slot: str = ""
     """Where in the bucket it is whole; '' where it is not there."""
+
+    @cached_property
+    def kept(self) -> Kept:
+        """As its pod's agent tells of it."""
+        made = self.manifest
+        return Kept(made.phase, made.step, made.sha256, 1_000_000, made.val_bpb)
 
     @property
     def whole(self) -> bool:
@@ -88,6 +95,11 @@ class SimFiles:
         kept = self.checkpoints.get(run_id, ())
         return [c.manifest for c in kept if c.pod_id == pod_id and c.readable]
 
+    def kept_on(self, run_id: str, pod_id: str) -> tuple[Kept, ...]:
+        """The same, as the agent tells of it."""
+        made = self.checkpoints.get(run_id, ())
+        return tuple(c.kept for c in made if c.pod_id == pod_id and c.readable)
+
     def bring_home(self, run_id: str, pod_id: str, wanted: CheckpointManifest) -> None:
         """The copy is verified: bits that are not what the manifest says stay where they are."""
         for made in self.checkpoints.get(run_id, ()):
@@ -120,7 +132,7 @@ class SimFiles:
     def in_slots(self, run_id: str, phase: str, slots: Sequence[str]) -> dict[str, Kept]:
         made = self.checkpoints.get(run_id, ())
         return {
-            c.slot: Kept(phase, c.manifest.step, c.manifest.sha256, 1_000_000, c.manifest.val_bpb)
+            c.slot: c.kept
             for c in made
             if c.slot in slots and c.manifest.phase == phase and c.readable
         }

@@ -229,6 +229,7 @@ class Story:
     def heal(self) -> None:
         """Every fault ends, and somebody comes back to the machine."""
         world = self.world
+        world.check.accrue()  # until now the faults were there
         world.say("everything is well again")
         knobs = world.knobs
         healed = type(knobs)()

@@ -163,8 +163,7 @@ class SimUploader:
     def _begin(self, now: float) -> bool:
         pod, world = self._pod, self._pod.world
         assert self.grants is not None
-        here = world.files.on_pod(pod.lease.run_id, pod.rented.pod_id)
-        kept = [Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb) for m in here]
+        kept = world.files.kept_on(pod.lease.run_id, pod.rented.pod_id)
         held = (one for slots in self._slots.values() for one in slots.values())
         stored = [one for one in held if one is not None]
         owed = unstored(kept, stored, self._given_up)
