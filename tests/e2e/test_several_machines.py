@@ -4,11 +4,12 @@ trainer and its torchrun are the real ones."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import inspect
 import json
 import shutil
 import sys
-import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core import manifest as mf
-from trmcloud.core.money import ZERO
+from trmcloud.core.money import ZERO, cost
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.run_state import State
 
@@ -41,7 +42,10 @@ def sailor(tmp_path: Path) -> Iterator[RentedUser]:
         pytest.skip(f"machines with networks of their own: {missing}")
     clock = TestClock(tmp_path / "clock")
     inside = image(tmp_path / "image")
-    site = Path(sysconfig.get_paths()["purelib"])
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    site = Path(torch.origin).parents[1]
     python = inside / "bin" / "python3"
     python.write_text(python.read_text().replace(f"{inside / 'site'}", f"{site}:{inside / 'site'}"))
     path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
@@ -63,6 +67,7 @@ def sailor(tmp_path: Path) -> Iterator[RentedUser]:
 @pytest.mark.timeout(400)
 def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: RentedUser) -> None:
     plan_id = sailor.plan_to_bind("--budget", "3", launch=LAUNCH, hard_stop_s=900.0, landing_s=20.0)
+    began = time.monotonic()
     launch = sailor.start("launch", plan_id, "-y", *ACCEPT)
     try:
         sailor.run_in(State.RUNNING, within_s=60.0)
@@ -100,6 +105,9 @@ def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Re
     assert fetched["sha256"] == best.sha256
     (report,) = sailor.json("report", "--json")
     assert 0 < report["billed_usd"] <= float(run.cap)
+    # What the test added to the clock was lived through by no machine.
+    (rate,) = {generation.rate for generation in sailor.only_run().generations}
+    assert report["billed_usd"] <= float(cost(rate, time.monotonic() - began))
 
 
 def _furthest(user: RentedUser) -> int:
