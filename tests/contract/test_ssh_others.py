@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.ssh_pod import OTHER_POD, POD, SshPod, needs_sshd, ssh_pod
 from tests.contract.test_ssh_link import REPORT
-from trmcloud.adapters.ssh.others import Others
+from trmcloud.adapters.ssh.others import HEAD_LOST_S, Others
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import Dropped
 
@@ -60,6 +60,24 @@ def test_the_first_ones_own_account_of_a_failure_is_waited_for(second: Second) -
     own = replace(REPORT, result="failed", message="its own")
     assert second.others.told(own, str(second.folder)) == own
     assert second.told() == ("failed", "machine 1: connection closed")
+
+
+def test_another_speaks_for_the_pod_once_the_first_is_silent_for_long(second: Second) -> None:
+    def instead(silent_s: float) -> contract.AgentReport | None:
+        second.now += 60.0
+        return second.others.instead(POD, str(second.folder), silent_s)
+
+    second.ended(None)
+    assert instead(10 * HEAD_LOST_S) is None, "it still trains: the first may be out of reach alone"
+    kept = contract.Kept("fast", 20, "0" * 64, 10, 2.5)
+    failed = replace(REPORT, pod_name=POD, result="failed", message="reset by peer", kept=(kept,))
+    second.says(contract.dump(failed))
+    assert instead(HEAD_LOST_S - 1.0) is None
+    word = instead(HEAD_LOST_S)
+    assert word is not None
+    said = "the first machine is lost; machine 1: reset by peer"
+    assert (word.result, word.message) == ("failed", said)
+    assert word.kept == (), "nothing can be pulled from a machine that is not the first"
 
 
 @pytest.mark.parametrize("result", ["finished", "landed", "stopped"])

@@ -4,11 +4,13 @@ trainer and its torchrun are the real ones."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import inspect
 import json
 import shutil
+import subprocess
 import sys
-import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +21,13 @@ from tests.e2e.runpod_user import RentedUser, TestClock, why_not
 from tests.e2e.user import until
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.pods import Pod
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core import manifest as mf
-from trmcloud.core.money import ZERO
+from trmcloud.core.money import ZERO, cost
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.run_state import State
+from trmcloud.pod.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S
 
 LAUNCH = (
     *("launch", "2x1xL40S", "--provider", "digitalocean", "--recipe", "trm-tiny"),
@@ -41,14 +45,18 @@ def sailor(tmp_path: Path) -> Iterator[RentedUser]:
         pytest.skip(f"machines with networks of their own: {missing}")
     clock = TestClock(tmp_path / "clock")
     inside = image(tmp_path / "image")
-    site = Path(sysconfig.get_paths()["purelib"])
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    site = Path(torch.origin).parents[1]
     python = inside / "bin" / "python3"
     python.write_text(python.read_text().replace(f"{inside / 'site'}", f"{site}:{inside / 'site'}"))
     path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
     with judged(
         tmp_path / "machines", clock=clock, isolated=True, keep=[inside, site], image_env=path
     ) as standin:
-        made = RentedUser(tmp_path, trainer=None, standin=standin, clock=clock)
+        looks = ("status", "--live")
+        made = RentedUser(tmp_path, trainer=None, standin=standin, clock=clock, looks=looks)
         made.text.write_text(inspect.getsource(argparse))
         account = {"url": standin.url, "key": standin.api_key}
         state = tmp_path / "sky.json"
@@ -63,6 +71,7 @@ def sailor(tmp_path: Path) -> Iterator[RentedUser]:
 @pytest.mark.timeout(400)
 def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: RentedUser) -> None:
     plan_id = sailor.plan_to_bind("--budget", "3", launch=LAUNCH, hard_stop_s=900.0, landing_s=20.0)
+    began = time.monotonic()
     launch = sailor.start("launch", plan_id, "-y", *ACCEPT)
     try:
         sailor.run_in(State.RUNNING, within_s=60.0)
@@ -100,6 +109,60 @@ def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Re
     assert fetched["sha256"] == best.sha256
     (report,) = sailor.json("report", "--json")
     assert 0 < report["billed_usd"] <= float(run.cap)
+    # What the test added to the clock was lived through by no machine.
+    (rate,) = {generation.rate for generation in sailor.only_run().generations}
+    assert report["billed_usd"] <= float(cost(rate, time.monotonic() - began))
+
+
+def _train_until_a_checkpoint(user: RentedUser) -> subprocess.Popen[str]:
+    plan_id = user.plan_to_bind("--budget", "3", launch=LAUNCH, hard_stop_s=900.0, landing_s=20.0)
+    launch = user.start("launch", plan_id, "-y", *ACCEPT)
+    until(lambda: bool(user.checkpoints()), within_s=200.0, what="a checkpoint here")
+    return launch
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_where_the_first_is_lost_and_nobody_drives_the_other_ends_them_all(
+    sailor: RentedUser,
+) -> None:
+    launch = _train_until_a_checkpoint(sailor)
+    launch.kill()
+    head, _ = sorted(sailor.live(), key=lambda pod: pod.name)
+    sailor.standin.control.lose_host(head.id)
+    lost_at = time.monotonic()
+    until(lambda: not sailor.live(), within_s=HEAD_LOST_S + 120.0, what="the other ends them")
+    print(f"ended {time.monotonic() - lost_at:.0f} s after the loss of the first")
+    # Not before the first one had its time to come back, and long before the hard stop.
+    assert HEAD_LOST_S - 2 * HEAD_LOOK_EVERY_S < time.monotonic() - lost_at < 300.0
+    run = sailor.close_books()
+    assert ZERO < run.settled <= run.cap
+    assert sailor.checkpoints()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_where_the_first_is_lost_its_controller_hears_it_from_the_other(
+    sailor: RentedUser,
+) -> None:
+    launch = _train_until_a_checkpoint(sailor)
+    head, other = sorted(sailor.live(), key=lambda pod: pod.name)
+    sailor.standin.control.lose_host(head.id)
+    lost_at = time.monotonic()
+    until(lambda: _has_failed(sailor, other), within_s=60.0, what="the other's trainer fails")
+    # The other one's own patience is real time, the controller's is not: it is the first.
+    sailor.clock.advance(HEAD_LOST_S)
+    until(lambda: not sailor.live(), within_s=90.0, what="its controller ends them")
+    assert time.monotonic() - lost_at < HEAD_LOST_S
+    sailor.see_out(launch, code=24, within_s=120.0)
+    run = sailor.only_run()
+    assert "the first machine is lost; machine 1: " in run.message
+    assert ZERO < run.settled <= run.cap
+
+
+def _has_failed(user: RentedUser, machine: Pod) -> bool:
+    said = user.standin.control.inside(machine.id, "cat /workspace/trmcloud/pods/*/agent.json")
+    return json.loads(said)["result"] == "failed"
 
 
 def _furthest(user: RentedUser) -> int:

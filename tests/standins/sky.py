@@ -6,7 +6,8 @@ It prints what 0.14.1 was seen to print. ``STATE.json`` also takes ``fail``: a w
 what it prints before it ends with 1; ``then``: likewise → what has changed once it was carried out;
 ``at``, epoch seconds: a launch asked for before then is up, or has failed, where ``none_left`` says
 why; ``exited``: names of clusters whose pod has; ``said``: what a list prints instead of rows; and
-``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then.
+``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then. Its clock is
+the user's, by the file that ``TEST_CLOCK`` names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import fcntl
 import fnmatch
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -67,6 +69,13 @@ def main() -> int:
         return code
 
     return changed(path, answered)
+
+
+def now() -> float:
+    """Real time, and what the test has added to it."""
+    clock = os.environ.get("TEST_CLOCK")
+    added = struct.unpack("d", Path(clock).read_bytes())[0] if clock else 0.0
+    return time.time() + float(added)
 
 
 def changed(path: Path, change: Callable[[State], int]) -> int:
@@ -147,7 +156,7 @@ def launch(state: State, words: list[str], path: Path) -> None:
     state.setdefault("tasks", {})[name] = task
     limit = task["resources"].get("autostop", {"idle_minutes": -1, "down": False})
     request_id = str(uuid.uuid4())
-    at = time.time() if "runpod" in state else state.get("at", 1795264000)
+    at = now() if "runpod" in state else state.get("at", 1795264000)
     state["requests"].append(
         {"request_id": request_id, "name": "sky.launch", "status": "RUNNING", "on": name}
     )
@@ -179,7 +188,7 @@ def provision(path: Path, name: str) -> None:
         task = state["tasks"][name]
         row["pods"] = machines.make(state["runpod"], name, task, home)
         # It counts from its last try to provision.
-        row["launched_at"] = int(time.time())
+        row["launched_at"] = int(now())
         row |= {"cloud": task["resources"]["infra"].partition("/")[0].upper(), "region": "US"}
         return 0
 
@@ -245,7 +254,7 @@ def forget(state: State, name: str) -> None:
         machines.config_of(Path(os.environ["HOME"]), name).unlink(missing_ok=True)
         task = state["tasks"][name]
         hourly = task["resources"]["max_hourly_cost"] * task["num_nodes"]
-        cost = hourly * (time.time() - row["launched_at"]) / 3600
+        cost = hourly * (now() - row["launched_at"]) / 3600
         state.setdefault("costs", []).append(
             {"name": name, "status": "TERMINATED", "total_cost": cost}
         )

@@ -159,24 +159,33 @@ def start(
         run(path, host, "cat > ~/job.sh", (image + own + secrets + task["run"]).encode())
     python = "~/skypilot-runtime/bin/python"
     script = f"mkdir -p ~/skypilot-runtime/bin && cat > {python} && chmod 755 {python}"
-    run(path, name, script, autodown(account, pods).encode())
+    for number in range(len(pods)):
+        own = runtime(account, pods, number)
+        run(path, machine(name, number), script, own.encode())
     for number in range(len(pods)):
         run(path, machine(name, number), "setsid bash ~/job.sh > ~/job.log 2>&1 < /dev/null &")
 
 
-def autodown(account: Mapping[str, str], pods: Sequence[str]) -> str:
-    """What SkyPilot lays into a cluster's first machine so that it can end all of them, by the
-    cloud's credentials, which lie there too."""
+def runtime(account: Mapping[str, str], pods: Sequence[str], number: int) -> str:
+    """What SkyPilot lays into each of a cluster's machines so that it can end all of them, by the
+    cloud's credentials, which lie there too. Its daemon, which looks after autodown, runs on the
+    first one alone: on the others that setting is a file that nobody reads."""
     key = f"Bearer {account['key']}"
+    last_itself = [*(pod for pod in pods if pod != pods[number]), pods[number]]
     return (
         "#!/usr/bin/env python3\n"
         "import sys\n"
+        "from urllib.error import HTTPError\n"
         "from urllib.request import Request, urlopen\n"
-        "if 'set_autostop' not in ' '.join(sys.argv): sys.exit(1)\n"
-        f"for pod in {list(reversed(pods))}:\n"
+        "asked = ' '.join(sys.argv)\n"
+        f"if 'set_autostop' in asked and {number > 0}: sys.exit(0)\n"
+        "if 'set_autostop' not in asked and 'terminate_instances' not in asked: sys.exit(1)\n"
+        f"for pod in {last_itself}:\n"
         f"    url = {account['url'] + '/v2/pods/'!r} + pod\n"
         f"    headers = {{'Authorization': {key!r}, 'User-Agent': 'SkyPilot'}}\n"
-        "    urlopen(Request(url, headers=headers, method='DELETE'))\n"
+        "    try: urlopen(Request(url, headers=headers, method='DELETE'))\n"
+        "    except HTTPError as error:\n"
+        "        if error.code != 404: raise\n"
     )
 
 

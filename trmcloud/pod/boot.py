@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +26,19 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.pod import processes
 from trmcloud.pod.environment import for_trainers, pod_environment
 from trmcloud.pod.files import read_small, write_atomic
+from trmcloud.pod.guard_mind import HARD_STOP
 from trmcloud.pod.guardian import Watch, listen
 from trmcloud.pod.hardware import load_check
-from trmcloud.pod.nodes import ALONE, Nodes, lease_of_other, parse_nodes, write_nodes
+from trmcloud.pod.nodes import (
+    ALONE,
+    HEAD_LOOK_EVERY_S,
+    HeadWatch,
+    Nodes,
+    head_answers,
+    lease_of_other,
+    parse_nodes,
+    write_nodes,
+)
 from trmcloud.pod.notes import Notes
 from trmcloud.pod.sshd import Sshd
 from trmcloud.pod.terminate import TERMINATION_NAME, Chain, own_ways_of, ways_of
@@ -120,6 +131,7 @@ class Pod:
         self._notes: Notes | None = None
         self._pod_dir: Path | None = None
         self._shown_s = 0.0
+        self._head_lost = False
 
     def run(self) -> None:
         """Guard the pod to its end, then end it; never returns."""
@@ -153,6 +165,8 @@ class Pod:
         )
         if (given.pod_dir / contract.ENDED_NAME).exists():
             return "it had ended before its container was started again"
+        if given.nodes.rank:
+            self._look_after_head(given)
         for left in reversed(range(_GUARD_TRIES)):
             try:
                 why = self._watch.run()
@@ -163,8 +177,25 @@ class Pod:
                     self._watch.end("its guard stumbled")
                     raise
                 self._watch.kill()
+        if given.nodes.rank and (self._head_lost or why == HARD_STOP):
+            self._ways = own_ways_of(self._environment, whole=True)
         self._linger(given.linger_s)
-        return why
+        return "the first machine is lost" if self._head_lost else why
+
+    def _look_after_head(self, given: Given) -> None:
+        """Beside the guard: a machine that has done its part stays for the first one no longer than
+        that is there. With it went who would have ended them all."""
+        watch = HeadWatch(lambda: head_answers(given.nodes), lambda: processes.clocks_here().boot)
+
+        def look() -> None:
+            while not self._told:
+                watch.look()
+                if watch.is_lost and _has_result(given.pod_dir):
+                    self._head_lost = True
+                    self._told.append(0)
+                time.sleep(HEAD_LOOK_EVERY_S)
+
+        threading.Thread(target=look, name="head", daemon=True).start()
 
     def _note_below_root(self) -> None:
         """Where only the pod's name can be trusted, leave an account of its end all the same."""
@@ -259,6 +290,14 @@ def _lease_there(pod_dir: Path) -> contract.Lease | None:
         text = read_small(pod_dir / contract.LEASE_NAME)
         return contract.load_lease(text) if text is not None else None
     return None
+
+
+def _has_result(pod_dir: Path) -> bool:
+    """Whether its agent has said how its part ended."""
+    with contextlib.suppress(ValueError):
+        text = read_small(pod_dir / contract.REPORT_NAME)
+        return text is not None and contract.load_report(text).result is not None
+    return False
 
 
 def _put(path: Path, text: str) -> None:

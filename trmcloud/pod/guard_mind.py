@@ -10,6 +10,8 @@ from trmcloud.core.clock import Anchor, Instant
 from trmcloud.pod.anchors import AnchorNote, Anchors, noted
 
 HARD_STOP_GRACE_S = 1.0
+HARD_STOP = "hard stop"
+"""Why it ends a pod whose time is over."""
 RESTART_PAUSE_S = 1.0
 NOTE_EVERY_S = 30.0
 
@@ -52,7 +54,7 @@ class GuardMind:
         if told:
             return self._end("terminated")
         if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:
-            return self._end("hard stop")
+            return self._end(HARD_STOP)
         if self._agent_known and not agent_runs:
             self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S
         if not self._agent_known:

@@ -13,7 +13,7 @@ import fcntl
 import json
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,12 @@ PORT = 29_400
 MOST = 64
 _HANG_AFTER_S = 120.0
 """Every node is paid for while one of them is waited for."""
+HEAD_LOST_S = 120.0
+"""A first machine that answers nobody for so long is lost: what a restart of it may take."""
+HEAD_LOOK_EVERY_S = 10.0
+HEAD_PORT = 22
+"""SkyPilot reaches every machine there, from the others too."""
+_HEAD_TIMEOUT_S = 5.0
 _SIOCGIFADDR = 0x8915
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -80,8 +86,45 @@ def parse_nodes(text: str) -> Nodes:
 
 def lease_of_other(lease: Lease) -> Lease:
     """The lease of a machine that is not the first: nothing is uploaded or pulled from there, and
-    its part done it stays for the others, until the hard stop or whoever ends them all."""
-    return replace(lease, hold=True, uploads=False)
+    its part done it stays for the others, until the hard stop, the loss of the first, or whoever
+    ends them all. A trainer that stands still is not waited for longer than all are paid for it."""
+    held = replace(lease, hold=True, uploads=False)
+    return replace(held, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
+
+
+class HeadWatch:
+    """Whether the first machine is still there, as another one sees it over their own network.
+
+    ``answers`` asks it once; ``now`` is a clock in seconds that nobody sets. A head that never
+    answered is none that was lost: what lies between may let nothing else through.
+    """
+
+    def __init__(self, answers: Callable[[], bool], now: Callable[[], float]) -> None:
+        self._answers, self._now = answers, now
+        self._answered_at: float | None = None
+
+    def look(self) -> None:
+        """Ask once; takes as long as an answer may."""
+        asked_at = self._now()
+        if self._answers():
+            self._answered_at = asked_at
+
+    @property
+    def is_lost(self) -> bool:
+        if self._answered_at is None:
+            return False
+        return self._now() - self._answered_at >= HEAD_LOST_S
+
+
+def head_answers(nodes: Nodes) -> bool:
+    """Whether anything at the first machine's address does: one that refuses is there."""
+    try:
+        with socket.create_connection((nodes.head, HEAD_PORT), timeout=_HEAD_TIMEOUT_S):
+            return True
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
 
 
 def write_nodes(pod_dir: Path, nodes: Nodes) -> None:

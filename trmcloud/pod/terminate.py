@@ -43,6 +43,8 @@ _KEPT = 60
 _MAX_TEXT = 200
 _SKY_TIMEOUT_S = 60.0
 """Importing SkyPilot alone takes seconds."""
+_TEARDOWN_TIMEOUT_S = 240.0
+"""It waits for the cloud to have ended them, which its own end cuts short."""
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _POD_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -91,10 +93,15 @@ def ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
     return tuple(way for name in provider.split("+") if name in known for way in known[name]())
 
 
-def own_ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
-    """Those that end this machine and none beside it: the first of several ends them all."""
+def own_ways_of(environment: Mapping[str, str], *, whole: bool = False) -> tuple[Way, ...]:
+    """Those that end this machine and none beside it: the first of several ends them all.
+
+    ``whole``: the first one is lost, or all of them are past their hard stop. Then this one ends
+    the cluster, as the first would.
+    """
     named = environment.get(contract.ENV_PROVIDER, "").split("+")
-    return _shutdown_ways() if "shutdown" in named else ()
+    cluster = _teardown_ways(environment) if whole and "skypilot" in named else ()
+    return (*cluster, *(_shutdown_ways() if "shutdown" in named else ()))
 
 
 class Chain:
@@ -270,18 +277,37 @@ _AUTODOWN_NOW = (
     "a.set_autostop(0, 'cloudvmray', a.AutostopWaitFor.NONE, True)"
 )
 """SkyPilot's daemon on the machine looks once a minute, and ends it with what it was given."""
+_TEARDOWN_NOW = (
+    "import os; os.environ.update(dict.fromkeys("
+    "('AWS_SHARED_CREDENTIALS_FILE', 'AWS_CONFIG_FILE'), '/dev/null')); "
+    "from sky import provision; from sky.utils import cluster_utils as u, yaml_utils; "
+    "c = yaml_utils.read_yaml(os.path.expanduser(u.SKY_CLUSTER_YAML_REMOTE_PATH)); "
+    "provision.terminate_instances(u.get_provider_name(c), c['cluster_name'], c['provider'])"
+)
+"""What that daemon does, which runs on the first machine alone; what it needs lies on all of them.
+On AWS by the role of the machine, as there."""
 
 
 def _skypilot_ways(environment: Mapping[str, str]) -> tuple[Way, ...]:
+    return _by_skypilot("skypilot autodown", _AUTODOWN_NOW, _SKY_TIMEOUT_S, environment)
+
+
+def _teardown_ways(environment: Mapping[str, str]) -> tuple[Way, ...]:
+    return _by_skypilot("skypilot teardown", _TEARDOWN_NOW, _TEARDOWN_TIMEOUT_S, environment)
+
+
+def _by_skypilot(
+    name: str, script: str, within_s: float, environment: Mapping[str, str]
+) -> tuple[Way, ...]:
     """Its settings lie in the home of the user who made the cluster, whom root acts for here."""
     user, home = environment.get("TRMCLOUD_SKY_USER", "root"), environment.get("TRMCLOUD_SKY_HOME")
     if not home or not _USER.fullmatch(user):
         return ()
-    words = [f"{home}/{_SKY_PYTHON}", "-c", _AUTODOWN_NOW]
+    words = [f"{home}/{_SKY_PYTHON}", "-c", script]
     if user != "root" and os.geteuid() == 0:
         words = ["sudo", "-n", "-H", "-u", user, *words]
     own = {"HOME": home, "PATH": environment.get("PATH", os.defpath)}
-    return (Way("skypilot autodown", lambda: _command(words, own, within_s=_SKY_TIMEOUT_S)),)
+    return (Way(name, lambda: _command(words, own, within_s=within_s)),)
 
 
 # -- a machine that ends by being shut down ---------------------------------------------------

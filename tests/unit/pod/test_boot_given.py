@@ -55,6 +55,12 @@ def test_the_further_machines_of_a_pod_upload_nothing_and_end_no_other(
     assert "poweroff" in own
     assert own < ways
     assert own_ways_of({contract.ENV_PROVIDER: "skypilot"}) == ()
+    # Where the first one is lost it ends all of them, as that would have done.
+    sky = {"TRMCLOUD_SKY_HOME": "/root", **environment}
+    every = [way.name for way in own_ways_of(sky, whole=True)]
+    assert every[0] == "skypilot teardown"
+    assert set(every[1:]) == own
+    assert own_ways_of({**sky, contract.ENV_PROVIDER: "none"}, whole=True) == ()
     for wrong in ("2", "2 2 h", "2 1 ", "two 1 h", "65 1 h", "0 0 h"):
         with pytest.raises(ValueError, match="which machine"):
             read_given({**environment, contract.ENV_NODES: wrong})

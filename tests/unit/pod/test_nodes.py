@@ -19,7 +19,16 @@ from trmcloud.core.planning import make_plan
 from trmcloud.core.pod_contract import PhaseReport
 from trmcloud.core.recipe import PHASES
 from trmcloud.core.spec import RunSpec
-from trmcloud.pod.nodes import Nodes, network, read_nodes, write_nodes
+from trmcloud.pod.nodes import (
+    HEAD_LOST_S,
+    HeadWatch,
+    Nodes,
+    head_answers,
+    lease_of_other,
+    network,
+    read_nodes,
+    write_nodes,
+)
 from trmcloud.pod.ranks import trainer_command
 
 NOW = 1_795_000_000.0
@@ -85,3 +94,42 @@ def test_a_trainer_that_lost_a_node_is_not_started_again() -> None:
     assert isinstance(supervisor.supervise(alone, (lost,), view), supervisor.StartPhase)
     act = supervisor.supervise(replace(alone, max_restarts=-1), (lost,), view)
     assert isinstance(act, supervisor.EndPod)
+
+
+def test_a_head_is_lost_once_it_has_been_silent_for_long_and_not_before() -> None:
+    answers, now = [True], [0.0]
+    watch = HeadWatch(lambda: answers[0], lambda: now[0])
+    watch.look()
+    answers[0] = False
+    now[0] = HEAD_LOST_S - 1.0
+    watch.look()
+    assert not watch.is_lost
+    answers[0] = True
+    watch.look()
+    answers[0] = False
+    now[0] += HEAD_LOST_S - 1.0
+    watch.look()
+    assert not watch.is_lost, "it had been restarted"
+    now[0] += 2.0
+    assert watch.is_lost
+
+
+def test_a_head_that_never_answered_is_none_that_was_lost() -> None:
+    now = [0.0]
+    watch = HeadWatch(lambda: False, lambda: now[0])
+    watch.look()
+    now[0] = 10 * HEAD_LOST_S
+    watch.look()
+    assert not watch.is_lost
+
+
+def test_a_head_that_refuses_is_there_and_one_without_a_way_is_not() -> None:
+    assert head_answers(Nodes(2, 1, "127.0.0.1"))
+    assert not head_answers(Nodes(2, 1, "a-name.invalid"))
+
+
+def test_the_others_take_a_trainer_that_stands_still_for_hung_within_two_minutes() -> None:
+    lease = replace(a_lease(NOW), hang_after_s=300.0, uploads=True)
+    other = lease_of_other(lease)
+    assert (other.hang_after_s, other.hold, other.uploads) == (120.0, True, False)
+    assert lease_of_other(replace(lease, hang_after_s=60.0)).hang_after_s == 60.0

@@ -21,7 +21,7 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
-from trmcloud.core.money import Usd
+from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.ports.compute import OwnLimit
@@ -260,6 +260,45 @@ def test_the_bill_counts_from_the_launch_though_skypilot_counts_from_its_last_tr
     (pod,) = rig.compute().list_pods()
     assert pod.made_at == NOW
     assert rig.compute().bill(NAME) == Bill(NAME, Usd("27.52"), final=False)
+
+
+def test_a_clock_of_skypilots_that_is_behind_makes_no_bill_dearer(rig: Rig) -> None:
+    compute = rig.compute()
+    compute.create(request())
+    rig.row(status="UP", launched_at=int(NOW - 1200))
+    rig.later(1800.0)
+    (pod,) = rig.compute().list_pods()
+    assert pod.made_at == NOW
+    assert rig.compute().bill(NAME) == Bill(NAME, Usd("27.52"), final=False)
+
+
+def test_what_ended_while_nobody_looked_is_billed_until_its_hard_stop_was_kept(rig: Rig) -> None:
+    """A laptop that was off for a week has not rented for a week."""
+    compute = rig.compute()
+    compute.create(request())
+    rig.row(status="UP", launched_at=int(NOW))
+    rig.later(600.0)
+    compute.list_pods()
+    rig.set(clusters={})
+    for week in (1, 2):
+        rig.later(week * 604_800.0)
+        after = rig.compute()
+        after.list_pods()
+    # 3,600 s until its hard stop, and two minutes to keep it.
+    assert after.bill(NAME) == Bill(NAME, cost(Usd("55.04"), 3720.0), final=True)
+
+
+def test_what_was_seen_after_its_hard_stop_is_billed_until_it_was_missed(rig: Rig) -> None:
+    compute = rig.compute()
+    compute.create(request())
+    rig.row(status="UP", launched_at=int(NOW))
+    rig.later(7200.0)
+    compute.list_pods()
+    rig.set(clusters={})
+    rig.later(7260.0)
+    compute.list_pods()
+    rig.later(7300.0)
+    assert compute.bill(NAME) == Bill(NAME, cost(Usd("55.04"), 7260.0), final=True)
 
 
 def test_the_pods_own_server_is_reached_through_the_first_hop_alone(rig: Rig) -> None:

@@ -2,7 +2,8 @@
 
 SkyPilot reports its own catalogue's price × the time for which it believes the cluster was up. That
 lacks provisioning, disks and traffic, and is nothing where its catalogue lacks the price; so the
-bill is no less than the planned rate × the time from the launch until the cluster was missed.
+bill is no less than the planned rate × the time from the launch until the cluster was missed. What
+was missed long after it was last seen counts until its hard stop had been kept: nobody had looked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.observation import Bill
+from trmcloud.core.pod_contract import parse_pod_name
+from trmcloud.core.providers import traits_of
 
 ASK_EVERY_S = 30.0
 FINAL_AFTER_S = 20.0
@@ -58,7 +61,8 @@ class Biller:
         now = self._now()
         gone_at = sighting.gone_at
         final = gone_at is not None and now - gone_at >= FINAL_AFTER_S
-        return Bill(name, max(reported or ZERO, _least(sighting, now)), final=final)
+        least = _least(sighting, now, traits_of(self._provider).kill_latency_s)
+        return Bill(name, max(reported or ZERO, least), final=final)
 
     def _report(self) -> dict[str, Usd]:
         now = self._now()
@@ -75,10 +79,15 @@ class Biller:
         return self._reported
 
 
-def _least(sighting: Sighting, now: float) -> Usd:
+def _least(sighting: Sighting, now: float, kill_latency_s: float) -> Usd:
     if sighting.made_at is None:
         return ZERO
-    until = sighting.gone_at if sighting.gone_at is not None else now
+    until, name = sighting.gone_at, parse_pod_name(sighting.name)
+    if until is None:
+        until = now
+    elif name is not None and (sighting.alive_at or 0.0) < name.hard_stop_at + kill_latency_s:
+        # A laptop that was off for a week has not rented for a week.
+        until = min(until, name.hard_stop_at + kill_latency_s)
     return cost(sighting.rate, max(0.0, until - sighting.made_at))
 
 

@@ -410,10 +410,13 @@ class SkyPilotCompute:
 
 
 def _made_at(row: Row, seen: Sighting | None) -> float | None:
-    """Since when the cluster may cost rent: SkyPilot counts from its last try to provision it, and
-    an earlier one may have had machines."""
+    """Since when the cluster may cost rent: SkyPilot counts from its last try to provision it, an
+    earlier one may have had machines, and the server that says so may be set to another time. Whose
+    launch it was wrote down when it asked, and with which rate."""
     told = instant(row.get("launched_at"))
     known = seen.made_at if seen is not None else None
+    if seen is not None and seen.rate and known is not None:
+        return known
     return min((at for at in (told, known) if at is not None), default=None)
 
 

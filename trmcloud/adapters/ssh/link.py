@@ -86,6 +86,7 @@ class SshPodLink:
         self._mirrors: dict[str, Mirror] = {}
         self._asked: dict[str, _Asked] = {}
         self._troubles: dict[str, LinkError] = {}
+        self._silent_since: dict[str, float] = {}
         self._lock = threading.Lock()
 
     # -- words --------------------------------------------------------------------------------
@@ -104,11 +105,14 @@ class SshPodLink:
         except LinkError as error:
             failures = asked.failures + 1 if asked is not None else 1
             heard = (asked is not None and asked.heard) or not isinstance(error, Dropped)
-            self._asked[pod_name] = _Asked(self._now(), None, failures, heard)
             self._troubles[pod_name] = error
-            return None
+            silent_s = self._now() - self._silent_since.setdefault(pod_name, self._now())
+            word = self._others.instead(pod_name, self._pod_folder(pod_name), silent_s)
+            self._asked[pod_name] = _Asked(self._now(), word, failures, heard)
+            return word
         self._asked[pod_name] = _Asked(self._now(), report, heard=True)
         self._troubles.pop(pod_name, None)
+        self._silent_since.pop(pod_name, None)
         return report
 
     def trouble(self, pod_name: str) -> LinkError | None:

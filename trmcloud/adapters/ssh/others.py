@@ -19,6 +19,8 @@ ASK_EVERY_S = 10.0
 _TIMEOUT_S = 5.0
 _PATIENCE_S = 30.0
 """The first machine's own account of a failure is the better one: it gets so long to come."""
+HEAD_LOST_S = 120.0
+"""A first machine that does not answer for so long is not waited for: what a restart may take."""
 _TELLING = (Outcome.UNFIT.value, Outcome.FAILED.value)
 
 
@@ -52,6 +54,21 @@ class Others:
         return replace(
             report, result=word.word.result, message=f"machine {word.machine}: {message}"
         )
+
+    def instead(self, pod_name: str, folder: str, silent_s: float) -> contract.AgentReport | None:
+        """What another machine says once the first one has been silent for so long that it is lost:
+        that its own part has failed, as all of theirs must have. None where there is no such word.
+
+        Nothing is left to be pulled: checkpoints lay on the first one's disk.
+        """
+        if silent_s < HEAD_LOST_S:
+            return None
+        asked = self._word(pod_name, folder)
+        if asked.word is None:
+            return None
+        said = contract.strip_control(asked.word.message)
+        message = f"the first machine is lost; machine {asked.machine}: {said}"
+        return replace(asked.word, message=message, kept=(), uploaded=())
 
     def _word(self, pod_name: str, folder: str) -> _Asked:
         asked = self._asked.get(pod_name)
