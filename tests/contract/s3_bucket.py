@@ -17,6 +17,8 @@ from trmcloud.core import bucket as bk
 from trmcloud.core import manifest as mf
 from trmcloud.ports.bucket import GrantRequest
 
+SMALL_BYTES = 1 << 14
+
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
@@ -80,4 +82,5 @@ def stored(
 
 
 def request(**changes: Any) -> GrantRequest:
-    return replace(GrantRequest("r1", "pod", 1, {"fast": 2}, time.time() + 600), **changes)
+    made = GrantRequest("r1", "pod", 1, {"fast": 2}, time.time() + 600)
+    return replace(made, **{"file_bytes": {"fast": SMALL_BYTES}, **changes})

@@ -6,25 +6,28 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from trmcloud.app import bucket_checkpoints as bc
-from trmcloud.app import checkpoints
+from trmcloud.app import bucket_limits, checkpoints
 from trmcloud.app.bucket_grants import to_go_on_from
+from trmcloud.app.drive import reconcile
 from trmcloud.app.last_word import LastWord
 from trmcloud.app.launch import check_loss
-from trmcloud.app.world import World
+from trmcloud.app.world import World, is_quiet
 from trmcloud.cli.plan_making import make_spec, plan_for
 from trmcloud.core import events as ev
 from trmcloud.core import manifest as mf
-from trmcloud.core.bucket import parse_place, report_name
+from trmcloud.core.bucket import AFTER_HARD_STOP_S, parse_place, report_name
 from trmcloud.core.clock import Instant
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Plan, plan_to_json
 from trmcloud.core.pod_contract import MAX_JSON_BYTES, AgentReport, dump
 from trmcloud.core.run_state import Generation, RunState, State
+from trmcloud.core.safekeeping import owes_sweep
 from trmcloud.wiring import build_world
 
 pytest.importorskip("boto3")
@@ -103,6 +106,98 @@ def test_what_is_pulled_goes_on_to_a_store_that_pods_cannot_write_to(
     assert on.manifest.step == 50 > before.manifest.step
     done = ev.PhaseEnded(1, "fast", "finished", 50, 1.0, {})
     assert to_go_on_from(replace(run, phases={"fast": done}), bc.in_bucket(world, run).shelf) == ()
+
+
+def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
+    world: World, bucketed: Plan, s3: S3
+) -> None:
+    """Once all that was signed has ended: till then whoever has it could store it again."""
+    epoch = world.ledger.open_run(
+        "r1", ev.RunPlanned(plan_to_json(bucketed), Usd(5), "default"), Usd(1), world.who, 100.0
+    )
+    candidate = bucketed.candidates[0].id
+    events: list[ev.RunEvent] = [
+        ev.PodIntended(1, POD, "local", candidate, Usd(1), 3000.0, 3600.0),
+        ev.PodUp(1, POD, Usd(1)),
+        ev.AgentUp(1),
+        ev.ResultKnown("finished"),
+        ev.PodGone(1, 200.0),
+        ev.Settled(1, Usd("0.5"), Usd("0.5")),
+        ev.Closed("finished"),
+    ]
+    for event in events:
+        world.ledger.append("r1", epoch, [event], 100.0)
+    world.ledger.release("r1", epoch)
+    place = parse_place(bucketed.spec.bucket)
+    bc.bucket_at(world, bucketed.spec.bucket).claim("r1", world.ledger.ledger_id)
+    large = place.run("r1", "fast", "g1-slot-0", "state.json")
+    fine = place.run("r1", "fast", "g1-slot-0", "weights.safetensors")
+    for key, size in ((large, (64 << 20) + 1), (fine, 1000)):
+        s3.client.put_object(Bucket=BUCKET, Key=key, Body=bytes(size))
+
+    def at(wall: float) -> tuple[list[str], RunState]:
+        clock = SimpleNamespace(now=lambda: Instant(wall, wall, "boot"))
+        there = replace(world, clock=clock, listed={}, unswept=set())
+        return reconcile(there), there.ledger.read().runs["r1"]
+
+    said, run = at(3600.0 + AFTER_HARD_STOP_S)
+    assert (said, run.settled) == ([], Usd("0.5"))
+    assert large in s3.keys(BUCKET)
+    said, run = at(3000.0 + 500 * 3600.0)
+    (line,) = said
+    assert "r1: its pod had uploaded 0.1 GB that it was not granted: deleted from s3://" in line
+    assert run.settled > Usd("0.5")
+    # Since the pod was asked for, at $0.023 per GB and month.
+    assert run.settled == Usd("0.5") + bucket_limits.rent((64 << 20) + 1, 500 + 2900 / 3600)
+    assert bucket_limits.rent(10**9, 730.0) == Usd("0.023")
+    assert large not in s3.keys(BUCKET)
+    assert fine in s3.keys(BUCKET)
+    assert world.ledger.read().line("account", "").settled == run.settled
+    assert at(3000.0 + 501 * 3600.0)[0] == []
+    assert is_quiet(world), "nothing is owed any more"
+
+
+def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
+    world: World, bucketed: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted = replace(run_of(bucketed).generations[0], agent_at=1.0)
+    run = run_of(bucketed, generations=(granted,))
+    asked = []
+
+    class Down:
+        def oversized(self, run_id: str, file_bytes: object) -> None:
+            asked.append(run_id)
+            raise ProviderError("503")
+
+    world = replace(world, bucket=lambda place: Down())  # type: ignore[arg-type,return-value]
+    world = replace(world, clock=SimpleNamespace(now=lambda: Instant(100.0, 100.0, "boot")))
+    assert bucket_limits.sweep_bucket(world, run) is None
+    assert bucket_limits.sweep_bucket(world, replace(run, run_id="r2")) is None
+    assert asked == ["r1"], "within one command once"
+
+
+@pytest.mark.parametrize(
+    ("changes", "now", "owes"),
+    [
+        ({}, 2.0 + AFTER_HARD_STOP_S, False),
+        ({}, 2.1 + AFTER_HARD_STOP_S, True),
+        ({}, 2.0 + 31 * 86_400, False),
+        ({"swept_generation": 1}, 100.0, False),
+        ({"state": State.SETTLING}, 100.0, False),
+        ({"generations": ()}, 100.0, False),
+    ],
+)
+def test_a_bucket_is_swept_once_nothing_that_was_signed_is_good(
+    bucketed: Plan, changes: dict[str, object], now: float, owes: bool
+) -> None:
+    granted = replace(run_of(bucketed).generations[0], agent_at=1.0)
+    run = run_of(bucketed, **{"generations": (granted,), **changes})
+    assert owes_sweep(run, now) is owes
+    assert not owes_sweep(run_of(bucketed), now), "no agent, no grants"
+    none = {**run.plan, "spec": {**run.plan["spec"], "bucket": ""}}
+    relayed = {**run.plan, "spec": {**run.plan["spec"], "bucket_relayed": True}}
+    for plan in (none, relayed):
+        assert not owes_sweep(replace(run, plan=plan), now)
 
 
 def test_what_is_known_of_it_is_asked_once_and_forgotten_by_a_resume(

@@ -63,7 +63,11 @@ def grant(store: Any, root: Path, **changes: Any) -> bk.Grants:
             )
         )
 
-    puts = {f"fast/{s}/{name}": signed(s, name) for s in slots for name in bk.names_in_slot()}
+    puts = {
+        bk.put_key("fast", slot, name, length): signed(slot, name)
+        for slot in slots
+        for name, length in bk.puts_in_slot(1 << 14)
+    }
     grants = bk.Grants(POD, 1790003000.0, {"fast": bk.PhaseSlots(1, slots)}, puts)
     grants = replace(grants, **changes)
     path = root / contract.PODS_DIR / POD / bk.GRANTS_NAME
@@ -122,7 +126,7 @@ def test_a_large_file_goes_in_pieces_and_one_that_died_goes_on(
     monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
     made = save(root, 10, 1.0, size=4500)
     grants = grant(store, root)
-    last = "fast/g1-slot-0/weights.safetensors.part-00004"
+    last = "fast/g1-slot-0/weights.safetensors.part-00003:1000"
     lame = {**grants.puts, last: grants.puts[last].replace(BUCKET, "no-such-bucket")}
     grant(store, root, puts=lame)
     first = uploader(root)

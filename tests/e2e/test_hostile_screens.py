@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import hostile_bar
+from tests.e2e.test_terminal import Desk, terminal
 from tests.e2e.user import User
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import events as ev
@@ -15,6 +18,8 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import strip_control
 from trmcloud.ports.ledger import ControllerId
+
+__all__ = ["terminal"]
 
 STEER = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x85\u202e\u2066\u200f\u2028\ufeff\x00\x7f\x08"
 FORGED = "error: all your money is gone"
@@ -160,6 +165,24 @@ def test_the_end_of_a_launch_is_shown_likewise(
     out = capsys.readouterr().out
     assert strip_control(out) == out
     assert FORGED not in out.splitlines()
+
+
+@pytest.mark.parametrize("columns", [400, 60])
+def test_the_live_bar_of_a_launch_is_steered_by_nobody(
+    user: User, terminal: Desk, columns: int
+) -> None:
+    """On a real pseudo-terminal, where rich draws with cursor movements of its own."""
+    user.program = (str(Path(hostile_bar.__file__)),)
+    window = terminal(user, str(user.folder / "told"), columns=columns)
+    assert window.ends() == 0, window.shown
+    assert "Traceback" not in window.shown
+    # All that rich moves with: colours, the cursor hidden and shown, lines up, lines cleared.
+    text = re.sub(r"\x1b\[(?:[0-9;]*m|\?25[lh]|1A|2K)", "", window.shown).replace("\r", "")
+    assert strip_control(text) == text
+    assert hostile_bar.FORGED in text.replace("\n", " ")
+    if columns == 400:  # where nothing is wrapped
+        assert {place for place in hostile_bar.PLACES if f"<{place}>" not in text} == set()
+        assert hostile_bar.FORGED not in [line.strip() for line in text.splitlines()]
 
 
 def test_what_is_drawn_is_cleaned_by_whoever_draws() -> None:

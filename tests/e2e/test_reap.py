@@ -119,6 +119,24 @@ def test_a_timer_that_would_start_without_the_key_is_not_installed(renter: Rente
     assert "last visit never" not in renter.run("guard", "status")
 
 
+def test_a_timer_whose_key_is_refused_is_not_installed(renter: RentedUser) -> None:
+    """Nothing is rented there yet: the guard would find out when it is needed."""
+    table = _with_crontab(renter)
+    config = renter.folder / ".runpod" / "config.toml"
+    config.parent.mkdir()
+    config.write_text('apikey = "rpa_REVOKED"\n')
+    del renter.environment["RUNPOD_API_KEY"]
+    said = renter.refused("guard", "install", "--cron", "-y", code=11)
+    assert "gets no list from runpod" in said
+    assert "REVOKED" not in said
+    assert table.read_text() == ""
+    process = renter.start("reap")
+    assert "runpod gave no list: RunPod does not know this key" in process.communicate()[1]
+    assert process.returncode == 11
+    config.unlink()
+    assert "the reaper runs every 5 min" in renter.run("guard", "install", "--cron", "-y")
+
+
 def test_a_timer_whose_reaper_fails_is_not_installed(user: User) -> None:
     table = _with_crontab(user)
     user.home.mkdir()

@@ -24,7 +24,7 @@ from tests.mutation.mutants import mutants_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-#: Which unit tests answer for which module.
+#: Which tests answer for which module: names in ``tests/unit/core``, or paths below ``tests``.
 TESTS = {
     "core.strays": ("test_strays*.py",),
     "core.governance": ("test_controller_govern.py", "test_strays*.py"),
@@ -36,6 +36,14 @@ TESTS = {
     "core.actions": ("test_controller*.py",),
     "core.absence": ("test_controller*.py",),
     "core.supervisor": ("test_supervisor*.py",),
+    # Parsers of what pods, buckets and providers say.
+    "core.records": ("test_records.py", "test_pod_contract.py"),
+    "core.manifest": ("test_manifest*.py",),
+    "core.pod_contract": ("test_pod_contract.py",),
+    "core.plain_text": ("test_pod_contract.py",),
+    "adapters.ssh.mirror": ("unit/ssh/test_mirror.py", "fuzz/test_pods.py"),
+    "adapters.runpod.models": ("unit/runpod/test_models.py",),
+    "adapters.skypilot.clusters": ("unit/skypilot/test_clusters.py",),
 }
 CHIEF = (
     *("core.controller", "core.actions", "core.absence", "core.governance"),
@@ -76,9 +84,15 @@ def equivalent_mutants(path: Path = EQUIVALENT) -> dict[str, str]:
     return {row["mutant"]: row["why"] for row in table.get("equivalent", ())}
 
 
+def tests_of(module: str, tree: Path) -> list[Path]:
+    """In the order in which they are asked."""
+    named = (f"tests/{n}" if "/" in n else f"tests/unit/core/{n}" for n in TESTS[module])
+    return list(dict.fromkeys(path for name in named for path in sorted(tree.glob(name))))
+
+
 def score(module: str, tree: Path, jobs: int, *, quiet: bool = False) -> Score:
     source = tree / "trmcloud" / Path(*module.split(".")).with_suffix(".py")
-    tests = sorted({p for name in TESTS[module] for p in (tree / "tests/unit/core").glob(name)})
+    tests = tests_of(module, tree)
     mutants = mutants_of(module, source, tree / "trmcloud")
     started = time.monotonic()
     done = 0

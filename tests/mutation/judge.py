@@ -47,10 +47,11 @@ class BrokenTests(Exception):
 
 
 def copy_tree(root: Path, into: Path) -> None:
-    """The package and its unit tests, as they are now."""
+    """The package and its tests without a network or a process, as they are now."""
     leave_out = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(root / "trmcloud", into / "trmcloud", ignore=leave_out)
-    shutil.copytree(root / "tests" / "unit", into / "tests" / "unit", ignore=leave_out)
+    for name in ("unit", "fuzz", "standins"):
+        shutil.copytree(root / "tests" / name, into / "tests" / name, ignore=leave_out)
     (into / "tests" / "__init__.py").touch()
     settings = "[pytest]\naddopts = --import-mode=importlib\npythonpath = .\n"
     (into / "pytest.ini").write_text(settings)

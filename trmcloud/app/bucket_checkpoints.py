@@ -8,15 +8,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trmcloud.app.bucket_limits import granted_file_bytes, rent
 from trmcloud.app.pod_checkpoints import lacking_here
 from trmcloud.app.watching import told_uploaded
-from trmcloud.app.world import World, bucket_at
+from trmcloud.app.world import World, bucket_at, plan_of
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.bucket import BUCKET_MICROS_PER_GB_MONTH, as_told, free_slot, slots_of
-from trmcloud.core.candidates import HOURS_PER_MONTH
+from trmcloud.core.bucket import as_told, free_slot, slots_of
 from trmcloud.core.errors import ConflictError, TrmcloudError
 from trmcloud.core.manifest import CheckpointManifest, Pruning
-from trmcloud.core.money import Usd
 from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import Kept
 from trmcloud.core.run_state import Generation, RunState
@@ -50,7 +49,8 @@ def in_bucket(world: World, run: RunState) -> InBucket:
     if not place:
         return InBucket()
     try:
-        return InBucket(place, bucket_at(world, place).checkpoints(run.run_id))
+        most = granted_file_bytes(plan_of(world, run))
+        return InBucket(place, bucket_at(world, place).checkpoints(run.run_id, most))
     except TrmcloudError as error:
         return InBucket(place, trouble=error)
 
@@ -153,8 +153,7 @@ def prune_there(world: World, run: RunState, found: InBucket, pruning: Pruning) 
 def what_keeping_costs(found: InBucket, pruning: Pruning) -> str:
     size = sum(manifest.size_bytes for manifest in pruning.kept)
     size -= freed_bytes(pruning) - pruning.freed_bytes
-    per_day = -(-size * BUCKET_MICROS_PER_GB_MONTH * 24 // (HOURS_PER_MONTH * 10**9))
-    return f"{size / 1e6:,.1f} MB stay in {found.place}: {Usd.from_micros(per_day)} a day"
+    return f"{size / 1e6:,.1f} MB stay in {found.place}: {rent(size, 24.0)} a day"
 
 
 def _optimizer_names(manifest: CheckpointManifest) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from trmcloud.app.bucket_limits import granted_file_bytes
 from trmcloud.app.world import World, bucket_at
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.bucket import dump_grants, furthest
+from trmcloud.core.bucket import AFTER_HARD_STOP_S, dump_grants, furthest
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.manifest import CheckpointManifest
@@ -14,9 +15,6 @@ from trmcloud.core.run_state import Generation, RunState
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
 from trmcloud.ports.link import GrantingLink
 from trmcloud.ports.work import Progress
-
-_AFTER_HARD_STOP_S = 60.0
-"""A pod's clock may be slow, and its last answer late; nothing runs there any more by then."""
 
 
 def to_go_on_from(run: RunState, shelf: Shelf) -> tuple[Stored, ...]:
@@ -52,18 +50,20 @@ def give_grants(
         bucket.send(item, progress)
     root = str(world.home) if local else contract.POD_ROOT
     candidate = plan.candidate(generation.candidate_id)
+    file_bytes = granted_file_bytes(plan)
     grants = bucket.grant(
         GrantRequest(
             run_id=run.run_id,
             pod_name=generation.pod_name,
             generation=generation.number,
             phases={phase.name: phase.settings.keep_best for phase in candidate.phases},
-            until=generation.hard_stop_at + _AFTER_HARD_STOP_S,
+            until=generation.hard_stop_at + AFTER_HARD_STOP_S,
             folders=folders,
             go_on_from=[
                 (stored, _place_on_pod(root, stored.manifest))
-                for stored in to_go_on_from(run, bucket.checkpoints(run.run_id))
+                for stored in to_go_on_from(run, bucket.checkpoints(run.run_id, file_bytes))
             ],
+            file_bytes=file_bytes,
         )
     )
     link.grant(generation.pod_name, dump_grants(grants))

@@ -13,6 +13,7 @@ from trmcloud.app import reap
 from trmcloud.app.bills import final_bills
 from trmcloud.app.bucket_checkpoints import pull
 from trmcloud.app.bucket_grants import give_grants
+from trmcloud.app.bucket_limits import sweep_bucket
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.observing import Observer
 from trmcloud.app.world import World, is_unasked, plan_of
@@ -387,21 +388,29 @@ def reconcile(world: World) -> list[str]:
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value
             said.append(f"{run_id}: {run.state.value} → {outcome}")
+        if after.oversized_bytes > run.oversized_bytes:
+            size_gb, paid = (after.oversized_bytes - run.oversized_bytes) / 1e9, after.settled
+            said.append(
+                f"{run_id}: its pod had uploaded {size_gb:,.1f} GB that it was not granted: deleted"
+                f" from {run.bucket}, its rent of {paid - run.settled} at most is counted"
+            )
     return said + reap.sweep(world)
 
 
 def _look_after(world: World, run: RunState) -> RunState:
     """The run once it is brought up to date, if nobody drives it."""
     run_id = run.run_id
-    bills = () if run.live else final_bills(world, run)
-    if not (run.live or bills) or is_driven(world, world.ledger.driver(run_id)):
+    facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(world, run)
+    if (swept := sweep_bucket(world, run)) is not None:
+        facts = (*facts, swept)
+    if not (run.live or facts) or is_driven(world, world.ledger.driver(run_id)):
         return run
     epoch = world.ledger.take_over(run_id, world.who, world.wall())
-    if bills:
-        world.ledger.append(run_id, epoch, bills, world.wall())
+    if facts:
+        world.ledger.append(run_id, epoch, facts, world.wall())
     looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
     try:
-        after = looker.step() if run.live else run
+        after = looker.step() if run.live else looker.run()
     except LedgerError:
         raise
     except Exception:

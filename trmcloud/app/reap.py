@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.world import World, left_alone, providers_in_use
 from trmcloud.core import events as ev
 from trmcloud.core import strays
@@ -50,14 +51,16 @@ def look(world: World, *, own_only: bool = False) -> Found:
     everywhere = not own_only or strays.is_pending(world.ledger.read())
     others = [n for n in world.computes if n not in in_use and n not in BY_SKYPILOT]
     for provider in (*in_use, *others) if everywhere else in_use:
+        compute = world.computes[provider]
         try:
-            compute = world.computes[provider]
             # Listed before the ledger is read: a run launched in between owns its pod.
             listed = tuple(compute.list_pods())
             world.listed[provider] = Seen(listed, world.wall())
         except ProviderError as error:
-            # Without a key it is no account of ours, unless it was one.
-            if provider in in_use or not isinstance(error, AuthError):
+            # Without a key it is no account of ours, unless it was one. A key that is refused is
+            # told, whoever is rented from: what it was meant to end is out of reach.
+            keyless = isinstance(compute, OutOfReach) and isinstance(error, AuthError)
+            if provider in in_use or not keyless:
                 unreachable.append((provider, str(error)))
                 world.listed[provider] = Unknown(world.wall(), str(error))
             continue

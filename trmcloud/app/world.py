@@ -13,6 +13,7 @@ from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plan import Plan, plan_from_json
+from trmcloud.core.safekeeping import owes_sweep
 
 if TYPE_CHECKING:
     from trmcloud.app.needs import Need
@@ -61,6 +62,8 @@ class World:
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
     unasked: frozenset[str] = frozenset()
     """Providers that this command leaves alone: what is known of their pods is what was heard."""
+    unswept: set[str] = field(default_factory=set)
+    """Buckets that this process asked in vain: one that is down is not asked for every run."""
     plans: dict[str, tuple[Mapping[str, Any], Plan]] = field(default_factory=dict)
     """Plans that were read before, each with what it was read from."""
 
@@ -132,10 +135,11 @@ def unreached(world: World) -> tuple[tuple[str, str], ...]:
 
 
 def is_quiet(world: World) -> bool:
-    """Whether nothing is owed: no run to drive, no bill to come, no pod to end. Reconciling would
-    find nothing."""
+    """Whether nothing is owed: no run to drive, no bill to come, no bucket to sweep, no pod to
+    end. Reconciling would find nothing."""
     ledger = world.ledger.read()
-    if any(run.live or awaiting_bill(run) for run in ledger.runs.values()):
+    runs, now = ledger.runs.values(), world.wall()
+    if any(run.live or awaiting_bill(run) or owes_sweep(run, now) for run in runs):
         return False
     if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
         return False

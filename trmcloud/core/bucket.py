@@ -7,8 +7,10 @@
 
 A pod writes into slots, since every object that it may write must be granted one by one, before
 it knows its steps. Slots belong to a generation: a pod that was given up and writes on cannot touch
-what a later one has stored. A file beyond ``PIECE_BYTES`` lies in pieces, each an object of its
-own; how it is cut follows from its size alone.
+what a later one has stored. A file beyond ``PIECE_BYTES`` lies in full pieces, each an object of
+its own whose length is known when its upload is granted, and bound by the signature; the rest of it
+lies under its own name. How it is cut follows from its size alone. What has no known length has a
+limit: what is larger is found by listing.
 """
 
 from __future__ import annotations
@@ -20,16 +22,30 @@ from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.manifest import MANIFEST_NAME, CheckpointFile, CheckpointManifest
+from trmcloud.core.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    CheckpointFile,
+    CheckpointManifest,
+)
 from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
-from trmcloud.core.records import Instant, Label, load, parse, record_of
+from trmcloud.core.records import MAX_JSON_BYTES, Instant, Label, load, parse, record_of
 
 SCHEME = "s3://"
 PIECE_BYTES = 64 << 20
 """Large enough for a fast link; small enough to be sent again."""
 MOST_PIECES = 16
+"""Full ones, of one file: beyond that they are twice as large."""
+GRANTED_TIMES = 4
+"""So many times what the plan takes a checkpoint for, one file of it may hold: a trainer of
+somebody's own may save more than ours."""
 MAX_PUT_BYTES = 5 << 30
 """S3's own limit of one PUT."""
+MOST_FILE_BYTES = 64 << 30
+"""Of one file of a checkpoint, where no plan says less: sixteen pieces of 4 GiB."""
+AFTER_HARD_STOP_S = 60.0
+"""Grants end so long after it. A pod's clock may be slow, and its last answer late; nothing runs
+there any more by then."""
 LONGEST_GRANT_S = 7 * 86_400.0
 """SigV4 signs nothing for longer."""
 RENEW_BEFORE_S = 3600.0
@@ -61,6 +77,7 @@ CHECKPOINT_NAMES: Mapping[str, int] = {
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]{0,120}")
+_REPORT = re.compile(r"g[0-9]{1,4}-report\.json")
 _SLOT = re.compile(r"g([0-9]{1,4})-slot-([0-9]{1,3})")
 
 
@@ -124,6 +141,11 @@ class Piece:
     start: int
     end: int
 
+    @property
+    def length(self) -> int | None:
+        """What its grant is bound to; None for the rest of a file, of which none was known."""
+        return self.end - self.start if ".part-" in self.name else None
+
 
 def pieces_of(name: str, size_bytes: int) -> tuple[Piece, ...]:
     """How a file of this size is cut.
@@ -133,23 +155,60 @@ def pieces_of(name: str, size_bytes: int) -> tuple[Piece, ...]:
     """
     if size_bytes <= PIECE_BYTES:
         return (Piece(name, 0, size_bytes),)
-    each = max(PIECE_BYTES, -(-size_bytes // MOST_PIECES))
+    each = PIECE_BYTES
+    while size_bytes // each > MOST_PIECES:
+        each *= 2
     if each > MAX_PUT_BYTES:
         raise ValueError(f"{name} of {size_bytes} bytes is larger than {MOST_PIECES} pieces may be")
-    starts = range(0, size_bytes, each)
-    return tuple(
-        Piece(f"{name}.part-{number:05d}", start, min(size_bytes, start + each))
-        for number, start in enumerate(starts)
-    )
+    full = size_bytes // each
+    pieces = [Piece(part_name(name, n), n * each, (n + 1) * each) for n in range(full)]
+    if size_bytes % each:
+        pieces.append(Piece(name, full * each, size_bytes))
+    return tuple(pieces)
 
 
-def names_in_slot() -> tuple[str, ...]:
-    """Every object that a slot may hold."""
-    names: list[str] = []
+def part_name(name: str, number: int) -> str:
+    return f"{name}.part-{number:05d}"
+
+
+def piece_sizes(file_bytes: int) -> tuple[int, ...]:
+    """The lengths that full pieces of files up to ``file_bytes`` have."""
+    sizes = [PIECE_BYTES]
+    while file_bytes // sizes[-1] > MOST_PIECES and 2 * sizes[-1] <= MAX_PUT_BYTES:
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes)
+
+
+def puts_in_slot(file_bytes: int) -> tuple[tuple[str, int | None], ...]:
+    """(name, exact length) of every object that may be written in a slot, for files up to
+    ``file_bytes``. None: its length is known to nobody before it is there."""
+    puts: list[tuple[str, int | None]] = []
     for name, most in CHECKPOINT_NAMES.items():
-        names.append(name)
-        names += [f"{name}.part-{number:05d}" for number in range(most)]
-    return tuple(names)
+        puts.append((name, None))
+        for size in piece_sizes(file_bytes) if most else ():
+            puts += [(part_name(name, n), size) for n in range(min(most, file_bytes // size))]
+    return tuple(puts)
+
+
+def put_key(phase: str, slot: str, name: str, length: int | None) -> str:
+    """Under which the request for an object stands in ``Grants.puts``."""
+    return f"{phase}/{slot}/{name}" + ("" if length is None else f":{length}")
+
+
+def is_oversized(path: str, size_bytes: int, file_bytes: Mapping[str, int]) -> bool:
+    """Whether an object below a run's folder holds more than any pod was granted for it, where a
+    checkpoint's files hold up to ``file_bytes`` by phase. What no pod is granted is none of its."""
+    if _REPORT.fullmatch(path):
+        return size_bytes > MAX_JSON_BYTES
+    phase, slot, name, *more = [*path.split("/"), "", "", ""]
+    whole, _, part = name.partition(".part-")
+    if any(more) or not is_slot(slot) or whole not in CHECKPOINT_NAMES:
+        return False
+    if name == MANIFEST_NAME:
+        return size_bytes > MAX_MANIFEST_BYTES
+    pieces = part or CHECKPOINT_NAMES[whole]
+    largest = piece_sizes(file_bytes.get(phase, MOST_FILE_BYTES))[-1] if pieces else PIECE_BYTES
+    return size_bytes > largest
 
 
 # -- what must be there -----------------------------------------------------------------------
@@ -295,7 +354,7 @@ class FolderGet:
 class Grants:
     """``grants.json``: each URL is one object and one verb, until ``until`` (epoch s).
 
-    ``puts`` go by ``<phase>/<slot>/<object>``; ``report`` is where the agent's report is put, ''
+    ``puts`` go by ``put_key``; ``report`` is where the agent's report is put, ''
     in a record that knows of none.
     """
 

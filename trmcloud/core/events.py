@@ -186,6 +186,16 @@ class Billed:
 
 
 @dataclass(frozen=True)
+class BucketSwept:
+    """No pod up to ``generation`` can upload any more, and what was in the bucket beyond all that
+    they were granted is deleted: ``size_bytes`` of it, which has cost ``amount`` at most."""
+
+    generation: int
+    size_bytes: int
+    amount: Usd
+
+
+@dataclass(frozen=True)
 class Closed:
     outcome: str
     message: str = ""
@@ -310,6 +320,7 @@ RunEvent = (
     | PlanRevised
     | Pulled
     | Fetched
+    | BucketSwept
 )
 Note = StrayCharged | StrayBilled | LedgerReconciled
 LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
@@ -322,7 +333,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
         RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
         PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
         ResultKnown, PodGone, Settled, Billed, Heard,
-        Closed, Reopened, PlanRevised, Pulled, Fetched, CapSet, LayerVerified,
+        Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
         StrayCharged, StrayBilled, LedgerRestored, LedgerReconciled,
     )
 }  # fmt: skip

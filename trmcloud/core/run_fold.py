@@ -163,6 +163,15 @@ def _billed(run: RunState, event: ev.Billed, at: float) -> RunState:
     return replace(run, generations=generations, settled=settled)
 
 
+def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
+    return replace(
+        run,
+        settled=run.settled + event.amount,
+        swept_generation=event.generation,
+        oversized_bytes=run.oversized_bytes + event.size_bytes,
+    )
+
+
 def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
     if run.generation is None or run.generation.number != number:
         raise IllegalTransition(f"generation {number} of {run.run_id} is not the current one")
@@ -274,4 +283,5 @@ _CHANGES: Mapping[type[Any], Any] = {
     ev.PlanRevised: _plan_revised,
     ev.Pulled: _pulled,
     ev.Fetched: _fetched,
+    ev.BucketSwept: _bucket_swept,
 }

@@ -62,6 +62,7 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.Fetched: frozenset(State) - {State.NEW},
     ev.Heard: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.Billed: frozenset(State) - {State.NEW, State.PLANNED},
+    ev.BucketSwept: frozenset({State.CLOSED}),
 }
 
 
@@ -176,6 +177,10 @@ class RunState:
     pulled: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """(phase, step) → hash of each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
+    swept_generation: int = 0
+    """Up to which one the bucket was rid of what no pod was granted."""
+    oversized_bytes: int = 0
+    """How much that was."""
 
     @property
     def generation(self) -> Generation | None:

@@ -6,7 +6,7 @@ what it goes on from. Pure; the controller asks, workers carry.
 
 from __future__ import annotations
 
-from trmcloud.core.bucket import worth_saving
+from trmcloud.core.bucket import AFTER_HARD_STOP_S, worth_saving
 from trmcloud.core.hardware import LOCAL
 from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import AgentReport, Kept
@@ -14,9 +14,24 @@ from trmcloud.core.run_state import Generation, RunState
 
 DAMAGED = "damaged"
 """How a pull failed that brought other bits than the manifest names: the link was not to blame."""
+_SWEEP_WITHIN_S = 30 * 86_400.0
+"""A bucket that is out of reach for longer may be gone."""
 MOST_PULLS = 3
 """So often a checkpoint that is damaged on its pod is tried before it is given up: it must not keep
 the pod alive for nothing. A link that drops is tried until the hard stop."""
+
+
+def owes_sweep(run: RunState, now: float) -> bool:
+    """Whether the run's bucket may hold what no pod of it was granted, and none can add to it: what
+    was signed is good until then, whoever has it."""
+    spec, last = run.plan.get("spec", {}), run.generation
+    if run.live or last is None or last.number == run.swept_generation:
+        return False
+    granted = [g.hard_stop_at for g in run.generations if g.agent_at is not None]
+    if not spec.get("bucket") or spec.get("bucket_relayed") or not granted:
+        return False
+    over_s = now - max(granted) - AFTER_HARD_STOP_S
+    return 0 < over_s < _SWEEP_WITHIN_S
 
 
 def is_pulled(run: RunState, plan: Plan, generation: Generation) -> bool:

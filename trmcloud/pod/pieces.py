@@ -111,7 +111,10 @@ class Sender:
         self.moved = self._now()
 
     def put_pieces(
-        self, doing: Doing, files: Sequence[OpenFile], url_of: Callable[[Doing, str], str]
+        self,
+        doing: Doing,
+        files: Sequence[OpenFile],
+        url_of: Callable[[Doing, str, int | None], str],
     ) -> None:
         work = [
             (file, piece, md5)
@@ -127,7 +130,7 @@ class Sender:
                 return
             objects: Objects = getattr(mine, "objects", None) or Objects()
             mine.objects = objects
-            url = url_of(doing, piece.name)
+            url = url_of(doing, piece.name, piece.length)
 
             def read(at: int, count: int) -> bytes:
                 if stop.is_set():

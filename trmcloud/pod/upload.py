@@ -33,6 +33,7 @@ from trmcloud.core.bucket import (
     free_slot,
     load_grants,
     load_uploads,
+    put_key,
     unstored,
 )
 from trmcloud.core.errors import CheckpointError
@@ -206,9 +207,9 @@ class Uploader:
             self._doing = None
             self._say(f"{kept.phase}/{step_dir_name(kept.step)} is stored in {doing.slot}")
 
-    def _url(self, doing: Doing, name: str) -> str:
+    def _url(self, doing: Doing, name: str, length: int | None = None) -> str:
         assert self._grants is not None
-        url = self._grants.puts.get(f"{doing.kept.phase}/{doing.slot}/{name}")
+        url = self._grants.puts.get(put_key(doing.kept.phase, doing.slot, name, length))
         if url is None:
             raise Unusable(f"no grant covers {name:.80}")
         return url

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,7 +36,8 @@ class Shelf:
 
 @dataclass(frozen=True)
 class GrantRequest:
-    """``phases``: how many best each keeps. ``folders`` are what the pod is to fetch, and
+    """``phases``: how many best each keeps; ``file_bytes``: how much one file of a checkpoint may
+    hold, by phase, where a plan says so. ``folders`` are what the pod is to fetch, and
     ``go_on_from`` checkpoints with the folder there that each goes to. ``until`` is the epoch
     second at which nothing may be uploaded any more."""
 
@@ -47,6 +48,7 @@ class GrantRequest:
     until: float
     folders: Sequence[StageItem] = ()
     go_on_from: Sequence[tuple[Stored, str]] = ()
+    file_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 class Bucket(Protocol):
@@ -72,7 +74,16 @@ class Bucket(Protocol):
             NotSupported: this store takes no presigned requests.
         """
 
-    def checkpoints(self, run_id: str) -> Shelf: ...
+    def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = ...) -> Shelf:
+        """By a list, and the manifests in it. Where an object is larger than was granted, for files
+        of ``file_bytes`` by phase, nothing beside it is read."""
+
+    def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        """(key, bytes) of all that is larger than any pod of the run was granted, by a list alone.
+        Fails rather than waits for long."""
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """Delete what ``oversized`` named."""
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         """What a generation's agent said last, as it left it there: hostile text. None where it

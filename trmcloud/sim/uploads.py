@@ -6,7 +6,7 @@ supersedes with the very functions of ``core.bucket`` that the real one uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trmcloud.sim.process import Process
     from trmcloud.sim.world import SimWorld
 
+_ANY_SIZE: Mapping[str, int] = {}
 _LOOK_S = 0.5
 _UPLOAD_S = (2.0, 25.0)
 _TELL_EVERY_S = 60.0
@@ -235,10 +236,17 @@ class SimBucket:
         )
         return Grants(request.pod_name, until, phases, {}, gets)
 
-    def checkpoints(self, run_id: str) -> Shelf:
+    def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE) -> Shelf:
         self._gate()
         found = self._world.files.stored(run_id)
         return Shelf(tuple(Stored(manifest, manifest.label) for manifest in found))
+
+    def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        self._gate()
+        return ()
+
+    def drop(self, keys: Sequence[str]) -> None:
+        self._gate()
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         self._gate()

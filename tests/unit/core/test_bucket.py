@@ -39,19 +39,64 @@ def test_what_names_no_bucket_is_refused(text: str) -> None:
         bk.parse_place(text)
 
 
-@given(st.integers(min_value=0, max_value=bk.MOST_PIECES * bk.MAX_PUT_BYTES))
-def test_pieces_cover_a_file_without_overlap_and_are_all_granted(size: int) -> None:
+LARGEST = bk.MOST_FILE_BYTES
+
+
+@given(st.integers(0, LARGEST), st.integers(0, LARGEST))
+def test_pieces_cover_a_file_without_overlap_and_are_all_granted(one: int, other: int) -> None:
+    size, most = sorted((one, other))
     pieces = bk.pieces_of("weights.safetensors", size)
     assert pieces[0].start == 0
     assert pieces[-1].end == size
     assert all(a.end == b.start for a, b in itertools.pairwise(pieces))
-    assert {piece.name for piece in pieces} <= set(bk.names_in_slot())
+    assert {(piece.name, piece.length) for piece in pieces} <= set(bk.puts_in_slot(most))
     assert max(piece.end - piece.start for piece in pieces) <= bk.MAX_PUT_BYTES
+    for piece in pieces:
+        path, length = f"fast/g1-slot-0/{piece.name}", piece.end - piece.start
+        assert not bk.is_oversized(path, length, {"fast": most})
+
+
+def test_every_full_piece_has_a_length_that_is_known_beforehand() -> None:
+    mib = 1 << 20
+    assert [p.length for p in bk.pieces_of("w", 64 * mib)] == [None]
+    assert [p.length for p in bk.pieces_of("w", 64 * mib + 1)] == [64 * mib, None]
+    assert [p.length for p in bk.pieces_of("w", 128 * mib)] == [64 * mib] * 2
+    assert [p.length for p in bk.pieces_of("w", 1088 * mib - 1)] == [64 * mib] * 16 + [None]
+    assert [p.length for p in bk.pieces_of("w", 1088 * mib)] == [128 * mib] * 8 + [None]
+    assert bk.piece_sizes(0) == bk.piece_sizes(1024 * mib) == (64 * mib,)
+    assert bk.piece_sizes(1088 * mib) == (64 * mib, 128 * mib)
+    assert bk.piece_sizes(LARGEST)[-1] == 4 << 30
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("fast/g1-slot-0/manifest.json", 1 << 20),
+        ("fast/g1-slot-0/state.json", 64 << 20),
+        ("fast/g1-slot-0/tokenizer.json", 64 << 20),
+        ("fast/g12-slot-3/weights.safetensors", 128 << 20),
+        ("fast/g1-slot-0/optimizer.safetensors.part-00000", 128 << 20),
+        ("extreme/g1-slot-0/weights.safetensors", 4 << 30),
+        ("g1-report.json", 1 << 20),
+    ],
+)
+def test_what_no_length_is_known_of_has_a_limit(path: str, most: int) -> None:
+    phases = {"fast": 1088 << 20}
+    assert not bk.is_oversized(path, most, phases)
+    assert bk.is_oversized(path, most + 1, phases)
+
+
+@pytest.mark.parametrize(
+    "path", ["owner.json", "fast/x", "fast/g1-slot-0/mine.bin", "fast/notes/weights.safetensors",
+             "fast/g1-slot-0/state.json/x", "a/g1-report.json", "fast/g1-slot-0/"],
+)  # fmt: skip
+def test_what_no_pod_is_granted_is_none_of_its(path: str) -> None:
+    assert not bk.is_oversized(path, 1 << 50, {})
 
 
 def test_a_file_beyond_all_pieces_is_refused() -> None:
     with pytest.raises(ValueError, match="larger"):
-        bk.pieces_of("weights.safetensors", bk.MOST_PIECES * bk.MAX_PUT_BYTES + 1)
+        bk.pieces_of("weights.safetensors", 17 * (4 << 30))
 
 
 @given(st.lists(st.none() | st.floats(0.5, 3.0), min_size=1, max_size=30), st.integers(1, 4))

@@ -49,6 +49,7 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.Pulled: ev.Pulled(generation, "fast", 9, "ab" * 32),
         ev.Fetched: ev.Fetched("fast", 9, "ab" * 32, "/home/ada/best"),
         ev.Billed: ev.Billed(generation, Usd("0.5")),
+        ev.BucketSwept: ev.BucketSwept(generation, 7 << 30, Usd("0.25")),
         ev.Heard: ev.Heard(generation, "finished", ""),
     }[kind]
 

@@ -32,6 +32,7 @@ _MARGIN_S = 5.0
 _MAX_NOTE_BYTES = 1 << 20
 _MOST_PAGES = 1000
 """Of a thousand keys each: far more than all runs of one prefix."""
+_ANY_SIZE: Mapping[str, int] = {}
 _MOST_AT_ONCE = 1000
 """Keys of one deletion, by S3's own limit."""
 
@@ -115,22 +116,26 @@ class S3Bucket:
                 if stored.at == self._place.run(request.run_id, phase, slot)
             }
             phases[phase] = PhaseSlots(keep_best, slots, held)
+            allowed = bk.puts_in_slot(request.file_bytes.get(phase, bk.MOST_FILE_BYTES))
             for slot in slots:
-                for name in bk.names_in_slot():
+                for name, length in allowed:
                     key = self._place.run(request.run_id, phase, slot, name)
-                    puts[f"{phase}/{slot}/{name}"] = self._signed("put_object", key, seconds)
+                    url = self._signed("put_object", key, seconds, length)
+                    puts[bk.put_key(phase, slot, name, length)] = url
         gets = [self._get_item(item, seconds) for item in request.folders]
         gets += [self._get_stored(stored, folder, seconds) for stored, folder in request.go_on_from]
         key = self._place.run(request.run_id, bk.report_name(request.generation))
         report = self._signed("put_object", key, seconds)
         return Grants(request.pod_name, until, phases, puts, tuple(gets), report)
 
-    def _signed(self, verb: str, key: str, seconds: int) -> str:
+    def _signed(self, verb: str, key: str, seconds: int, length: int | None = None) -> str:
+        """``length``: of the body; it is signed with the rest, and another one is refused."""
+        params: dict[str, Any] = {"Bucket": self._place.bucket, "Key": key}
+        if length is not None:
+            params["ContentLength"] = length
         with told(self._place):
             return str(
-                self.client.s3.generate_presigned_url(
-                    verb, Params={"Bucket": self._place.bucket, "Key": key}, ExpiresIn=seconds
-                )
+                self.client.s3.generate_presigned_url(verb, Params=params, ExpiresIn=seconds)
             )
 
     def _get_item(self, item: StageItem, seconds: int) -> FolderGet:
@@ -162,21 +167,24 @@ class S3Bucket:
 
     # -- checkpoints ----------------------------------------------------------------------------
 
-    def checkpoints(self, run_id: str) -> Shelf:
+    def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE) -> Shelf:
         """As the port says. Manifests are hostile text, from a pod that somebody else owns."""
         start = self._place.run(run_id) + "/"
         sizes: dict[str, dict[str, int]] = {}
+        half: dict[str, str] = {}
         for key, size in self._keys(start):
-            phase, _, rest = key.removeprefix(start).partition("/")
-            slot, _, name = rest.partition("/")
-            if name and "/" not in name and bk.is_slot(slot):
-                sizes.setdefault(f"{phase}/{slot}", {})[name] = size
+            label, _, name = key.removeprefix(start).rpartition("/")
+            if label.count("/") == 1 and bk.is_slot(label.rpartition("/")[2]):
+                sizes.setdefault(label, {})[name] = size
+                if bk.is_oversized(key.removeprefix(start), size, file_bytes):
+                    half[label] = f"{name} is larger than any pod was granted"
         begun = {
             label: names
             for label, names in sorted(sizes.items())
-            if 0 < names.get(mf.MANIFEST_NAME, 0) <= mf.MAX_MANIFEST_BYTES
+            if names.get(mf.MANIFEST_NAME, 0) and label not in half
         }
-        half = {label: "it was never completed" for label in sizes if label not in begun}
+        for label in sizes.keys() - begun.keys() - half.keys():
+            half[label] = "it was never completed"
         whole: dict[tuple[str, str], Stored] = {}
         with ThreadPoolExecutor(LANES) as pool:
             texts = pool.map(lambda label: self._manifest_text(start + label), begun)
@@ -190,6 +198,18 @@ class S3Bucket:
                 except CheckpointError as error:
                     half[label] = str(error)
         return Shelf(tuple(whole.values()), tuple(sorted(half.items())))
+
+    def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        start = self._place.run(run_id) + "/"
+        brief = connect(self._place, self._environ, brief=True)
+        return tuple(
+            (key, size)
+            for key, size in self._keys(start, brief)
+            if bk.is_oversized(key.removeprefix(start), size, file_bytes)
+        )
+
+    def drop(self, keys: Sequence[str]) -> None:
+        self._delete(keys)
 
     def _manifest_text(self, at: str) -> bytes:
         return get_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.MAX_MANIFEST_BYTES) or b""
@@ -280,19 +300,18 @@ class S3Bucket:
 
     # -- keys -----------------------------------------------------------------------------------
 
-    def _keys(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def _keys(self, prefix: str, client: Client | None = None) -> Iterator[tuple[str, int]]:
         """(key, size) of every object below ``prefix``; one page's token twice ends it.
 
         Raises:
             ProviderError: it does not end.
         """
+        s3 = (client or self.client).s3
         before, token = None, None
         for _ in range(_MOST_PAGES):
             more: dict[str, Any] = {"ContinuationToken": token} if token else {}
             with told(self._place, "list"):
-                page = self.client.s3.list_objects_v2(
-                    Bucket=self._place.bucket, Prefix=prefix, **more
-                )
+                page = s3.list_objects_v2(Bucket=self._place.bucket, Prefix=prefix, **more)
                 found = [(str(row["Key"]), int(row["Size"])) for row in page.get("Contents", ())]
             yield from found
             before, token = token, page.get("NextContinuationToken")
