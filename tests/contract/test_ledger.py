@@ -116,7 +116,7 @@ def test_a_refusal_says_what_to_raise_and_to_how_much(ledger: Ledger) -> None:
     ledger.open_run("r2", planned(), Usd(3), LAPTOP, AT)
     with pytest.raises(BudgetRefused, match="the project thesis budget of ") as caught:
         ledger.open_run("r3", planned(), Usd(7), LAPTOP, AT)
-    assert caught.value.next_step == "trmcloud budget raise project thesis 11"
+    assert caught.value.next_step == "trmcloud budget raise project 11 --for thesis"
 
 
 def test_another_months_money_is_not_this_months(ledger: Ledger) -> None:

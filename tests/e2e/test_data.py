@@ -74,7 +74,9 @@ def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> N
     reader.run(*LAUNCH, "-d")
     preparing = pids(reader, "model.prepare")
     assert preparing, "it is made beside training"
-    assert "data " in reader.run("status", reader.only_run().run_id)
+    status = ("status", reader.only_run().run_id)
+    # The agent says how far it is with its next report, which may come after launch has left.
+    until(lambda: "\ndata " in reader.run(*status), what="status says how far it is")
     os.kill(preparing[0], signal.SIGKILL)
     until(lambda: _others(reader, preparing), what="it is started again")
     again = pids(reader, "model.prepare")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.app.watching import last_report
+from trmcloud.app.watching import data_told, last_report
 from trmcloud.app.world import World
 from trmcloud.core.clock import Seen
 from trmcloud.core.report import RunReport, Spending, report_on, spending_of
@@ -40,6 +40,7 @@ def report_run(world: World, run: RunState) -> RunReport:
         live_seconds=live,
         first_bpb=first_bpb(world, run.run_id, last) if last is not None else None,
         strays=world.ledger.read().strays_of(run.run_id),
+        data_told=data_told(world, run),
     )
 
 

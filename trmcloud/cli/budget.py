@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import getpass
 import json
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,7 +43,7 @@ def set_(
     if line.cap is not None and cap > line.cap:
         raise UsageError(
             f"the {level} cap is {line.cap}; raising it is a step of its own",
-            next_step=f"trmcloud budget raise {level} {amount}",
+            next_step=f"trmcloud budget raise {level} {amount}{_for(key)}",
         )
     _write(level, line.key, cap)
 
@@ -63,7 +64,7 @@ def raise_(
     if line.cap is None or cap <= line.cap:
         raise UsageError(
             f"the {level} cap is {line.cap or 'not set'}: {cap} does not raise it",
-            next_step=f"trmcloud budget set {level} {amount}",
+            next_step=f"trmcloud budget set {level} {amount}{_for(key)}",
         )
     _write(level, line.key, cap)
 
@@ -154,6 +155,10 @@ def _amount(text: str) -> Usd:
         return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
     except ValueError as error:
         raise UsageError(str(error), next_step="trmcloud budget set month 500") from None
+
+
+def _for(key: str) -> str:
+    return f" --for {shlex.quote(key)}" if key else ""
 
 
 def _write(level: str, key: str, cap: Usd) -> None:

@@ -74,7 +74,7 @@ def _show(reports: list[RunReport]) -> None:
         return
     header = (
         "run", "hardware", "planned", "accrued", "billed", "paid", "training", "startup",
-        "compile", "eval+save", "other", "best bpb", "$ per −0.01 bpb",
+        "data", "compile", "eval+save", "other", "best bpb", "$ per −0.01 bpb",
     )  # fmt: skip
     rows = []
     for r in reports:
@@ -93,6 +93,7 @@ def _show(reports: list[RunReport]) -> None:
                 duration(r.paid_s),
                 share("training"),
                 share("startup"),
+                share("data"),
                 share("compile"),
                 share("evaluating", "saving", "landing"),
                 share("other"),
@@ -106,6 +107,9 @@ def _show(reports: list[RunReport]) -> None:
             print(f"{r.run_id}: its best is {r.best.label} in {r.bucket}")
         if r.on_volume and r.best is None:
             print(f"{r.run_id}: its best is {on_volume(r.run_id)}")
+    for r in reports:
+        if told := _data_line(r):
+            print(f"{r.run_id}: {told}")
     known = [r for r in reports if r.billed is not None]
     unknown = len(reports) - len(known)
     billed = total(r.billed for r in known if r.billed is not None)
@@ -121,6 +125,18 @@ def _show(reports: list[RunReport]) -> None:
         + (f" · at most {most} until every bill is final" if most > sum_accrued else "")
         + (f" · drift {drift:+.1%}{alarm}" if accrued else "")
     )
+
+
+def _data_line(report: RunReport) -> str:
+    """How long training waited for data that its machine made, and how long it was expected to."""
+    from trmcloud.cli.text import duration
+
+    waited_s, planned_s = report.seconds["data"], report.planned_data_s
+    if not waited_s and not report.data_told:
+        return ""
+    words = [f"waited {duration(waited_s)} for data ({report.data_usd})"]
+    words.append(f"planned {duration(planned_s)} ({report.planned_data_usd})")
+    return " · ".join([*words, *filter(None, [report.data_told])])
 
 
 def _per_centibpb(usd: float | None) -> str:

@@ -7,6 +7,7 @@ cannot be reserved past a cap by any way of writing, since each ``Reserved`` is 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Sequence
 
 from trmcloud.core import events as ev
@@ -178,5 +179,5 @@ def _raise_hint(refusal: Refusal) -> str:
     if line.level == "run":
         return f"give it a larger budget: --budget {need}"
     if line.level == "project":
-        return f"trmcloud budget raise project {line.key} {need}"
+        return f"trmcloud budget raise project {need} --for {shlex.quote(line.key)}"
     return f"trmcloud budget raise {line.level} {need}"

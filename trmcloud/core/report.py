@@ -14,7 +14,7 @@ from trmcloud.core.strays import Stray
 
 #: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
 #: the pod before and after its trainer, and the time between two attempts.
-PARTS = ("training", "startup", "compile", "evaluating", "saving", "landing", "other")
+PARTS = ("training", "startup", "data", "compile", "evaluating", "saving", "landing", "other")
 DRIFT_ALARM = 0.02
 
 
@@ -50,6 +50,25 @@ class RunReport:
     on_volume: bool = False
     """What it saved lies on its network volume; nobody here knows what that is until it is
     fetched."""
+    planned_data_s: float = 0.0
+    """P50 of the wait for data, where that was planned."""
+    data_told: str = ""
+    """What its last pod said of the data that it made; '' where it made none, or said nothing."""
+
+    @property
+    def data_usd(self) -> Usd:
+        """What the seconds in which training stood still for its data came to."""
+        return self._share(self.seconds.get("data", 0.0))
+
+    @property
+    def planned_data_usd(self) -> Usd:
+        """The same of the seconds that were planned for it, at the rate that was paid."""
+        return self._share(self.planned_data_s)
+
+    def _share(self, seconds: float) -> Usd:
+        if self.paid_s <= 0:
+            return ZERO
+        return Usd.from_micros(round(self.accrued.micros * seconds / self.paid_s))
 
     @property
     def useful_fraction(self) -> float | None:
@@ -89,6 +108,13 @@ class RunReport:
             "drift": self.drift,
             "paid_seconds": self.paid_s,
             "seconds": dict(self.seconds),
+            "data": {
+                "waited_s": self.seconds.get("data", 0.0),
+                "waited_usd": float(self.data_usd),
+                "planned_s": self.planned_data_s,
+                "planned_usd": float(self.planned_data_usd),
+                "told": self.data_told,
+            },
             "useful_fraction": self.useful_fraction,
             "steps": self.steps_done,
             "best": None
@@ -108,11 +134,13 @@ def report_on(
     live_seconds: Mapping[str, float] | None = None,
     first_bpb: float | None = None,
     strays: Sequence[Stray] = (),
+    data_told: str = "",
 ) -> RunReport:
     """The report on one run at ``now`` (epoch s).
 
     ``live_seconds`` is the running phase's account so far, where there is one; ``first_bpb`` the
-    run's first evaluation; ``strays`` are pods that were made in its name and that it never owned.
+    run's first evaluation; ``strays`` are pods that were made in its name and that it never owned;
+    ``data_told`` is its last pod's own word of the data that it made.
     """
     made = [g for g in run.generations if g.not_made is None]
     paid = {g.number: _paid_seconds(g, now) for g in made}
@@ -153,6 +181,10 @@ def report_on(
         bucket=f"{run.bucket}/runs/{run.run_id}" if run.bucket else "",
         on_volume=bool(run.plan.get("spec", {}).get("volume"))
         and any(generation.agent_at is not None for generation in made),
+        planned_data_s=sum(
+            float(phase.get("parts_s", {}).get("data", 0.0)) for phase in chosen.get("phases", ())
+        ),
+        data_told=data_told,
     )
 
 

@@ -87,7 +87,7 @@ def test_no_event_is_no_record() -> None:
     [
         ("account", "", "trmcloud budget raise account 9"),
         ("month", "2026-09", "trmcloud budget raise month 9"),
-        ("project", "thesis", "trmcloud budget raise project thesis 9"),
+        ("project", "thesis", "trmcloud budget raise project 9 --for thesis"),
     ],
 )
 def test_a_refusal_says_how_much_the_level_would_need(level: str, key: str, named: str) -> None:

@@ -100,3 +100,16 @@ def test_a_budget_says_what_it_holds_at_most() -> None:
     billed = apply(run, ev.Billed(1, Usd("0.55")), at=AT + 700)
     known = LedgerState("ab", {"r1": billed}, strays={("test", "id-9"): a_stray("3", "1")})
     assert known.line("account", "").unproven == ZERO
+
+
+def test_what_the_wait_for_data_came_to_stands_beside_what_was_planned() -> None:
+    run = estimated()
+    chosen = {"id": run.candidate_id, "phases": [{"parts_s": {"data": 30.0}}, {"parts_s": {}}]}
+    run = replace(run, plan={**run.plan, "candidates": [chosen]})
+    seconds = {"training": 300.0, "data": 50.0}
+    report = report_on(run, (), AT + 900, live_seconds=seconds, data_told="done · 3 of 3 shards")
+    assert report.seconds["data"] == 50.0
+    assert sum(report.seconds.values()) == report.paid_s, "none of it is counted twice"
+    assert report.data_usd == cost(RATE, 50.0)
+    assert report.planned_data_usd == cost(RATE, 30.0)
+    assert report.to_json()["data"]["told"] == "done · 3 of 3 shards"
