@@ -35,6 +35,16 @@ class Shelf:
 
 
 @dataclass(frozen=True)
+class CacheRequest:
+    """Tokens that a pod makes: ``key`` of what shapes them, the cache's ``folder`` there, and how
+    many ``shards`` it will make at most."""
+
+    key: str
+    folder: str
+    shards: int
+
+
+@dataclass(frozen=True)
 class GrantRequest:
     """``phases``: how many best each keeps. ``folders`` are what the pod is to fetch, and
     ``go_on_from`` checkpoints with the folder there that each goes to. ``until`` is the epoch
@@ -47,6 +57,7 @@ class GrantRequest:
     until: float
     folders: Sequence[StageItem] = ()
     go_on_from: Sequence[tuple[Stored, str]] = ()
+    cache: CacheRequest | None = None
 
 
 class Bucket(Protocol):
