@@ -8,6 +8,7 @@ from pathlib import Path
 
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
+from model.telemetry import replace_text
 from trmcloud.core.recipe import PhaseRecipe
 
 
@@ -42,4 +43,4 @@ class KeptTokenizer:
     def write(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        self._path.write_text(json.dumps({"tokenizer": text, "sha256": digest}))
+        replace_text(self._path, json.dumps({"tokenizer": text, "sha256": digest}))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from model.preparing import work
-from model.preparing.cache import Cache, Tokens, believed, write_record
+from model.preparing.cache import Cache, Tokens, believed, record_path, write_record
 from model.preparing.corpus import Corpus
 from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew
 from model.preparing.errors import DamagedFile, PassingError, Stopped
@@ -28,6 +27,7 @@ from model.preparing.gpt2 import HEADER_BYTES, count_tokens
 from model.preparing.learning import KeptTokenizer
 from model.preparing.publishing import VALIDATION, Publisher, Shard
 from model.preparing.readers import Unit
+from model.preparing.telling import Telling, Told
 from model.preparing.work import Job, Lesson, Made
 from model.tokenizers import TextTokenizer, load_tokenizer
 from trmcloud.core.errors import DataError
@@ -36,8 +36,6 @@ from trmcloud.core.recipe import PhaseRecipe
 _AHEAD = 12
 """Shards beyond the tokenizer's that may be on the disk as text at once."""
 _BYTES_PER_TOKEN = 4
-
-Told = Callable[[str, int, int], None]
 
 
 class Pipeline:
@@ -64,7 +62,7 @@ class Pipeline:
         """
         self._corpus, self._settings, self._dtype = corpus, settings, dtype
         self._folder, self._cache, self._fetcher = folder, cache, fetcher
-        self._wanted, self._told = wanted, told
+        self._wanted, self._telling = wanted, Telling(folder, told, wanted)
         self._crew = Crew(workers, stop)
         self._publisher = Publisher(corpus, settings, folder, dtype, wanted)
         self._kept = KeptTokenizer(corpus, settings, cache)
@@ -78,8 +76,6 @@ class Pipeline:
             self._split = max(2, round(1 / settings.validation_fraction))
         self._waiting: list[tuple[int, int, Shard, Job]] = []
         self._is_learning = False
-        self._bytes: dict[str, tuple[int, int]] = {}
-        self._text_bytes = 0
 
     def run(self) -> dict[str, Any]:
         """Works until all is there; returns what ``meta.json`` says.
@@ -106,7 +102,11 @@ class Pipeline:
                 self._launch()
                 self._crew.step()
                 self._publisher.publish(self._train, self._validation)
-                self._tell()
+                self._telling.now(
+                    may_begin=self._publisher.may_begin,
+                    encodes=self._tokenizer is not None,
+                    planned_shards=max(self._next, self._corpus.data_set.shards_for(self._wanted)),
+                )
         except DamagedFile as error:
             self._drop(Path(error.where))
             raise
@@ -171,6 +171,8 @@ class Pipeline:
 
         def looked(found: tuple[Tokens | None, Tokens | None]) -> None:
             if found[0] is None or (held_out is not None and found[1] is None):
+                if record_path(tokens).exists():
+                    self._telling.damaged(shard.file.name)
                 self._fetch(shard)
             else:
                 self._end(shard, found[0], tokens)
@@ -188,10 +190,10 @@ class Pipeline:
             return
         target = self._cache.raw(file)
         if self._corpus.data_set.shard_bytes:
-            self._bytes.setdefault(file.name, (0, self._corpus.data_set.shard_bytes))
+            self._telling.expects(file.name, self._corpus.data_set.shard_bytes)
 
         def told(done: int, total: int) -> None:
-            self._bytes[file.name] = (done, total or done)
+            self._telling.downloaded(file.name, done, total)
             if self._crew.stop.is_set():
                 raise Stopped
 
@@ -222,8 +224,7 @@ class Pipeline:
 
     def _learn(self, shards: list[Shard]) -> None:
         self._is_learning = True
-        self._folder.tell(stage="tokenizer", at_once=True)
-        self._told("tokenizer", 0, 1)
+        self._telling.trains_a_tokenizer()
         lesson = Lesson(
             self._corpus.data_set,
             tuple((shard.file, shard.path) for shard in shards),
@@ -234,8 +235,7 @@ class Pipeline:
 
         def learnt(result: tuple[str, int, int]) -> None:
             text, size, peak = result
-            self._told("tokenizer", size, size)
-            self._folder.tell(peaks={**self._folder.now.peaks, "tokenizer": peak})
+            self._telling.trained_a_tokenizer(size, peak)
             self._kept.write(text)
             self._know_tokenizer(text)
 
@@ -302,8 +302,7 @@ class Pipeline:
 
     def _tokenized(self, shard: Shard, number: int, made: Made) -> None:
         shard.made[number] = made
-        self._text_bytes += made.text_bytes
-        self._note_peak(made)
+        self._telling.made(made)
         if len(shard.made) < shard.jobs:
             return
         parts = [shard.made[each] for each in range(shard.jobs)]
@@ -373,7 +372,7 @@ class Pipeline:
         def measured(made: Made) -> None:
             if made.largest >= self._known().vocab_size:
                 raise DataError("it holds ids that GPT-2 does not have", where=str(path))
-            self._note_peak(made)
+            self._telling.made(made)
 
             def digest() -> str:
                 return file_sha256(path, HEADER_BYTES, 2 * cut)
@@ -393,33 +392,10 @@ class Pipeline:
         part = _part(self._place(shard), 0)
 
         def copied(made: Made) -> None:
-            self._note_peak(made)
+            self._telling.made(made)
             self._join(shard, [made], [(made.tokens, made.documents, made.largest)])
 
         self._crew.work(copied, work.copy_tokens, path, HEADER_BYTES, start, stop, part)
-
-    # -- telling --------------------------------------------------------------------------------
-
-    def _tell(self) -> None:
-        done = sum(each[0] for each in self._bytes.values())
-        total = sum(each[1] for each in self._bytes.values())
-        self._told("download", done, total)
-        if self._publisher.may_begin:
-            self._told("ready", 1, 1)
-        if self._tokenizer is not None:
-            self._told("encode", self._folder.now.tokens, self._wanted)
-        self._folder.tell(
-            wanted_tokens=self._wanted,
-            downloaded_bytes=done,
-            download_bytes=total,
-            planned_shards=max(self._next, self._corpus.data_set.shards_for(self._wanted)),
-            stage=self._folder.now.stage or "download",
-        )
-
-    def _note_peak(self, made: Made) -> None:
-        peaks = self._folder.now.peaks
-        largest = max(made.peak_bytes, int(peaks.get("worker", 0)))
-        self._folder.tell(peaks={**peaks, "worker": largest})
 
 
 def _part(target: Path, number: int) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,8 +37,8 @@ log_every = 3
 
 
 @contextlib.contextmanager
-def world(folder: Path) -> Iterator[tuple[User, DataHost]]:
-    """(a user in an empty home, the host of their data)"""
+def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, DataHost]]:
+    """(a user in an empty home, the host of their data); ``reach``: more ports that pods reach."""
     image_env = {
         "PATH": f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}",
         "OMP_NUM_THREADS": "1",  # eight ranks share what cores there are
@@ -47,7 +47,7 @@ def world(folder: Path) -> Iterator[tuple[User, DataHost]]:
     settings.write_text(SETTINGS)
     host = web_corpus.put_on(DataHost(), folder / "corpus")
     with serving(host):
-        ports = [urlsplit(url).port or 0 for url in (host.hub, host.cdn)]
+        ports = [*reach, *(urlsplit(url).port or 0 for url in (host.hub, host.cdn))]
         with judged(folder / "runpod", isolated=True, image_env=image_env, reach=ports) as standin:
             user = User(folder, trainer=None, program=("-m", "tests.e2e.impatient"))
             user.environment |= {

@@ -147,8 +147,8 @@ def _verify_layers(user: User) -> None:
 
 #: What the placeholders of hints stand for in the world of these tests; the rest is said there.
 STANDS_FOR = {
-    "USD": "1",
-    "N": "10",
+    "USD": "100",
+    "N": "30",
     "NAME": "gsm8k",
     "ID": "3k2j1h9g8f",
     "HARDWARE": "8xH100",
@@ -175,22 +175,18 @@ NOT_HERE = {
     "launch local --recipe trm-tiny --rate 3.60 --budget 0.20": "trains for minutes; as FIRST does",
     "launch local --recipe trm-tiny --budget 1 --rate 3.60": "as above",
     "launch local --rate USD --budget USD": "as above, with a recipe that no CPU can hold",
-    "sample RUN --prompt 'import '": "as the guide has it",
+    "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_rented_screens.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.
-HINT_ENDS: dict[str, str] = {}
-_X = {
-    "budget raise": "does not raise it",
-    "budget set": "raising it is a step of its own",
-    "prices show": "",
+HINT_ENDS = {
+    "reap --accept-restored": "the ledger was not restored from a backup",
+    "stop": "has ended already: finished",
     "resume": "has finished: there is nothing to resume",
-    "stop": "has ended",
-    "volumes delete": "no volume",
-    "reap --accept-restored": "",
-    "smoke": "has no single GPU in stock",
-    "launch": "nothing",
-    "plan": "",
-    "export": "no such file",
+    "budget raise project": "the project cap is not set",
+    "data get gsm8k": "test.jsonl is not there",  # this world's host has another corpus
+    "data check fineweb-edu": "1 of its files cannot be used",  # and not all of that one
+    "guard status": "installed  no",
+    "volumes delete": "is no network volume of this ledger",
 }
 
 
@@ -216,15 +212,13 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
         if text in seen | documented or hint.is_named_only or hint.text in NOT_HERE:
             continue
         seen.add(text)
-        print("RUN", text, time.time(), flush=True)
         code, shown = typed(reader, words)
-        if "Traceback" in shown or (code and not _explained(words, shown)):
+        if "Traceback" in shown or not (code in (0, *ENDS.get(words[0], ())) or _told(text, shown)):
             wrong.append(f"{hint.place}: {text}\n  code {code}: {shown.strip().splitlines()[-3:]}")
     assert len(seen) > 25
     assert wrong == [], "\n".join(wrong)
 
 
-def _explained(words: list[str], shown: str) -> bool:
-    return any(
-        " ".join(words).startswith(start) and text in shown for start, text in HINT_ENDS.items()
-    )
+def _told(command: str, shown: str) -> bool:
+    """Whether it ended as such a command does where what it is meant for is not the case."""
+    return any(command.startswith(start) and why in shown for start, why in HINT_ENDS.items())

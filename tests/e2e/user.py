@@ -72,10 +72,10 @@ class User:
             text=True,
         )
 
-    def run(self, *arguments: str, code: int | Sequence[int] = 0) -> str:
+    def run(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 120) -> str:
         """stdout of a command that must end with ``code``."""
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=within_s)
         wanted = (code,) if isinstance(code, int) else code
         assert process.returncode in wanted, f"{arguments}: {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err, err

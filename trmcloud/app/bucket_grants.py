@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trmcloud.app.bucket_limits import granted_file_bytes
+from trmcloud.app.jobs import tokens_of
 from trmcloud.app.world import World, bucket_at
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
@@ -64,6 +65,7 @@ def give_grants(
                 for stored in to_go_on_from(run, bucket.checkpoints(run.run_id, file_bytes))
             ],
             file_bytes=file_bytes,
+            cache=None if local or plan.spec.volume else tokens_of(world, run, candidate),
         )
     )
     link.grant(generation.pod_name, dump_grants(grants))

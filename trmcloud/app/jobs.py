@@ -22,6 +22,7 @@ from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.run_state import Generation, RunState
 from trmcloud.core.safekeeping import is_held
 from trmcloud.pod.files import write_atomic
+from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import MIN_CUDA, PodRequest
 
 LAUNCH_NAME = "launch.json"
@@ -104,11 +105,7 @@ def pod_request(
     be sent, and from then on counts what is granted.
     """
     candidate = plan.candidate(generation.candidate_id)
-    note: Mapping[str, Any]
-    if world.read_note is not None:
-        note = world.read_note(run.run_id)
-    else:
-        note = read_launch_note(world.home, run.run_id)
+    note = _note(world, run)
     first = candidate.phases[0].name if candidate.phases else ""
     rented = candidate.provider != LOCAL
     weights = note["initial_weights"]
@@ -159,6 +156,29 @@ def pod_request(
         nodes=candidate.nodes,
         spot=candidate.spot,
     )
+
+
+def tokens_of(world: World, run: RunState, candidate: Candidate) -> CacheRequest | None:
+    """What a rented machine is to keep in the run's bucket of the tokens it makes; None where it
+    makes none, or none that are worth keeping."""
+    source = LaunchData.of_note(_note(world, run)).source
+    data_set = source.data_set if source is not None else None
+    if source is None or data_set is None or not candidate.phases:
+        return None
+    if not data_set.is_remote or data_set.layout == "gpt2":
+        return None  # a formula is quicker, and token files lie at their host as they are
+    settings = candidate.phases[0].settings
+    return CacheRequest(
+        key=growing_key(source, settings),
+        folder=f"{contract.POD_ROOT}/{contract.DATA_CACHE_DIR}",
+        shards=data_set.shards_for(max(phase.tokens for phase in candidate.phases)),
+    )
+
+
+def _note(world: World, run: RunState) -> Mapping[str, Any]:
+    if world.read_note is not None:
+        return world.read_note(run.run_id)
+    return read_launch_note(world.home, run.run_id)
 
 
 def _data(

@@ -4,6 +4,7 @@
     <prefix>/runs/<run id>/<phase>/g<n>-slot-<m>/<file>            manifest.json last
     <prefix>/runs/<run id>/g<n>-report.json                        what its agent said last
     <prefix>/data/<content key>/<file>                             prepared data, data.json last
+    <prefix>/tokens/<key>/slot-<m>                                 see ``token_cache``
 
 A pod writes into slots, since every object that it may write must be granted one by one, before
 it knows its steps. Slots belong to a generation: a pod that was given up and writes on cannot touch
@@ -29,7 +30,7 @@ from trmcloud.core.manifest import (
     CheckpointManifest,
 )
 from trmcloud.core.pod_contract import CONTRACT_VERSION, ContractError, Kept
-from trmcloud.core.records import MAX_JSON_BYTES, Instant, Label, load, parse, record_of
+from trmcloud.core.records import MAX_JSON_BYTES, Instant, Label, Sha256, load, parse, record_of
 
 SCHEME = "s3://"
 PIECE_BYTES = 64 << 20
@@ -351,11 +352,37 @@ class FolderGet:
 
 
 @dataclass(frozen=True)
+class CachedFile:
+    """A file of a token cache, by its path in it, and the slot of the bucket that holds it."""
+
+    name: str
+    slot: str
+    size_bytes: int
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class CacheGrants:
+    """A pod's part in the tokens that a bucket keeps; see ``token_cache``.
+
+    ``folder`` is its own cache, an absolute path. ``gets`` go there, as far as they can be had;
+    ``held`` says the same with their slots. ``puts`` go by slot; ``index`` is where the index is
+    put.
+    """
+
+    folder: str
+    gets: tuple[FileGet, ...]
+    held: tuple[CachedFile, ...]
+    puts: Mapping[str, str]
+    index: str
+
+
+@dataclass(frozen=True)
 class Grants:
     """``grants.json``: each URL is one object and one verb, until ``until`` (epoch s).
 
     ``puts`` go by ``put_key``; ``report`` is where the agent's report is put, ''
-    in a record that knows of none.
+    in a record that knows of none; ``cache`` is for a pod that makes tokens.
     """
 
     pod_name: Label
@@ -364,6 +391,7 @@ class Grants:
     puts: Mapping[str, str]
     gets: tuple[FolderGet, ...] = ()
     report: str = ""
+    cache: CacheGrants | None = None
     version: int = CONTRACT_VERSION
 
 
@@ -377,9 +405,11 @@ def load_grants(text: str | bytes) -> Grants:
         ContractError: it is no such record.
     """
     grants = load(Grants, CONTRACT_VERSION, text, most=MAX_GRANTS_BYTES, items=_MOST_GRANTED)
-    for get in grants.gets:
-        names = [file.name for file in get.files]
-        if not get.folder.startswith("/") or any(not _is_inside(name) for name in names):
+    folders = [(get.folder, get.files) for get in grants.gets]
+    if grants.cache is not None:
+        folders.append((grants.cache.folder, grants.cache.gets))
+    for folder, files in folders:
+        if not folder.startswith("/") or any(not _is_inside(file.name) for file in files):
             raise ContractError("Grants: a path that leads elsewhere")
     return grants
 

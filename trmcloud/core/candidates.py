@@ -67,9 +67,10 @@ def kill_latency_s(provider: str) -> float:
 
 
 def kept_micros_per_hour(outlook: Outlook) -> int:
-    """Micro-dollars per hour for the checkpoints kept; nothing on the user's own disk."""
+    """Micro-dollars per hour for checkpoints and tokens kept; nothing on the user's own disk."""
     if outlook.bucket:
-        return -int(-outlook.kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+        kept_gb = outlook.kept_gb + outlook.tokens_gb
+        return -int(-kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     if outlook.machine.local is not None:
         return 0
     return -int(-outlook.kept_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)

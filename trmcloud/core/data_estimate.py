@@ -56,6 +56,8 @@ class DataEstimate(NamedTuple):
     text_bytes: int = 0
     """To be tokenized."""
     disk_bytes: int = 0
+    tokens_bytes: int = 0
+    """Of the tokens that are made there, which a bucket keeps for the next machine."""
     make_s: float = 0.0
     """P50 until all of it is there."""
     known: bool = True
@@ -141,6 +143,7 @@ def estimate_data(
         download_bytes=_download_bytes(data_set, max(wanted, shards)),
         text_bytes=_text_bytes(data_set, wanted),
         disk_bytes=data_set.disk_bytes(most),
+        tokens_bytes=_tokens_bytes(data_set, most),
         make_s=made_after(most, line.p50),
     )
 
@@ -170,6 +173,12 @@ def _download_bytes(data_set: DataSet, shards: int) -> int:
 
 def _text_bytes(data_set: DataSet, shards: int) -> int:
     return 0 if data_set.layout == "gpt2" else shards * data_set.shard_text_bytes
+
+
+def _tokens_bytes(data_set: DataSet, tokens: int) -> int:
+    if not data_set.is_remote or data_set.layout == "gpt2":
+        return 0
+    return data_set.disk_bytes(tokens) - data_set.download_bytes(tokens)
 
 
 def _time(seconds: float) -> str:

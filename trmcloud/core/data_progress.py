@@ -66,6 +66,8 @@ class DataProgress:
     message: str = ""
     next_step: str = ""
     again: bool = False
+    note: str = ""
+    """What else there is to tell: of kept tokens that are damaged, and are made anew."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds since the start by what had been reached: tokenizer, ready, done."""
     peaks: Mapping[str, float] = field(default_factory=dict)

@@ -76,6 +76,12 @@ class Outlook(NamedTuple):
         return self.data.disk_bytes / 1e9 if self.data is not None else 0.0
 
     @property
+    def tokens_gb(self) -> float:
+        """What a bucket keeps of it, from a rented machine."""
+        rented = self.data is not None and self.machine.local is None
+        return self.data.tokens_bytes / 1e9 if self.data is not None and rented else 0.0
+
+    @property
     def tokens(self) -> int:
         return sum(phase.tokens for phase in self.phases)
 

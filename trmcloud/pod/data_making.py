@@ -217,4 +217,5 @@ def words_of(progress: DataProgress) -> str:
     if progress.tokens:
         share = min(1.0, progress.tokens / max(1, progress.wanted_tokens))
         words.append(f"{progress.tokens:,} tokens ({100 * share:.0f} %)")
+    words.append(progress.note)
     return contract.strip_control(" · ".join(filter(None, words)))[:300]

@@ -23,6 +23,10 @@ _FIRST_PAUSE_S = 0.5
 _HASH_BLOCK = 1 << 20
 
 
+class Damaged(StoreError):
+    """What came is not what its hash says."""
+
+
 def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> None:
     """Bring ``folder``, which lies below ``root``; nothing where it is there already.
 
@@ -40,7 +44,7 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
         path = making / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not _is_right(path, file):
-            _bring(path, file, moved)
+            bring_file(path, file, moved)
     sync_folder(making)
     with contextlib.suppress(OSError):  # another pod on this volume was quicker
         os.rename(making, target)
@@ -49,7 +53,13 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
         raise OSError(0, f"{target} could not be put in place")
 
 
-def _bring(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
+def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
+    """One file as ``path``.
+
+    Raises:
+        StoreError: it could not be had; ``Damaged``: it is not what was promised.
+        OSError: it cannot be kept here.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     mine = threading.local()
 
@@ -87,7 +97,7 @@ def _bring(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
         os.close(handle)
     if not _is_right(path, file):
         path.unlink(missing_ok=True)
-        raise StoreError(f"{file.name} came damaged: it is not what its hash says")
+        raise Damaged(f"{file.name} came damaged: it is not what its hash says")
 
 
 def _objects(file: FileGet) -> list[tuple[Piece, str]]:

@@ -68,7 +68,8 @@ class AgentMind:
             self._note_uploads(now)
         if not self._began:
             self._prepare(now)
-        if self.report.result is None:
+        # What the bucket has of its tokens is brought first.
+        if self.report.result is None and (not self.lease.uploads or self._uploads.fetched):
             self._body.make_data(now, tuple(phase.name for phase in self.lease.phases))
         before = self.report.phases
         act = supervisor.supervise(self.lease, self.report.phases, self._view(now))

@@ -50,6 +50,7 @@ from trmcloud.pod.files import read_small, write_atomic
 from trmcloud.pod.objects import StoreError
 from trmcloud.pod.pieces import FIRST_PAUSE_S, LONGEST_PAUSE_S, Doing, Sender, Unusable
 from trmcloud.pod.tell import Teller
+from trmcloud.pod.token_cache import TokenCache
 
 _FETCH_TRIES = 3
 """So often an unneeded folder is tried that a store does not have as it was promised."""
@@ -78,6 +79,7 @@ class Uploader:
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._doing: Doing | None = None
         self._fetched = False
+        self._tokens: TokenCache | None = None
         self._passed_over: set[str] = set()
         self._tries = 0
         self._trouble = ""
@@ -104,7 +106,7 @@ class Uploader:
         found = self._next()
         if found is None:
             self._write()
-            return False
+            return self._tokens is not None and self._tokens.store_next()
         kept, folder, text = found
         try:
             self._upload(kept, folder, text)
@@ -142,6 +144,10 @@ class Uploader:
         if grants.pod_name != self._pod_name:
             return
         self._grants, self._grants_stamp = grants, stamp
+        if grants.cache is not None:
+            if self._tokens is None:
+                self._tokens = TokenCache(self._root, grants.cache, self._say, self._now)
+            self._tokens.renew(grants.cache)
         for phase, share in grants.phases.items():
             held = self._slots.setdefault(phase, {})
             for slot in share.slots:
@@ -239,6 +245,8 @@ class Uploader:
                 return False
             self._tries = 0
             beside.add(place)
+        if self._tokens is not None:
+            self._tokens.bring(self._progressed)
         self._fetched, self._trouble = True, ""
         self._write(force=True)
         return True

@@ -35,6 +35,16 @@ class Shelf:
 
 
 @dataclass(frozen=True)
+class CacheRequest:
+    """Tokens that a pod makes: ``key`` of what shapes them, the cache's ``folder`` there, and how
+    many ``shards`` it will make at most."""
+
+    key: str
+    folder: str
+    shards: int
+
+
+@dataclass(frozen=True)
 class GrantRequest:
     """``phases``: how many best each keeps; ``file_bytes``: how much one file of a checkpoint may
     hold, by phase, where a plan says so. ``folders`` are what the pod is to fetch, and
@@ -49,6 +59,7 @@ class GrantRequest:
     folders: Sequence[StageItem] = ()
     go_on_from: Sequence[tuple[Stored, str]] = ()
     file_bytes: Mapping[str, int] = field(default_factory=dict)
+    cache: CacheRequest | None = None
 
 
 class Bucket(Protocol):

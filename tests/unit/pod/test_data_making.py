@@ -182,6 +182,10 @@ def test_a_job_whose_data_was_brought_makes_none(tmp_path: Path) -> None:
             "encode · 1 of 8 shards · 500 tokens (50 %)",
         ),
         ({"state": "done", "tokens": 2000, "wanted_tokens": 1000}, "done · 2,000 tokens (100 %)"),
+        (
+            {"stage": "encode", "note": "shard_1 in the cache is damaged: it is made anew"},
+            "encode · shard_1 in the cache is damaged: it is made anew",
+        ),
         ({"state": "failed", "message": "a \x1b[31mred line"}, "a red line"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from trmcloud.adapters.s3.client import Client, connect, told
 from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
 from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces, unfinished
 from trmcloud.adapters.s3.spans import LANES, Meter, Source
+from trmcloud.adapters.s3.token_slots import cache_grants
 from trmcloud.core import bucket as bk
 from trmcloud.core import manifest as mf
 from trmcloud.core.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
@@ -126,7 +127,12 @@ class S3Bucket:
         gets += [self._get_stored(stored, folder, seconds) for stored, folder in request.go_on_from]
         key = self._place.run(request.run_id, bk.report_name(request.generation))
         report = self._signed("put_object", key, seconds)
-        return Grants(request.pod_name, until, phases, puts, tuple(gets), report)
+        cache = None
+        if request.cache is not None:
+            cache = cache_grants(
+                self.client, self._place, request.cache, partial(self._signed, seconds=seconds)
+            )
+        return Grants(request.pod_name, until, phases, puts, tuple(gets), report, cache)
 
     def _signed(self, verb: str, key: str, seconds: int, length: int | None = None) -> str:
         """``length``: of the body; it is signed with the rest, and another one is refused."""
