@@ -5,6 +5,7 @@ Such folders need not rename: a copy counts once its manifest is there, which is
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +79,8 @@ class Keeper:
                 write_atomic(target / MANIFEST_NAME, scored)
             except OSError:
                 for left in target.glob(f".{MANIFEST_NAME}.*.tmp"):
-                    left.unlink()
+                    with contextlib.suppress(OSError):  # nor does every bucket let files be deleted
+                        left.unlink()
                 (target / MANIFEST_NAME).write_text(scored, encoding="utf-8")
         except OSError as error:
             text = f"the metric of {source.name} cannot be added in {self._target}"
