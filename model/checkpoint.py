@@ -2,7 +2,8 @@
 
 A checkpoint is made under a temporary name: every file written, synced and hashed, the manifest
 last; then one rename makes it a checkpoint, and the folder above is synced so that the rename
-lasts. What a crash leaves behind under a temporary name is removed at the next start.
+lasts. It is evaluated after that, and its manifest replaced by one with the metric. What a crash
+leaves behind under a temporary name is removed at the next start.
 
 Weights and optimizer are safetensors, the rest JSON; nothing here is ever pickled.
 """
@@ -32,6 +33,7 @@ from trmcloud.core.manifest import (
     step_dir_name,
     to_json,
     to_prune,
+    with_metric,
 )
 
 WEIGHTS_NAME = "weights.safetensors"
@@ -76,6 +78,7 @@ class CheckpointFolder:
         for folder in self._step_folders():
             if not os.path.lexists(folder / MANIFEST_NAME):
                 shutil.rmtree(folder)
+            (folder / f"{_MAKING}{MANIFEST_NAME}").unlink(missing_ok=True)
 
     def complete(self) -> list[Found]:
         """Checkpoints with a readable manifest, latest step first; contents not verified."""
@@ -146,6 +149,28 @@ class CheckpointFolder:
             shutil.rmtree(making, ignore_errors=True)
             raise
         return Found(final, complete)
+
+    def add_metric(
+        self, step: int, val_bpb: float, step_losses: Iterable[float]
+    ) -> CheckpointManifest:
+        """Puts the metric of a checkpoint that was saved before it was evaluated into its manifest,
+        which is replaced in one rename; its files are left alone.
+
+        Raises:
+            CheckpointError: there is no such checkpoint.
+            OSError: it could not be written. The checkpoint is as it was.
+        """
+        folder = self.root / step_dir_name(step)
+        scored = with_metric(read_manifest(folder), val_bpb, step_losses)
+        making = folder / f"{_MAKING}{MANIFEST_NAME}"
+        try:
+            _write(making, "manifest", to_json(scored).encode())
+            os.rename(making, folder / MANIFEST_NAME)
+        except BaseException:
+            making.unlink(missing_ok=True)
+            raise
+        _sync_folder(folder)
+        return scored
 
     def prune(self, keep_best: int) -> list[str]:
         """Removes all but the best ``keep_best`` and the latest; returns the removed names."""

@@ -1,8 +1,8 @@
 """When a training ends: all steps done, told to land, or the deadline; decided by rank 0 for all.
 
-SIGTERM and SIGINT to any rank set a flag there. Before every step the ranks take the maximum of
-one short vector: the flags, and what rank 0 (whose clock alone counts) has decided. So all ranks
-end after the same step, and all know the same cooldown.
+SIGTERM and SIGINT to any rank set a flag there, and SIGUSR1 another, to save and go on. Before
+every step the ranks take the maximum of one short vector: the flags, and what rank 0 (whose clock
+alone counts) has decided. So all ranks end after the same step, and all know the same cooldown.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class Verdict:
     """Set where the training ends here."""
     cooldown: Cooldown | None
     """Set where the cooldown was decided just now."""
+    save: bool = False
+    """Some rank was told to save now."""
     data: int = 0
     """The worst of what the ranks said of their data."""
 
@@ -127,15 +129,18 @@ class Landing:
         if self._world.is_main:
             code, fresh = self._judge(step, cooldown, now, elapsed_s)
         start, steps = (fresh.start, fresh.steps) if fresh else (-1, -1)
-        flag, code, start, steps, data = self._world.largest(
-            [int(self._flag.raised), code, start, steps, data]
-        )
+        own = [int(self._flag.raised), int(self._flag.save)]
+        flag, save, code, start, steps, data = self._world.largest([*own, code, start, steps, data])
         outcome = _OUTCOMES.get(code) or ("landed_signal" if flag else None)
         decided = None
         if start >= 0:
             deadline = self._limits.deadline_at
             decided = Cooldown(start, steps, 0.0 if deadline is None else deadline)
-        return Verdict(outcome, decided, data)
+        return Verdict(outcome, decided, bool(save), data)
+
+    def saved(self) -> None:
+        """What was asked for until now is saved."""
+        self._flag.save = False
 
     def leaves_time_for(self, pause_s: float, now: float) -> bool:
         """Whether a pause and one more step still fit; rank 0's answer, on all ranks."""

@@ -1,4 +1,7 @@
-"""The training loop: ask, step, log, evaluate, save; and land.
+"""The training loop: ask, step, log, save, evaluate; and land.
+
+A checkpoint is saved before it is evaluated, so that an evaluation that fails costs none; its
+metric is added to its manifest then.
 
 Read from the top: ``Trainer.run`` is the course of one attempt, the methods below are its parts
 in the order of use. All ranks go through all of them together; only rank 0 writes.
@@ -10,7 +13,7 @@ import errno
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +28,12 @@ from model.loss import supervise
 from model.optim import Optimizer
 from model.precision import LossScale, autocast
 from model.progress import Progress, generator_states, rows_to_json
-from model.reporting import Reporter, StepReport
+from model.reporting import Reporter, StepReport, say
 from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
 from model.telemetry import Clock, Pulse
 from model.trm import TRM
 from model.warm_up import needs_warm_up, warm_up
-from trmcloud.core.errors import DataError
+from trmcloud.core.errors import CheckpointError, DataError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import PhaseJob
 from trmcloud.core.recipe import PhaseRecipe
@@ -95,6 +98,8 @@ class Trainer:
         )
         self._feed.expect(trained.shards)
         self._data_state = READY
+        self._asked_to_save = False
+        self._requested = 0
         self._logged_step = trained.progress.step
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
@@ -120,6 +125,7 @@ class Trainer:
             self._evaluate()
         self._mark = self._clock.monotonic()
         while (outcome := self._consult()) is None:
+            self._save_if_asked()
             if not self._has_data():
                 continue
             gradient_norm, sums = self._step()
@@ -146,7 +152,7 @@ class Trainer:
             elapsed_s=progress.trained_s,
             data=self._feed.state(),
         )
-        self._data_state = verdict.data
+        self._data_state, self._asked_to_save = verdict.data, verdict.save
         if verdict.cooldown is not None:
             progress.cooldown = verdict.cooldown
             self._reporter.decided(progress.step, verdict.cooldown)
@@ -156,7 +162,7 @@ class Trainer:
         """Whether every rank has what the next step reads; where not, a moment has passed.
 
         Raises:
-            DataError: it cannot come any more; evaluated and saved.
+            DataError: it cannot come any more; saved and evaluated.
         """
         waiting = self._pulse.now.state == "waiting"
         if self._data_state == READY:
@@ -275,18 +281,50 @@ class Trainer:
         if progress.step >= settings.steps:
             return
         cost = self._landing.evaluation_s + (self._landing.save_s or 0.0) * save
-        began = self._clock.monotonic()
         if not self._landing.leaves_time_for(cost, self._clock.epoch()):
             return
-        self._evaluate()
-        evaluated = self._clock.monotonic()
-        # The whole pause counts when the cooldown is planned, not its core alone.
-        self._landing.evaluation_s = evaluated - began
-        if save:
+        self._save_and_evaluate() if save else self._timed_evaluation()
+
+    def _save_if_asked(self) -> None:
+        """A checkpoint that was asked for, and its metric: before the next step, as if it were due.
+
+        Before the first step there is nothing to save; where the deadline is too near the landing
+        saves.
+        """
+        progress, landing = self._progress, self._landing
+        if not self._asked_to_save or not progress.step:
+            return
+        cost = landing.evaluation_s + (landing.save_s or 0.0)
+        if not landing.leaves_time_for(cost, self._clock.epoch()):
+            return
+        landing.saved()
+        self._requested += 1
+        self._save_and_evaluate()
+        self._mark = self._clock.monotonic()
+
+    def _save_and_evaluate(self) -> None:
+        if self._progress.saved_step != self._progress.step:
+            began = self._clock.monotonic()
             self._save()
-            self._landing.save_s = self._clock.monotonic() - evaluated
+            # The whole pause counts when the cooldown is planned, not its core alone.
+            self._landing.save_s = self._clock.monotonic() - began
+        else:
+            self._pulse.tell(**self._news())
+        self._timed_evaluation()
+
+    def _timed_evaluation(self) -> None:
+        if not self._progress.is_evaluated:
+            began = self._clock.monotonic()
+            self._evaluate()
+            self._landing.evaluation_s = self._clock.monotonic() - began
 
     def _evaluate(self, landing: bool = False) -> None:
+        """Validation bits per byte of this step, and, where its checkpoint was saved already, into
+        that one's manifest.
+
+        Raises:
+            OSError: the manifest could not be replaced.
+        """
         settings, progress = self._settings, self._progress
         began = self._clock.monotonic()
         with self._pulse.during("evaluating"):
@@ -302,9 +340,11 @@ class Trainer:
         seconds = self._clock.monotonic() - began
         self._landing.evaluation_s = seconds
         finite = math.isfinite(result.bits_per_byte)
-        progress.evaluated_step = progress.step
-        progress.val_bpb = result.bits_per_byte if finite else None
-        progress.val_step_losses = list(result.step_losses) if finite else []
+        progress.note_metric(
+            result.bits_per_byte if finite else None, result.step_losses if finite else ()
+        )
+        if finite and progress.saved_step == progress.step:
+            self._written(self._add_metric)
         self._pulse.beat(**self._news())
         self._reporter.evaluated(
             progress.step, progress.tokens, result, seconds=seconds, landing=landing
@@ -314,27 +354,52 @@ class Trainer:
         progress, world = self._progress, self._world
         rows = world.gather(generator_states(world.device))
         began = self._clock.monotonic()
-        failed: OSError | None = None
-        size = 0
+        before = progress.saved_step, progress.best_bpb, progress.best_step
         with self._pulse.during("saving"):
             progress.note_saved()
-            if world.is_main:
-                try:
-                    size = self._write_checkpoint(rows)
-                except OSError as error:
-                    failed = error
-            # The other ranks learn of a failure here, and end in the same way.
-            [number] = world.largest([(failed.errno or errno.EIO) if failed else 0])
-        if number:
-            raise failed or OSError(number, "rank 0 could not save a checkpoint")
+            try:
+                size = self._written(lambda: self._write_checkpoint(rows))
+            except OSError:
+                progress.saved_step, progress.best_bpb, progress.best_step = before
+                raise
         seconds = self._clock.monotonic() - began
         self._landing.save_s = seconds
-        self._pulse.beat(
+        # At once: whatever ends this process in the evaluation, its agent knows of the checkpoint.
+        self._pulse.tell(
             **self._news(), landing_seconds=round(self._landing.evaluation_s + seconds, 3)
         )
-        self._reporter.saved(
-            progress.step, size, progress.val_bpb, seconds=seconds, landing=landing
-        )
+        bpb = progress.val_bpb if progress.is_evaluated else None
+        self._reporter.saved(progress.step, size, bpb, seconds=seconds, landing=landing)
+
+    def _written(self, write: Callable[[], int]) -> int:
+        """What rank 0's ``write`` gives; 0 on the others, which wait for it.
+
+        Raises:
+            OSError: on all ranks, where it failed.
+        """
+        failed: OSError | None = None
+        size = 0
+        if self._world.is_main:
+            try:
+                size = write()
+            except OSError as error:
+                failed = error
+        # The other ranks learn of a failure here, and end in the same way.
+        [number] = self._world.largest([(failed.errno or errno.EIO) if failed else 0])
+        if number:
+            raise failed or OSError(number, "rank 0 could not write a checkpoint")
+        return size
+
+    def _add_metric(self) -> int:
+        progress = self._progress
+        try:
+            self._checkpoints.add_metric(
+                progress.step, progress.val_bpb or 0.0, progress.val_step_losses
+            )
+        except CheckpointError as error:  # somebody has deleted it: no reason to stop training
+            say(f"warning: the metric of step {progress.step} has no checkpoint: {error}")
+        self._checkpoints.prune(self._settings.keep_best)
+        return 0
 
     def _write_checkpoint(self, generators: list[Tensor]) -> int:
         settings, progress = self._settings, self._progress
@@ -347,8 +412,8 @@ class Trainer:
             recipe=settings.recipe,
             settings=settings.to_json(),
             world_size=self._world.size,
-            val_bpb=progress.val_bpb,
-            step_losses=tuple(progress.val_step_losses),
+            val_bpb=progress.val_bpb if progress.is_evaluated else None,
+            step_losses=tuple(progress.val_step_losses) if progress.is_evaluated else (),
             cooled=self._cooled(),
             data_sha256=self._data.source_sha256,
             tokenizer_sha256=self._data.tokenizer_sha256,
@@ -377,13 +442,13 @@ class Trainer:
     # -- the end ------------------------------------------------------------------------------
 
     def _land(self, *, landing: bool) -> None:
-        """Evaluates and saves what is not yet evaluated and saved."""
+        """Saves and evaluates what is not yet saved and evaluated."""
         if landing:
             self._pulse.enter("landing", **self._news())
-        if self._progress.evaluated_step != self._progress.step:
-            self._evaluate(landing)
         if self._progress.saved_step != self._progress.step:
             self._save(landing)
+        if not self._progress.is_evaluated:
+            self._evaluate(landing)
 
     def _news(self) -> dict[str, Any]:
         """What the next heartbeat says."""
@@ -397,6 +462,7 @@ class Trainer:
             "best_bpb": progress.best_bpb,
             "best_step": progress.best_step,
             "saved_step": progress.saved_step,
+            "saves": self._requested,
         }
         if cooldown is not None and progress.step >= cooldown.start:
             news["cooldown_from"] = cooldown.start

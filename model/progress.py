@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import asdict, dataclass, field
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -36,12 +36,26 @@ class Progress:
     best_step: int | None = None
     saved_step: int | None = None
 
+    @property
+    def is_evaluated(self) -> bool:
+        return self.evaluated_step == self.step
+
     def note_saved(self) -> None:
-        """The checkpoint of this step is on disk: it may be the best so far."""
+        """The checkpoint of this step is on disk, its metric with it where it has one: then it may
+        be the best so far."""
         self.saved_step = self.step
+        if not self.is_evaluated:
+            return
         better = self.best_bpb is None or (self.val_bpb or 0.0) <= self.best_bpb
         if self.val_bpb is not None and better:
             self.best_bpb, self.best_step = self.val_bpb, self.step
+
+    def note_metric(self, val_bpb: float | None, step_losses: Sequence[float]) -> None:
+        """What the evaluation of this step came to; None where it was not finite."""
+        self.evaluated_step, self.val_bpb = self.step, val_bpb
+        self.val_step_losses = list(step_losses)
+        if self.saved_step == self.step:
+            self.note_saved()
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)

@@ -122,6 +122,9 @@ def _resume(
         raise CheckpointError(
             f"the checkpoint's state cannot be used: {error!r}", where=str(folder)
         ) from None
+    if manifest.val_bpb is not None and not progress.is_evaluated:
+        # It was saved before it was evaluated, and the metric came to its manifest alone.
+        progress.note_metric(manifest.val_bpb, manifest.step_losses)
     if world.rank < len(rows):
         restore_generators(rows[world.rank], world.device)
     if progress.cooldown is not None and not landing.keeps(progress.cooldown):

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT become a flag, from the first line of the process on, without torch."""
+"""Signals become flags, from the first line of the process on, without torch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from types import FrameType
 
 
 class SignalFlag:
-    """Whether this process was told to land."""
+    """Whether this process was told to land (SIGTERM, SIGINT), and to save now (SIGUSR1)."""
 
     def __init__(self) -> None:
         self.raised = False
+        self.save = False
 
     def install(self) -> SignalFlag:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._raise)
+        signal.signal(signal.SIGUSR1, self._save)
         return self
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.raised = True
+
+    def _save(self, number: int, frame: FrameType | None) -> None:
+        self.save = True

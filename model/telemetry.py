@@ -93,6 +93,7 @@ class Pulse:
             state="starting",
             step=0,
             steps=steps,
+            saves=0,
         )
 
     @property
@@ -116,6 +117,12 @@ class Pulse:
         yield
         if before != "landing":
             self.enter(before)
+
+    def tell(self, **news: Any) -> None:
+        """Takes up news that must not be lost, and writes it at once."""
+        self._account()
+        self.now = replace(self.now, **news)
+        self._write()
 
     def beat(self, **news: Any) -> None:
         """Takes up news; writes if the last heartbeat is a second old."""

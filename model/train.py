@@ -92,6 +92,8 @@ def attend(
         outcome = _train(job, settings, attempt, flag, environment, clock, pulse, metrics)
     except BaseException as error:
         outcome, message = _outcome_of(error)
+        if pulse.now.step and pulse.now.saved_step == pulse.now.step:
+            message += f"; step {pulse.now.step} was saved before that"
         _tell(error, outcome)
         if not speaks:
             end_for_another(job, attempt, outcome, message, clock.epoch())

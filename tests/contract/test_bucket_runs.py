@@ -68,7 +68,7 @@ def run_of(plan: Plan, **changes: object) -> RunState:
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def saved(world: World, step: int, bpb: float) -> mf.CheckpointManifest:
+def saved(world: World, step: int, bpb: float | None) -> mf.CheckpointManifest:
     """A checkpoint that was pulled to this machine."""
     files = []
     folder = world.home / "runs" / "r1" / "fast" / "checkpoints" / mf.step_dir_name(step)
@@ -333,3 +333,23 @@ def test_only_what_its_pod_uploads_itself_may_be_left_alone(plan: Plan, bucketed
         with pytest.raises(UsageError, match="nobody would pull"):
             check_loss(lacking, detached=True, accepted=False)
     assert bucketed.reservation >= ZERO
+
+
+def test_a_metric_that_came_later_is_passed_on_to_the_store_and_wins(
+    world: World, bucketed: Plan
+) -> None:
+    run = run_of(bucketed)
+    saved(world, 10, 2.0)
+    early = saved(world, 20, None)
+    relayed(world, bucketed, run, early)
+    [stored] = bc.in_bucket(world, run).shelf.whole
+    assert stored.manifest == early
+    scored = mf.with_metric(early, 1.25, (3.0, 2.0))
+    relayed(world, bucketed, run, scored, early)
+    [again] = bc.in_bucket(world, run).shelf.whole
+    assert (again.manifest, again.at) == (scored, stored.at)
+
+    # The copy here is from before the metric: what the store says of the same weights counts.
+    assert checkpoints.choose(world, run).step == 10
+    best = checkpoints.choose(world, run, also=(), told=[again.manifest])
+    assert (best.step, best.val_bpb) == (20, 1.25)

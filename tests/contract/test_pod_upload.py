@@ -35,7 +35,7 @@ def store(s3: S3) -> Any:
     return s3.client
 
 
-def save(root: Path, step: int, bpb: float, size: int = 3000) -> mf.CheckpointManifest:
+def save(root: Path, step: int, bpb: float | None, size: int = 3000) -> mf.CheckpointManifest:
     folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
     folder = folder / mf.step_dir_name(step)
     folder.mkdir(parents=True)
@@ -146,6 +146,56 @@ def test_a_large_file_goes_in_pieces_and_one_that_died_goes_on(
     assert hashlib.sha256(whole).hexdigest() == made.sha256
     after = store.head_object(Bucket=BUCKET, Key=PLACE.run("r1", "fast", "g1-slot-0", pieces[0]))
     assert after["LastModified"] == before["LastModified"], "a stored piece is not sent again"
+
+
+def evaluated(root: Path, made: mf.CheckpointManifest, bpb: float) -> mf.CheckpointManifest:
+    """As the trainer does: the manifest is replaced once, the files are left alone."""
+    scored = mf.with_metric(made, bpb, (3.0, 2.0))
+    steps = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
+    path = steps / mf.step_dir_name(made.step) / mf.MANIFEST_NAME
+    write_atomic(path, mf.to_json(scored))
+    return scored
+
+
+def test_a_metric_that_came_later_replaces_the_manifest_and_no_weights_are_sent_again(
+    root: Path, store: Any
+) -> None:
+    made = save(root, 10, None)
+    grant(store, root)
+    first = uploader(root)
+    settle(first)
+    assert [kept.val_bpb for kept in account(root).uploaded] == [None]
+    key = PLACE.run("r1", "fast", "g1-slot-0", "weights.safetensors")
+    sent = store.head_object(Bucket=BUCKET, Key=key)["LastModified"]
+    scored = evaluated(root, made, 1.25)
+    settle(uploader(root))  # another process: it knows by what was noted down
+    assert [kept.val_bpb for kept in account(root).uploaded] == [1.25]
+    assert mf.from_json(in_slot(store, "g1-slot-0", mf.MANIFEST_NAME), "slot") == scored
+    assert store.head_object(Bucket=BUCKET, Key=key)["LastModified"] == sent
+    held = {k["Key"] for k in store.list_objects_v2(Bucket=BUCKET)["Contents"]}
+    assert not any("g1-slot-1" in name for name in held), "not a second time beside it"
+
+
+def test_one_that_is_evaluated_while_it_goes_up_goes_on_with_what_was_sent(
+    root: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    made = save(root, 10, None, size=4500)
+    grants = grant(store, root)
+    last = "fast/g1-slot-0/weights.safetensors.part-00004"
+    lame = {**grants.puts, last: grants.puts[last].replace(BUCKET, "no-such-bucket")}
+    grant(store, root, puts=lame)
+    first = uploader(root)
+    first.once()
+    first.once()
+    key = PLACE.run("r1", "fast", "g1-slot-0", "weights.safetensors.part-00000")
+    sent = store.head_object(Bucket=BUCKET, Key=key)["LastModified"]
+    scored = evaluated(root, made, 1.25)
+    grant(store, root)
+    settle(uploader(root))
+    assert [kept.val_bpb for kept in account(root).uploaded] == [1.25]
+    assert mf.from_json(in_slot(store, "g1-slot-0", mf.MANIFEST_NAME), "slot") == scored
+    assert store.head_object(Bucket=BUCKET, Key=key)["LastModified"] == sent
 
 
 def test_slots_are_written_again_but_never_the_best_or_the_latest(root: Path, store: Any) -> None:

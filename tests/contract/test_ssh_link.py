@@ -321,6 +321,31 @@ def test_a_pulled_checkpoint_is_one_for_local_readers(rented: Rented) -> None:
     rented.files.fetch(manifest, names, str(out), lambda done, whole: None)
 
 
+def test_a_manifest_that_got_its_metric_is_told_and_pulled_again_without_its_files(
+    rented: Rented,
+) -> None:
+    folder = rented.pod.folder_of(rented.pod.checkpoint())
+    weights = written(folder / "weights.safetensors", 3 << 20)
+    scored = rented.pod.save(weights)
+    early = replace(scored, val_bpb=None, step_losses=())
+    (folder / "manifest.json").write_text(to_json(early))
+    kept = contract.Kept("fast", 120, weights.sha256, weights.size_bytes)
+    rented.link.report(POD)
+    assert rented.link.manifest(POD, RUN, kept) == early
+    names = [weights.name]
+    rented.link.pull(POD, RUN, early, names, lambda done, whole: None)
+    with pytest.raises(CheckpointError, match="has a metric that its manifest lacks"):
+        rented.link.manifest(POD, RUN, replace(kept, val_bpb=1.5))
+
+    (folder / "manifest.json").write_text(to_json(scored))
+    (folder / "weights.safetensors").rename(folder / "elsewhere")  # not to be asked for again
+    rented.time.now += 60
+    rented.link.report(POD)
+    assert rented.link.manifest(POD, RUN, replace(kept, val_bpb=1.5)) == scored
+    rented.link.pull(POD, RUN, scored, names, lambda done, whole: None)
+    assert rented.files.manifests(RUN) == [scored]
+
+
 def test_a_pull_that_fails_leaves_no_checkpoint(rented: Rented) -> None:
     folder = rented.pod.folder_of(rented.pod.checkpoint())
     weights = written(folder / "weights.safetensors", 1000)

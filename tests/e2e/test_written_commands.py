@@ -44,6 +44,8 @@ REFUSALS = {
     "doctor": ("SkyPilot is not installed",),
     "resume": ("has finished: there is nothing to resume",),
     "smoke": ("has no single GPU in stock",),
+    "save": ("is not training: it has ended",),  # each launch here has ended by then
+    "stop": ("has ended already",),
     "fetch-best": ("has no checkpoint yet",),  # the launch before it found nothing to rent
 }
 FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"

@@ -33,7 +33,7 @@ DRIVE, REAP, LAUNCH, LEDGER = (
 )  # fmt: skip
 BILLING, WORLD, OBSERVE = "core/billing.py", "app/world.py", "app/observing.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
-STRAYS = "core/strays.py"
+STRAYS, SAFE = "core/strays.py", "core/safekeeping.py"
 BUCKET, ACCOUNTS = "core/bucket.py", "core/accounts.py"
 GRANTS, WORD = "app/bucket_grants.py", "app/last_word.py"
 RECORDS, PLAIN = "core/records.py", "core/plain_text.py"
@@ -223,7 +223,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("closing keeps the reservation", RUN,
         "outcome=outcome, message=message, reserved=ZERO)", "outcome=outcome, message=message)"),
     # -- the loop ---------------------------------------------------------------------------
-    Bug("a pod that lost its disk is not told what it had finished", DRIVE, "if finished := finished_on(run, generation):", "if finished := ():", timing=True),
+    Bug("a pod that lost its disk is not told what it had finished", ACCOUNTS, "finished=finished_on(run, generation),", "finished=(),", timing=True),
     Bug("a create is sent by one that slept since it was decided on", DRIVE,
         "self.world, run, self.plan(run), generation, self.epoch, decided_at", "self.world, run, self.plan(run), generation, self.epoch, self.world.wall()", timing=True),
     Bug("intent after create", DRIVE,
@@ -245,8 +245,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("a dead controller still drives", DRIVE, "    return alive\n", "    return True\n", timing=True),
     Bug("taken over without a new epoch's release", DRIVE,
         "    world.ledger.release(run_id, epoch)\n    return after\n", "    return after\n", timing=True),
-    Bug("orders without their epoch", DRIVE, "Orders(epoch=self.epoch, land=True", "Orders(epoch=0, land=True", timing=True),
-    Bug("orders do not say land", DRIVE, "Orders(epoch=self.epoch, land=True", "Orders(epoch=self.epoch, land=False"),
+    Bug("orders without their epoch", ACCOUNTS, "        epoch=epoch,\n", "        epoch=0,\n", timing=True),
+    Bug("orders do not say land", ACCOUNTS, "land=run.stop is not None,", "land=False,"),
     Bug("terminate does nothing", DRIVE, "return compute.terminate(action.pod_id or generation.pod_name), action.reason", "return True, action.reason"),
     Bug("a stale controller does not notice", DRIVE,
         "        self.world.ledger.append(self.run_id, self.epoch, ev.stamped(events, now), now.wall)\n",
@@ -325,6 +325,14 @@ BUGS: tuple[Bug, ...] = (
     Bug("pruning keeps the latest only", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[:0]"),
     Bug("pruning keeps the worst", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[-1:]"),
     Bug("any file name is allowed", MANIFEST, "return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME", "return name != MANIFEST_NAME"),
+    # -- saved first, evaluated then; saved when asked -----------------------------------------
+    Bug("one without a metric is the best", MANIFEST, "scored = [m for m in manifests if _finite(m.val_bpb)]\n    return min(scored, key=lambda m: (m.val_bpb, ", "scored = list(manifests)\n    return min(scored, key=lambda m: (m.val_bpb or 0.0, "),
+    Bug("a metric that came later is not fetched", SAFE, "return kept.val_bpb is None or copy.val_bpb is not None", "return True", timing=True),
+    Bug("a metric that came later is not stored", BUCKET, "not in (stored if k.val_bpb is None else scored)", "not in stored", timing=True),
+    Bug("what is not evaluated yet is not worth saving", BUCKET, "if latest not in wanted:", "if latest not in wanted and latest.val_bpb is not None:", timing=True),
+    Bug("a save ends the run", MIND, "self._body.ask_to_save(trainer, beat)", "self._body.ask_to_land(trainer, beat)"),
+    Bug("a request to save is never passed on", CONTROL, "if run.state is not State.RUNNING or asked <= answered:", "if True:"),
+    Bug("a request to save is never heard", SUPERVISE, "        return SaveNow()\n", "        return Wait()\n"),
     # -- a pod's words are hostile -----------------------------------------------------------
     Bug("a whole number of any digits is read", RECORDS, "if len(text) > MAX_DIGITS or not text.isascii()", "if not text.isascii()"),
     Bug("digits of any script are digits", RECORDS, "not text.isascii() or not text.isdigit()", "not text.isdigit()"),

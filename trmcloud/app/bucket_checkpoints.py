@@ -189,7 +189,10 @@ def _relay(
     bucket = bucket_at(world, plan.spec.bucket)
     bucket.claim(run.run_id, world.ledger.ledger_id)
     shelf = bucket.checkpoints(run.run_id)
-    if InBucket(plan.spec.bucket, shelf).stored(manifest) is not None:
+    there = InBucket(plan.spec.bucket, shelf).stored(manifest)
+    if there is not None:
+        if there.manifest.val_bpb is None and manifest.val_bpb is not None:
+            bucket.add_metric(there, manifest.val_bpb, manifest.step_losses)
         return
     phases = {p.name: p for p in plan.candidate(generation.candidate_id).phases}
     keep_best = phases[manifest.phase].settings.keep_best

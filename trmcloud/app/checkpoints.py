@@ -43,20 +43,23 @@ def choose(
     phase: str | None = None,
     step: int | None = None,
     also: Sequence[CheckpointManifest] | None = None,
+    told: Sequence[CheckpointManifest] = (),
     half: Sequence[tuple[str, str]] = (),
 ) -> CheckpointManifest:
     """The checkpoint asked for: the best of the last phase that has any, unless told otherwise.
 
     Phases are not compared with one another: extreme starts from fresh weights, and is what the
     run was for. ``also`` are checkpoints that only its pod or its bucket has; None where neither
-    was asked. ``half``: (where, why) of what is no whole checkpoint there.
+    was asked; ``told`` is all that these have, whose metrics may be newer than those here.
+    ``half``: (where, why) of what is no whole checkpoint there.
 
     Raises:
         NotFoundError: no such checkpoint. CheckpointError: only damaged ones.
     """
     can_be_had = {(m.label, m.sha256) for m in also or ()}
     here = [m for m in world.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
-    best = best_of([*here, *(also or ())], phase=phase, step=step)
+    every = mf.with_metrics([*here, *(also or ())], [*here, *told])
+    best = best_of(every, phase=phase, step=step)
     if best is not None:
         return best
     damaged = [*world.files.damaged(run.run_id), *half]

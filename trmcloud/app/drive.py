@@ -18,8 +18,8 @@ from trmcloud.app.jobs import pod_request
 from trmcloud.app.observing import Observer
 from trmcloud.app.world import World, is_unasked, plan_of
 from trmcloud.core import events as ev
-from trmcloud.core.accounts import finished_on, heard, unheard
-from trmcloud.core.actions import CREATE, FINAL, LAND, LONG, PULL, TERMINATE, Action
+from trmcloud.core.accounts import heard, orders_for, unheard
+from trmcloud.core.actions import CREATE, FINAL, LAND, LONG, PULL, SAVE, TERMINATE, Action
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.controller import decide
@@ -38,7 +38,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.governance import govern
 from trmcloud.core.plan import Plan
-from trmcloud.core.pod_contract import Kept, Orders
+from trmcloud.core.pod_contract import Kept
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import GRANT, IllegalTransition, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, pull_name
@@ -259,8 +259,9 @@ class RunDriver:
         try:
             # Before the files, which it waits for; and not by a worker, which might write over an
             # order to land that was given meanwhile.
-            if finished := finished_on(run, generation):
-                link.send_orders(pod_name, Orders(epoch=self.epoch, finished=finished))
+            orders = orders_for(run, generation, self.epoch)
+            if orders.finished or orders.save:
+                link.send_orders(pod_name, orders)
         except TrmcloudError as error:
             self._append(ev.ActionFailed(action.id, action.verb, "error", str(error)))
             return
@@ -285,7 +286,7 @@ class RunDriver:
             events: list[ev.RunEvent] = [ev.ActionFinished(done.key, verb, "")]
             if kept is not None and run.generation is not None:
                 number = run.generation.number
-                events.append(ev.Pulled(number, kept.phase, kept.step, kept.sha256))
+                events.append(ev.Pulled(number, kept.phase, kept.step, kept.sha256, kept.val_bpb))
             self._append(*events)
             run = self.run()
         return run
@@ -301,8 +302,8 @@ class RunDriver:
                 self.world, run, self.plan(run), generation, self.epoch, decided_at
             )
             return False, compute.create(request)
-        if action.verb == LAND:
-            orders = Orders(epoch=self.epoch, land=True, reason=action.reason)
+        if action.verb in (LAND, SAVE):
+            orders = orders_for(run, generation, self.epoch)
             self.world.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self.world.workers.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,13 +29,15 @@ def command(
     """
     from trmcloud.app import adopt, checkpoints
     from trmcloud.cli.fetch_best import Progress
-    from trmcloud.cli.text import bpb, duration, losses
+    from trmcloud.cli.text import bpb, duration, losses, not_evaluated
     from trmcloud.wiring import run_files
 
     root = adopt.find_folder(Path(folder).expanduser())
     files = run_files(root)
     found = adopt.look(root, files)
     best = found.best
+    if best.val_bpb is None:
+        print(not_evaluated(best), file=sys.stderr)
     target = Path(into).expanduser() if into else checkpoints.default_folder(best, Path.cwd())
     fetched = checkpoints.copy(
         files.fetch, best, target, weights_only=weights_only, progress=Progress()

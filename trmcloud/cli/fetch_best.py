@@ -29,7 +29,8 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Copy the best checkpoint (lowest validation bits per byte), verifying every hash.
+    """Copy the best checkpoint (lowest validation bits per byte), verifying every hash. Where none
+    was evaluated yet it is the latest.
 
     What lies in the run's bucket comes from there, with or without a pod; what lies on a rented pod
     alone is pulled from it first.
@@ -40,7 +41,7 @@ def command(
     from trmcloud.app.world import find_run
     from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.fetch_errand import bring_from_volume
-    from trmcloud.cli.text import bpb, losses
+    from trmcloud.cli.text import bpb, losses, not_evaluated
     from trmcloud.wiring import build_world
 
     world = build_world()
@@ -66,9 +67,11 @@ def command(
         )
     best = checkpoints.choose(
         world, state, phase=phase or None, step=step, also=[*there, *elsewhere],
-        half=found.shelf.half,
+        told=[*on_pod, *stored], half=found.shelf.half,
     )  # fmt: skip
-    if best in there:
+    if best.val_bpb is None and step is None:
+        print(not_evaluated(best), file=sys.stderr)
+    if (best.label, best.sha256) in {(m.label, m.sha256) for m in there}:
         names = pod_checkpoints.wanted_names(best, weights_only=weights_only)
         pod_checkpoints.bring(world, state, best, names, Progress("from its pod"))
     chosen = Path(into).expanduser() if into else None

@@ -74,7 +74,10 @@ def show_one(world: World, run: RunState) -> None:
     if report.best is not None:
         best = report.best
         rows.append(("best", f"{best.label} · bpb {bpb(best.val_bpb)} · {best.sha256}"))
-    elif report.on_volume:
+    if report.latest is not None and report.latest.val_bpb is None:
+        latest = report.latest
+        rows.append(("latest", f"{latest.label} · not evaluated · {latest.sha256}"))
+    if report.best is None and report.latest is None and report.on_volume:
         rows.append(("best", on_volume(run.run_id)))
     if report.bucket:
         rows.append(("survives in", report.bucket))

@@ -12,7 +12,7 @@ def command(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
 ) -> None:
-    """Land a run: it ends its step, evaluates, saves, and its pod is ended.
+    """Land a run: it ends its step, saves, evaluates, and its pod is ended.
 
     Example: trmcloud stop r-1f3a9c
     """

@@ -6,8 +6,12 @@ import itertools
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trmcloud.core.plain_text import one_line
+
+if TYPE_CHECKING:
+    from trmcloud.core.manifest import CheckpointManifest
 
 
 def duration(seconds: float) -> str:
@@ -71,6 +75,14 @@ def fields(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
     """A line for each named value, one below the other."""
     width = max(len(name) for name, _ in rows)
     return [f"{indent}{name:<{width}}  {one_line(text)}" for name, text in rows]
+
+
+def not_evaluated(latest: CheckpointManifest) -> str:
+    """Why the latest stands for the best."""
+    return (
+        f"{latest.run_id}: no checkpoint of {latest.phase} was evaluated, so none is the best: "
+        f"this is the latest, step {latest.step:,}"
+    )
 
 
 def columns() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trmcloud.core import events as ev
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Plan
-from trmcloud.core.pod_contract import CLEAN, AgentReport
+from trmcloud.core.pod_contract import CLEAN, AgentReport, Orders
 from trmcloud.core.run_state import Generation, RunState
 
 
@@ -51,6 +51,17 @@ def finished_on(run: RunState, generation: Generation) -> tuple[str, ...]:
         for account in run.phase_accounts
         if (account.generation, account.outcome) == (generation.number, "finished")
         and not _gate_failed(run, account)
+    )
+
+
+def orders_for(run: RunState, generation: Generation, epoch: int) -> Orders:
+    """All that is asked of the generation's agent now: its orders replace those before."""
+    return Orders(
+        epoch=epoch,
+        land=run.stop is not None,
+        reason=run.stop.reason if run.stop is not None else "",
+        finished=finished_on(run, generation),
+        save=generation.saves_asked,
     )
 
 

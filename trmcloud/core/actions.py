@@ -11,7 +11,7 @@ from trmcloud.core import events as ev
 from trmcloud.core.observation import Observation
 from trmcloud.core.run_state import GRANT, STAGE, ActionState, Generation, RunState
 
-CREATE, LAND, TERMINATE, PULL = "create", "land", "terminate", "pull"
+CREATE, LAND, TERMINATE, PULL, SAVE = "create", "land", "terminate", "pull", "save"
 NO_CAPACITY = "no_capacity"
 """How a create failed whose provider has none left."""
 FINAL = "final"
@@ -51,12 +51,15 @@ def next_attempt(
     now: float,
     *,
     once: bool = False,
+    name: str = "",
 ) -> Action | None:
-    """The next try of an action; None while the last one is fresh, or where it is done."""
-    attempt, last = last_try(run, verb)
+    """The next try of an action; None while the last one is fresh, or where it is done. ``name``
+    stands in its id, where a verb may be wanted more than once."""
+    attempt, last = last_try(run, name or verb)
     if last is not None and ((once and last.finished) or _too_soon(last, attempt, now)):
         return None
-    return Action(name_action(run, verb, attempt + 1), verb, generation.number, pod_id, reason)
+    action_id = name_action(run, name or verb, attempt + 1)
+    return Action(action_id, verb, generation.number, pod_id, reason)
 
 
 def last_try(run: RunState, name: str) -> tuple[int, ActionState | None]:

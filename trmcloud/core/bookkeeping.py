@@ -26,7 +26,7 @@ from trmcloud.core.run_state import IllegalTransition, RunState, State
 from trmcloud.core.strays import is_pending
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
-_WISHES = (ev.StopRequested, ev.Fetched)
+_WISHES = (ev.StopRequested, ev.SaveRequested, ev.Fetched)
 
 
 def add_events(

@@ -230,17 +230,31 @@ def unstored(
 ) -> tuple[Kept, ...]:
     """What is worth saving, and neither stored nor ``given_up`` as damaged.
 
+    One that was stored before it was evaluated is owed again, for its metric: see ``lacks_metric``.
     A best one is not owed where the bucket has one as good: a pod that lost its disk and trains
     again would write the two in turn into the one slot that is free, for as long as it is paid for.
     """
-    known = {(each.phase, each.step, each.sha256) for each in (*uploaded, *given_up)}
+    stored = {each.bits for each in uploaded}
+    scored = {each.bits for each in uploaded if each.val_bpb is not None}
+    damaged = {each.bits for each in given_up}
     latest = {phase: max(k.step for k in kept if k.phase == phase) for phase in _phases(kept)}
     return tuple(
         k
         for k in worth_saving(kept)
-        if (k.phase, k.step, k.sha256) not in known
+        if k.bits not in damaged
+        and k.bits not in (stored if k.val_bpb is None else scored)
         and (k.step == latest[k.phase] or not _is_surpassed(k, uploaded))
     )
+
+
+def lacks_metric(held: Mapping[str, Kept | None], kept: Kept) -> str | None:
+    """The slot that holds ``kept`` as it was before it was evaluated: only its manifest is owed."""
+    if kept.val_bpb is None:
+        return None
+    for name, there in held.items():
+        if there is not None and there.bits == kept.bits and there.val_bpb is None:
+            return name
+    return None
 
 
 def _is_surpassed(kept: Kept, uploaded: Sequence[Kept]) -> bool:

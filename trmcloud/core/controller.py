@@ -19,6 +19,7 @@ from trmcloud.core.actions import (
     LAND,
     NO_CAPACITY,
     PULL,
+    SAVE,
     TERMINATE,
     Action,
     Decision,
@@ -296,7 +297,20 @@ def _watch(
     if run.stop is not None and run.state in (State.BOOTING, State.RUNNING):
         action = next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
-    return Decision(actions=(errand,) if errand else ())
+    save = _save(run, generation, report, pod_id, now)
+    return Decision(actions=tuple(a for a in (save, errand) if a))
+
+
+def _save(
+    run: RunState, generation: Generation, report: AgentReport | None, pod_id: str, now: float
+) -> Action | None:
+    """Pass a request for a checkpoint on, once; a pod that is told to land saves by that."""
+    asked = generation.saves_asked
+    answered = report.saves.answered if report is not None and report.saves is not None else 0
+    if run.state is not State.RUNNING or asked <= answered:
+        return None
+    name = f"{SAVE}-{asked}"
+    return next_attempt(run, SAVE, generation, pod_id, "", now, once=True, name=name)
 
 
 def _errand(

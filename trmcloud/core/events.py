@@ -140,6 +140,14 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
+class SaveRequested:
+    """A checkpoint is asked for, now, of the pod that trains: the run goes on."""
+
+    generation: int
+    by: str
+
+
+@dataclass(frozen=True)
 class ResultKnown:
     """How the run ended, in ``run_state.Outcome``'s words, before its pod is gone."""
 
@@ -223,12 +231,17 @@ class PlanRevised:
 
 @dataclass(frozen=True)
 class Pulled:
-    """A checkpoint was copied from its pod to where the run's files are kept, hashes verified."""
+    """A checkpoint was copied from its pod to where the run's files are kept, hashes verified.
+
+    ``val_bpb``: its metric, None where it had none then. Once that is added on its pod the
+    checkpoint is pulled again, which brings its manifest alone.
+    """
 
     generation: int
     phase: str
     step: int
     sha256: str
+    val_bpb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -310,6 +323,7 @@ RunEvent = (
     | PhaseEnded
     | GateJudged
     | StopRequested
+    | SaveRequested
     | ResultKnown
     | PodGone
     | Settled
@@ -332,7 +346,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
     for kind in (
         RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
         PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
-        ResultKnown, PodGone, Settled, Billed, Heard,
+        SaveRequested, ResultKnown, PodGone, Settled, Billed, Heard,
         Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
         StrayCharged, StrayBilled, LedgerRestored, LedgerReconciled,
     )

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from trmcloud.core.errors import CheckpointError
@@ -71,6 +71,9 @@ class CheckpointManifest:
     ``val_bpb`` is the final supervision step's validation bits per byte at ``step`` (None where it
     was not evaluated, or not finite); ``step_losses`` are validation nats per token of every
     supervision step. ``cooled`` says that the learning rate had decayed to its end.
+
+    A checkpoint is saved before it is evaluated: its manifest is replaced once, by the same one
+    with the metric. Until then it counts as the latest, and never as the best.
     """
 
     run_id: Label
@@ -129,6 +132,29 @@ def from_json(text: str | bytes, where: str) -> CheckpointManifest:
     if sum(file.kind == "weights" for file in files) != 1:
         raise CheckpointError("the manifest does not name exactly one weights file", where=where)
     return manifest
+
+
+def with_metric(
+    manifest: CheckpointManifest, val_bpb: float, step_losses: Iterable[float]
+) -> CheckpointManifest:
+    """The same checkpoint once it was evaluated; one that has its metric keeps it."""
+    if manifest.val_bpb is not None:
+        return manifest
+    return replace(manifest, val_bpb=val_bpb, step_losses=tuple(step_losses))
+
+
+def with_metrics(
+    manifests: Iterable[CheckpointManifest], others: Iterable[CheckpointManifest]
+) -> tuple[CheckpointManifest, ...]:
+    """``manifests``, each with the metric that a copy of the very same weights has among
+    ``others`` where its own was made before that was known."""
+    known = {(m.label, m.sha256): m for m in others if m.val_bpb is not None}
+    return tuple(
+        m
+        if (scored := known.get((m.label, m.sha256))) is None
+        else with_metric(m, scored.val_bpb or 0.0, scored.step_losses)
+        for m in manifests
+    )
 
 
 def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:

@@ -28,8 +28,8 @@ from trmcloud.core.pod_names import POD_PREFIX as POD_PREFIX
 from trmcloud.core.pod_names import PodName as PodName
 from trmcloud.core.pod_names import parse_pod_name as parse_pod_name
 from trmcloud.core.records import MAX_JSON_BYTES as MAX_JSON_BYTES
+from trmcloud.core.records import Asks, Instant, Label, Restarts, Sha256, Step, load
 from trmcloud.core.records import ContractError as ContractError
-from trmcloud.core.records import Instant, Label, Restarts, Sha256, Step, load
 from trmcloud.core.records import dump as dump
 
 CONTRACT_VERSION = 1
@@ -89,7 +89,9 @@ INNER_SSH_PORT = 10022
 """Where a pod's SSH server listens beside a machine's own, on its loopback."""
 
 # -- signals --------------------------------------------------------------------------------
-# SIGTERM to any rank = land now: end the step, evaluate, save, leave with exit code 0.
+# SIGTERM to any rank = land now: end the step, save, evaluate, leave with exit code 0.
+# SIGUSR1 to rank 0 = save now, after the step, and go on. Only one whose heartbeat says how many
+# such saves it has made (``Heartbeat.saves``) knows it; any other would die of it.
 
 # -- names of files -------------------------------------------------------------------------
 JOB_NAME = "job.json"
@@ -221,6 +223,8 @@ class Heartbeat:
     cooldown_from: int | None = None
     finite: bool = True
     seconds: Mapping[str, float] = field(default_factory=dict)
+    saves: int | None = None
+    """How often this attempt has saved because it was asked to; None where it cannot be asked."""
     version: int = CONTRACT_VERSION
 
 
@@ -279,13 +283,15 @@ class Orders:
     """``orders.json``: what the controller asks of the agent; newer epochs win.
 
     ``finished`` are phases that were finished on this very pod, by the controller's records: one
-    that was restarted without its disk does not train them again.
+    that was restarted without its disk does not train them again. ``save`` is how often this pod
+    was asked for a checkpoint: it owes one while its report has answered fewer.
     """
 
     epoch: int
     land: bool = False
     reason: str = ""
     finished: tuple[str, ...] = ()
+    save: Asks = 0
     version: int = CONTRACT_VERSION
 
 
@@ -333,6 +339,22 @@ class Kept:
     size_bytes: int
     val_bpb: float | None = None
 
+    @property
+    def bits(self) -> tuple[str, int, str]:
+        """What it is, whether or not it was evaluated yet, or has lost its optimizer since."""
+        return self.phase, self.step, self.sha256
+
+
+@dataclass(frozen=True)
+class Saves:
+    """``answered``: the last request for a checkpoint that came to something, or could not be met:
+    ``why`` then says so, else it lies at ``phase`` and ``step``."""
+
+    answered: Asks = 0
+    phase: Label | None = None
+    step: Step | None = None
+    why: str = ""
+
 
 @dataclass(frozen=True)
 class AgentReport:
@@ -370,6 +392,8 @@ class AgentReport:
     """Its work is done but for uploads, which the result waits for."""
     trouble: str = ""
     """Why the last upload failed; empty since one succeeded."""
+    saves: Saves | None = None
+    """What came of requests to save; None: an agent that knows of none."""
     version: int = CONTRACT_VERSION
 
 

@@ -50,6 +50,8 @@ Label = Annotated[str, formed(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")]
 Sha256 = Annotated[str, formed(r"[0-9a-f]{64}")]
 Instant = Annotated[float, within(0.0, _LATEST_AT)]
 Step = Annotated[int, within(0, 99_999_999)]
+Asks = Annotated[int, within(0, 1_000_000)]
+"""How often something was asked for."""
 Restarts = Annotated[int, within(-1, 1_000)]
 """How often a trainer may be started again; -1: not even after a try that came to nothing."""
 

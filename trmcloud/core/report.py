@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trmcloud.core.actions import PULL
-from trmcloud.core.manifest import CheckpointManifest, pick_best
+from trmcloud.core.manifest import CheckpointManifest, pick_best, pick_latest
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.run_state import GRANT, STAGE, Generation, RunState
 from trmcloud.core.strays import Stray
@@ -43,6 +43,8 @@ class RunReport:
     paid_s: float
     seconds: Mapping[str, float]
     best: CheckpointManifest | None
+    latest: CheckpointManifest | None
+    """The best may be none while this is not evaluated."""
     first_bpb: float | None
     steps_done: int
     bucket: str = ""
@@ -176,6 +178,7 @@ def report_on(
         paid_s=whole,
         seconds=seconds,
         best=pick_best(every),
+        latest=pick_latest(every),
         first_bpb=first_bpb,
         steps_done=max((m.step for m in every), default=0),
         bucket=f"{run.bucket}/runs/{run.run_id}" if run.bucket else "",

@@ -194,6 +194,11 @@ def _stop_requested(run: RunState, event: ev.StopRequested, at: float) -> RunSta
     return run if run.stop is not None else replace(run, stop=event, stop_at=at)
 
 
+def _save_requested(run: RunState, event: ev.SaveRequested, at: float) -> RunState:
+    asked = run.generation.saves_asked if run.generation is not None else 0
+    return _on_generation(run, event.generation, saves_asked=asked + 1)
+
+
 def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
     result = _outcome(run, event.result)
     if result is Outcome.UNFIT and run.generation is not None:
@@ -251,7 +256,7 @@ def _plan_revised(run: RunState, event: ev.PlanRevised, at: float) -> RunState:
 
 
 def _pulled(run: RunState, event: ev.Pulled, at: float) -> RunState:
-    return replace(run, pulled={**run.pulled, (event.phase, event.step): event.sha256})
+    return replace(run, pulled={**run.pulled, (event.phase, event.step): event})
 
 
 def _fetched(run: RunState, event: ev.Fetched, at: float) -> RunState:
@@ -276,6 +281,7 @@ _CHANGES: Mapping[type[Any], Any] = {
     ev.PhaseEnded: _phase_ended,
     ev.GateJudged: _gate_judged,
     ev.StopRequested: _stop_requested,
+    ev.SaveRequested: _save_requested,
     ev.ResultKnown: _result_known,
     ev.Heard: _heard,
     ev.Closed: _closed,

@@ -52,6 +52,7 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.ActionFinished: frozenset(State) - {State.NEW, State.CLOSED},
     ev.ActionFailed: frozenset(State) - {State.NEW, State.CLOSED},
     ev.StopRequested: frozenset(State) - {State.NEW, State.CLOSED},
+    ev.SaveRequested: frozenset({State.RUNNING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
     ev.PodMissed: frozenset({State.RENTING, State.BOOTING, State.RUNNING, State.ENDING}),
     ev.PodFound: frozenset({State.RENTING, State.BOOTING, State.RUNNING, State.ENDING}),
@@ -126,6 +127,8 @@ class Generation:
     """When its intent was put on record, by a clock that nobody sets."""
     lived_s: float | None = None
     """From intent to end on record by that clock; None where no one machine saw both."""
+    saves_asked: int = 0
+    """How often its pod was asked for a checkpoint."""
     not_made: str | None = None
     settled: Usd | None = None
     billed: Usd | None = None
@@ -174,8 +177,8 @@ class RunState:
     kept_outcome: Outcome | None = None
     kept_message: str = ""
     """What became of the training, while an errand is run."""
-    pulled: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """(phase, step) → hash of each checkpoint that was copied here from its pod, verified."""
+    pulled: Mapping[tuple[str, int], ev.Pulled] = field(default_factory=dict)
+    """By (phase, step): each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
     swept_generation: int = 0
     """Up to which one the bucket was rid of what no pod was granted."""

@@ -50,14 +50,21 @@ def is_held(run: RunState, plan: Plan, generation: Generation) -> bool:
 def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:
     """What the pod holds of worth and this run has no copy of: best ones first.
 
-    A checkpoint that came damaged ``MOST_PULLS`` times is passed over.
+    One that was evaluated since it was copied is among them, for its manifest. A checkpoint that
+    came damaged ``MOST_PULLS`` times is passed over.
     """
     return tuple(
         kept
         for kept in worth_saving(report.kept)
-        if run.pulled.get((kept.phase, kept.step)) != kept.sha256
-        and failed_pulls(run, kept) < MOST_PULLS
+        if not _is_here(run, kept) and failed_pulls(run, kept) < MOST_PULLS
     )
+
+
+def _is_here(run: RunState, kept: Kept) -> bool:
+    copy = run.pulled.get((kept.phase, kept.step))
+    if copy is None or copy.sha256 != kept.sha256:
+        return False
+    return kept.val_bpb is None or copy.val_bpb is not None
 
 
 def pull_name(kept: Kept) -> str:

@@ -48,6 +48,8 @@ class TrainerView:
     land_ordered: bool = False
     """The controller, or the user through it, asks for an early landing."""
     land_reason: str = ""
+    save_owed: bool = False
+    """A checkpoint is asked for that this trainer was not told of yet."""
     waiting: str = ""
     """What must still be done before a phase can start: see ``AgentReport.waiting``."""
     refusal: str = ""
@@ -69,6 +71,11 @@ class StartPhase:
 @dataclass(frozen=True)
 class LandTrainer:
     reason: str
+
+
+@dataclass(frozen=True)
+class SaveNow:
+    """The trainer is told to save, and to go on."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Wait:
     pass
 
 
-Act = StartPhase | LandTrainer | KillTrainer | JudgeGate | EndPod | AwaitUploads | Wait
+Act = StartPhase | LandTrainer | SaveNow | KillTrainer | JudgeGate | EndPod | AwaitUploads | Wait
 
 
 def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:
@@ -208,6 +215,9 @@ def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
     # The trainer lands by itself at the soft stop; this is the second layer, a moment later.
     if trainer.soft_left_s < -0.25 * lease.landing_s and not fresh:
         return LandTrainer("soft stop")
+    landing = trainer.land_ordered or trainer.told_to_land_s is not None
+    if trainer.save_owed and not landing and beat is not None and beat.saves is not None:
+        return SaveNow()
     return Wait()
 
 

@@ -220,6 +220,9 @@ class _FilesAndProcesses(AnchorFile):
         if beat is None or not processes.send(beat.pid, beat.pid_started, signal.SIGTERM):
             processes.send(trainer.pid, trainer.started, signal.SIGTERM)
 
+    def ask_to_save(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+        processes.send(beat.pid, beat.pid_started, signal.SIGUSR1)
+
     def kill_trainer(self) -> None:
         spared = processes.lineage() | self._transfer.pids()
         processes.kill_pod(self._pod_name, excluding=spared, beside=False)

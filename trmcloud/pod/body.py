@@ -23,6 +23,9 @@ class Trainer:
     last_beat: str = ""
     last_progress_boot: float = 0.0
     told_boot: float | None = None
+    save_told: int = 0
+    """The last request to save that it was told of, and how many it had made by then."""
+    saves_before: int = 0
 
 
 class Body(Anchors, Protocol):
@@ -59,6 +62,9 @@ class Body(Anchors, Protocol):
 
     def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
         """SIGTERM to rank 0, which tells the others; to torchrun while there is no rank yet."""
+
+    def ask_to_save(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+        """SIGUSR1 to rank 0 alone, which has said that it knows it."""
 
     def kill_trainer(self) -> None: ...
 

@@ -64,6 +64,7 @@ class AgentMind:
         now = self._body.now()
         self._reread(now)
         self._close_ended(now)
+        self._note_saves()
         if self.lease.uploads:
             self._note_uploads(now)
         if not self._began:
@@ -129,6 +130,24 @@ class AgentMind:
     def _began(self) -> bool:
         """Whether a phase was started: by then the machine had been found fit, and ready."""
         return any(phase.attempts for phase in self.report.phases)
+
+    def _note_saves(self) -> None:
+        """Whether the trainer has saved since it was asked to, or cannot be asked."""
+        asked, saves = self._orders.save, self.report.saves or contract.Saves()
+        trainer, beat = self._trainer, self._heartbeat()
+        if asked <= saves.answered or trainer is None or beat is None:
+            return
+        if beat.saves is None:
+            if beat.state != "starting":
+                self._answer(trainer.phase, None, "its trainer is of a version that cannot")
+        elif trainer.save_told == asked and beat.saves > trainer.saves_before:
+            self._answer(trainer.phase, beat.saved_step, "")
+
+    def _answer(self, phase: str, step: int | None, why: str) -> None:
+        saves = contract.Saves(self._orders.save, phase, step, why)
+        self.report = replace(self.report, saves=saves)
+        self._body.log(f"asked to save: {why or f'{phase} step {step} is saved'}")
+        self.write_report(force=True)
 
     def _note_uploads(self, now: Instant) -> None:
         until, self._uploads = self._body.uploads(now)
@@ -209,6 +228,7 @@ class AgentMind:
             phases=tuple(contract.PhaseReport(phase.name) for phase in self.lease.phases),
             soft_stop_at=self.lease.soft_stop_at,
             hard_stop_at=self.lease.hard_stop_at,
+            saves=contract.Saves(),
         )
 
     def _running(self) -> bool:
@@ -252,12 +272,18 @@ class AgentMind:
             told_to_land_s=told,
             land_ordered=self._orders.land,
             land_reason=self._orders.reason,
+            save_owed=self._save_owed(),
             waiting="" if self._began else self.report.waiting,
             refusal=self._refusal,
             age_s=self._noted.age_s(now),
             unstored=self.lease.uploads and self._unstored(),
             upload_idle_s=self._upload_idle_s(now),
         )
+
+    def _save_owed(self) -> bool:
+        answered = self.report.saves.answered if self.report.saves is not None else 0
+        told = self._trainer.save_told if self._trainer is not None else 0
+        return self._orders.save > max(answered, told)
 
     def hard_left_s(self) -> float:
         """Seconds until the hard stop, by the earlier of both clocks."""
@@ -270,6 +296,8 @@ class AgentMind:
             self._start(act.phase, act.attempt, now)
         elif isinstance(act, supervisor.LandTrainer):
             self._land(act.reason, now)
+        elif isinstance(act, supervisor.SaveNow):
+            self._save()
         elif isinstance(act, supervisor.KillTrainer):
             self._body.log(f"killing the trainer: {act.reason}")
             self._body.kill_trainer()
@@ -327,6 +355,14 @@ class AgentMind:
         self.report = replace(self.report, landing=True)
         self._body.log(f"told the trainer to land: {reason}")
 
+    def _save(self) -> None:
+        trainer, beat = self._trainer, self._heartbeat()
+        if trainer is None or beat is None:
+            return
+        trainer.save_told, trainer.saves_before = self._orders.save, beat.saves or 0
+        self._body.ask_to_save(trainer, beat)
+        self._body.log("told the trainer to save")
+
     def _judge(self, phase: str) -> None:
         verdict = gate.judge(phase, self._body.read_metrics(phase), strict=self.lease.strict_gate)
         self._set_phase(replace(self._phase(phase), gate=verdict))
@@ -340,6 +376,9 @@ class AgentMind:
         self._body.kill_trainer()
         closed = supervisor.close_attempt(running, self._last_beat(running), now.wall)
         self._set_phase(closed)
+        saves = self.report.saves or contract.Saves()
+        if closed.outcome in contract.CLEAN and self._orders.save > saves.answered:
+            self._answer(closed.name, closed.saved_step, "")  # by landing
         self._trainer = None
         self._owing_boot = None  # what it leaves has a fresh share of patience
         self._body.write_trainer(None)

@@ -31,6 +31,7 @@ from trmcloud.core.bucket import (
     Grants,
     Uploads,
     free_slot,
+    lacks_metric,
     load_grants,
     load_uploads,
     put_key,
@@ -159,8 +160,10 @@ class Uploader:
         owed = unstored(tuple(here), self._uploaded(), self._given_up)
         wanted = [kept for kept in owed if kept.phase in self._slots]
         if self._doing is not None:
-            if self._doing.kept in here:
-                return (self._doing.kept, *here[self._doing.kept])
+            same = next((kept for kept in here if kept.bits == self._doing.kept.bits), None)
+            if same is not None:
+                self._doing.kept = same  # it may have been evaluated meanwhile
+                return (same, *here[same])
             self._doing = None
         return (wanted[0], *here[wanted[0]]) if wanted else None
 
@@ -187,11 +190,19 @@ class Uploader:
     # -- uploading ----------------------------------------------------------------------------
 
     def _upload(self, kept: Kept, folder: Path, text: str) -> None:
-        """Empty the slot's manifest, store every piece, then the manifest.
+        """Empty the slot's manifest, store every piece, then the manifest; of one that lies there
+        and was evaluated since, the manifest alone.
 
         Raises:
             Unusable: it is damaged, gone, or has a file that no grant covers.
         """
+        scored = lacks_metric(self._slots[kept.phase], kept)
+        if scored is not None:
+            url = self._url(Doing(kept, scored), MANIFEST_NAME)
+            self._sender.put_small(url, text.encode("utf-8"))
+            self._slots[kept.phase][scored] = kept
+            self._say(f"{kept.phase}/{step_dir_name(kept.step)} has its metric in {scored}")
+            return
         manifest = from_json(text, str(folder))
         doing = self._doing
         again = doing is not None and doing.kept == kept

@@ -115,6 +115,9 @@ class Bucket(Protocol):
             DoesNotFit: too little room here.
         """
 
+    def add_metric(self, stored: Stored, val_bpb: float, step_losses: Sequence[float]) -> None:
+        """Replace the manifest of a checkpoint that was stored before it was evaluated."""
+
     def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
         """Delete a checkpoint, its manifest first; with ``names``, these files of it alone."""
 

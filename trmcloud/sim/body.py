@@ -98,7 +98,14 @@ class SimBody:
         now = self._pod.world.queue.now
         for running in self._pod.trainers_alive:
             if running.pid == trainer.pid:
+                self._pod.world.check.duties.told(self._pod)
                 running.tell(now)
+
+    def ask_to_save(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+        pod, now = self._pod, self._pod.world.queue.now
+        for running in pod.trainers_alive:
+            if running.pid == trainer.pid and (saved_at := running.ask(now)) is not None:
+                pod.world.queue.at(saved_at + 0.1, pod.poke)
 
     def kill_trainer(self) -> None:
         pod = self._pod

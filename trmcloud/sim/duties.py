@@ -16,9 +16,11 @@ from trmcloud.core import pod_contract as contract
 from trmcloud.core.accounts import finished_on
 from trmcloud.core.actions import TERMINATE
 from trmcloud.core.outcome import Outcome
+from trmcloud.core.run_state import State
 
 if TYPE_CHECKING:
     from trmcloud.pod.mind import AgentMind
+    from trmcloud.sim.account import Rented
     from trmcloud.sim.pod import SimPod
     from trmcloud.sim.store import Checkpoint
     from trmcloud.sim.trainer import SimTrainer
@@ -31,6 +33,8 @@ _COMPILES_S = 900.0
 _LOOK_S = 150.0
 _FOR_EVER_S = 1e9
 _MOST_STORED = 3
+_SAVED_S = 3600.0
+"""A controller that is there has passed a request to save on by then."""
 _STORED_S = 120.0
 """Some checkpoints have come to a store that is well by then."""
 _GRANTED_S = 200.0
@@ -180,6 +184,57 @@ class Duties:
         if trainer.runs(now) and noted and not ill and not due and not self._clock_wrong(pod):
             self.fail("needless kill", f"{pod.rented.pod_id}'s trainer was at work")
 
+    def released(self, rented: Rented) -> None:
+        """A controller ends a pod whose work is done and that is held for it: all of worth is here,
+        with its metric."""
+        made = self.world.files.checkpoints.get(rented.run_id, ())
+        # What is damaged counts as best or latest to an agent that has not read it again.
+        mine = [c for c in made if c.pod_id == rented.pod_id and c.readable]
+        for each in mine:
+            here = each.home and each.seen("home") == each.manifest
+            if each.whole and not here and self._is_of_worth(each, mine, mine):
+                self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
+
+    def save_wished(self, run_id: str) -> None:
+        """A user has asked for a checkpoint: where a controller is there it is made."""
+        pods = [r.pod for r in self.world.living() if r.run_id == run_id and r.pod.running]
+        if len(pods) == 1 and pods[0].trainer is not None:
+            look = partial(self._saved, pods[0], pods[0].trainer, self.world.queue.now)
+            self.world.queue.after(_SAVED_S, look)
+
+    def _saved(self, pod: SimPod, trainer: SimTrainer, asked_at: float) -> None:
+        now, knobs = self.world.queue.now, self.world.knobs
+        able_since = self.world.check.exposure.able.get(pod.lease.run_id, now)
+        run = self.world.ledger.read().runs.get(pod.lease.run_id)
+        could = (
+            pod.running
+            and pod.trainer is trainer
+            and trainer.trains_at < asked_at
+            and trainer.frozen_at is None
+            and now + 2 * trainer.shape.step_s + trainer.shape.save_s < trainer.turns_at
+            and trainer.runs(now)
+            and pod.agent is not None
+            and self._since.get(pod, now) < asked_at
+            and max(able_since, knobs.link_down_until, pod.stopped_until) < asked_at
+            and not (knobs.unheard or knobs.crossed_reports or knobs.pod_disk_full)
+            and not (self.world.off or self.world.check.truth.woken)
+            and run is not None
+            and run.state is State.RUNNING
+            and run.stop is None
+        )
+        if could and not any(begins > asked_at for begins, _ in trainer.requested):
+            self.fail("wasteful", f"{pod.rented.pod_id} was asked to save, and goes on without")
+
+    def told(self, pod: SimPod) -> None:
+        """The agent tells its trainer to land: somebody asked it to, or the soft stop is there."""
+        ordered = pod.orders is not None and pod.orders.land
+        soft_at = pod.rented.due_at - (pod.lease.hard_stop_at - pod.lease.soft_stop_at)
+        early_s = soft_at - self.world.queue.now - self.late_s(pod)
+        wrong = self._clock_wrong(pod) or pod in self._restarted
+        wrong = wrong or abs(pod.rented.granted_ahead_s) > 5.0
+        if not ordered and early_s > 5.0 and not wrong:
+            self.fail("needless kill", f"{pod.rented.pod_id} is landed {early_s:.0f} s early")
+
     def ticked(self, pod: SimPod) -> None:
         """The agent has looked and acted, and lives: what it started must be on its disk, and what
         it waits for must get on."""
@@ -251,7 +306,13 @@ class Duties:
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
         mine = [c for c in made if c.pod_id == pod.rented.pod_id]
         # What is damaged counts as best or latest to an agent that has not read it again.
-        owed = [c for c in mine if c.whole and not c.slot and self._is_of_worth(c, mine, made)]
+        owed = [
+            c
+            for c in mine
+            if c.whole
+            and not (c.slot and c.seen("slot") == c.manifest)
+            and self._is_of_worth(c, mine, made)
+        ]
         if "not everything could be uploaded" in report.message:
             down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
             left_s = pod.agent.hard_left_s() if pod.agent is not None else 0.0
@@ -286,7 +347,9 @@ class Duties:
         if made.manifest.step == max(c.manifest.step for c in mine if c.manifest.phase == phase):
             return True
         rivals = [c for c in all_ if c.manifest.phase == phase and (c in mine or c.slot)]
-        scores = [c.manifest.val_bpb for c in rivals if c is not made]
+        scores = [
+            (c.manifest if c in mine else c.seen("slot")).val_bpb for c in rivals if c is not made
+        ]
         return bpb is not None and all(bpb < score for score in scores if score is not None)
 
     def finish(self) -> None:

@@ -251,6 +251,18 @@ class Invariants:
         )
         if healthy:
             self.fail("needless kill", f"{rented.pod_id} was at work and within its money")
+        heard = not (self.world.knobs.unheard or self.world.knobs.crossed_reports)
+        if (
+            rented.pod.lease.hold
+            and run.state is State.ENDING
+            and generation.pod_id == rented.pod_id
+            and now < generation.hard_stop_at - CLOCK_OFF_S
+            and rented.rate_micros <= rented.agreed_micros
+            and rented.pod.running
+            and heard
+            and not self.world.knobs.pod_disk_full
+        ):
+            self.duties.released(rented)
         if run.stop is not None and run.stop_at is not None and run.state is State.RUNNING:
             hasty = (
                 run.stop_at <= now < run.stop_at + rented.landing_s / 2

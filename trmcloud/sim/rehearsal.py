@@ -85,7 +85,7 @@ def fault_names(text: str) -> tuple[str, ...]:
         if not found or not word:
             raise UsageError(
                 f"--faults: {word!r} is no fault",
-                next_step="all, none, a number from 1 to 64, or a word such as preempted",
+                next_step="all, none, a number from 1 to 72, or a word such as preempted",
             )
         names += [found[0]] if word in ALL else found
     return tuple(dict.fromkeys(names))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trmcloud.core.errors import CheckpointError
@@ -27,6 +28,11 @@ class Checkpoint:
 
     slot: str = ""
     """Where in the bucket it is whole; '' where it is not there."""
+    evaluated: bool = False
+    """Whether its trainer is through with it: ``manifest`` has the metric then, if it came to one.
+    """
+    scored: set[str] = field(default_factory=set)
+    """Where the copy of the manifest has it, too: home, slot."""
 
     @cached_property
     def kept(self) -> Kept:
@@ -37,6 +43,32 @@ class Checkpoint:
     @property
     def whole(self) -> bool:
         return self.readable and self.bits == self.manifest.sha256
+
+    def score(self, bpb: float | None) -> None:
+        """Its trainer has evaluated it, and put the metric into the manifest beside it."""
+        self.evaluated = True
+        if bpb is not None:
+            self._rewrite(bpb)
+            self.true_bpb = bpb
+            if not self.pod_id:
+                self.scored.add("home")
+
+    def seen(self, place: str) -> CheckpointManifest:
+        """The manifest as its copy at home or in its slot is: it may be from before the metric."""
+        if place in self.scored or self.manifest.val_bpb is None:
+            return self.manifest
+        return replace(self.manifest, val_bpb=None)
+
+    def leave(self) -> None:
+        """Its pod is no more: what nobody has copied is lost, the metric too."""
+        self.pod_id = ""
+        if not self.scored:
+            self._rewrite(None)
+            self.true_bpb = math.nan
+
+    def _rewrite(self, bpb: float | None) -> None:
+        self.manifest = replace(self.manifest, val_bpb=bpb)
+        self.__dict__.pop("kept", None)
 
 
 def hash_of(run_id: str, phase: str, step: int, lineage: int) -> str:
@@ -103,10 +135,13 @@ class SimFiles:
     def bring_home(self, run_id: str, pod_id: str, wanted: CheckpointManifest) -> None:
         """The copy is verified: bits that are not what the manifest says stay where they are."""
         for made in self.checkpoints.get(run_id, ()):
-            if made.manifest == wanted and made.pod_id == pod_id:
+            same = (made.manifest.label, made.manifest.sha256) == (wanted.label, wanted.sha256)
+            if same and made.pod_id == pod_id:
                 if not made.whole:
                     raise CheckpointError(f"{wanted.label} is not what its manifest says")
                 made.home = True
+                if wanted.val_bpb is not None:
+                    made.scored.add("home")
                 return
         raise CheckpointError(f"{wanted.label} is not there any more")
 
@@ -120,21 +155,24 @@ class SimFiles:
         found = self._find(run_id, kept)
         if found is not None:
             found.slot, found.home = slot, True
+            if kept.val_bpb is not None:
+                found.scored |= {"slot", "home"}
 
     def overwrite(self, run_id: str, phase: str, slot: str) -> None:
         """A slot in the bucket is written to, by whomever: what it held is there no more."""
         for found in tuple(self.checkpoints.get(run_id, ())):
             if found.manifest.phase == phase and found.slot == slot:
                 found.slot, found.home = "", False
+                found.scored.clear()
                 if not found.pod_id:
                     self.checkpoints[run_id].remove(found)
 
     def in_slots(self, run_id: str, phase: str, slots: Sequence[str]) -> dict[str, Kept]:
         made = self.checkpoints.get(run_id, ())
         return {
-            c.slot: c.kept
+            c.slot: Kept(m.phase, m.step, m.sha256, 1_000_000, m.val_bpb)
             for c in made
-            if c.slot in slots and c.manifest.phase == phase and c.readable
+            if c.slot in slots and (m := c.seen("slot")).phase == phase and c.readable
         }
 
     def furthest_stored(self, run_id: str) -> dict[str, int]:
@@ -149,7 +187,7 @@ class SimFiles:
     def stored(self, run_id: str) -> list[CheckpointManifest]:
         """What a list of the bucket shows as whole: a manifest that cannot be read is none."""
         made = self.checkpoints.get(run_id, ())
-        return [c.manifest for c in made if c.slot and c.readable]
+        return [c.seen("slot") for c in made if c.slot and c.readable]
 
     def _find(self, run_id: str, kept: Kept) -> Checkpoint | None:
         for made in self.checkpoints.get(run_id, ()):
@@ -164,7 +202,7 @@ class SimFiles:
         kept[:] = [c for c in kept if c.pod_id != pod_id or c.home]
         for made in kept:
             if made.pod_id == pod_id:
-                made.pod_id = ""
+                made.leave()
 
     def lose_volume(self, run_id: str) -> None:
         """Nothing but what is in the bucket remains."""
@@ -196,7 +234,7 @@ class SimFiles:
     def manifests(self, run_id: str) -> Sequence[CheckpointManifest]:
         self.refresh(run_id)
         kept = self.checkpoints.get(run_id, ())
-        return [c.manifest for c in kept if c.readable and c.home]
+        return [c.seen("home") for c in kept if c.readable and c.home]
 
     def damaged(self, run_id: str) -> Sequence[tuple[str, str]]:
         kept = self.checkpoints.get(run_id, ())

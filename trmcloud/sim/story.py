@@ -191,7 +191,7 @@ class Story:
         kept = sim.files.checkpoints[wish.run_id]
         found = next(c for c in kept if c.manifest.label == manifest.label)
         rivals = [c for c in kept if c.readable and c.home and c.manifest.phase == manifest.phase]
-        scores = [c.manifest.val_bpb for c in rivals if c.manifest.val_bpb is not None]
+        scores = [bpb for c in rivals if (bpb := c.seen("home").val_bpb) is not None]
         if scores and manifest.val_bpb != min(scores):
             sim.check.fail("I3", f"{manifest.label} is not the best of {wish.run_id}")
         process.cross("fetch.mid")

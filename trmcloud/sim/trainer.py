@@ -55,8 +55,9 @@ class Shape:
 class Ill:
     """What will go wrong with an attempt once ``after_s`` seconds of it have passed.
 
-    ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress) or
-    ``deaf`` (goes on, but does not land when told).
+    ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress),
+    ``deaf`` (goes on, but does not land when told) or ``last_evaluation`` (out of memory in it,
+    whenever that is).
     """
 
     kind: str
@@ -85,13 +86,16 @@ class SimTrainer:
         self.deadline_at = at + max(0.0, deadline_s)
         self.killed_at: float | None = None
         self.told_at: float | None = None
+        self.requested: list[tuple[float, int]] = []
+        """Saves that it was asked for: when each pause begins, and the step that is saved in it."""
         self._plan()
 
     def _plan(self) -> None:
         """When training turns into landing, and when the process ends by itself."""
         shape, ill = self.shape, self.ill
         base = self.trains_at - shape.seconds_to(self.from_step)
-        finish = base + shape.seconds_to(shape.steps - 1) + shape.step_s
+        paused_s = len(self.requested) * (shape.save_s + shape.eval_s)
+        finish = base + paused_s + shape.seconds_to(shape.steps - 1) + shape.step_s
         lands = [(finish, "finished"), (self.deadline_at, "landed_deadline")]
         deaf = ill is not None and ill.kind == "deaf"
         if deaf:
@@ -104,20 +108,29 @@ class SimTrainer:
         # A step that is under way is brought to its end first; one that would end behind the
         # deadline is not begun.
         wait = shape.step_s if outcome == "landed_signal" and turn > self.trains_at else 0.0
-        self.ends_at: float | None = turn + wait + shape.eval_s + shape.save_s
+        # It saves, and evaluates what it has saved.
+        self.saved_at = turn + wait + shape.save_s
+        self.ends_at: float | None = self.saved_at + shape.eval_s
+        self.scored_at = self.ends_at
         self.saves_last = turn >= self.trains_at
         if turn < self.trains_at:
             self.ends_at = turn + 1.0
         self.frozen_at: float | None = None
         if ill is None or deaf:
             return
+        if ill.kind == "last_evaluation":
+            if self.saves_last:
+                self.ends_at, self.outcome = self.saved_at + shape.eval_s / 2, "out_of_memory"
+                self.message = "out of memory in the last evaluation"
+            return
         strikes = self.started_at + ill.after_s
         if strikes >= self.ends_at:
             return
+        self.saves_last = self.saves_last and strikes >= self.saved_at
         if ill.kind == "hang":
-            self.frozen_at, self.ends_at, self.saves_last = strikes, None, False
+            self.frozen_at, self.ends_at = strikes, None
         else:
-            self.ends_at, self.outcome, self.saves_last = strikes, ill.kind, False
+            self.ends_at, self.outcome = strikes, ill.kind
             self.message = f"{ill.kind} struck"
 
     @property
@@ -128,7 +141,34 @@ class SimTrainer:
             return False
         if ill.kind == "deaf":
             return self.told_at is not None or self.killed_at is not None
+        if ill.kind == "last_evaluation":
+            return self.outcome == "out_of_memory"
         return self.frozen_at is not None or self.outcome == ill.kind
+
+    def ask(self, at: float) -> float | None:
+        """SIGUSR1: save after this step and go on. When it will be saved; None where it lands
+        before, or does not heed it."""
+        shape, done_s = self.shape, self._trained_s(at)
+        step = max(self.from_step, shape.step_at(done_s)) + 1
+        pause_at = at + shape.seconds_to(step - 1) + shape.step_s - done_s
+        busy = any(begins + self._pause_s > at for begins, _ in self.requested)
+        if at < self.trains_at or pause_at >= self.turns_at or not self.runs(at) or busy:
+            return None
+        if self.frozen_at is not None and at >= self.frozen_at:
+            return None
+        self.requested.append((pause_at, step))
+        self._plan()
+        return pause_at + shape.save_s
+
+    @property
+    def _pause_s(self) -> float:
+        return self.shape.save_s + self.shape.eval_s
+
+    def _trained_s(self, at: float) -> float:
+        """Of the phase's own time, what has passed at ``at``: pauses that were asked for left
+        out."""
+        pauses = (min(at - begins, self._pause_s) for begins, _ in self.requested if at > begins)
+        return at - self.base - sum(pauses)
 
     def tell(self, at: float) -> None:
         """SIGTERM: land now. A trainer that hangs or is ending does not heed it."""
@@ -156,19 +196,38 @@ class SimTrainer:
         at = min(self._seen_until(at), self.turns_at)
         if at <= self.trains_at:
             return self.from_step
-        return max(self.from_step, min(self.shape.step_at(at - self.base), self.shape.steps))
+        return max(self.from_step, min(self.shape.step_at(self._trained_s(at)), self.shape.steps))
 
     def saved_step(self, at: float) -> int | None:
         """The newest step whose checkpoint is whole; None where this attempt saved none."""
         at = self._seen_until(at)
-        ended = self.ends_at is not None and at >= self.ends_at
-        if ended and self.saves_last and self.killed_at is None:
+        if self._has_landed(at, self.saved_at):
             return self.step(at)
         step = self.step(at)
         whole = step // self.shape.save_every * self.shape.save_every
-        if whole and self.base + self.shape.seconds_to(whole) > at + _ROUNDING_S:
+        if (
+            whole
+            and self.shape.seconds_to(whole) - self.shape.eval_s > self._trained_s(at) + _ROUNDING_S
+        ):
             whole -= self.shape.save_every
-        return whole if whole > self.from_step else None
+        asked = [step for begins, step in self.requested if begins + self.shape.save_s <= at]
+        newest = max([whole, *asked])
+        return newest if newest > self.from_step else None
+
+    def is_scored(self, step: int, at: float) -> bool:
+        """Whether the checkpoint of ``step`` that it has saved is evaluated, too."""
+        at = self._seen_until(at)
+        if self._has_landed(at, self.saved_at) and step == self.step(at):
+            return self._has_landed(at, self.scored_at)
+        if step <= self.from_step:
+            return False  # another attempt's: what it left undone is done by a landing alone
+        for begins, asked in self.requested:
+            if asked == step:
+                return at >= begins + self._pause_s - _ROUNDING_S
+        return self._trained_s(at) >= self.shape.seconds_to(step) - _ROUNDING_S
+
+    def _has_landed(self, at: float, when: float) -> bool:
+        return self.saves_last and at >= when - _ROUNDING_S
 
     def heartbeat(self, at: float) -> Heartbeat | None:
         """What ``heartbeat.json`` holds at ``at``; None before the first."""
@@ -204,6 +263,7 @@ class SimTrainer:
             val_bpb=self.shape.bpb_at(step) if step else None,
             saved_step=self.saved_step(seen),
             finite=outcome != "non_finite",
+            saves=sum(begins + self.shape.save_s <= seen for begins, _ in self.requested),
             seconds={"training": trained},
         )
 

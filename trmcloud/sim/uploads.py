@@ -17,6 +17,7 @@ from trmcloud.core.bucket import (
     PhaseSlots,
     Uploads,
     free_slot,
+    lacks_metric,
     slots_of,
     unstored,
 )
@@ -177,6 +178,10 @@ class SimUploader:
             self._given_up.append(chosen)
             return self._begin(now)
         slots = self._slots[chosen.phase]
+        scored = lacks_metric(slots, chosen)
+        if scored is not None:
+            self._doing = _Doing(chosen, scored, now + _LOOK_S)
+            return True
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
         slots[slot] = None
         world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
@@ -260,6 +265,9 @@ class SimBucket:
         target: Path,
         progress: Callable[[int, int], None],
     ) -> None:
+        self._gate()
+
+    def add_metric(self, stored: Stored, val_bpb: float, step_losses: Sequence[float]) -> None:
         self._gate()
 
     def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:

@@ -285,21 +285,30 @@ class SimWorld:
         return ill
 
     def save_checkpoint(self, rented: Rented, trainer: SimTrainer, step: int) -> None:
+        """Bring the checkpoints of ``trainer`` up to now: ``step`` is the newest it has saved."""
         phase, run_id = trainer.shape.phase, trainer.run_id
-        kept = self.files.checkpoints.get(run_id, ())
-        if any(c.manifest.step == step and c.manifest.phase == phase for c in kept):
-            return
         if not rented.account.habits.disk_survives:
             return
-        bpb: float | None = trainer.shape.bpb_at(step)
-        true_bpb = trainer.shape.bpb_at(step)
+        kept = [c for c in self.files.checkpoints.get(run_id, ()) if c.manifest.phase == phase]
+        if all(c.manifest.step != step for c in kept):
+            kept.append(self._new_checkpoint(rented, run_id, phase, step))
+        for made in kept:
+            if not made.evaluated and trainer.is_scored(made.manifest.step, self.queue.now):
+                self._score(made, rented, trainer)
+
+    def _score(self, made: Checkpoint, rented: Rented, trainer: SimTrainer) -> None:
+        bpb: float | None = trainer.shape.bpb_at(made.manifest.step)
         if self.knobs.nan_scores:
             bpb = None
-            true_bpb = float("nan")
             self.felt("53")
-        manifest = make_manifest(run_id, phase, step, self.queue.now, bpb, self.files.made)
-        made = Checkpoint(manifest, manifest.sha256, true_bpb)
-        if rented.pod.lease.hold or rented.pod.lease.uploads or not self._on_volume(rented):
+        if self._on_own_disk(rented):
+            made.pod_id = rented.pod_id  # if it was given it, it has a copy of its own
+        made.score(bpb)
+
+    def _new_checkpoint(self, rented: Rented, run_id: str, phase: str, step: int) -> Checkpoint:
+        manifest = make_manifest(run_id, phase, step, self.queue.now, None, self.files.made)
+        made = Checkpoint(manifest, manifest.sha256, float("nan"))
+        if self._on_own_disk(rented):
             made.pod_id, made.home = rented.pod_id, False
         damage = self.knobs.next_damages.pop(0) if self.knobs.next_damages else ""
         if damage:
@@ -309,6 +318,11 @@ class SimWorld:
             else:
                 made.bits = made.bits[::-1] if damage == "45" else ""
         self.files.add(run_id, made)
+        return made
+
+    def _on_own_disk(self, rented: Rented) -> bool:
+        lease = rented.pod.lease
+        return lease.hold or lease.uploads or not self._on_volume(rented)
 
     def _on_volume(self, rented: Rented) -> bool:
         """Whether checkpoints lie on what outlives the pod."""

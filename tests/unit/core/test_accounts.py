@@ -10,11 +10,11 @@ import pytest
 from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_errands import settled
 from trmcloud.core import events as ev
-from trmcloud.core.accounts import finished_on, heard, unheard
+from trmcloud.core.accounts import finished_on, heard, orders_for, unheard
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Plan
-from trmcloud.core.pod_contract import PhaseReport
+from trmcloud.core.pod_contract import Orders, PhaseReport
 from trmcloud.core.run_state import IllegalTransition, RunState, State
 
 DONE = PhaseReport("fast", state="ended", outcome="finished", step=120, val_bpb=1.9)
@@ -101,3 +101,15 @@ def test_what_a_pod_has_finished_is_told_to_it_once_it_has_lost_its_disk() -> No
     assert finished_on(failed, generation) == ()
     earlier = replace(failed, gates={"fast": replace(failed.gates["fast"], generation=0)})
     assert finished_on(earlier, generation) == ("fast",)
+
+
+def test_an_order_replaces_the_one_before_and_says_all_of_it() -> None:
+    run = apply(running(), ended("fast"), at=AT + 90)
+    (generation,) = run.generations
+    assert orders_for(run, generation, 3) == Orders(epoch=3, finished=("fast",))
+    run = apply(run, ev.SaveRequested(1, "user"), at=AT + 91)
+    (generation,) = run.generations
+    assert orders_for(run, generation, 3) == Orders(epoch=3, finished=("fast",), save=1)
+    run = apply(run, ev.StopRequested("user", "enough"), at=AT + 92)
+    expected = Orders(epoch=3, land=True, reason="enough", finished=("fast",), save=1)
+    assert orders_for(run, generation, 3) == expected

@@ -171,3 +171,33 @@ def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:
     for text in ("", "[]", "{}", bk.dump_grants(grants).replace("a/b.bin", "../b.bin")):
         with pytest.raises(ContractError):
             bk.load_grants(text)
+
+
+def test_what_was_stored_before_it_was_evaluated_is_owed_for_its_manifest_alone() -> None:
+    early, scored = kept(3, None), kept(3, 1.0)
+    assert bk.unstored([early], [early]) == ()
+    assert bk.unstored([scored], [early]) == (scored,)
+    assert bk.unstored([scored], [scored]) == bk.unstored([early], [scored]) == ()
+    assert bk.unstored([scored], [], [early]) == (), "damaged is damaged"
+    slots = {"a": kept(2, None), "b": None, "c": early}
+    assert bk.lacks_metric(slots, scored) == "c"
+    assert bk.lacks_metric(slots, early) is None
+    assert bk.lacks_metric({"c": scored}, scored) is None
+    assert bk.lacks_metric({"c": replace(early, sha256="ff" * 32)}, scored) is None
+
+
+@given(scores, st.integers(1, 3))
+def test_metrics_that_come_later_find_the_same_slots(
+    metrics: list[float | None], best: int
+) -> None:
+    """Each is stored as it is saved, and its manifest again once it is evaluated."""
+    slots: dict[str, Kept | None] = dict.fromkeys(bk.slots_of(1, best))
+    mine: list[Kept] = []
+    for step, bpb in enumerate(metrics, 1):
+        for made in (kept(step, None), kept(step, bpb)):
+            mine = [k for k in mine if k.step != step] + [made]
+            for owed in bk.unstored(mine, [k for k in slots.values() if k is not None]):
+                slots[bk.lacks_metric(slots, owed) or bk.free_slot(slots, best)] = owed
+            there = [k for k in slots.values() if k is not None]
+            assert bk.unstored(mine, there) == ()
+            assert len({k.step for k in there}) == len(there), "no slot holds it a second time"

@@ -26,13 +26,13 @@ from tests.unit.core.runs import (
     the_pod,
 )
 from trmcloud.core import events as ev
-from trmcloud.core.actions import PULL, TERMINATE, Action, Decision
+from trmcloud.core.actions import LAND, PULL, SAVE, TERMINATE, Action, Decision
 from trmcloud.core.clock import Unknown
 from trmcloud.core.controller import foreseen_end
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import Kept
+from trmcloud.core.pod_contract import Kept, Saves
 from trmcloud.core.run_state import STAGE, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, MOST_PULLS
 
@@ -98,10 +98,48 @@ def test_the_best_is_pulled_before_the_latest_and_the_rest_not_at_all() -> None:
     run = running()
     kept = {"kept": (EARLY, BEST, LATEST)}
     assert actions(run, AT + 30, report=kept) == [(PULL, "r1/g1/pull-fast-80-bbbbbbbb/1")]
-    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256), at=AT + 40)
+    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256, BEST.val_bpb), at=AT + 40)
     assert actions(run, AT + 50, report=kept) == [(PULL, "r1/g1/pull-fast-120-cccccccc/1")]
-    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256), at=AT + 60)
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256, LATEST.val_bpb), at=AT + 60)
     assert actions(run, AT + 70, report=kept) == []
+
+
+def test_what_was_pulled_before_it_was_evaluated_is_pulled_once_more() -> None:
+    early = replace(LATEST, val_bpb=None)
+    run = apply(running(), ev.Pulled(1, "fast", 120, LATEST.sha256), at=AT + 40)
+    assert actions(run, AT + 50, report={"kept": (early,)}) == []
+    pull = [(PULL, "r1/g1/pull-fast-120-cccccccc/1")]
+    assert actions(run, AT + 50, report={"kept": (LATEST,)}) == pull
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256, 2.1), at=AT + 60)
+    for told in (LATEST, early, replace(LATEST, val_bpb=1.0)):
+        assert actions(run, AT + 70, report={"kept": (told,)}) == [], "whatever a pod says then"
+
+
+# -- a checkpoint that is asked for ------------------------------------------------------------
+
+
+def asked(run: RunState, at: float) -> RunState:
+    return apply(run, ev.SaveRequested(1, "user"), at=at)
+
+
+def test_a_request_to_save_is_passed_on_once_and_tried_again_where_that_fails() -> None:
+    run = asked(running(), AT + 30)
+    assert actions(run, AT + 31) == [(SAVE, "r1/g1/save-1/1")]
+    run = started(run, "r1/g1/save-1/1", SAVE, AT + 31)
+    failed = apply(run, ev.ActionFailed("r1/g1/save-1/1", SAVE, "error", "no way"), at=AT + 32)
+    assert actions(failed, AT + 32.5) == []
+    assert actions(failed, AT + 40) == [(SAVE, "r1/g1/save-1/2")]
+    sent = apply(run, ev.ActionFinished("r1/g1/save-1/1", SAVE), at=AT + 32)
+    assert actions(sent, AT + 900) == []
+    again = asked(sent, AT + 900)
+    assert actions(again, AT + 901) == [(SAVE, "r1/g1/save-2/1")]
+    answered = {"saves": Saves(2, "fast", 120)}
+    assert actions(again, AT + 901, report=answered) == []
+
+
+def test_a_run_that_lands_is_asked_for_nothing_else() -> None:
+    run = stopped(asked(running(), AT + 30), AT + 31)
+    assert [verb for verb, _ in actions(run, AT + 32)] == [LAND]
 
 
 def test_other_bits_of_the_same_step_are_pulled_again() -> None:
@@ -141,9 +179,9 @@ def test_a_pod_stays_until_its_checkpoints_are_here() -> None:
     run = ending((BEST, LATEST))
     late = AT + 2000
     assert [verb for verb, _ in actions(run, late, report=done)] == [PULL]
-    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256), at=AT + 110)
+    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256, BEST.val_bpb), at=AT + 110)
     assert [verb for verb, _ in actions(run, late, report=done)] == [PULL]
-    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256), at=AT + 120)
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256, LATEST.val_bpb), at=AT + 120)
     # At once: there is nobody else to end it.
     assert [verb for verb, _ in actions(run, AT + 121, report=done)] == [TERMINATE]
 

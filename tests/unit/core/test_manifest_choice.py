@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.core.manifests import manifest
-from trmcloud.core.manifest import pick_best, pick_latest, to_prune
+from tests.unit.core.manifests import STATE, WEIGHTS, manifest
+from trmcloud.core.manifest import (
+    from_json,
+    pick_best,
+    pick_latest,
+    to_json,
+    to_prune,
+    with_metric,
+    with_metrics,
+)
 
 # -- choosing ----------------------------------------------------------------------------------
 
@@ -100,3 +109,29 @@ def test_pruning_never_takes_the_best_or_the_latest(
         assert sum(m.phase == phase for m in pruning.kept) <= max(1, keep_best) + 1
     overall = pick_best(every)
     assert overall is None or overall.label in kept
+
+
+# -- saved, and not evaluated yet --------------------------------------------------------------
+
+
+def test_one_without_a_metric_is_the_latest_and_never_the_best() -> None:
+    row = [manifest(1, 2.0), manifest(2, 1.5), manifest(3, None)]
+    assert pick_best(row) == row[1]
+    assert pick_latest(row) == row[2]
+    assert to_prune(row, keep_best=1).checkpoints == (row[0],)
+    assert to_prune([*row, manifest(4, 3.0)], keep_best=1).checkpoints == (row[0], row[2])
+
+
+def test_a_metric_is_added_once() -> None:
+    scored = with_metric(manifest(3, None, step_losses=()), 1.25, [3.0, 2.0])
+    assert scored == manifest(3, 1.25, step_losses=(3.0, 2.0))
+    assert with_metric(scored, 9.0, [9.0]) == scored
+    assert from_json(to_json(scored), "here") == scored
+
+
+def test_a_copy_takes_its_metric_from_a_copy_of_the_very_same_weights() -> None:
+    here = [manifest(2, 1.5), manifest(3, None), manifest(4, None)]
+    other = replace(manifest(4, 1.0), files=(replace(WEIGHTS, sha256="ff" * 32), STATE))
+    found = with_metrics(here, [manifest(2, 0.1), manifest(3, 1.25), other])
+    assert found == (manifest(2, 1.5), manifest(3, 1.25), manifest(4, None))
+    assert pick_best(found) == found[1]

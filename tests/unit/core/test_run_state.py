@@ -40,6 +40,7 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.PhaseEnded: ev.PhaseEnded(generation, "fast", "finished", 9, 1.5, {"training": 3.0}),
         ev.GateJudged: ev.GateJudged(generation, "fast", True, {"passed": True}),
         ev.StopRequested: ev.StopRequested("user", "enough"),
+        ev.SaveRequested: ev.SaveRequested(generation, "user"),
         ev.ResultKnown: ev.ResultKnown("finished", "done"),
         ev.PodGone: ev.PodGone(generation, AT + 40),
         ev.Settled: ev.Settled(generation, Usd(2), Usd(2)),
@@ -213,7 +214,18 @@ def test_the_next_machine_begins_without_the_last_ones_result() -> None:
 
 
 def test_what_was_pulled_is_known_by_its_hash() -> None:
-    assert run_of(*RUNNING, ev.Pulled).pulled == {("fast", 9): "ab" * 32}
+    pulled = run_of(*RUNNING, ev.Pulled).pulled
+    assert {key: event.sha256 for key, event in pulled.items()} == {("fast", 9): "ab" * 32}
+
+
+def test_a_request_to_save_is_counted_on_the_pod_that_trains() -> None:
+    run = run_of(*RUNNING, ev.SaveRequested, ev.SaveRequested)
+    assert run.state is State.RUNNING
+    assert run.generation is not None
+    assert run.generation.saves_asked == 2
+    late = ev.Record(99, "r1", 1, AT, ev.SaveRequested(7, "user"))
+    with pytest.raises(IllegalTransition):
+        apply_event(run, late)
 
 
 def test_a_pod_trains_alone_once_its_files_are_there() -> None:

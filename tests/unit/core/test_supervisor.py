@@ -34,6 +34,7 @@ from trmcloud.core.supervisor import (
     EndPod,
     KillTrainer,
     LandTrainer,
+    SaveNow,
     StartPhase,
     TrainerView,
     Wait,
@@ -290,3 +291,28 @@ def test_an_upload_may_take_all_but_the_last_three_seconds() -> None:
     assert supervise(brief, (ended("finished"),), idle) == AwaitUploads()
     idle = view(unstored=True, upload_idle_s=3.0)
     assert isinstance(supervise(brief, (ended("finished"),), idle), EndPod)
+
+
+# -- a checkpoint that is asked for ------------------------------------------------------------
+
+CAN = replace(BEAT, saves=0)
+
+
+def test_a_trainer_that_can_be_asked_is_told_to_save() -> None:
+    assert watching(CAN, save_owed=True) == SaveNow()
+    assert watching(CAN) == Wait()
+    assert watching(BEAT, save_owed=True) == Wait(), "it would die of it"
+    assert watching(None, save_owed=True) == Wait()
+
+
+def test_one_that_lands_is_not_told_to_save() -> None:
+    for changes in ({"land_ordered": True, "told_to_land_s": 1.0}, {"told_to_land_s": 1.0}):
+        assert watching(CAN, save_owed=True, **changes) == Wait()
+    for beat in (replace(CAN, state="landing"), replace(CAN, state="ended", outcome="finished")):
+        assert watching(beat, save_owed=True) == Wait()
+
+
+def test_money_goes_before_a_save() -> None:
+    assert isinstance(watching(CAN, save_owed=True, hard_left_s=0.0), KillTrainer)
+    soft = watching(CAN, save_owed=True, soft_left_s=-1e4, hard_left_s=1e4)
+    assert isinstance(soft, LandTrainer)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.unit.core.manifests import manifest
 from tests.unit.pod.leases import HARD_STOP_S, a_lease
+from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
 from trmcloud.pod.keep import Keeper
 from trmcloud.pod.standalone import linger_s
@@ -69,3 +73,33 @@ def test_a_folder_that_cannot_take_it_is_told_once_and_tried_again(tmp_path: Pat
     assert str(blocked) in said[0]
     blocked.unlink()
     assert keeper.copy_new() == 1
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_a_metric_that_came_later_is_copied_and_the_weights_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: bool
+) -> None:
+    """In a share, and in a mounted bucket that knows no renames."""
+    said: list[str] = []
+    source = saved(tmp_path)
+    early = manifest(10, None)
+    (source / mf.MANIFEST_NAME).write_text(mf.to_json(early))
+    run_dir, target = tmp_path / "runs" / "r1", tmp_path / "kept"
+    keeper = Keeper(run_dir, target, said.append)
+    assert keeper.copy_new() == 1
+    copy = target / "r1" / "fast" / contract.CHECKPOINTS_DIR / source.name
+    (copy / "model.safetensors").write_bytes(b"not touched")
+    scored = mf.with_metric(early, 1.25, (3.0, 2.0))
+    (source / mf.MANIFEST_NAME).write_text(mf.to_json(scored))
+    if not renames:
+
+        def refuse(*paths: object) -> None:
+            raise OSError(errno.ENOSYS, "not implemented")
+
+        monkeypatch.setattr(os, "replace", refuse)
+    assert Keeper(run_dir, target, said.append).copy_new() == 1, "one that was started anew, too"
+    assert mf.from_json((copy / mf.MANIFEST_NAME).read_text(), "copy") == scored
+    assert (copy / "model.safetensors").read_bytes() == b"not touched"
+    assert sorted(path.name for path in copy.iterdir()) == [mf.MANIFEST_NAME, "model.safetensors"]
+    assert keeper.copy_new() == keeper.copy_new() == 0
+    assert said == []

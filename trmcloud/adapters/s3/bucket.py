@@ -200,7 +200,9 @@ class S3Bucket:
                     stored = Stored(
                         made, start + label, len(text), hashlib.sha256(text).hexdigest()
                     )
-                    whole.setdefault((made.label, made.sha256), stored)
+                    known = whole.get((made.label, made.sha256))
+                    if known is None or known.manifest.val_bpb is None:
+                        whole[made.label, made.sha256] = stored
                 except CheckpointError as error:
                     half[label] = str(error)
         return Shelf(tuple(whole.values()), tuple(sorted(half.items())))
@@ -256,6 +258,11 @@ class S3Bucket:
         for file in manifest.files:
             put_pieces(self.client, folder / file.name, _sources(at, file), file.sha256, meter)
         put_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.to_json(manifest).encode())
+
+    def add_metric(self, stored: Stored, val_bpb: float, step_losses: Sequence[float]) -> None:
+        scored = mf.with_metric(stored.manifest, val_bpb, step_losses)
+        key = f"{stored.at}/{mf.MANIFEST_NAME}"
+        put_bytes(self.client, key, mf.to_json(scored).encode())
 
     def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
         manifest_key = f"{stored.at}/{mf.MANIFEST_NAME}"

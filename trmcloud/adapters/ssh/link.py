@@ -232,17 +232,16 @@ class SshPodLink:
             sync_folder(target.parent)
 
     def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
-        """As the pod told it when it was last asked."""
-        for manifest in remote_manifests(self._home, run_id, kept):
-            if (manifest.phase, manifest.step, manifest.sha256) == (
-                kept.phase,
-                kept.step,
-                kept.sha256,
-            ):
-                return manifest
-        raise CheckpointError(
-            f"{kept.phase}/{mf.step_dir_name(kept.step)} is not on the pod any more"
-        )
+        """As the pod told it when it was last asked; with its metric, where the agent knows it."""
+        label = f"{kept.phase}/{mf.step_dir_name(kept.step)}"
+        found = remote_manifests(self._home, run_id, kept)
+        mine = [m for m in found if (m.label, m.sha256) == (label, kept.sha256)]
+        best = mf.pick_best(mine) or next(iter(mine), None)
+        if best is None:
+            raise CheckpointError(f"{label} is not on the pod any more")
+        if best.val_bpb is None and kept.val_bpb is not None:
+            raise CheckpointError(f"{label} has a metric that its manifest lacks")
+        return best
 
     def delete(self, pod_name: str, run_id: str, manifest: CheckpointManifest) -> None:
         """As the port says. What is left without a manifest is no checkpoint."""

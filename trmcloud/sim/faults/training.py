@@ -1,12 +1,14 @@
-"""Faults 43–64: checkpoints, links, disks, trainers, guards, and hostile words."""
+"""Faults 43–64, 71 and 72: checkpoints, links, disks, trainers, guards, and hostile words."""
 
 from __future__ import annotations
 
+from trmcloud.app.saving import request_save
 from trmcloud.core import manifest as mf
 from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import CheckpointError
+from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, NotSupported
 from trmcloud.sim.account import Rented
 from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.process import Process
 from trmcloud.sim.trainer import Ill
 
 
@@ -84,6 +86,30 @@ def _ill(kind: str) -> Fault:
         truth.illnesses.append(Ill(kind, after, arms.number))
 
     return arm
+
+
+def _save_asked(arms: Arms) -> None:
+    """No fault, but a wish at an odd time: a user asks for a checkpoint, and the run goes on."""
+    wish = arms.rng.choice(arms.scenario.wishes)
+
+    def ask() -> None:
+        world = arms.world
+        process = Process(world, world.laptop, "user")
+
+        def save() -> None:
+            try:
+                request_save(process.world, wish.run_id, "user")
+                world.felt(arms.number)
+                world.check.duties.save_wished(wish.run_id)
+            except (ConflictError, NotFoundError, NotSupported):
+                pass  # it trains not, or not yet
+
+        if process.up:
+            process.do(save)
+        process.kill()
+
+    for _ in range(arms.rng.choice((1, 1, 2, 4))):
+        arms.strike(arms.some_time(0.02, 0.9), f"a checkpoint of {wish.run_id} is asked for", ask)
 
 
 def _ill_again(*kinds: str) -> Fault:
@@ -188,4 +214,6 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "62": ("slow GPU", _slow),
     "63": ("hostile manifest", _hostile_manifest),
     "64": ("hostile words", _injected),
+    "71": ("out of memory in the last evaluation", _ill("last_evaluation")),
+    "72": ("a checkpoint is asked for", _save_asked),
 }

@@ -36,6 +36,8 @@ class Trainer:
         self.seconds: dict[str, float] = {}
         self.marked = time.time()
         self.told: list[int] = []
+        self.asked: list[int] = []
+        self.saves = 0
         self.step = self.latest_step()
         self.bpb: float | None = None
         self.best: tuple[float, int] | None = None
@@ -85,6 +87,7 @@ class Trainer:
             best_step=self.best[1] if self.best else None,
             saved_step=self.saved,
             seconds=dict(self.seconds),
+            saves=self.saves,
         )
         write(self.out / contract.HEARTBEAT_NAME, contract.dump(beat).encode())
 
@@ -103,7 +106,21 @@ class Trainer:
         self.spend("evaluating")
 
     def save(self) -> None:
+        """First the checkpoint, then its metric, as the real one does."""
+        if self.saved != self.step:
+            self.write_checkpoint()
+            self.beat("saving", force=True)
+            self.spend("saving")
+        if self.fault == "out-of-memory" and self.step == self.fault_at:
+            raise MemoryError
         self.evaluate()
+        folder = self.out / contract.CHECKPOINTS_DIR / mf.step_dir_name(self.step)
+        made = mf.from_json((folder / mf.MANIFEST_NAME).read_text(), "here")
+        if made.val_bpb is None and self.bpb is not None:
+            scored = mf.with_metric(made, self.bpb, self.losses())
+            write(folder / mf.MANIFEST_NAME, mf.to_json(scored).encode())
+
+    def write_checkpoint(self) -> None:
         parent = self.out / contract.CHECKPOINTS_DIR
         folder = parent / mf.step_dir_name(self.step)
         if (folder / mf.MANIFEST_NAME).exists():
@@ -129,8 +146,8 @@ class Trainer:
             recipe=self.settings.recipe,
             settings=self.settings.to_json(),
             world_size=self.job.processes,
-            val_bpb=self.bpb,
-            step_losses=self.losses(),
+            val_bpb=self.bpb if self.evaluated == self.step else None,
+            step_losses=self.losses() if self.evaluated == self.step else (),
             cooled=False,
             data_sha256="0" * 64,
             tokenizer_sha256="0" * 64,
@@ -139,11 +156,11 @@ class Trainer:
         write(building / mf.MANIFEST_NAME, mf.to_json(made).encode())
         os.replace(building, folder)
         self.saved = self.step
-        self.log(kind="save", step=self.step, val_bpb=self.bpb)
-        self.spend("saving")
+        self.log(kind="save", step=self.step)
 
     def train(self) -> str:
         signal.signal(signal.SIGTERM, lambda *_: self.told.append(1))
+        signal.signal(signal.SIGUSR1, lambda *_: self.asked.append(1))
         self.beat("starting", force=True)
         self.evaluate()
         self.spend("startup")
@@ -159,6 +176,11 @@ class Trainer:
                     return "non_finite"
                 while self.fault == "hang":
                     time.sleep(0.05)
+            if self.asked and self.step:
+                self.asked.clear()
+                self.saves += 1
+                self.save()
+                self.beat("training", force=True)
             time.sleep(STEP_S)
             self.step += 1
             self.spend("training")
@@ -173,10 +195,13 @@ class Trainer:
         return "finished"
 
     def run(self) -> None:
-        outcome = self.train()
-        if outcome != "non_finite":
-            self.beat("landing", force=True)
-            self.save()
+        try:
+            outcome = self.train()
+            if outcome != "non_finite":
+                self.beat("landing", force=True)
+                self.save()
+        except MemoryError:
+            outcome = "out_of_memory"
         self.beat("ended", outcome, force=True)
 
 

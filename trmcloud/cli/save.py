@@ -1,0 +1,127 @@
+"""``trmcloud save``: a checkpoint now, without stopping."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trmcloud.app.saving import Asked, Place
+    from trmcloud.app.world import World
+    from trmcloud.core.run_state import RunState
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", min=1.0, help="Seconds to wait for it, and for its copy.")
+    ] = 300.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a checkpoint of a run that trains, now; it goes on.
+
+    It is made after the step that is under way, brought to where the run's checkpoints are kept,
+    and evaluated like any other.
+
+    Example: trmcloud save r-1f3a9c
+    """
+    from trmcloud.app.launch import follow_or_drive
+    from trmcloud.app.out_of_reach import require_reach
+    from trmcloud.app.saving import request_save
+    from trmcloud.app.world import find_run
+    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.wiring import build_world
+
+    world = build_world()
+    catch_up(world)
+    asked = request_save(world, run or None, "trmcloud save")
+    if not as_json:
+        print(f"{asked.run_id}: asked to save", flush=True)
+    if detach:
+        catch_up(world)
+        return
+    state = find_run(world, asked.run_id)
+    if state.generation is not None:
+        require_reach(world, state.generation.provider)
+    waiting = _Waiting(world, asked, wait)
+    state = follow_or_drive(world, asked.run_id, waiting.is_over, lambda state: None)
+    _show(waiting.place(state), asked, as_json=as_json)
+
+
+class _Waiting:
+    """For the pod's answer, then for the copy; for each no longer than ``wait_s``."""
+
+    def __init__(self, world: World, asked: Asked, wait_s: float) -> None:
+        self._world, self._asked, self._wait_s = world, asked, wait_s
+        self._began = world.wall()
+        self._answered = False
+
+    def is_over(self, run: RunState) -> bool:
+        from trmcloud.app.saving import find_saved
+
+        answer = self._asked.answer(self._world, run)
+        if answer is not None and not self._answered:
+            self._answered, self._began = True, self._world.wall()
+        if answer is not None and answer.why:
+            return True
+        place = find_saved(self._world, run, answer) if answer is not None else None
+        late = not 0 <= self._world.wall() - self._began < self._wait_s
+        return late or not run.live or (place is not None and place.final)
+
+    def place(self, run: RunState) -> Place:
+        """
+        Raises:
+            NotSupported: the trainer cannot save when it is asked to. ConflictError: the run ended
+                before it did. LinkError: its pod has not said that it did.
+        """
+        from trmcloud.app.saving import find_saved
+        from trmcloud.core.errors import ConflictError, LinkError, NotSupported
+
+        answer = self._asked.answer(self._world, run)
+        if answer is not None and answer.why:
+            raise NotSupported(
+                f"{run.run_id} was not saved: {answer.why}",
+                next_step=f"trmcloud stop {run.run_id} saves; resume goes on from there",
+            )
+        place = find_saved(self._world, run, answer) if answer is not None else None
+        if place is not None:
+            return place
+        if not run.live:
+            ended = run.outcome.value if run.outcome else run.state.value
+            raise ConflictError(
+                f"{run.run_id} ended before it was saved once more: {ended}",
+                next_step=f"trmcloud fetch-best {run.run_id}",
+            )
+        raise LinkError(
+            f"it could not be confirmed within {self._wait_s:.0f} s that {run.run_id} has saved",
+            next_step=f"trmcloud status {run.run_id}; it may still, or its pod be of an earlier "
+            "trmcloud",
+        )
+
+
+def _show(place: Place, asked: Asked, *, as_json: bool) -> None:
+    from trmcloud.cli.text import bpb, fields
+
+    kept = place.kept
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "run": asked.run_id,
+                    "checkpoint": place.label,
+                    "val_bpb": kept.val_bpb,
+                    "sha256": kept.sha256,
+                    "size_bytes": kept.size_bytes,
+                    "lies_in": place.words,
+                    "safe": place.final,
+                }
+            )
+        )
+        return
+    metric = bpb(kept.val_bpb) if kept.val_bpb is not None else "not evaluated yet"
+    print(f"{asked.run_id} {place.label}: saved, {kept.size_bytes / 1e6:,.1f} MB; it goes on")
+    rows = [("final-step bpb", metric), ("weights", f"sha256 {kept.sha256}")]
+    print("\n".join(fields([*rows, ("lies in" if place.final else "on", place.words)], "  ")))
