@@ -24,7 +24,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import Usd
-from trmcloud.ports.compute import PodRequest
+from trmcloud.ports.compute import PodRequest, Volumes, VolumeSeen
 
 LEDGER = "0a1b2c3d"
 
@@ -58,6 +58,19 @@ def test_a_volume_of_somebody_elses_is_left_alone(rig: Rig) -> None:
     with pytest.raises(NotFoundError):
         volumes.delete(foreign.id)
     assert {row.id for row in rig.api.volumes()} >= {foreign.id}
+
+
+def test_the_reaper_sees_and_ends_only_volumes_of_this_ledger(rig: Rig) -> None:
+    rig.api.create_volume("my-data", 10, "EU-RO-1")
+    mine = RunPodVolumes(rig.api, LEDGER).ensure("EU-RO-1", 31)
+    RunPodVolumes(rig.api, "ffffffff").ensure("EU-RO-1", 31)
+    rig.compute._volumes = RunPodVolumes(rig.api, LEDGER)
+    assert isinstance(rig.compute, Volumes)
+    assert rig.compute.kept_volumes() == [VolumeSeen(mine.id, "EU-RO-1", 31)]
+    for _ in range(2):  # somebody may have been quicker
+        rig.compute.delete_volume(mine.id)
+    assert rig.compute.kept_volumes() == []
+    assert {row.name for row in rig.api.volumes()} == {"my-data", "trmc-ffffffff-EU-RO-1"}
 
 
 def test_a_volume_that_may_have_been_made_is_looked_for(rig: Rig) -> None:

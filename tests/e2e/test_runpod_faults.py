@@ -308,8 +308,12 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
         "--steps",
         "150",
         "--budget",
-        "0.60",
+        "0.90",
         "--volume",
+        "--volume-days",
+        "2",
+        "--volume-then",
+        "delete-fetched",
         "--region",
         "EU-RO-1",
         "-d",
@@ -327,6 +331,28 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     assert found
     run = rented.close_books()
     assert (run.outcome, run.phases) == (Outcome.UNHEARD, {})
+    # The rent of its volume is held until its day; then it goes on, since nothing was fetched.
+    shown = rented.run("budget", "show")
+    print(shown, rented.run("status", run.run_id))
+    assert "network volume in EU-RO-1: $0.0" in shown
+    assert "then it is deleted, if best and latest were fetched" in shown
+    (told,) = rented.json("status", "--json")
+    (held,) = told["volumes"]
+    assert told["spent_usd"] + held["reserved_usd"] <= float(run.cap)
+    rented.clock.advance(2 * 86_400.0)
+    for words in (
+        ("status",),
+        ("status", run.run_id),
+        ("budget", "show"),
+        ("report",),
+        ("volumes",),
+    ):
+        shown = rented.run(*words)
+        assert "a day beyond every budget, $0.0" in shown
+        assert f"what {run.run_id} saved was not fetched" in shown
+        assert "trmcloud volumes delete EU-RO-1" in shown
+    print(shown)
+    assert volume in rented.standin.control.world.volumes
     where = f"on its network volume; trmcloud fetch-best {run.run_id} brings it"
     assert where in rented.run("status", run.run_id)
     assert where in rented.run("report", run.run_id)
@@ -334,4 +360,9 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     rented.drive("fetch-best", "-y", "--into", str(rented.folder / "best"))
     run = rented.close_books()
     assert (run.outcome, set(run.phases)) == (Outcome.FINISHED, {"fast", "extreme"})
+    # What is best and what is latest are here: its owner had agreed to its end.
+    said = rented.run("reap", "--yes")
+    print(said)
+    assert volume in rented.standin.control.world.gone_volumes
+    assert "network volume" not in rented.run("budget", "show")
     assert float(run.settled) == pytest.approx(rented.billed(), abs=2e-6)

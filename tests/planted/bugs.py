@@ -34,6 +34,7 @@ DRIVE, REAP, LAUNCH, LEDGER = (
 BILLING, WORLD, OBSERVE = "core/billing.py", "app/world.py", "app/observing.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
 STRAYS, SAFE = "core/strays.py", "core/safekeeping.py"
+VOLUMES = "core/kept_volumes.py"
 BUCKET, ACCOUNTS = "core/bucket.py", "core/accounts.py"
 GRANTS, WORD = "app/bucket_grants.py", "app/last_word.py"
 RECORDS, PLAIN = "core/records.py", "core/plain_text.py"
@@ -71,8 +72,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("affordable time ten per cent too long", MONEY, "seconds = millis / 1000\n", "seconds = millis / 1000\n    return seconds * 1.1\n"),
     # -- the controller's decisions ---------------------------------------------------------
     Bug("kill latency is not kept back", CONTROL,
-        "affordable_seconds(for_rent, candidate.reserved_rate) - traits.kill_latency_s",
-        "affordable_seconds(for_rent, candidate.reserved_rate)"),
+        "affordable_seconds(for_rent, rate) - traits.kill_latency_s",
+        "affordable_seconds(for_rent, rate)"),
     Bug("storage is not kept back", CONTROL, "run.reserved - candidate.storage", "run.reserved"),
     Bug("the plan's hard stop is ignored", CONTROL,
         "max(0.0, min(candidate.hard_stop_s, bought))", "max(0.0, max(candidate.hard_stop_s, bought))"),
@@ -252,8 +253,29 @@ BUGS: tuple[Bug, ...] = (
         "        self.world.ledger.append(self.run_id, self.epoch, ev.stamped(events, now), now.wall)\n",
         "        try:\n            self.world.ledger.append(self.run_id, self.epoch, ev.stamped(events, now), now.wall)\n        except StaleEpoch:\n            pass\n", timing=True),
     Bug("reaper ends nothing", REAP, "world.computes[provider].terminate(orphan.pod.pod_id)", "pass"),
-    Bug("one provider error ends the reaper's round", REAP, "except ProviderError as error:\n            said.append", "except ValueError as error:\n            said.append", timing=True),
+    Bug("one provider error ends the reaper's round", REAP, "except ProviderError as error:\n            said.append(f\"could not end", "except ValueError as error:\n            said.append(f\"could not end", timing=True),
     Bug("a resumed run reserves its whole cap", LAUNCH, "left = line.remaining or ZERO", "left = whole"),
+    # -- network volumes ---------------------------------------------------------------------
+    Bug("a volume's rent is held in no budget", BUDGET,
+        "reserved += hold.amount if hold.deleted_at is None else ZERO", "reserved += ZERO"),
+    Bug("a volume is deleted whoever agreed", VOLUMES,
+        "return self.then == DELETE or (self.then == DELETE_FETCHED and self.fetched)", "return True"),
+    Bug("what is not fetched counts as fetched", VOLUMES,
+        "if not run.pulled or run.live:\n        return False", "if not run.pulled:\n        return True"),
+    Bug("a volume is deleted while a run lives on it", VOLUMES,
+        "if now < until or _in_use(ledger, provider, place):", "if now < until:"),
+    Bug("a volume's day is the end of its run", VOLUMES,
+        'until=ended_at + float(spec.get("volume_days", 7.0)) * DAY_S', "until=ended_at"),
+    Bug("the first run's day counts for all", VOLUMES,
+        "until = max(hold.until for hold in mine)", "until = min(hold.until for hold in mine)"),
+    Bug("the last run's word counts for all", VOLUMES,
+        "kept = [hold for hold in mine if not hold.may_be_deleted]",
+        "kept = [hold for hold in list(mine)[-1:] if not hold.may_be_deleted]"),
+    Bug("a volume is held from its pod's end on", VOLUMES,
+        "since=generation.intended_at,", "since=ended_at,"),
+    Bug("two runs on a volume hold nothing of it after the first's day", VOLUMES,
+        "ends[place] = max(ends.get(place, 0.0), hold.until)",
+        "ends[place] = max(ends.get(place, 0.0), hold.until + 9e9)"),
     # -- lease and clocks -------------------------------------------------------------------
     Bug("the lease lasts an hour more", LEASE, "hard_stop_at=generation.hard_stop_at,", "hard_stop_at=generation.hard_stop_at + 3600,"),
     Bug("the lease's soft stop is its hard stop", LEASE, "soft_stop_at=generation.soft_stop_at,\n", "soft_stop_at=generation.hard_stop_at,\n"),

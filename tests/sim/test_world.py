@@ -215,3 +215,13 @@ def test_what_was_interrupted_leaves_gaps_that_are_played() -> None:
 
 def idle() -> None:
     """Nothing to be done between events."""
+
+
+def test_volumes_are_made_billed_and_deleted_in_some_worlds() -> None:
+    told = Counter(
+        line.text.rpartition(" ")[2]
+        for seed in range(60)
+        for line in play(draw(seed, NAMES), arm_all).told
+        if line.text.startswith("volume-")
+    )
+    assert told["made"] > told["deleted"] > 0

@@ -14,6 +14,7 @@ from trmcloud.app.needs import check_needs
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.app.world import World
 from trmcloud.core.errors import ConflictError, NotFoundError
+from trmcloud.core.kept_volumes import is_deleted
 from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer
 from trmcloud.core.plan import Candidate, candidate_to_json, plan_from_json
@@ -74,6 +75,11 @@ def start(world: World, run: RunState, candidate: Candidate) -> RunDriver:
     reconcile(world)
     ledger = world.ledger.read()
     run, line = ledger.runs[run.run_id], ledger.line("run", run.run_id)
+    if is_deleted(ledger, run.run_id):
+        raise NotFoundError(
+            f"{run.run_id}'s network volume was deleted, and what was on it",
+            next_step=f"trmcloud status {run.run_id}",
+        )
     if run.live:
         raise ConflictError(
             f"{run.run_id} is {run.state.value}", next_step=f"trmcloud status {run.run_id}"

@@ -149,7 +149,7 @@ def pod_request(
         jobs=jobs,
         region=candidate.region,
         disk_gb=room_gb,
-        volume_gb=room_gb if plan.spec.volume else 0,
+        volume_gb=_volume_gb(candidate, room_gb) if plan.spec.volume else 0,
         community=plan.spec.community,
         check=pod_check(candidate) if rented else {},
         send_by=decided_at + SEND_WITHIN_S,
@@ -225,6 +225,11 @@ def disk_gb(candidate: Candidate, data: LaunchData) -> int:
     if data.source is not None and data.source.data_set is not None and candidate.phases:
         made = data.source.data_set.disk_bytes(max(phase.tokens for phase in candidate.phases))
     return LEAST_DISK_GB + ceil(2 * kept / 1e9) + ceil(made / 1e9)
+
+
+def _volume_gb(candidate: Candidate, room_gb: int) -> int:
+    """No more than its rent is reserved for."""
+    return min(room_gb, candidate.volume_gb) if candidate.volume_gb else room_gb
 
 
 def pod_check(candidate: Candidate) -> dict[str, Any]:

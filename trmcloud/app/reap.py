@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.world import World, left_alone, providers_in_use
 from trmcloud.core import events as ev
-from trmcloud.core import strays
+from trmcloud.core import kept_volumes, strays
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.errors import AuthError, LedgerError, ProviderError
 from trmcloud.core.governance import Orphan, govern
@@ -19,7 +19,7 @@ from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.providers import BY_SKYPILOT
 from trmcloud.core.run_state import IllegalTransition
 from trmcloud.pod.files import write_atomic
-from trmcloud.ports.compute import CrossListing
+from trmcloud.ports.compute import CrossListing, Volumes
 
 GUARD_NOTE_NAME = "guard.json"
 
@@ -99,7 +99,7 @@ def sweep(world: World) -> list[str]:
     """End this ledger's own orphans, see to their bills, and, where an older copy of the ledger
     was accepted, say so once it knows everything again. A line for each thing done."""
     found = look(world, own_only=True)
-    said = end(world, found)
+    said = end(world, found) + end_volumes(world)
     ledger = world.ledger.read()
     for stray in strays.awaiting_bill(ledger):
         if stray.provider in world.unasked:
@@ -116,6 +116,34 @@ def sweep(world: World) -> list[str]:
             " restored stands in the provider's bill alone"
         )
     return said
+
+
+def end_volumes(world: World) -> list[str]:
+    """Delete network volumes whose rent is reserved no more, where every run that used them agreed
+    to that. A line for each; those that go on are told where money is shown."""
+    said = []
+    for due in kept_volumes.due(world.ledger.read(), world.wall()):
+        if due.why_kept or due.provider in world.unasked:
+            continue
+        try:
+            compute = world.computes[due.provider]
+            if isinstance(compute, Volumes):
+                said.append(_end_volume(world, compute, due))
+        except ProviderError as error:
+            said.append(f"could not delete the network volume in {due.place}: {error}")
+    return said
+
+
+def _end_volume(world: World, compute: Volumes, due: kept_volumes.Due) -> str:
+    there = [volume for volume in compute.kept_volumes() if volume.place == due.place]
+    # A run may have been launched while they were listed: it keeps what it saves there.
+    if due not in kept_volumes.due(world.ledger.read(), world.wall()):
+        return f"the network volume in {due.place} is wanted again"
+    for volume in there:
+        compute.delete_volume(volume.volume_id)
+    _note(world, ev.VolumeDeleted(due.provider, due.place, "agreed at launch"))
+    names = ", ".join(volume.volume_id for volume in there) or "none was there any more"
+    return f"deleted the network volume in {due.place} ({names}): {due.per_day} a day less"
 
 
 def _note(world: World, event: ev.Note) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trmcloud.app.watching import data_told, last_report
 from trmcloud.app.world import World
 from trmcloud.core.clock import Seen
+from trmcloud.core.kept_volumes import holds_of, is_deleted
+from trmcloud.core.money import total
 from trmcloud.core.report import RunReport, Spending, report_on, spending_of
 from trmcloud.core.run_state import RunState
 
@@ -33,22 +37,27 @@ def report_run(world: World, run: RunState) -> RunReport:
         if beat is not None and last not in accounted:
             live = beat.seconds
     best_phase = [m for m in manifests if m.phase == last] or list(manifests)
-    return report_on(
+    ledger = world.ledger.read()
+    report = report_on(
         run,
         best_phase,
         world.wall(),
         live_seconds=live,
         first_bpb=first_bpb(world, run.run_id, last) if last is not None else None,
-        strays=world.ledger.read().strays_of(run.run_id),
+        strays=ledger.strays_of(run.run_id),
         data_told=data_told(world, run),
     )
+    gone = report.on_volume and is_deleted(ledger, run.run_id)
+    return replace(report, on_volume=False) if gone else report
 
 
 def spending(world: World, run: RunState) -> Spending:
     """What the run has cost by now: as far as it is proven, and at most."""
     now = world.wall()
     strays = world.ledger.read().strays_of(run.run_id)
-    return spending_of(run, now, shown_at=_shown_at(world, run, now), strays=strays)
+    spent = spending_of(run, now, shown_at=_shown_at(world, run, now), strays=strays)
+    rent = total(hold.accrued(now) for hold in holds_of(world.ledger.read(), run.run_id))
+    return Spending(spent.proven + rent, spent.at_most + rent)
 
 
 def _shown_at(world: World, run: RunState, now: float) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trmcloud.core import strays
+from trmcloud.core import kept_volumes, strays
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
@@ -142,6 +142,8 @@ def is_quiet(world: World) -> bool:
     if any(run.live or awaiting_bill(run) or owes_sweep(run, now) for run in runs):
         return False
     if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
+        return False
+    if any(not due.why_kept for due in kept_volumes.due(ledger, world.wall())):
         return False
     for name in providers_in_use(world):
         seen = list_pods(world, name)

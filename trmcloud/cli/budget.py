@@ -77,6 +77,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     """
     from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.text import table
+    from trmcloud.cli.volume_lines import volume_lines
     from trmcloud.wiring import build_world
 
     world = build_world()
@@ -98,6 +99,8 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
     if lines[0].strays:
         print(f"of that, {lines[0].strays} for pods that nobody asked for")
+    for text in volume_lines(world.ledger.read(), world.wall()):
+        print(text)
     if lines[0].unproven:
         print(f"of that, {lines[0].unproven} at most: bills that are not final yet")
 
@@ -182,4 +185,5 @@ def _as_json(line: Line) -> dict[str, object]:
         "remaining_usd": float(line.remaining) if line.remaining is not None else None,
         "strays_usd": float(line.strays),
         "unproven_usd": float(line.unproven),
+        "volumes_usd": float(line.volumes),
     }

@@ -51,6 +51,18 @@ AcceptLoss = Annotated[
 Volume = Annotated[
     bool, typer.Option("--volume", help="Keep checkpoints on a network volume, not pulled here.")
 ]
+VolumeDays = Annotated[
+    float,
+    typer.Option(help="Days after the run for which the volume's rent is reserved."),
+]
+VolumeThen = Annotated[
+    str,
+    typer.Option(
+        help="What becomes of the volume then: keep; delete-fetched, once best and latest are "
+        "here; delete, with whatever is on it.",
+        metavar="WHAT",
+    ),
+]
 RentFrom = Annotated[
     list[str] | None,
     typer.Option("--provider", help="Whom to rent from, repeatable (default: runpod)."),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.data_source import DataSource
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.hardware import LocalMachine
+from trmcloud.core.kept_volumes import KEEP, THEN
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.plan import Plan
 from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
@@ -23,6 +24,7 @@ LIVE_PRICES = "live prices"
 """Among a plan's limits: whose prices are of the moment at which it was made."""
 TEST_SETTINGS = "test settings"
 """Among a plan's limits: settings that a test has put in place of the recipe's."""
+MOST_VOLUME_DAYS = 365
 BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
 PHASE_CHOICES = (*PHASES, "both", SINGLE_PHASE)
@@ -52,6 +54,8 @@ def make_spec(
     spot: bool = False,
     community: bool = False,
     volume: bool = False,
+    volume_days: float = 7.0,
+    volume_then: str = KEEP,
     fill: bool = False,
     equal_work: bool = False,
     bucket: str = "",
@@ -63,6 +67,12 @@ def make_spec(
     """
     if phase not in PHASE_CHOICES:
         raise UsageError(f"--phase is one of {', '.join(PHASE_CHOICES)}, not {phase!r}")
+    if not 0 <= volume_days <= MOST_VOLUME_DAYS:
+        raise UsageError(f"--volume-days is from 0 to {MOST_VOLUME_DAYS}, not {volume_days:g}")
+    if volume_then not in THEN:
+        raise UsageError(f"--volume-then is one of {', '.join(THEN)}, not {volume_then!r}")
+    if not volume and (volume_days, volume_then) != (7.0, KEEP):
+        raise UsageError("--volume-days and --volume-then are about --volume")
     if sum(limit is not None for limit in (steps, hours, tokens)) > 1:
         raise UsageError("--steps, --hours and --tokens exclude one another")
     for name, limit in (("--steps", steps), ("--hours", hours), ("--tokens", tokens)):
@@ -118,6 +128,8 @@ def make_spec(
         spot=spot,
         community=community,
         volume=volume,
+        volume_days=volume_days,
+        volume_then=volume_then,
         fill=fill,
         equal_work=equal_work,
         bucket=bucket,

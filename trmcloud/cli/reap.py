@@ -33,6 +33,7 @@ def command(
     from trmcloud.app import reap
     from trmcloud.app.drive import reconcile
     from trmcloud.cli.catching_up import tell_troubles, trouble_code
+    from trmcloud.cli.volume_lines import volume_lines
     from trmcloud.core.errors import UsageError
     from trmcloud.core.strays import is_pending
     from trmcloud.wiring import build_world
@@ -74,4 +75,6 @@ def command(
             print(f"nothing is running that no run owns{seen}")
         elif found.orphans and not yes:
             print("trmcloud reap --yes ends them")
+        for text in volume_lines(world.ledger.read(), world.wall()):
+            print(text)
     sys.exit(11 if found.unreachable else trouble_code(world))

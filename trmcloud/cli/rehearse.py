@@ -32,6 +32,8 @@ def command(
     initial_from: options.InitialFrom = "",
     strict_guide: options.StrictGuide = False,
     volume: options.Volume = False,
+    volume_days: options.VolumeDays = 7.0,
+    volume_then: options.VolumeThen = "keep",
     provider: options.RentFrom = None,
     via: options.Via = "",
     allow_key: options.AllowAccountKey = False,
@@ -74,7 +76,8 @@ def command(
             budget=budget, recipe=recipe, phase=phase, hardware=hardware, rate=rate, data=data,
             steps=steps, hours=hours, tokens=tokens, settings=setting or [],
             processes=processes, initial_from=initial_from, strict_gate=strict_guide,
-            volume=volume, regions=region, community=community, spot=spot, bucket=bucket,
+            volume=volume, volume_days=volume_days, volume_then=volume_then,
+            regions=region, community=community, spot=spot, bucket=bucket,
             providers=rent_from(
                 hardware, provider or [], via, key_allowed=allow_key, enabled=enabled_by_skypilot
             ),

@@ -30,6 +30,7 @@ def command(
     from trmcloud.app.reports import report_run
     from trmcloud.app.world import find_run
     from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.cli.volume_lines import volume_lines, volumes_json
     from trmcloud.wiring import build_world
 
     world = build_world()
@@ -40,13 +41,22 @@ def command(
         states = sorted(world.ledger.read().runs.values(), key=lambda r: r.created_at)
     reports = [report_run(world, state) for state in states]
     if as_json:
-        print(json.dumps([report.to_json() for report in reports], indent=1))
+        ledger, now = world.ledger.read(), world.wall()
+        rows = [
+            {**report.to_json(), "volumes": volumes_json(ledger, now, report.run_id)}
+            for report in reports
+        ]
+        print(json.dumps(rows, indent=1))
     elif as_csv:
         writer = csv.writer(sys.stdout)
         writer.writerow((*_COLUMNS, *(f"{name}_s" for name in _parts()), "best_bpb", "sha256"))
         writer.writerows(_csv_row(report) for report in reports)
     else:
         _show(reports)
+        for text in volume_lines(
+            world.ledger.read(), world.wall(), states[0].run_id if run else ""
+        ):
+            print(text)
     sys.exit(trouble_code(world, run))
 
 

@@ -13,6 +13,7 @@ from trmcloud.app.watching import bucket_trouble, data_told, last_report, link_t
 from trmcloud.app.world import World, is_unasked
 from trmcloud.cli.run_stages import waiting_words
 from trmcloud.cli.text import bpb, duration, fields, losses, on_volume, table
+from trmcloud.cli.volume_lines import volume_lines, volumes_json
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.money import Usd
 from trmcloud.core.providers import BY_SKYPILOT
@@ -29,6 +30,8 @@ def show_table(world: World, runs: Sequence[RunState]) -> None:
         return
     header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "worst overshoot")
     print("\n".join(table(header, [_row(world, run) for run in runs])))
+    for text in volume_lines(world.ledger.read(), world.wall()):
+        print(text)
     unasked = [run.run_id for run in runs if run.live and is_unasked(world, run)]
     if unasked:
         print(f"SkyPilot was not asked about {', '.join(unasked)}: trmcloud status --live")
@@ -50,6 +53,10 @@ def show_one(world: World, run: RunState) -> None:
     ]
     if spent.unproven >= _TOLD:
         rows.append(("at most", f"{spent.at_most}, {_why_unproven(world, run)}"))
+    rows += [
+        ("volume", text.removeprefix("network volume "))
+        for text in volume_lines(world.ledger.read(), now, run.run_id)
+    ]
     if run.message:
         rows.insert(2, ("why", run.message))
     if any(generation.provider in BY_SKYPILOT for generation in run.generations):
@@ -160,6 +167,7 @@ def _as_json(world: World, run: RunState) -> dict[str, Any]:
     data["cap_usd"] = float(run.cap)
     spent = spending(world, run)
     data["spent_usd"], data["at_most_usd"] = float(spent.proven), float(spent.at_most)
+    data["volumes"] = volumes_json(world.ledger.read(), world.wall(), run.run_id)
     data["step"] = beat.step if beat is not None else None
     data["val_bpb"] = beat.val_bpb if beat is not None else None
     data["kill_layers"] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 from typing import Annotated
@@ -27,8 +28,9 @@ def show(
     if context.invoked_subcommand is not None:
         return
     from trmcloud.cli.text import table
+    from trmcloud.cli.volume_lines import volume_lines
     from trmcloud.core.money import total
-    from trmcloud.wiring import build_volumes
+    from trmcloud.wiring import build_volumes, build_world
 
     found = sorted(build_volumes().ours(), key=lambda volume: (volume.data_centre, volume.id))
     if as_json:
@@ -63,11 +65,16 @@ def show(
     print("\n".join(table(header, lines)))
     month = total(volume.per_month for volume in found)
     print(f"{month} a month until deleted · trmcloud volumes delete ID")
+    world = build_world()
+    for text in volume_lines(world.ledger.read(), world.wall()):
+        print(text)
 
 
 @app.command("delete")
 def delete(
-    volume: Annotated[str, typer.Argument(help="Its id, as trmcloud volumes shows it.")],
+    volume: Annotated[
+        str, typer.Argument(help="Its id, or its data centre, as trmcloud volumes shows them.")
+    ],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete a network volume and everything on it.
@@ -75,10 +82,11 @@ def delete(
     Example: trmcloud volumes delete 3k2j1h9g8f
     """
     from trmcloud.core.errors import NotFoundError, UsageError
-    from trmcloud.wiring import build_volumes
+    from trmcloud.core.events import VolumeDeleted
+    from trmcloud.wiring import build_volumes, build_world
 
     volumes = build_volumes()
-    found = next((row for row in volumes.ours() if row.id == volume), None)
+    found = next((row for row in volumes.ours() if volume in (row.id, row.data_centre)), None)
     if found is None:
         raise NotFoundError(
             f"{volume} is no network volume of this ledger", next_step="trmcloud volumes"
@@ -86,9 +94,15 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
+        volume = found.id
         what = f"{found.size_gb} GB in {found.data_centre}, checkpoints and all"
         if not typer.confirm(f"  Delete {volume} ({what})?", default=False):
             print("nothing was deleted")
             return
-    volumes.delete(volume)
-    print(f"deleted {volume}: {found.per_month} a month less")
+    volumes.delete(found.id)
+    world = build_world()
+    # Where another one of the same place is left, its rent goes on.
+    if all(row.data_centre != found.data_centre for row in volumes.ours()):
+        deleted = VolumeDeleted("runpod", found.data_centre, getpass.getuser())
+        world.ledger.note(deleted, world.wall())
+    print(f"deleted {found.id}: {found.per_month} a month less")

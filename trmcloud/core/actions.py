@@ -16,6 +16,8 @@ NO_CAPACITY = "no_capacity"
 """How a create failed whose provider has none left."""
 FINAL = "final"
 """How a create failed where every other candidate's would fail as well."""
+SAVED = "its work is done, and its checkpoints are here"
+"""Why a pod is ended from which everything was pulled that is worth it."""
 LONG = frozenset({STAGE, GRANT, PULL})
 """Actions that workers carry out; a stop never waits for one."""
 

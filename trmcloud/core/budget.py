@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Iterable, Mapping
 
 from trmcloud.core import events as ev
+from trmcloud.core.kept_volumes import holds, rents_volume
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.run_fold import apply_event
 from trmcloud.core.run_state import IllegalTransition, RunState, State
@@ -40,6 +41,8 @@ class Line:
     """What pods that nobody asked for hold of both."""
     unproven: Usd = ZERO
     """Of both, what stands there at most: bills that are not final yet."""
+    volumes: Usd = ZERO
+    """Of both, what network volumes hold that have outlived their pods."""
 
     @property
     def remaining(self) -> Usd | None:
@@ -81,6 +84,8 @@ class LedgerState:
     strays: Mapping[tuple[str, str], Stray] = field(default_factory=dict)
     """By (provider, pod id)."""
     restored: Restored | None = None
+    deleted_volumes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    """By (provider, place): when the ledger's network volume there was deleted, epoch s."""
 
     def line(self, level: str, key: str) -> Line:
         """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
@@ -94,6 +99,13 @@ class LedgerState:
             settled += run.settled
             reserved += run.reserved
             unproven += run.unbilled
+        counted_ids = {run.run_id for run in counted if rents_volume(run)}
+        volumes = ZERO
+        for hold in holds(self) if counted_ids else ():
+            if hold.run_id in counted_ids:
+                volumes += hold.amount
+                settled += hold.amount if hold.deleted_at is not None else ZERO
+                reserved += hold.amount if hold.deleted_at is None else ZERO
         strays = ZERO
         for stray in self.strays.values() if self.strays else ():
             if self._burdens(stray, level, key):
@@ -101,7 +113,8 @@ class LedgerState:
                 settled += stray.billed or ZERO
                 reserved += stray.amount if stray.billed is None else ZERO
                 unproven += stray.amount if stray.billed is None else ZERO
-        return Line(level, key, self.cap_of(level, key), settled, reserved, strays, unproven)
+        cap = self.cap_of(level, key)
+        return Line(level, key, cap, settled, reserved, strays, unproven, volumes)
 
     def strays_of(self, run_id: str) -> tuple[Stray, ...]:
         return tuple(stray for stray in self.strays.values() if stray.run_id == run_id)
@@ -153,6 +166,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     verified = dict(ledger.verified)
     strays = dict(ledger.strays)
     restored = ledger.restored
+    deleted = dict(ledger.deleted_volumes)
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -165,6 +179,9 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
             verified[(event.provider, event.layer)] = record.at
         elif isinstance(event, ev.StrayCharged | ev.StrayBilled):
             strays[(event.provider, event.pod_id)] = _with_stray(strays, event, record.at)
+        elif isinstance(event, ev.VolumeDeleted):
+            place = event.provider, event.place
+            deleted[place] = (*deleted.get(place, ()), record.at)
         elif isinstance(event, ev.LedgerRestored):
             restored = Restored(record.at, event.since)
         elif isinstance(event, ev.LedgerReconciled):
@@ -174,7 +191,9 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         else:
             run = runs.get(record.run_id) or RunState(record.run_id)
             runs[record.run_id] = apply_event(run, record)
-    return LedgerState(ledger.ledger_id, runs, caps, tuple(history), verified, strays, restored)
+    return LedgerState(
+        ledger.ledger_id, runs, caps, tuple(history), verified, strays, restored, deleted
+    )
 
 
 def _with_stray(

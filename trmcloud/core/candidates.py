@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ VOLUME_MICROS_PER_GB_MONTH = 70_000
 """A network volume: $0.07 per GB and month, RunPod's first terabyte."""
 POD_DISK_MICROS_PER_GB_MONTH = 100_000
 """A running pod's own disks: $0.10 per GB and month at RunPod, beside its rate."""
+LEAST_VOLUME_GB = 30
+"""A network volume's, before what is kept and the data that is made there: see ``app.jobs``."""
 LEAST_POD_DISK_GB = 50
 """The container's own 20 GB and the least that is rented at /workspace: see ``app.jobs``."""
 HOURS_PER_MONTH = 730
@@ -73,7 +76,22 @@ def kept_micros_per_hour(outlook: Outlook) -> int:
         return -int(-kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     if outlook.machine.local is not None:
         return 0
+    if outlook.volume_days is not None:
+        # It is paid for whole, however much is on it.
+        return -(-volume_gb(outlook) * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     return -int(-outlook.kept_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+
+
+def volume_gb(outlook: Outlook) -> int:
+    """How large a network volume the run is given, at most: see ``app.jobs.disk_gb``."""
+    kept = min((phase.settings.keep_best for phase in outlook.phases), default=0) + 1
+    with_one_more = outlook.kept_gb * (1 + 1 / kept)
+    return LEAST_VOLUME_GB + math.ceil(2 * with_one_more) + math.ceil(outlook.data_gb)
+
+
+def after_s(outlook: Outlook) -> float:
+    """How long after the run what is kept is paid for from its reservation."""
+    return STORAGE_AFTER_S if outlook.volume_days is None else outlook.volume_days * DAY_S
 
 
 def storage_micros_per_hour(outlook: Outlook) -> int:
@@ -87,9 +105,9 @@ def storage_micros_per_hour(outlook: Outlook) -> int:
 
 
 def storage_cost(outlook: Outlook, seconds: float) -> Usd:
-    """Storage while the run lasts, and for what is kept a week after it."""
+    """Storage while the run lasts, and for what is kept a week after it, or as long as is said."""
     running = cost(Usd.from_micros(storage_micros_per_hour(outlook)), seconds)
-    return running + cost(Usd.from_micros(kept_micros_per_hour(outlook)), STORAGE_AFTER_S)
+    return running + cost(Usd.from_micros(kept_micros_per_hour(outlook)), after_s(outlook))
 
 
 def seconds_of_budget(budget: Usd, rate: Usd, outlook: Outlook) -> float:
@@ -97,7 +115,7 @@ def seconds_of_budget(budget: Usd, rate: Usd, outlook: Outlook) -> float:
     micros = storage_micros_per_hour(outlook)
     if not micros:
         return affordable_seconds(budget, rate)
-    after = cost(Usd.from_micros(kept_micros_per_hour(outlook)), STORAGE_AFTER_S)
+    after = cost(Usd.from_micros(kept_micros_per_hour(outlook)), after_s(outlook))
     return affordable_seconds(budget - after - _ROUNDING, rate + Usd.from_micros(micros))
 
 
@@ -152,8 +170,17 @@ def make_candidate(
         planned_rate=rate,
         most_rate=row.most,
         storage=storage_cost(outlook, min(seconds.p50, hard_s)),
+        volume_rate=_volume_rate(outlook),
+        volume_gb=volume_gb(outlook) if _volume_rate(outlook) else 0,
         nodes=outlook.machine.nodes,
     )
+
+
+def _volume_rate(outlook: Outlook) -> Usd:
+    """USD/h of its network volume; nothing where it has none."""
+    if outlook.volume_days is None:
+        return Usd.from_micros(0)
+    return Usd.from_micros(kept_micros_per_hour(outlook))
 
 
 def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:

@@ -20,6 +20,7 @@ from trmcloud.core.actions import (
     NO_CAPACITY,
     PULL,
     SAVE,
+    SAVED,
     TERMINATE,
     Action,
     Decision,
@@ -34,6 +35,7 @@ from trmcloud.core.bucket import RENEW_BEFORE_S
 from trmcloud.core.clock import Instant, Seen
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.observation import Observation, PodSeen
+from trmcloud.core.offers import DAY_S
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.pod_contract import AgentReport, PodName, parse_pod_name
@@ -46,6 +48,7 @@ _RESTAGE_S = 30.0
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
 _ANYWHERE = ("", "any")
+HOUR_S = 3600.0
 
 
 def decide(
@@ -74,8 +77,9 @@ def decide(
         late = last_word(run, plan, generation, seen.word)
         if late:
             return Decision(events=late)
-        storage = _storage(plan, generation)
-        settled = settle(generation, run.reserved, seen.bill, traits.kill_latency_s, storage, now)
+        storage, volume = _storage(plan, generation, traits)
+        rent = max(run.reserved - volume, ZERO)
+        settled = settle(generation, rent, seen.bill, traits.kill_latency_s, storage, now)
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
             return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())
@@ -85,9 +89,17 @@ def decide(
     return Decision()
 
 
-def _storage(plan: Plan, generation: Generation) -> Usd:
-    """What the plan keeps for disks that are billed on after the pod's end."""
-    return plan.candidate(generation.candidate_id).storage
+def _storage(plan: Plan, generation: Generation, traits: ProviderTraits) -> tuple[Usd, Usd]:
+    """What the plan keeps for disks that are billed on after the pod's end; and for a network
+    volume, which has bills of its own and is held apart from the pod: see ``kept_volumes``."""
+    candidate = plan.candidate(generation.candidate_id)
+    if not candidate.volume_rate:
+        return candidate.storage, ZERO
+    after_s = plan.spec.volume_days * DAY_S
+    planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
+    lasts_s = generation.hard_stop_at - generation.intended_at + traits.kill_latency_s
+    other = candidate.storage - cost(candidate.volume_rate, planned_s + after_s)
+    return max(other, ZERO), cost(candidate.volume_rate, lasts_s + after_s)
 
 
 def _is_unlisted(seen: Observation, generation: Generation) -> bool:
@@ -193,7 +205,10 @@ def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits
     that bounds it.
     """
     for_rent = run.reserved - candidate.storage
-    bought = affordable_seconds(for_rent, candidate.reserved_rate) - traits.kill_latency_s
+    rate = candidate.reserved_rate
+    if run.first_generation > 1:
+        rate += candidate.volume_rate  # a stop of the plan's own has that in it
+    bought = affordable_seconds(for_rent, rate) - traits.kill_latency_s
     if run.first_generation > 1 and bought != inf:
         return max(0.0, bought)
     return max(0.0, min(candidate.hard_stop_s, bought))
@@ -369,7 +384,7 @@ def _why_terminate(
         return "hard stop"
     if run.state is State.ENDING and not owed:
         if held:
-            return "its work is done, and its checkpoints are here"
+            return SAVED
         # Not since the last event: each attempt to end it is one, and would put off the next.
         since = run.result_at if run.result_at is not None else run.updated_at
         # An end that was begun, for whatever reason, is gone on with.

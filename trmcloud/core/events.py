@@ -297,6 +297,16 @@ class StrayBilled:
 
 
 @dataclass(frozen=True)
+class VolumeDeleted:
+    """The ledger's network volume in ``place`` was deleted: its rent ended. ``by``: at whose word.
+    Ledger-wide."""
+
+    provider: str
+    place: str
+    by: str
+
+
+@dataclass(frozen=True)
 class LedgerRestored:
     """An older copy of this ledger was accepted, which knows nothing after ``since`` (epoch s)."""
 
@@ -336,7 +346,7 @@ RunEvent = (
     | Fetched
     | BucketSwept
 )
-Note = StrayCharged | StrayBilled | LedgerReconciled
+Note = StrayCharged | StrayBilled | VolumeDeleted | LedgerReconciled
 LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
 """Events of the whole ledger: they belong to no run."""
 Event = RunEvent | LedgerEvent
@@ -348,7 +358,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
         PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
         SaveRequested, ResultKnown, PodGone, Settled, Billed, Heard,
         Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
-        StrayCharged, StrayBilled, LedgerRestored, LedgerReconciled,
+        StrayCharged, StrayBilled, VolumeDeleted, LedgerRestored, LedgerReconciled,
     )
 }  # fmt: skip
 _MONEY = frozenset({"cap", "amount", "rate", "billed"})

@@ -67,6 +67,8 @@ class Outlook(NamedTuple):
     reasons: tuple[str, ...]
     bucket: bool = False
     """Checkpoints go to a bucket, not to a network volume or this machine's disk."""
+    volume_days: float | None = None
+    """For how many days after the run its network volume is kept; None where it has none."""
     data: DataEstimate | None = None
     """What the data takes; None where nothing is said of it."""
 
@@ -190,6 +192,7 @@ def outlook_on(
         fits=fits,
         reasons=tuple(reasons),
         bucket=bool(spec.bucket),
+        volume_days=spec.volume_days if spec.volume else None,
         data=data,
     )
 

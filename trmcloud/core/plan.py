@@ -105,7 +105,12 @@ class Candidate:
     most_rate: Usd | None = None
     """USD/h that it may be billed at, as far as is known: what is reserved."""
     storage: Usd = ZERO
-    """What checkpoints cost while the run lasts (P50) and for seven days after it."""
+    """What checkpoints cost while the run lasts (P50) and for seven days after it, or those for
+    which a network volume is kept."""
+    volume_rate: Usd = ZERO
+    """USD/h of the network volume that it keeps its checkpoints on; of this, ``worst_case`` holds
+    what it costs until its day."""
+    volume_gb: int = 0
     nodes: int = 1
     """Machines, of ``gpus`` each; every figure is of all of them together."""
 
@@ -220,6 +225,8 @@ def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "planned_rate_usd": (candidate.planned_rate or candidate.rate).plain(),
         "most_rate_usd": candidate.reserved_rate.plain(),
         "storage_usd": candidate.storage.plain(),
+        "volume_rate_usd": candidate.volume_rate.plain(),
+        "volume_gb": candidate.volume_gb,
         "spot": candidate.spot,
         "priced_at": candidate.priced_at,
         "source": candidate.source,
@@ -296,6 +303,8 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         planned_rate=Usd(row["planned_rate_usd"]),
         most_rate=Usd(row.get("most_rate_usd", row["planned_rate_usd"])),
         storage=Usd(row["storage_usd"]),
+        volume_rate=Usd(row.get("volume_rate_usd", "0")),
+        volume_gb=row.get("volume_gb", 0),
         nodes=row.get("nodes", 1),
     )
 

@@ -8,6 +8,7 @@ reserve are within the budget, and P90 is before the deadline.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import math
 from typing import NoReturn, Sequence
 
@@ -29,6 +30,7 @@ from trmcloud.core.candidates import (
 from trmcloud.core.data_source import DataSource
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.hardware import LOCAL, HardwareRequest, LocalMachine, parse_hardware
+from trmcloud.core.kept_volumes import DELETE, DELETE_FETCHED, KEEP
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.nearby import nearest_offer
 from trmcloud.core.offers import AGE_MARGINS, ANYWHERE, DAY_S, FRESH_DAYS, Offer, local_offer
@@ -305,6 +307,22 @@ def _survives(spec: RunSpec, candidate: Candidate | None) -> str:
     return "this machine's disk: pulled while the pod runs, and before it ends"
 
 
+def _volume_line(spec: RunSpec, candidate: Candidate, now: float) -> str:
+    """Until when its rent is reserved, at the latest, and what becomes of it then."""
+    until = now + candidate.hard_stop_s + spec.volume_days * DAY_S
+    day = dt.datetime.fromtimestamp(until, dt.timezone.utc).strftime("%Y-%m-%d")
+    per_day = cost(candidate.volume_rate, DAY_S)
+    then = {
+        KEEP: f"goes on then, beyond every budget, at {per_day} a day: trmcloud volumes delete",
+        DELETE_FETCHED: "is deleted then, if best and latest were fetched; else goes on",
+        DELETE: "is deleted then, with whatever is on it",
+    }[spec.volume_then]
+    return (
+        f"{candidate.volume_gb} GB at {per_day} a day, reserved until {spec.volume_days:g} days"
+        f" after the run, {day} at the latest; {then}"
+    )
+
+
 def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) -> dict[str, str]:
     worth = f", {spec.hour_value} per hour" if spec.objective == "value" else ""
     deadline = "off"
@@ -334,6 +352,9 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         limits["hard stop"] = f"{candidate.hard_stop_s:,.0f} s after start"
         limits["landing reserve"] = f"{candidate.landing_s:,.0f} s"
         limits["storage"] = f"{candidate.storage} until a week after the run"
+        if candidate.volume_rate:
+            limits["storage"] = f"{candidate.storage} until its volume's day"
+            limits["volume"] = _volume_line(spec, candidate, now)
         if spec.bucket:
             each = Usd.from_micros(BUCKET_MICROS_PER_GB_MONTH)
             limits["storage"] += f", at {each} per GB-month (S3 Standard, {BUCKET_PRICE_AS_OF})"

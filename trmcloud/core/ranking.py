@@ -9,6 +9,7 @@ from trmcloud.core.calibrated import Measured
 from trmcloud.core.candidates import (
     REACHABLE,
     Ranked,
+    after_s,
     kept_micros_per_hour,
     kill_latency_s,
     storage_micros_per_hour,
@@ -23,7 +24,6 @@ from trmcloud.core.spec import RunSpec
 from trmcloud.core.speed import Machine, rented_machine, this_machine
 
 KEPT_CANDIDATES = 40
-_WEEK_H = 7 * 24
 
 #: class (8: cannot be used, 4: P90 over a limit, 2: an old quote, 1: cannot be reached), the
 #: objective's two keys, position
@@ -141,7 +141,7 @@ class _Group(NamedTuple):
 
 def _group(outlook: Outlook, offer: Offer, spec: RunSpec, now: float) -> _Group:
     storage = storage_micros_per_hour(outlook)
-    after = float(kept_micros_per_hour(outlook) * _WEEK_H)
+    after = float(kept_micros_per_hour(outlook) * after_s(outlook) / HOUR_S)
     room = math.inf if spec.budget is None else spec.budget.micros - after
     until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
     latency_s = kill_latency_s(offer.provider)

@@ -56,6 +56,10 @@ class RunSpec:
     """Train on as many tokens as budget or deadline buy, landing at the end of them."""
     volume: bool = False
     """Keep checkpoints on a network volume, which outlives the pod with nobody there to pull."""
+    volume_days: float = 7.0
+    """For how many days after the run the volume's rent is reserved."""
+    volume_then: str = "keep"
+    """What becomes of it then: see ``kept_volumes.THEN``."""
     bucket: str = ""
     """s3://bucket/prefix where checkpoints survive both the pod and this machine."""
     bucket_relayed: bool = False
@@ -102,6 +106,8 @@ class RunSpec:
             "spot": self.spot,
             "community": self.community,
             "volume": self.volume,
+            "volume_days": self.volume_days,
+            "volume_then": self.volume_then,
             "bucket": self.bucket,
             "bucket_relayed": self.bucket_relayed,
             "fill": self.fill,
@@ -134,6 +140,8 @@ class RunSpec:
             spot=data.get("spot", False),
             community=data.get("community", False),
             volume=data.get("volume", False),
+            volume_days=data.get("volume_days", 7.0),
+            volume_then=data.get("volume_then", "keep"),
             bucket=data.get("bucket", ""),
             bucket_relayed=data.get("bucket_relayed", False),
             fill=data.get("fill", False),

@@ -126,6 +126,30 @@ class Limiting(Protocol):
         """By what is known already, or one short question that is not asked again for minutes."""
 
 
+@dataclass(frozen=True)
+class VolumeSeen:
+    """A network volume that this ledger made, as its provider lists it."""
+
+    volume_id: str
+    place: str
+    size_gb: int
+
+
+@runtime_checkable
+class Volumes(Protocol):
+    """A ``Compute`` whose network volumes outlive pods."""
+
+    def kept_volumes(self) -> Sequence[VolumeSeen]:
+        """Those that this ledger made, and no other."""
+
+    def delete_volume(self, volume_id: str) -> None:
+        """End one of those, and what it holds.
+
+        Raises:
+            ProviderError: a pod still uses it, it is not ours, or the provider did not take it.
+        """
+
+
 @runtime_checkable
 class CrossListing(Protocol):
     """A ``Compute`` whose provider can be asked for its pods in a second way."""

@@ -79,6 +79,20 @@ class Rented:
         self._since, self.rate_micros = now, rate_micros
 
 
+class KeptVolume:
+    """A network volume as it is billed: from when it was made until it is deleted."""
+
+    def __init__(self, volume_id: str, place: str, rate_micros: int, at: float) -> None:
+        self.volume_id, self.place, self.rate_micros = volume_id, place, rate_micros
+        self.created_at = at
+        self.ended_at: float | None = None
+
+    def micros(self, until: float) -> int:
+        """What it has cost by ``until``."""
+        end = until if self.ended_at is None else min(until, self.ended_at)
+        return math.ceil(self.rate_micros * max(0.0, end - self.created_at) / 3600)
+
+
 class Sought:
     """A create that was taken, and for which no machine is found: nothing is ever billed.
 
@@ -105,6 +119,8 @@ class Account:
         self.coming: dict[str, float] = {}
         """Names of pods that were asked for and not made yet, and when they should have been."""
         self.sought: dict[str, Sought] = {}
+        self.volumes: list[KeptVolume] = []
+        """All that there ever were; the last one may be there still."""
 
     @property
     def lags(self) -> bool:
@@ -156,6 +172,25 @@ class Account:
         world.say(f"{request.name} is looked for in vain, for {takes_s:.0f} s")
         world.queue.at(sought.over_at + 0.1, world.poke)
         return request.name
+
+    def ensure_volume(self, request: PodRequest) -> None:
+        """Before its pod is asked for, and whether or not that is had. One for each place, at the
+        highest rate that anybody wanted."""
+        world = self.world
+        plan = world.truths[request.lease.run_id].plan
+        rate = max(candidate.volume_rate.micros for candidate in plan.candidates)
+        if not request.volume_gb or not rate:
+            return
+        there = self.volume_there(request.region)
+        if there is None:
+            number = len(self.volumes) + 1
+            there = KeptVolume(f"volume-{number}", request.region, rate, world.queue.now)
+            self.volumes.append(there)
+            world.say(f"{there.volume_id} is made")
+
+    def volume_there(self, place: str) -> KeptVolume | None:
+        mine = (v for v in self.volumes if v.place == place and v.ended_at is None)
+        return next(mine, None)
 
     def rent_foreign(self, request: PodRequest) -> Rented:
         """A pod that somebody else has: it is listed, and that is all."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.ports.compute import PodRequest
+from trmcloud.ports.compute import PodRequest, VolumeSeen
 from trmcloud.sim.habits import STALE_LIST_S
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class SimCompute:
         self._process.cross("create.before")
         request.require_timely(self._process.machine.now().wall)
         self._gate("create")
+        account.ensure_volume(request)
         if knobs.no_capacity_until > world.queue.now:
             world.felt("28")
             raise NoCapacity("there are no longer any instances available")
@@ -166,6 +167,23 @@ class SimCompute:
             world.felt("31")
             amount = amount * 7 // 10
         return Bill(rented.pod_id, Usd.from_micros(amount), final)
+
+    def kept_volumes(self) -> Sequence[VolumeSeen]:
+        self._process.cross("volumes")
+        self._gate("list")
+        there = (v for v in self._account.volumes if v.ended_at is None)
+        return [VolumeSeen(volume.volume_id, volume.place, 50) for volume in there]
+
+    def delete_volume(self, volume_id: str) -> None:
+        account, world = self._account, self._account.world
+        self._process.cross("delete-volume.before")
+        self._gate("terminate")
+        for volume in account.volumes:
+            if volume.volume_id == volume_id and volume.ended_at is None:
+                world.check.volumes.deleted(account, volume, self._process)
+                volume.ended_at = world.queue.now
+                world.say(f"{volume_id} is deleted")
+        self._process.cross("delete-volume.after")
 
     def _gate(self, verb: str) -> None:
         self._account.world.gate(self._process, verb)

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING
 from trmcloud.core import events as ev
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.budget import fold_ledger, month_of
-from trmcloud.core.money import Usd, total
+from trmcloud.core.kept_volumes import holds
+from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import State
 from trmcloud.sim.duties import Duties
 from trmcloud.sim.exposure import CLOCK_OFF_S, REACTION_S, Exposure
 from trmcloud.sim.strays import StrayJudge
 from trmcloud.sim.truth import STOPPED, Witness
+from trmcloud.sim.volumes import VolumeJudge
 
 if TYPE_CHECKING:
     from trmcloud.sim.account import Rented
@@ -72,6 +74,7 @@ class Invariants:
         self.truth = Witness(world, self.fail)
         self.duties = Duties(world, self.fail)
         self.strays = StrayJudge(world, self.fail)
+        self.volumes = VolumeJudge(world, self.fail)
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:
@@ -327,7 +330,17 @@ class Invariants:
             if owner is not None and owner.project == run.project:
                 sums["project", run.project] += stray.cost.micros
         strays = total(stray.cost for stray in ledger.strays_of(run_id))
-        if run.settled + run.reserved + strays > run.cap:
+        kept = ZERO
+        for hold in holds(ledger):
+            sums["account", ""] += hold.amount.micros
+            other = ledger.runs[hold.run_id]
+            if other.reserved_at and month_of(other.reserved_at) == month:
+                sums["month", month] += hold.amount.micros
+            if other.project == run.project:
+                sums["project", run.project] += hold.amount.micros
+            if hold.run_id == run_id:
+                kept += hold.amount
+        if run.settled + run.reserved + strays + kept > run.cap:
             self.fail("I1", f"{run_id} holds more than its budget")
         for (level, key), held in sums.items():
             cap = self.account_cap if level == "account" else ledger.caps.get((level, key))
@@ -354,6 +367,7 @@ class Invariants:
             self.fail("I5", "a replay of the journal comes to another state")
         self.duties.finish()
         self.strays.finish()
+        self.volumes.finish()
         if any(CANARY in text for text in world.errors):
             self.fail("I9", "a secret stands in an error")
         for account in world.accounts.values():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.kept_volumes import KEEP, THEN
+from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
+from trmcloud.core.offers import DAY_S
 from trmcloud.core.outlook import (
     LOCAL_LANDING_MARGIN_S,
     MIN_LOCAL_LANDING_S,
@@ -215,10 +217,19 @@ def make_plan(
     if bucket:
         landing_s += UPLOAD_MARGIN_S + 2 * _UPLOAD_S
     storage = Usd.from_micros(rng.randint(0, 200_000))
+    # Drawn apart: a world of before has the same pods and faults as it had.
+    apart = random.Random(f"{storage.micros} {rate.micros}")
+    volume_rate, volume_days, then = ZERO, 7.0, KEEP
+    if volume and provider != "local":
+        volume_rate = Usd.from_micros(apart.randint(2_000, 60_000))
+        volume_days, then = apart.choice((0.0, 0.02, 0.2, 7.0)), apart.choice(THEN)
     hard_s = p90 + landing_s
     if binds:
         hard_s = max(startup.p90 + 600.0, hard_s * rng.uniform(0.3, 0.9)) + landing_s
+    after_s = volume_days * DAY_S
+    storage += cost(volume_rate, min(p50, hard_s) + after_s)
     worst = cost(rate, hard_s + traits.kill_latency_s) + storage
+    worst += cost(volume_rate, max(0.0, hard_s - p50) + traits.kill_latency_s)
     cap = worst if binds else Usd.from_micros(int(worst.micros * rng.uniform(1.0, 1.6)) + 1)
     assert affordable_seconds(worst, rate) >= hard_s
     made = [
@@ -251,11 +262,14 @@ def make_plan(
             planned_rate=rate,
             most_rate=rate,
             storage=storage,
+            volume_rate=volume_rate,
+            volume_gb=50 if volume_rate else 0,
         )
         for index in range(2)
     ]
     names = tuple(p.name for p in phases)
     spec = RunSpec(recipe="trm", phases=names, hardware="8xSIM", volume=volume)
+    spec = replace(spec, volume_days=volume_days, volume_then=then)
     if bucket:
         spec = replace(spec, bucket="s3://bucket/sim")
     return Plan(

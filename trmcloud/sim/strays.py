@@ -37,6 +37,8 @@ class StrayJudge:
         if isinstance(event, ev.LedgerReconciled):
             self._reconciled()
             return
+        if isinstance(event, ev.VolumeDeleted):
+            return
         if self._is_sought(event.provider, event.pod_id):
             # It is listed as being made, and nobody can know that none will be found: it is
             # charged like any other, and billed nothing.

@@ -52,6 +52,7 @@ class StubCandidate:
     hard_stop_s: float = 3000.0
     landing_s: float = 100.0
     storage: Usd = ZERO
+    volume_rate: Usd = ZERO
     startup_s: Interval = STARTUP_S
     phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))
 
@@ -66,6 +67,7 @@ class StubSpec:
 
     volume: bool = True
     pod_uploads: bool = False
+    volume_days: float = 7.0
 
 
 @dataclass(frozen=True)

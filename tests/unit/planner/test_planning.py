@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.runpod.storage_prices import volume_rate
 from trmcloud.app import plans
+from trmcloud.app.jobs import LaunchData, disk_gb
+from trmcloud.cli.plan_making import make_spec
 from trmcloud.core.candidates import kill_latency_s
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.guide import CLAIMS
@@ -311,3 +314,38 @@ def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
     assert settings.batch * settings.accumulation == 32
     with pytest.raises(DoesNotFit, match="sharding=fsdp"):
         plan_for(recipe, table, **wish, overrides=(("sharding", "ddp"),))
+
+
+@pytest.mark.parametrize("days", [0.0, 2.0, 30.0])
+def test_a_volume_is_reserved_whole_until_its_day(
+    trm: Recipe, offers: list[Offer], days: float
+) -> None:
+    wish: dict[str, Any] = {"budget": Usd(300), "hardware": "8xH100", "providers": ("runpod",)}
+    plan = plan_for(trm, offers, volume=True, volume_days=days, **wish)
+    made = plan.recommended
+    assert made is not None
+    assert made.volume_gb >= 30
+    lasts_s = made.hard_stop_s + kill_latency_s("runpod")
+    volume = cost(made.volume_rate, lasts_s + days * 86_400.0)
+    assert made.worst_case >= cost(made.reserved_rate, lasts_s) + volume
+    assert made.worst_case <= Usd(300)
+    # RunPod's own price of what is asked for there: never more than was planned.
+    room = disk_gb(made, LaunchData.of_note({"data_dir": ""}))
+    assert volume_rate(room) <= made.volume_rate
+    assert f"reserved until {days:g} days after the run, 20" in plan.limits["volume"]
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))).candidates == plan.candidates
+    assert "volume" not in plan_for(trm, offers, **wish).limits
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"volume": True, "volume_days": 366.0}, "from 0 to 365"),
+        ({"volume": True, "volume_days": float("nan")}, "from 0 to 365"),
+        ({"volume": True, "volume_then": "burn"}, "keep, delete-fetched, delete"),
+        ({"volume_then": "delete"}, "about --volume"),
+    ],
+)
+def test_what_is_to_become_of_a_volume_is_checked(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        make_spec(settings=[], **given)

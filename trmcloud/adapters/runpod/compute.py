@@ -4,6 +4,7 @@ its records."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +26,14 @@ from trmcloud.adapters.sightings import Sightings
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.errors import (
     FinalRefusal,
+    NotFoundError,
     NotSupported,
     ProviderError,
     ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
+from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest, VolumeSeen
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""
@@ -212,6 +214,17 @@ class RunPodCompute:
             known_too = known | {pod.pod_id for pod in members}
             second = [*members, *self._biller.billed_on(known_too)]
         return tuple(pod for pod in second if pod.pod_id not in known)
+
+    def kept_volumes(self) -> Sequence[VolumeSeen]:
+        """As the port says: those that bear this ledger's name and stand where that says."""
+        rows = self._volumes.ours() if self._volumes is not None else []
+        return [VolumeSeen(row.id, row.data_centre, row.size_gb) for row in rows]
+
+    def delete_volume(self, volume_id: str) -> None:
+        """As the port says."""
+        if self._volumes is not None:
+            with contextlib.suppress(NotFoundError):  # somebody was quicker
+                self._volumes.delete(volume_id)
 
     def account(self) -> Account:
         return self._graphql.account()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from trmcloud.app.drive import reconcile
 from trmcloud.core import events as ev
-from trmcloud.core.money import Usd
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.offers import DAY_S
+from trmcloud.core.plan import Candidate, Plan
 from trmcloud.sim.account import Rented
 from trmcloud.sim.faults.arm import Arms, Fault
 from trmcloud.sim.process import Process
@@ -108,8 +110,15 @@ def _bill_lags(arms: Arms) -> None:
     arms.set_knob("bill_lag_s", arms.rng.uniform(600, 24 * HOUR_S), "bills lag")
 
 
+def _own_disks(plan: Plan, candidate: Candidate) -> int:
+    """Micro-dollars that are kept for a pod's own storage; its network volume has a bill apart."""
+    planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
+    volume = cost(candidate.volume_rate, planned_s + plan.spec.volume_days * DAY_S)
+    return max(0, candidate.storage.micros - volume.micros)
+
+
 def _storage_tail(arms: Arms) -> None:
-    least = min(c.storage.micros for w in arms.scenario.wishes for c in w.plan.candidates)
+    least = min(_own_disks(w.plan, c) for w in arms.scenario.wishes for c in w.plan.candidates)
     tail = int(least * arms.rng.random())
     if tail:
         arms.set_knob("storage_tail_micros", tail, "storage is billed after the delete")
