@@ -33,7 +33,7 @@ _COMPILES_S = 900.0
 _LOOK_S = 150.0
 _FOR_EVER_S = 1e9
 _MOST_STORED = 3
-_SAVED_S = 3600.0
+_SAVED_S = 900.0
 """A controller that is there has passed a request to save on by then."""
 _STORED_S = 120.0
 """Some checkpoints have come to a store that is well by then."""
