@@ -34,7 +34,7 @@ DRIVE, REAP, LAUNCH, LEDGER = (
 BILLING, WORLD, OBSERVE = "core/billing.py", "app/world.py", "app/observing.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints.py", "app/jobs.py"
 STRAYS, SAFE = "core/strays.py", "core/safekeeping.py"
-VOLUMES = "core/kept_volumes.py"
+VOLUMES, NODES = "core/kept_volumes.py", "pod/nodes.py"
 BUCKET, ACCOUNTS = "core/bucket.py", "core/accounts.py"
 GRANTS, WORD = "app/bucket_grants.py", "app/last_word.py"
 RECORDS, PLAIN = "core/records.py", "core/plain_text.py"
@@ -255,6 +255,13 @@ BUGS: tuple[Bug, ...] = (
     Bug("reaper ends nothing", REAP, "world.computes[provider].terminate(orphan.pod.pod_id)", "pass"),
     Bug("one provider error ends the reaper's round", REAP, "except ProviderError as error:\n            said.append(f\"could not end", "except ValueError as error:\n            said.append(f\"could not end", timing=True),
     Bug("a resumed run reserves its whole cap", LAUNCH, "left = line.remaining or ZERO", "left = whole"),
+    # -- several machines -------------------------------------------------------------------
+    Bug("the others wait for a lost head for ever", NODES,
+        "return self._now() - self._answered_at >= HEAD_LOST_S", "return False"),
+    Bug("a head that is looked for counts as there", NODES,
+        "if self._answers():\n            self._answered_at", "if self._answers() or True:\n            self._answered_at"),
+    Bug("the others wait ten times as long for a lost head", NODES,
+        ">= HEAD_LOST_S", ">= 10 * HEAD_LOST_S"),
     # -- network volumes ---------------------------------------------------------------------
     Bug("a volume's rent is held in no budget", BUDGET,
         "reserved += hold.amount if hold.deleted_at is None else ZERO", "reserved += ZERO"),

@@ -23,6 +23,7 @@ from trmcloud.core.kept_volumes import holds
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.providers import traits_of
 from trmcloud.core.run_state import State
+from trmcloud.pod.nodes import HEAD_LOST_S
 from trmcloud.sim.duties import Duties
 from trmcloud.sim.exposure import CLOCK_OFF_S, REACTION_S, Exposure
 from trmcloud.sim.strays import StrayJudge
@@ -196,6 +197,20 @@ class Invariants:
             self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)
             if over > ceil(exposed):
                 self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
+
+    head_lost_s = HEAD_LOST_S + 60.0
+    """By then its other machines have asked for the end of a pod that lost its first one."""
+
+    def head_was_lost(self, rented: Rented) -> None:
+        """I2: whether or not a controller is there, and long before the hard stop."""
+        world, now = self.world, self.world.queue.now
+        honored = rented.account.honors_delete(rented) and now >= rented.refuses_until
+        able = world.knobs.pod_api_works(now) or rented.account.habits.self_ends == "shutdown"
+        if rented.ended or rented.deleting:
+            return
+        if honored and able:
+            self.fail("I2", f"{rented.pod_id} goes on, and its first machine is lost")
+        world.queue.after(self.head_lost_s, lambda: self.head_was_lost(rented))
 
     def pod_made(self, rented: Rented) -> None:
         name, run_id = rented.name, rented.run_id

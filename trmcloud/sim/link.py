@@ -37,12 +37,16 @@ class SimLink:
             # lingers counts as surviving.
             tells = found.pod.uploader.grants is not None
             survives = self._account.habits.reports_survive and not tells
+            if found.pod.head_watch is not None:
+                return None if found.ended or found.deleting else found.pod
             if not found.pod.running and not survives:
                 return None
         return found.pod
 
     def report(self, pod_name: str) -> contract.AgentReport | None:
         pod = self._pod(pod_name)
+        if pod is not None and pod.head_watch is not None:
+            return pod.word_of_others()
         if pod is None or pod.report is None:
             return None
         report = pod.report if pod.running else pod.durable_report

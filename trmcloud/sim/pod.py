@@ -7,6 +7,7 @@ body whose files are crash-consistent records and whose processes are arithmetic
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trmcloud.core import pod_contract as contract
@@ -16,6 +17,7 @@ from trmcloud.pod.anchors import AnchorNote
 from trmcloud.pod.body import Trainer
 from trmcloud.pod.guard_mind import GuardMind
 from trmcloud.pod.mind import AgentMind
+from trmcloud.pod.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.sim.body import SimBody
 from trmcloud.sim.duties import Said
 from trmcloud.sim.machines import Machine
@@ -76,6 +78,9 @@ class SimPod:
         self.ready_at = 0.0
         self.cross: Callable[[str], None] = lambda point: None
         self._looks_again = False
+        self.head_watch: HeadWatch | None = None
+        """As its other machines look at the first one, once that is lost."""
+        self.head_lost_at = 0.0
         self.said, self.written = Said(), Said()
         self.booted_at = 0.0
         self._pids = 100
@@ -112,6 +117,53 @@ class SimPod:
         self._note_saves()
         self.uploader.stop(now)
         self.trainers_alive.clear()
+
+    # -- several machines ---------------------------------------------------------------------
+
+    def lose_head(self) -> None:
+        """The first of its machines is lost, with its agent, its guard and its disk; the others'
+        trainers have failed with it. They are there, and billed, and look for the first."""
+        now = self.world.queue.now
+        self.stop()
+        self.world.files.lose_pod(self.rented.run_id, pod_id=self.rented.pod_id)
+        answers = [True, False]
+        self.head_watch = HeadWatch(lambda: answers.pop(0) if answers else False, self._boot_s)
+        self.head_watch.look()
+        self.head_lost_at = now
+        self.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
+        self.world.queue.at(now + self.world.check.head_lost_s, self._must_have_ended)
+
+    def _boot_s(self) -> float:
+        return self.machine.now().boot
+
+    def _look_for_head(self) -> None:
+        watch, rented = self.head_watch, self.rented
+        if watch is None or rented.ended or rented.deleting:
+            return
+        watch.look()
+        if watch.is_lost:
+            rented.ended_by = rented.ended_by or "another machine"
+            rented.account.end_from_inside(rented)
+        self.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
+
+    def _must_have_ended(self) -> None:
+        self.world.check.head_was_lost(self.rented)
+
+    def word_of_others(self) -> contract.AgentReport | None:
+        """What the link makes of another machine's report, once the first was silent for long: see
+        ``adapters.ssh.others``."""
+        base = self.durable_report or self.report
+        if base is None or self.world.queue.now - self.head_lost_at < HEAD_LOST_S:
+            return None
+        phases = tuple(
+            replace(phase, state="ended", outcome="crashed") if phase.state == "running" else phase
+            for phase in base.phases
+        )
+        word = replace(
+            base, result="failed", message="the first machine is lost", phases=phases, kept=()
+        )
+        self.said.hear(word)
+        return word
 
     def restart_container(self, *, wiped: bool) -> None:
         """The entry command has ended, so the provider starts it again; billing goes on."""

@@ -124,6 +124,18 @@ def _storage_tail(arms: Arms) -> None:
         arms.set_knob("storage_tail_micros", tail, "storage is billed after the delete")
 
 
+def _head_lost(arms: Arms) -> None:
+    """Of several machines that are one pod: the others are all there, and billed, and none of them
+    can be spoken to in the first one's place but to ask how its own part ended."""
+
+    def lose(rented: Rented) -> None:
+        if rented.account.habits.provider in ("skypilot", "aws") and rented.pod.running:
+            rented.pod.lose_head()
+            arms.world.felt(arms.number)
+
+    arms.strike_pod(arms.some_time(0.05, 0.95), "has lost the first of its machines", lose)
+
+
 def _broke(arms: Arms) -> None:
     def broke() -> None:
         for account in arms.world.accounts.values():
@@ -271,4 +283,5 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "40": ("old backup restored", _backup),
     "41": ("budget cut below what is spent", _cap_cut),
     "42": ("budget raised meanwhile", _cap_raised),
+    "71": ("first of several machines lost", _head_lost),
 }
