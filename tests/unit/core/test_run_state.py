@@ -357,14 +357,16 @@ def test_no_history_corrupts_a_run(tried: list[ev.Record]) -> None:
         assert run == before, "apply_event changed what it was given"
         run = after
         kept.append(record)
-        check(run)
+        events = [each.event for each in kept]
+        check(run, total(e.amount for e in events if isinstance(e, ev.BucketSwept)))
         assert fold("r1", kept) == run, "the fold of every prefix is what was built step by step"
     assert fold("r1", kept) == fold("r1", list(kept)), "and folding again gives the same"
 
 
-def check(run: RunState) -> None:
-    """What holds of a run at any time."""
-    assert run.settled == total(g.settled for g in run.generations if g.settled is not None)
+def check(run: RunState, swept: Usd = ZERO) -> None:
+    """What holds of a run at any time; ``swept``: what its bucket held too much has cost."""
+    pods = total(g.settled for g in run.generations if g.settled is not None)
+    assert run.settled == pods + swept
     assert run.reserved >= ZERO
     assert [g.number for g in run.generations] == list(range(1, len(run.generations) + 1))
     assert not any(g.open for g in run.generations[:-1]), "one pod at a time"
