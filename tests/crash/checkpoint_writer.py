@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -60,15 +61,26 @@ def contents_of(number: int) -> Contents:
 
 
 def write(folder: Path, start: int, end: int | None, told: Callable[[], None]) -> None:
-    """As a trainer does: sweep, then save and prune, save and prune."""
+    """As a trainer does: sweep, then save, add the metric and prune, again and again. One that was
+    killed before it could add the metric is landed on: it is added then."""
     checkpoints = CheckpointFolder(folder)
     checkpoints.clean()
+    if start:
+        add_metric(checkpoints, start - 1)
     for number in count(start):
         if number == end:
             return
-        checkpoints.save(contents_of(number), manifest_of(number))
+        early = replace(manifest_of(number), val_bpb=None, step_losses=())
+        checkpoints.save(contents_of(number), early)
         told()
+        add_metric(checkpoints, number)
         checkpoints.prune(KEEP_BEST)
+
+
+def add_metric(checkpoints: CheckpointFolder, number: int) -> None:
+    bpb, made = bpb_of(number), manifest_of(number)
+    if bpb is not None:
+        checkpoints.add_metric(made.step, bpb, made.step_losses)
 
 
 def check(home: Path, folder: Path, saved: int, acknowledged: int) -> int:
@@ -94,6 +106,9 @@ def check(home: Path, folder: Path, saved: int, acknowledged: int) -> int:
     newest = max(found, default=0) // 10
     if not saved + acknowledged <= newest <= saved + acknowledged + 1:
         raise Violation(f"{saved} + {acknowledged} saves acknowledged, the newest is {newest}")
+    for step, each in found.items():
+        if step < 10 * newest and each.manifest.val_bpb != bpb_of(step // 10 - 1):
+            raise Violation(f"step {step} has lost its metric: {each.manifest.val_bpb}")
     # Those that were to be pruned, and were not for a kill, may be there as well.
     if not expected(newest) <= set(found):
         raise Violation(f"{sorted(found)} are left of {newest}, not {sorted(expected(newest))}")
