@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from trmcloud.core import bookkeeping
+from trmcloud.sim.faults import controller, hostile, provider, training
 from trmcloud.sim.faults.table import NAMES, PAIRS, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.queue import EventQueue
@@ -225,3 +226,8 @@ def test_volumes_are_made_billed_and_deleted_in_some_worlds() -> None:
         if line.text.startswith("volume-")
     )
     assert told["made"] > told["deleted"] > 0
+
+
+def test_no_two_faults_have_one_number() -> None:
+    rooms = (controller.FAULTS, provider.FAULTS, training.FAULTS, hostile.FAULTS)
+    assert sum(len(room) for room in rooms) == len(NAMES)

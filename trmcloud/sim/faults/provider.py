@@ -283,5 +283,5 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "40": ("old backup restored", _backup),
     "41": ("budget cut below what is spent", _cap_cut),
     "42": ("budget raised meanwhile", _cap_raised),
-    "71": ("first of several machines lost", _head_lost),
+    "73": ("first of several machines lost", _head_lost),
 }
