@@ -38,12 +38,9 @@ TESTS = {
     "core.supervisor": ("test_supervisor*.py",),
     # Parsers of what pods, buckets and providers say.
     "core.records": ("test_records.py", "test_pod_contract.py"),
-    "core.manifest": ("test_manifest*.py",),
-    "core.pod_contract": ("test_pod_contract.py",),
-    "core.plain_text": ("test_pod_contract.py",),
-    "adapters.ssh.mirror": ("unit/ssh/test_mirror.py", "fuzz/test_pods.py"),
-    "adapters.runpod.models": ("unit/runpod/test_models.py",),
-    "adapters.skypilot.clusters": ("unit/skypilot/test_clusters.py",),
+    "core.manifest": ("test_contract_bounds.py", "test_manifest*.py"),
+    "core.pod_contract": ("test_contract_bounds.py", "test_pod_contract.py"),
+    "core.plain_text": ("test_contract_bounds.py", "test_pod_contract.py"),
 }
 CHIEF = (
     *("core.controller", "core.actions", "core.absence", "core.governance"),
