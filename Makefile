@@ -22,13 +22,16 @@ help:
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
 	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt constraints-torch.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Making $(VENV): the packages pinned in constraints.txt, torch among them (about 200 MB for"
-	@echo "the CPU build, several GB where pip finds a CUDA build). Your own pip settings are used."
+	@echo "Making $(VENV): the packages in constraints.txt, each held to its hash, and torch (about 200 MB"
+	@echo "for the CPU build, several GB where pip finds a CUDA build). Your own pip settings are used."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e '.[train,runpod,s3,dev]'
+	$(BIN)/python -m pip install --progress-bar on --require-hashes --no-deps -r constraints.txt
+	$(BIN)/python -m pip install --progress-bar on -r constraints-torch.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
 	@touch $(READY)
 
 install: $(READY)
@@ -40,6 +43,23 @@ mock: build/prism/.ready
 build/prism/.ready: Makefile
 	npm install --prefix build/prism --ignore-scripts --no-audit --no-fund --no-save '$(PRISM)'
 	@touch $@
+
+# Pins stay as they are; what is new gets one. An index that serves other files than the public one
+# makes other hashes: set UV_DEFAULT_INDEX.
+LOCK := $(BIN)/uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
+	--no-annotate --quiet
+.PHONY: lock
+lock: $(READY)
+	@mkdir -p build
+	sed -n 's/^\([^ ;]*==[^ ;]*\).*/\1/p' constraints.txt constraints-sdk.txt constraints-torch.txt \
+		| sort -u > build/pins
+	printf 'hatchling>=1.27,<2\neditables>=0.5\n' > build/build.in
+	$(LOCK) -c build/pins --extra train --extra runpod --extra s3 --extra dev pyproject.toml \
+		build/build.in | awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' > build/lock
+	{ sed -n '/^#/p' constraints.txt; cat build/lock; } > build/constraints.txt
+	echo 'runpod>=1.10,<2' > build/sdk.in
+	{ sed -n '/^#/p' constraints-sdk.txt; $(LOCK) -c build/pins build/sdk.in; } > build/constraints-sdk.txt
+	mv build/constraints.txt build/constraints-sdk.txt .
 
 # It pins older click and runpod than ours: never in .venv.
 sky: .venv-sky/.ready
@@ -75,7 +95,7 @@ $(SKY_IMAGE)/.ready: constraints-sky.txt trmcloud/pod/environment.txt | $(READY)
 		'pydantic-core==2.41.1' 'skypilot[runpod,remote]==0.14.1'
 	grep '==' trmcloud/pod/environment.txt | grep -v '^torch' | cut -d ' ' -f 1 > $(SKY_IMAGE)/pins
 	$(BIN)/python -m pip download -q --only-binary :all: -d $(SKY_IMAGE)/wheels \
-		-r $(SKY_IMAGE)/pins "$$(grep '^torch==' constraints.txt)"
+		-r $(SKY_IMAGE)/pins "$$(grep '^torch==' constraints-torch.txt)"
 	for name in bashrc profile; do cp /usr/share/base-files/dot.$$name $(SKY_IMAGE)/root/.$$name; done
 	@touch $@
 

@@ -72,7 +72,9 @@ def test_what_a_pod_is_told(rig: Rig) -> None:
     assert contract.load_lease(unpacked[contract.ENV_LEASE]) == wanted.lease
     (job,) = json.loads(unpacked[contract.ENV_JOBS])
     assert contract.load_job(json.dumps(job)) == wanted.jobs[0]
-    assert json.loads(unpacked[contract.ENV_CHECK]) == {"gpu": "A100", "count": 8}
+    assert json.loads(unpacked[contract.ENV_CHECK]) == {
+        "gpu": "A100", "count": 8, "torch": "2.9.1+cu128",
+    }  # fmt: skip
     assert unpacked[contract.ENV_HOST_KEY] == HOST_KEY
     assert told[contract.ENV_AUTHORIZED_KEY] == "ssh-ed25519 AAAAuser me"
     assert rig.standin.api_key not in json.dumps(body)

@@ -52,6 +52,7 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
             user = User(folder, trainer=None, program=("-m", "tests.e2e.impatient"))
             user.environment |= {
                 "RUNPOD_API_KEY": standin.api_key,
+                "TRMCLOUD_RUNPOD_IMAGE": "an/image:with-this-machines-torch",
                 "TRMCLOUD_RUNPOD_API": standin.url,
                 "RUNPOD_API_BASE_URL": standin.url,
                 "TRMCLOUD_TEST_SETTINGS": str(settings),

@@ -46,6 +46,7 @@ def pods(tmp_path: Path, user: User) -> Iterator[StandIn]:
     """A stand-in with isolated pods, whose account is the user's."""
     with judged(tmp_path / "runpod", isolated=True) as one:
         as_user_of(one, user)
+        user.environment["TRMCLOUD_RUNPOD_IMAGE"] = "an/image:with-this-machines-torch"
         yield one
 
 

@@ -38,12 +38,9 @@ TESTS = {
     "core.supervisor": ("test_supervisor*.py",),
     # Parsers of what pods, buckets and providers say.
     "core.records": ("test_records.py", "test_pod_contract.py"),
-    "core.manifest": ("test_manifest*.py",),
-    "core.pod_contract": ("test_pod_contract.py",),
-    "core.plain_text": ("test_pod_contract.py",),
-    "adapters.ssh.mirror": ("unit/ssh/test_mirror.py", "fuzz/test_pods.py"),
-    "adapters.runpod.models": ("unit/runpod/test_models.py",),
-    "adapters.skypilot.clusters": ("unit/skypilot/test_clusters.py",),
+    "core.manifest": ("test_contract_bounds.py", "test_manifest*.py"),
+    "core.pod_contract": ("test_contract_bounds.py", "test_pod_contract.py"),
+    "core.plain_text": ("test_contract_bounds.py", "test_pod_contract.py"),
 }
 CHIEF = (
     *("core.controller", "core.actions", "core.absence", "core.governance"),
@@ -84,7 +81,7 @@ def equivalent_mutants(path: Path = EQUIVALENT) -> dict[str, str]:
     return {row["mutant"]: row["why"] for row in table.get("equivalent", ())}
 
 
-def tests_of(module: str, tree: Path) -> list[Path]:
+def judges_of(module: str, tree: Path) -> list[Path]:
     """In the order in which they are asked."""
     named = (f"tests/{n}" if "/" in n else f"tests/unit/core/{n}" for n in TESTS[module])
     return list(dict.fromkeys(path for name in named for path in sorted(tree.glob(name))))
@@ -92,7 +89,7 @@ def tests_of(module: str, tree: Path) -> list[Path]:
 
 def score(module: str, tree: Path, jobs: int, *, quiet: bool = False) -> Score:
     source = tree / "trmcloud" / Path(*module.split(".")).with_suffix(".py")
-    tests = tests_of(module, tree)
+    tests = judges_of(module, tree)
     mutants = mutants_of(module, source, tree / "trmcloud")
     started = time.monotonic()
     done = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import ROOT, TESTS, equivalent_mutants, tests_of
+from tests.mutation.__main__ import ROOT, TESTS, equivalent_mutants, judges_of
 from tests.mutation.mutants import Mutant, mutants_of
 
 MODULE = '''\
@@ -152,7 +152,7 @@ def test_tests_that_fail_by_themselves_judge_nothing(tree: Path) -> None:
 
 def test_every_module_has_tests_and_every_excuse_a_reason() -> None:
     for module in TESTS:
-        assert tests_of(module, ROOT), module
+        assert judges_of(module, ROOT), module
     for key, why in equivalent_mutants().items():
         assert key.partition(":")[0] in TESTS, key
         assert " → " in key

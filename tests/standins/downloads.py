@@ -32,7 +32,7 @@ _LEFT_OUT = ("__pycache__", "test", "tests", "site-packages", "dist-packages", "
 
 class Downloads:
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.is_real = folder, False
         (folder / "simple").mkdir(parents=True, exist_ok=True)
         handler = functools.partial(_Files, directory=str(folder))
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -70,6 +70,8 @@ class Downloads:
             "TRMCLOUD_INSTALL_UV_DEFAULT_INDEX": f"{self.url}/simple/",
             "TRMCLOUD_INSTALL_UV_PYTHON_DOWNLOADS_JSON_URL": f"{self.url}/python.json",
             "TRMCLOUD_INSTALL_UV_PYTHON": VERSION,
+            # Small wheels, made here, under real names.
+            **({} if self.is_real else {"TRMCLOUD_INSTALL_HASHES": "off"}),
         }
 
     def add_python(self) -> None:
@@ -119,6 +121,7 @@ class Downloads:
 
     def add_real_wheels(self, folder: Path) -> None:
         """Those that lie in ``folder``, under their own names."""
+        self.is_real = True
         for wheel in folder.glob("*.whl"):
             name = wheel.name.partition("-")[0].lower().replace("_", "-").replace(".", "-")
             page = self.folder / "simple" / name

@@ -390,10 +390,11 @@ def reconcile(world: World) -> list[str]:
             outcome = after.outcome.value if after.outcome else after.state.value
             said.append(f"{run_id}: {run.state.value} → {outcome}")
         if after.oversized_bytes > run.oversized_bytes:
-            size_gb, paid = (after.oversized_bytes - run.oversized_bytes) / 1e9, after.settled
+            size_gb = (after.oversized_bytes - run.oversized_bytes) / 1e9
+            cost = after.oversized_rent - run.oversized_rent
             said.append(
                 f"{run_id}: its pod had uploaded {size_gb:,.1f} GB that it was not granted: deleted"
-                f" from {run.bucket}, its rent of {paid - run.settled} at most is counted"
+                f" from {run.bucket}, its rent of {cost} at most is counted"
             )
     return said + reap.sweep(world)
 

@@ -169,6 +169,7 @@ def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
         settled=run.settled + event.amount,
         swept_generation=event.generation,
         oversized_bytes=run.oversized_bytes + event.size_bytes,
+        oversized_rent=run.oversized_rent + event.amount,
     )
 
 

@@ -183,7 +183,8 @@ class RunState:
     swept_generation: int = 0
     """Up to which one the bucket was rid of what no pod was granted."""
     oversized_bytes: int = 0
-    """How much that was."""
+    oversized_rent: Usd = ZERO
+    """How much that was, and what it has cost; that is in ``settled``."""
 
     @property
     def generation(self) -> Generation | None:

@@ -52,7 +52,8 @@ class Check:
 
     ``gpu`` are glob patterns of the name nvidia-smi gives (any of them; without ``*`` or ``?`` a
     part of the name, case aside); ``memory_gb`` is per GPU; ``volume`` asks that ``mount`` is a
-    mount of its own, writable; ``idle`` that nobody else computes there.
+    mount of its own, writable; ``idle`` that nobody else computes there; ``torch`` is the version
+    that the image was chosen for.
     """
 
     gpu: tuple[str, ...] = ()
@@ -63,6 +64,7 @@ class Check:
     volume: bool = False
     mount: str = "/workspace"
     idle: bool = False
+    torch: str = ""
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -142,6 +144,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "volume": (bool,),
     "mount": (str,),
     "idle": (bool,),
+    "torch": (str,),
 }
 
 
@@ -176,6 +179,17 @@ def refusals(check: Check, seen: Seen) -> tuple[Refusal, ...]:
     if check.volume:
         found += _wrong_mount(check.mount, seen.mounts)
     return tuple(found)
+
+
+def wrong_image(expected: str, found: str | None) -> str:
+    """Why an image is not the one that was asked for, by its torch; '' where it may be. One
+    without any gets one of ours, and what is not said of a build is not held against it."""
+    if not expected or found is None:
+        return ""
+    (release, _, build), (want, _, want_build) = found.partition("+"), expected.partition("+")
+    if release == want and build in ("", want_build):
+        return ""
+    return f"the image has torch {strip_control(found)[:40]}, and {expected} was asked for"
 
 
 def _wrong_gpus(check: Check, gpus: Sequence[GpuSeen]) -> list[Refusal]:

@@ -29,16 +29,26 @@ PYTHON = "3.12"
 OLDEST_PYTHON = (3, 11)
 """That the trainer runs on."""
 
+_HASH = re.compile(r"  ([0-9a-f]{64})")
+_TOOL = "uv"
+"""Of the list, what is no package of the trainer's, but makes an environment."""
 _LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([0-9][0-9.]*)\s+#\s*(\S+)")
 _BOUND = re.compile(r"(>=|<)([0-9]+(?:\.[0-9]+)*)")
 
 
 class Package(NamedTuple):
-    """``pin`` is what is installed where nothing within ``bounds`` is there."""
+    """``pin`` is what is installed where nothing within ``bounds`` is there: a file that has one of
+    ``hashes`` (SHA-256), or any where there are none."""
 
     name: str
     pin: str
     bounds: tuple[tuple[str, tuple[int, ...]], ...]
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        """A line of a requirements file."""
+        return " ".join((f"{self.name}=={self.pin}", *(f"--hash=sha256:{h}" for h in self.hashes)))
 
     def accepts(self, version: str) -> bool:
         """Whether a version is in range; of its number, only the leading digits count."""
@@ -55,14 +65,23 @@ class Package(NamedTuple):
 
 
 def read_list(text: str, torch: str = "") -> tuple[Package, ...]:
-    """``torch``: another version of it to be installed.
+    """What a trainer imports. ``torch``: another version of it to be installed.
 
     Raises:
-        ValueError: a line that is neither ``name==pin  # bounds`` nor a comment.
+        ValueError: a line that is neither ``name==pin  # bounds``, nor a hash below one, nor a
+            comment.
     """
-    packages = []
+    return tuple(package for package in _read(text, torch) if package.name != _TOOL)
+
+
+def _read(text: str, torch: str = "") -> list[Package]:
+    packages: list[Package] = []
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
+            continue
+        if packages and (sha256 := _HASH.fullmatch(line)):
+            last = packages[-1]
+            packages[-1] = last._replace(hashes=(*last.hashes, sha256[1]))
             continue
         match = _LINE.fullmatch(line.strip())
         if match is None:
@@ -75,20 +94,24 @@ def read_list(text: str, torch: str = "") -> tuple[Package, ...]:
             bounds.append((bound[1], _padded(bound[2])))
         pin = torch if torch and match[1] == "torch" else match[2]
         packages.append(Package(match[1], pin, tuple(bounds)))
-    return tuple(packages)
+    return packages
 
 
 def missing(wanted: Iterable[Package], path: Sequence[str] | None = None) -> tuple[Package, ...]:
     """Those that are not importable in a good version from ``path`` (this interpreter's own)."""
-    searched = list(path if path is not None else sys.path)
     lacking = []
     for package in wanted:
-        found = importlib.metadata.distributions(name=package.name, path=searched)
-        # The first on the path is the one that an import would meet.
-        first = next((dist.version for dist in found if dist.version), None)
+        first = installed(package.name, path)
         if first is None or not package.accepts(first):
             lacking.append(package)
     return tuple(lacking)
+
+
+def installed(name: str, path: Sequence[str] | None = None) -> str | None:
+    """The version of what an import from ``path`` (this interpreter's own) would meet."""
+    searched = list(path if path is not None else sys.path)
+    found = importlib.metadata.distributions(name=name, path=searched)
+    return next((dist.version for dist in found if dist.version), None)
 
 
 def needs_python(lacking: Iterable[Package]) -> bool:
@@ -107,30 +130,43 @@ def folder_for(root: Path, packages: Sequence[Package], python: str = "") -> Pat
     return root / "env" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
-def install_command(packages: Sequence[Package], target: Path) -> list[str]:
+_FROM_STDIN = 'wanted=$1; shift; printf "%s\\n" "$wanted" | "$@" -r /dev/stdin'
+
+
+def install_command(
+    packages: Sequence[Package], target: Path, environ: Mapping[str, str]
+) -> list[str]:
     """pip's command line: the pins and nothing else, ready-built, into an empty folder."""
     return [
+        *("sh", "-c", _FROM_STDIN, "sh", requirements(packages, environ)),
         *(sys.executable, "-m", "pip", "install", "--target", str(target), "--no-deps"),
         *("--only-binary", ":all:", "--no-input", "--disable-pip-version-check"),
         *("--no-warn-script-location", "--progress-bar", "off", "--retries", "3"),
-        *(f"{package.name}=={package.pin}" for package in packages),
     ]
+
+
+def requirements(packages: Iterable[Package], environ: Mapping[str, str]) -> str:
+    """A requirements file. pip and uv refuse any file that has none of the hashes in it, unless the
+    user's own index is said to serve others (``TRMCLOUD_INSTALL_HASHES=off``)."""
+    if environ.get(ENV_INSTALL_PREFIX + "HASHES") == "off":
+        packages = [package._replace(hashes=()) for package in packages]
+    return "\n".join(package.requirement for package in packages)
 
 
 _WHOLE = """\
 set -e
-uv=$1 python=$2 tools=$3 target=$4 torch=$5
-shift 5
+uv=$1 python=$2 tools=$3 target=$4 torch=$5 wanted=$6 tool=$7
 if [ -z "$uv" ]; then
     "$python" -c 'import pip' 2>/dev/null ||
         { echo "error: this image has neither uv nor pip to install with" >&2; exit 6; }
-    "$python" -m pip install --target "$tools" --upgrade --only-binary :all: --no-input \\
-        --disable-pip-version-check --progress-bar off uv
+    printf '%s\n' "$tool" | "$python" -m pip install --target "$tools" --upgrade \\
+        --only-binary :all: --no-input --disable-pip-version-check --progress-bar off \\
+        -r /dev/stdin
     uv=$tools/bin/uv
 fi
 "$uv" venv --no-config --relocatable "$target"
 install() { "$uv" pip install --no-config --only-binary :all: --python "$target/bin/python" "$@"; }
-install --no-deps "$@"
+printf '%s\n' "$wanted" | install --no-deps -r -
 install "$torch"
 rm -rf "$UV_CACHE_DIR"
 """
@@ -140,21 +176,17 @@ def whole_command(
     packages: Sequence[Package], target: Path, environ: Mapping[str, str]
 ) -> list[str]:
     """Makes an environment that needs nothing of the image but ``sh``, and uv or pip: a Python,
-    torch with all that it needs, and the other pins."""
-    tools = target.parent / ".uv"
-    pins = [f"{package.name}=={package.pin}" for package in packages]
+    torch with all that it needs, and the other pins. uv itself checks the Python that it fetches;
+    torch, and what torch alone needs, is its index's word."""
     # torch last: of what it needs, the pins are there by then.
-    pins.sort(key=lambda pin: not pin.startswith("torch=="))
+    torch = [package for package in packages if package.name == "torch"]
+    rest = [package for package in packages if package.name != "torch"]
     return [
-        "sh",
-        "-c",
-        _WHOLE,
-        "sh",
-        find_uv(environ),
-        sys.executable,
-        str(tools),
-        str(target),
-        *pins,
+        *("sh", "-c", _WHOLE, "sh"),
+        *(find_uv(environ), sys.executable, str(target.parent / ".uv"), str(target)),
+        requirements(torch, environ),
+        requirements(rest, environ),
+        requirements([tool for tool in _read(LIST.read_text()) if tool.name == _TOOL], environ),
     ]
 
 

@@ -33,6 +33,7 @@ from trmcloud.pod.hardware import (
     parse_cuda,
     parse_gpus,
     refusals,
+    wrong_image,
 )
 
 PREPARED_NAME = "prepared.json"
@@ -153,6 +154,8 @@ class Preparation:
             return
         if check is None:
             self._enter("ready", now)
+        elif why := wrong_image(check.torch, packages.installed("torch")):
+            self._refuse(why, now)
         elif self._checked:
             self._enter("installing", now)
         elif now >= self._look_at:
@@ -238,7 +241,7 @@ class Preparation:
         if self._command is None:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
-            words = packages.install_command(lacking, building)
+            words = packages.install_command(lacking, building, os.environ)
             names = ", ".join(package.name for package in lacking)
             if is_whole:
                 words = packages.whole_command(lacking, building, os.environ)

@@ -310,6 +310,18 @@ def test_any_value_is_one_that_json_can_hold() -> None:
             record_of(Loose, {"value": 1, "few": few})
 
 
+def test_of_several_rules_each_must_hold() -> None:
+    @dataclass(frozen=True)
+    class Ruled:
+        number: Annotated[int, within(0, 9), within(5, 20)]
+        share: Annotated[float, within(0, 9), within(5, 20)]
+
+    assert record_of(Ruled, {"number": 7, "share": 7.5}) == Ruled(7, 7.5)
+    for number, share in ((3, 7.0), (12, 7.0), (7, 3.0), (7, 12.0)):
+        with pytest.raises(ContractError):
+            record_of(Ruled, {"number": number, "share": share})
+
+
 def test_floats_that_are_not_finite_are_null_wherever_they_are() -> None:
     nan, inf = float("nan"), float("inf")
     assert finite({"a": [nan, (inf, 1.5)], "b": "x", "c": 5}) == {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -79,6 +81,53 @@ def test_a_package_that_installs_as_something_else_is_refused(
     assert reach(machine.prepare(), "refused").state == "refused"
 
 
+def test_a_file_of_another_hash_is_not_installed(
+    machine: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.wheel("trmcloud_probe_e", "1.0")
+    wheel = machine.wheels / "trmcloud_probe_e-1.0-py3-none-any.whl"
+    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    pin = "trmcloud-probe-e==1.0  # >=1\n"
+    machine.wanted.write_text(f"{pin}  {'0' * 64}\n")
+    machine.check()
+    machine.stage()
+    refused = reach(machine.prepare(), "refused").message
+    assert refused.startswith("packages could not be installed: ERROR: THESE PACKAGES DO NOT MATCH")
+    (machine.pod_dir / PREPARED_NAME).unlink()
+    machine.wanted.write_text(f"{pin}  {'0' * 64}\n  {right}\n")
+    reach(machine.prepare(), "ready")
+    (machine.pod_dir / PREPARED_NAME).unlink()
+    shutil.rmtree(machine.pod_dir.parents[1] / "env")
+    machine.wanted.write_text(f"{pin}  {'0' * 64}\n")
+    monkeypatch.setenv("TRMCLOUD_INSTALL_HASHES", "off")
+    reach(machine.prepare(), "ready")
+
+
+def test_every_package_of_a_pod_but_torch_is_held_to_hashes() -> None:
+    """Of all platforms that pods have, and none that the lock of this project does not know."""
+    shipped = packages.read_list(packages.LIST.read_text())
+    assert [package.name for package in shipped if not package.hashes] == ["torch"]
+    assert "uv" not in [package.name for package in shipped]
+    text = (ROOT / "constraints.txt").read_text()
+    assert {h for p in shipped for h in p.hashes if f"--hash=sha256:{h}" not in text} == set()
+    numpy = next(package for package in shipped if package.name == "numpy")
+    assert len(numpy.hashes) == 8, "two machines, four Pythons"
+    *_, tool = packages.whole_command(shipped, Path("/x/env"), {})
+    assert re.fullmatch(r"uv==[0-9.]+( --hash=sha256:[0-9a-f]{64}){2,}", tool)
+
+
+def test_all_that_is_installed_here_but_torch_is_held_to_hashes() -> None:
+    for name in ("constraints.txt", "constraints-sdk.txt"):
+        lines = (ROOT / name).read_text().splitlines()
+        pins = [line for line in lines if not line.startswith(("#", " "))]
+        assert pins
+        assert [line for line in pins if not re.match(r"\S+==\S+ (; .*)?\\$", line)] == []
+        held = [n for n, line in enumerate(lines) if line in pins]
+        assert all("--hash=sha256:" in lines[n + 1] for n in held), name
+    torch = re.findall(r"(?m)^torch==.*$", (ROOT / "constraints-torch.txt").read_text())
+    assert len(torch) == 1
+
+
 def test_versions_are_told_apart() -> None:
     (package,) = packages.read_list("a==1.5  # >=1.2,<2\n")
     good = ("1.2", "1.2.0", "1.10", "1.99.9", "1.3rc1", "1.2.post1")
@@ -87,7 +136,8 @@ def test_versions_are_told_apart() -> None:
     assert [v for v in bad if package.accepts(v)] == []
 
 
-@pytest.mark.parametrize("line", ["a", "a==1", "a>=1  # >=1", "a==1  # ~=1", "-r /etc/passwd"])
+@pytest.mark.parametrize("line", ["a", "a==1", "a>=1  # >=1", "a==1  # ~=1", "-r /etc/passwd",
+                                  "  " + "0" * 64, "a==1  # >=1 --hash=x"])  # fmt: skip
 def test_the_list_is_read_strictly(line: str) -> None:
     with pytest.raises(ValueError, match=re.escape(line)):
         packages.read_list(line)
@@ -101,9 +151,10 @@ def test_the_shipped_list_agrees_with_the_projects_own() -> None:
     )
     script = (ROOT / "trmcloud" / "app" / "export" / "standalone.sh").read_text()
     assert f'TORCH="${{TORCH:-{torch.pin}}}"' in script
-    lines = (ROOT / "constraints.txt").read_text().lower().splitlines()
-    pins = dict(line.split("==") for line in lines if "==" in line)
-    assert {p.name.lower(): p.pin for p in shipped if pins.get(p.name.lower()) != p.pin} == {}
+    locked = re.findall(r"(?m)^(\S+)==(\S+)", (ROOT / "constraints.txt").read_text())
+    pins = {name.replace("-", "_"): pin for name, pin in locked}
+    odd = [p for p in shipped if pins.get(p.name.lower().replace("-", "_")) != p.pin]
+    assert odd == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needs = dict(line.split(">=") for line in project["optional-dependencies"]["train"])
     del needs["torch"]

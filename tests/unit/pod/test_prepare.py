@@ -26,6 +26,30 @@ def test_the_users_own_machine_is_ready_as_it_is(machine: Machine) -> None:
     assert setup.over({"X": "y"}) == {"X": "y"}
 
 
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ("2.9.1+cu128", ""),
+        ("2.9.1", ""),
+        (None, ""),
+        ("2.8.0+cu128", "the image has torch 2.8.0+cu128, and 2.9.1+cu128 was asked for"),
+        ("2.9.1+cu130", "the image has torch 2.9.1+cu130, and 2.9.1+cu128 was asked for"),
+        ("2.9.1+cpu", "the image has torch 2.9.1+cpu, and 2.9.1+cu128 was asked for"),
+    ],
+)
+def test_an_image_that_is_not_the_one_asked_for_is_told_by_its_torch(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, found: str | None, why: str
+) -> None:
+    """A tag may be given to another image; one without torch gets one of ours."""
+    monkeypatch.setattr(prepare.packages, "installed", lambda name, path=None: found)
+    machine.check(torch="2.9.1+cu128")
+    said = machine.prepare().poll(machine.now)
+    assert (said.state == "refused", said.message if why else "") == (bool(why), why)
+    (machine.pod_dir / PREPARED_NAME).unlink()
+    machine.check()
+    assert machine.prepare().poll(machine.now).state != "refused", "of the user's own nobody knows"
+
+
 def test_a_good_machine_waits_for_its_files_and_is_ready(machine: Machine, reach: Reach) -> None:
     machine.nvidia_smi(H100 * 2)
     machine.check(gpu="H100", count=2, min_cuda="12.8", volume=True, idle=True)

@@ -92,6 +92,16 @@ def test_another_torch_may_be_asked_for(
     assert subprocess.run(words, capture_output=True, text=True).stdout == "2.8.0\n"
 
 
+def test_what_has_another_hash_than_the_lists_is_refused_by_uv(
+    bare: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is served bears the names of the real packages, and is not them."""
+    monkeypatch.delenv("TRMCLOUD_INSTALL_HASHES")
+    refused = reach(bare.prepare(), "refused")
+    assert "Hash mismatch for `" in (bare.pod_dir / "install.log").read_text()
+    assert "could not be installed" in refused.message
+
+
 def test_no_torch_is_no_trainers_python_whatever_its_version(
     bare: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPod
 from trmcloud.adapters.runpod.http import Throttled, compact
 from trmcloud.adapters.runpod.offers import RUNPOD_IDS
 from trmcloud.adapters.runpod.prepaid import Prepaid
-from trmcloud.adapters.runpod.settings import IMAGE
+from trmcloud.adapters.runpod.settings import IMAGE, IMAGE_TORCH
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.adapters.sightings import Sightings
 from trmcloud.core import pod_contract as contract
@@ -310,6 +310,12 @@ class RunPodCompute:
 
     # -- how -------------------------------------------------------------------------------------
 
+    def _check(self, request: PodRequest) -> dict[str, Any]:
+        """What the pod must be, and what its image must bring where that is known."""
+        if not request.check or self._image != IMAGE:
+            return dict(request.check)
+        return {**request.check, "torch": IMAGE_TORCH}
+
     def _words(self, request: PodRequest) -> dict[str, str]:
         """What the pod's agent is told. The host key is the pod's own, and opens nothing else."""
         keys = self._keys(request.name)
@@ -320,7 +326,7 @@ class RunPodCompute:
             contract.ENV_ROOT: contract.POD_ROOT,
             contract.ENV_LEASE: _packed(contract.dump(request.lease)),
             contract.ENV_JOBS: _packed(jobs),
-            contract.ENV_CHECK: _packed(compact(dict(request.check))),
+            contract.ENV_CHECK: _packed(compact(self._check(request))),
             contract.ENV_HOST_KEY: _packed(keys.host_private),
             contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
         }

@@ -26,6 +26,8 @@ ENV_IMAGE = "TRMCLOUD_RUNPOD_IMAGE"
 API = "https://api.runpod.io"
 IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
 """RunPod's own PyTorch image: torch 2.9.1 for CUDA 12.8, an SSH server and runpodctl."""
+IMAGE_TORCH = "2.9.1+cu128"
+"""What is in it. A tag can be given to another image: its torch is held against this on the pod."""
 
 CONFIG = Path(".runpod") / "config.toml"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
