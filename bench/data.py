@@ -172,7 +172,8 @@ class _Bench:
         yield Row(
             "data: memory of a worker", large, 150, "lower", "MB",
             f"the tokenizer's training took {taught:,.0f} MB for "
-            f"{SHARDS * SHARD_BYTES / 1e6:,.0f} MB of text and a vocabulary of {VOCABULARY:,}; 725 MB for 268, measured apart",
+            f"{SHARDS * SHARD_BYTES / 1e6:,.0f} MB of text and a vocabulary of {VOCABULARY:,}; "
+            "725 MB for 268, measured apart",
         )  # fmt: skip
         yield Row(
             "data: memory of a worker, all text ÷ a part", large / small, 1.1, "lower", "×",

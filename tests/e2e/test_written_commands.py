@@ -159,6 +159,7 @@ STANDS_FOR = {
     "amount": "500",
     "need": "500",
     "shlex.quote(line.key)": "thesis",
+    "over.place": "3k2j1h9g8f",
     "provider": "runpod",
     "request.text": "8xH100",
     "hardware_name(offer.sku, offer.gpus, nodes)": "8xH100",
@@ -182,6 +183,7 @@ NOT_HERE = {
 #: How one may end beside well, since what it is meant for is not the case here.
 HINT_ENDS = {
     "reap --accept-restored": "the ledger was not restored from a backup",
+    "save": "has ended already",
     "stop": "has ended already",
     "resume r-": "has finished: there is nothing to resume",
     "resume": "nothing could be rented",  # the newest, which hoped for a GPU
