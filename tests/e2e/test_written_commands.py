@@ -183,7 +183,7 @@ NOT_HERE = {
 #: How one may end beside well, since what it is meant for is not the case here.
 HINT_ENDS = {
     "reap --accept-restored": "the ledger was not restored from a backup",
-    "save": "has ended already",
+    "save": "is not training",
     "stop": "has ended already",
     "resume r-": "has finished: there is nothing to resume",
     "resume": "nothing could be rented",  # the newest, which hoped for a GPU
