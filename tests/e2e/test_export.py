@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import web_corpus
 from tests.e2e.user import User
+from tests.standins.data_host import DataHost, serving
 
 TINY = (
     *("--recipe", "trm-tiny", "--phase", "fast", "--processes", "1", "--set", "depth=1"),
@@ -66,6 +68,29 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     second = start()
     assert second.returncode == 20
     assert "--again" in second.stderr
+
+
+@pytest.mark.slow
+def test_a_script_makes_its_named_data_where_it_runs(tmp_path: Path) -> None:
+    user = User(tmp_path / "user", trainer=None)
+    user.folder.mkdir()
+    tiny = [word for word in TINY if word not in ("--budget", "0.035")]
+    named = ("--data", "fineweb-edu", "--steps", "20", "--budget", "1")
+    user.run("export", "local", *tiny, *named, "-o", "train.sh")
+    empty = tmp_path / "elsewhere"
+    empty.mkdir()
+    host = web_corpus.put_on(DataHost(), tmp_path / "corpus")
+    with serving(host):
+        bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": sys.executable}
+        ended = subprocess.run(
+            ["bash", str(user.folder / "train.sh")], cwd=empty, env=bare | host.environment,
+            capture_output=True, text=True, timeout=180,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert any("shard_00000.parquet" in asked.path for asked in host.requests)
+    told = json.loads(user.run("adopt", str(empty), "--into", str(tmp_path / "best"), "--json"))
+    assert told["outcome"] == "finished"
+    assert told["checkpoint"] == "fast/step-00000020"
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -66,7 +66,13 @@ def _mission(user: User) -> None:
     assert rented.generation.provider == "runpod"
     assert manifest.world_size == 8
     assert (manifest.phase, manifest.step) == ("extreme", 12)
-    assert manifest.run_id in user.run("report")
+    report = user.run("report")
+    (told,) = [
+        line for line in report.splitlines() if line.startswith(f"{manifest.run_id}: waited")
+    ]
+    assert "for data ($" in told
+    assert "· planned " in told
+    assert "1 of 8 shards" in told
     for run in runs.values():
         for generation in run.generations:
             assert of_pod(generation.pod_name) == []

@@ -13,16 +13,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.e2e import web_corpus
 from tests.e2e.rented import image
 from tests.e2e.runpod_user import RentedUser, TestClock, why_not
 from tests.e2e.user import until
+from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.pods import Pod
 from tests.unit.skypilot.rig import stand_in
+from trmcloud.adapters.data_set_files import load_data_set
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO, cost
 from trmcloud.core.outcome import Outcome
@@ -38,8 +42,20 @@ LAUNCH = (
 ACCEPT = ("--accept-exposure", "6")
 
 
+class Sailor(RentedUser):
+    """Who trains on a text of their own, or else on a corpus of the web that machines fetch."""
+
+    trains_on_the_web = False
+
+    @property
+    def data(self) -> tuple[str, str]:
+        if not self.trains_on_the_web:
+            return super().data
+        return ("--data", load_data_set(web_corpus.NAME).address("shard_00000.parquet"))
+
+
 @pytest.fixture
-def sailor(tmp_path: Path) -> Iterator[RentedUser]:
+def sailor(tmp_path: Path) -> Iterator[Sailor]:
     missing = why_not() or ("" if shutil.which("ip") else "no ip command")
     if missing:
         pytest.skip(f"machines with networks of their own: {missing}")
@@ -52,11 +68,21 @@ def sailor(tmp_path: Path) -> Iterator[RentedUser]:
     python = inside / "bin" / "python3"
     python.write_text(python.read_text().replace(f"{inside / 'site'}", f"{site}:{inside / 'site'}"))
     path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
-    with judged(
-        tmp_path / "machines", clock=clock, isolated=True, keep=[inside, site], image_env=path
-    ) as standin:
+    host = web_corpus.put_on(DataHost(), tmp_path / "corpus")
+    with (
+        serving(host),
+        judged(
+            tmp_path / "machines",
+            clock=clock,
+            isolated=True,
+            keep=[inside, site],
+            image_env=path,
+            reach=[urlsplit(url).port or 0 for url in (host.hub, host.cdn)],
+        ) as standin,
+    ):
         looks = ("status", "--live")
-        made = RentedUser(tmp_path, trainer=None, standin=standin, clock=clock, looks=looks)
+        made = Sailor(tmp_path, trainer=None, standin=standin, clock=clock, looks=looks)
+        made.environment |= host.environment
         made.text.write_text(inspect.getsource(argparse))
         account = {"url": standin.url, "key": standin.api_key}
         state = tmp_path / "sky.json"
@@ -69,7 +95,8 @@ def sailor(tmp_path: Path) -> Iterator[RentedUser]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: RentedUser) -> None:
+def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Sailor) -> None:
+    sailor.trains_on_the_web = True
     plan_id = sailor.plan_to_bind("--budget", "3", launch=LAUNCH, hard_stop_s=900.0, landing_s=20.0)
     began = time.monotonic()
     launch = sailor.start("launch", plan_id, "-y", *ACCEPT)
@@ -87,6 +114,13 @@ def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Re
     there = sailor.standin.control.inside(other.id, "cat /workspace/trmcloud/pods/*/lease.json")
     assert json.loads(there)["hold"] is True
     assert sailor.standin.control.inside(other.id, "ls /workspace/trmcloud/runs/*/fast")
+    # Each made the data for itself, and both the very same.
+    made = [
+        sailor.standin.control.inside(pod.id, "sha256sum /workspace/trmcloud/data/*/shard-*.bin")
+        for pod in (head, other)
+    ]
+    assert "shard-00000.bin" in made[0]
+    assert made[0] == made[1]
     # One is lost: the other's trainer ends at once, and with it the cluster.
     sailor.standin.control.lose_host(other.id)
     sailor.see_out(launch, code=24, within_s=120.0)

@@ -1,4 +1,7 @@
-"""Named data on rented machines with a bucket: the tokens that one made are there for the next."""
+"""Named data on rented machines with a bucket: the tokens that one made are there for the next.
+
+The first is RunPod's own, the second comes by SkyPilot.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ import pytest
 
 from tests.e2e.mission import world
 from tests.e2e.runpod_user import why_not
+from tests.e2e.user import until
 from tests.standins.data_host import DataHost
 from tests.standins.s3 import BUCKET, S3, s3
+from tests.unit.skypilot.rig import stand_in
 from trmcloud.core.outcome import Outcome
 
 __all__ = ["s3"]
@@ -29,6 +34,9 @@ LAUNCH = (
 )
 
 
+VIA = ("--via", "skypilot", "--provider", "runpod", "--allow-account-key-on-pod")
+
+
 def test_the_next_pod_has_its_tokens_from_the_bucket_but_for_a_damaged_one(
     tmp_path: Path, s3: S3
 ) -> None:
@@ -36,8 +44,10 @@ def test_the_next_pod_has_its_tokens_from_the_bucket_but_for_a_damaged_one(
         user.environment |= s3.environment
         try:
             user.run(*LAUNCH, within_s=300)
-            first = _shards(host)
-            assert len(first) >= 3
+            outcomes = {run.outcome for run in user.ledger().runs.values()}
+            assert outcomes <= {Outcome.FINISHED, None}  # its bill may be still to come
+            first_runs = set(user.ledger().runs)
+            assert len(_shards(host)) >= 3
             index = _index(s3)
             assert {name.partition("/")[0] for name in index} == {"tokens", "tokenizers"}
             host.requests.clear()
@@ -48,18 +58,37 @@ def test_the_next_pod_has_its_tokens_from_the_bucket_but_for_a_damaged_one(
             content = bytearray(s3.read(BUCKET, key))
             content[10] ^= 1
             s3.client.put_object(Bucket=BUCKET, Key=key, Body=bytes(content))
-            user.run(*LAUNCH, within_s=300)
+            account = {
+                "url": user.environment["TRMCLOUD_RUNPOD_API"],
+                "key": user.environment.pop("RUNPOD_API_KEY"),
+            }
+            state = tmp_path / "sky.json"
+            state.write_text(json.dumps({"runpod": account, "enabled": ["RunPod"]}))
+            user.environment["TRMCLOUD_SKY"] = str(stand_in(tmp_path / "sky", state))
+            user.run(*LAUNCH, *VIA, "-d", within_s=300)
+            (run,) = set(user.ledger().runs) - first_runs
+            until(lambda: _steps(s3, run) == {6, 12}, within_s=200, what="it trains to its end")
             assert len(_shards(host)) == 1, "the damaged one alone is made anew"
             assert index == _index(s3)
             assert hashlib.sha256(s3.read(BUCKET, key)).hexdigest() == index[bad]["sha256"]
-            runs = user.ledger().runs.values()
-            assert {run.outcome for run in runs} <= {Outcome.FINISHED, None}
+            said = f"of-tokens/runs/{run}/g1-report.json"
+            until(lambda: "is made anew" in s3.read(BUCKET, said).decode(), what="it is told")
         finally:
             user.end_everything()
 
 
 def _shards(host: DataHost) -> set[str]:
     return {asked.path for asked in host.requests if re.search(r"shard_\d+\.parquet", asked.path)}
+
+
+def _steps(s3: S3, run: str) -> set[int]:
+    """Of the checkpoints that are whole in the bucket."""
+    texts = [
+        s3.read(BUCKET, key)
+        for key, size in s3.keys(BUCKET, f"of-tokens/runs/{run}/").items()
+        if key.endswith("/manifest.json") and size
+    ]
+    return {json.loads(text)["step"] for text in texts}
 
 
 def _index(s3: S3) -> dict[str, dict[str, object]]:

