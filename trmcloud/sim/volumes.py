@@ -11,7 +11,7 @@ from trmcloud.core.offers import DAY_S
 
 if TYPE_CHECKING:
     from trmcloud.core.budget import LedgerState
-    from trmcloud.sim.account import Account, KeptVolume
+    from trmcloud.sim.account import Account, KeptVolume, Rented
     from trmcloud.sim.process import Process
     from trmcloud.sim.world import SimWorld
 
@@ -48,7 +48,7 @@ class VolumeJudge:
             trained = run is not None and any(g.agent_at is not None for g in run.generations)
             if spec.volume_then == DELETE_FETCHED and trained and not (run and run.pulled):
                 self.fail("I3", f"{volume.volume_id} is deleted: {run_id} has fetched nothing")
-            ends = [p.ended_at for p in here if p.ended_at is not None]
+            ends = [p.ended_at for p in here if p.ended_at is not None and _is_owned(ledger, p)]
             day_at = max(ends, default=0.0) + spec.volume_days * DAY_S
             if now < day_at - _CLOCK_OFF_S:
                 self.fail("I3", f"{volume.volume_id} is deleted {day_at - now:.0f} s too early")
@@ -70,7 +70,7 @@ class VolumeJudge:
             and hold.until > volume.created_at
             and (volume.ended_at is None or hold.since < volume.ended_at)
         ]
-        until = min(self._day(account, volume), now)
+        until = min(self._day(ledger, account, volume), now)
         # Whoever made it smaller pays at a lower rate than whoever made it.
         least = min((hold.rate.micros for hold in mine), default=volume.rate_micros)
         cost = volume.micros(until) * least // volume.rate_micros
@@ -79,16 +79,25 @@ class VolumeJudge:
         if held + seconds * least / 3600 < cost:
             self.fail("I1", f"{volume.volume_id} cost {cost / 1e6}, {held / 1e6} is held")
 
-    def _day(self, account: Account, volume: KeptVolume) -> float:
+    def _day(self, ledger: LedgerState, account: Account, volume: KeptVolume) -> float:
         """The last stated day, by when pods ended in truth."""
         days = [volume.created_at]
         for pod in account.pods.values():
             truth = self.world.truths.get(pod.run_id)
             if truth is None or not truth.plan.spec.volume or pod.ended_at is None:
                 continue
+            if not _is_owned(ledger, pod):
+                continue
             if volume.ended_at is None or pod.created_at < volume.ended_at:
                 days.append(pod.ended_at + truth.plan.spec.volume_days * DAY_S)
         return max(days)
+
+
+def _is_owned(ledger: LedgerState, pod: Rented) -> bool:
+    """Whether it is the pod of a generation: one that came when it had been given up is ended as
+    soon as it is seen, saves nothing, and puts no volume's day off."""
+    run = ledger.runs.get(pod.run_id)
+    return run is not None and any(g.pod_id == pod.pod_id for g in run.generations)
 
 
 def _unreserved_s(mine: list[Hold], until: float) -> float:
