@@ -138,11 +138,12 @@ def test_a_trainer_lands_at_its_deadline_or_when_told() -> None:
 
 
 def test_a_killed_trainer_keeps_only_what_it_had_saved() -> None:
+    saved_at = 1000 + 20 + SHAPE.seconds_to(20) - SHAPE.eval_s  # evaluated after that
     made = trainer()
-    made.kill(1000 + 20 + SHAPE.seconds_to(20) + 0.5)
+    made.kill(saved_at + 0.5)
     assert made.saved_step(2000.0) == 20
     early = trainer()
-    early.kill(1000 + 20 + SHAPE.seconds_to(20) - 0.5)
+    early.kill(saved_at - 0.5)
     assert early.saved_step(2000.0) is None
 
 
