@@ -106,8 +106,10 @@ e2e-sky: $(READY) .venv-sky/.ready $(SKY_IMAGE)/.ready
 demo: $(READY)
 	@scripts/demo.sh
 
+# Half of what the tests take is waiting for real processes: a worker more than two cores have.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations=40 --durations-min=5
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=60 --durations-min=5
 
 check: $(READY)
 	$(BIN)/ruff format --check .
