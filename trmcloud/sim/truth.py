@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core import events as ev
 from trmcloud.core.actions import CREATE, LAND, TERMINATE
-from trmcloud.core.money import Usd, cost
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.offers import DAY_S
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import parse_pod_name
 from trmcloud.core.providers import traits_of
@@ -241,8 +242,18 @@ class Witness:
         if "30" in self.world.fired:
             return False  # a price that rose meanwhile is known from the bill alone
         quantum = 2 * rented.rate_micros / 3600 + 2
-        known = min(rented.micros(self.world.queue.now), run.reservation.micros)
+        most = run.reservation.micros - self._held_apart(rented, run).micros
+        known = min(rented.micros(self.world.queue.now), most)
         return amount.micros < known - quantum and not self.undecidable.clocks_moved
+
+    def _held_apart(self, rented: Rented, run: RunState) -> Usd:
+        """Of a reservation what is a network volume's rent, which has a bill of its own."""
+        plan, generation = self.world.truths[run.run_id].plan, run.generation
+        if generation is None:
+            return ZERO
+        lasts_s = generation.hard_stop_at - generation.intended_at + plan.spec.volume_days * DAY_S
+        lasts_s += traits_of(rented.account.habits.provider).kill_latency_s
+        return cost(plan.candidate(generation.candidate_id).volume_rate, lasts_s)
 
     def _late_bill(self, process: Process, run: RunState, event: ev.Billed) -> None:
         name = run.generations[event.generation - 1].pod_name
