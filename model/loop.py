@@ -32,7 +32,6 @@ from model.reporting import Reporter, StepReport, say
 from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
 from model.telemetry import Clock, Pulse
 from model.trm import TRM
-from model.warm_up import needs_warm_up, warm_up
 from trmcloud.core.errors import CheckpointError, DataError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.pod_contract import PhaseJob
@@ -115,10 +114,6 @@ class Trainer:
             DataError: what is to be read next cannot come any more; what was trained is saved.
         """
         progress = self._progress
-        if needs_warm_up(self._settings, self._world):
-            self._pulse.enter("compiling")
-            warm_up(self._model, self._parallel_model, self._settings, self._world, self._autocast)
-            self._optimizer.zero_grad()
         self._pulse.enter("training", **self._news())
         self._began = self._clock.monotonic()
         if progress.evaluated_step is None:

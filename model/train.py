@@ -39,6 +39,7 @@ from trmcloud.core.pod_contract import (
 from trmcloud.core.recipe import PhaseRecipe
 
 _DATA_POLL_S = 0.5
+_NEXT = ". Next: "
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -93,7 +94,8 @@ def attend(
     except BaseException as error:
         outcome, message = _outcome_of(error)
         if pulse.now.step and pulse.now.saved_step == pulse.now.step:
-            message += f"; step {pulse.now.step} was saved before that"
+            what, next_step, there = message.partition(_NEXT)
+            message = f"{what}; step {pulse.now.step} was saved before that{next_step}{there}"
         _tell(error, outcome)
         if not speaks:
             end_for_another(job, attempt, outcome, message, clock.epoch())
@@ -121,32 +123,16 @@ def _train(
     pulse: Pulse,
     metrics: Metrics,
 ) -> str:
-    from model.data.folder import open_data, wait_for_data
     from model.landing import Landing, Limits
 
     limits = Limits.from_environment(environment)
 
     import torch
 
-    def go_on() -> bool:
-        if pulse.now.state != "waiting":
-            pulse.enter("waiting")
-        clock.sleep(_DATA_POLL_S)
-        pulse.beat()
-        late = limits.deadline_at is not None and clock.epoch() >= limits.deadline_at
-        return not (late or flag.raised)
-
-    folder = Path(job.data_dir)
-    made_here = job.data is not None
-    if not wait_for_data(
-        folder, go_on, expected=made_here, epoch=clock.epoch, monotonic=clock.monotonic
-    ):
-        return "landed_signal" if flag.raised else "landed_deadline"
-    pulse.enter("starting")
-    data = open_data(folder)
-
     from model import resume
     from model.checkpoint import CheckpointFolder
+    from model.data.arrival import Arrival
+    from model.data.folder import open_data
     from model.distributed import join_world, parallel
     from model.loop import Outlets, Trainer
     from model.optim import Optimizer
@@ -154,28 +140,60 @@ def _train(
     from model.precision import DTYPES, check_dtype
     from model.reporting import Reporter, say
     from model.trm import TRM, Shape
+    from model.warm_up import needs_warm_up, warm_up
+
+    def pause() -> bool:
+        if pulse.now.state != "waiting":
+            pulse.enter("waiting")
+        clock.sleep(_DATA_POLL_S)
+        pulse.beat()
+        late = limits.deadline_at is not None and clock.epoch() >= limits.deadline_at
+        return not (late or flag.raised)
 
     world = join_world(environment)
     device = world.device
     check_dtype(settings.dtype, device)
-    _check_shape(settings, data.tokenizer.vocab_size)
+    _check_width(settings)
     torch.manual_seed(settings.seed + world.rank)
-
     model = TRM(Shape.of(settings), DTYPES[settings.dtype]).to(device)
     model.initialise(settings.seed)
+    optimizer = Optimizer(model, settings)
+    if settings.compile:
+        model.compile_parts()
+    together = parallel(model, world)
+
+    def prepare_passes() -> None:
+        if needs_warm_up(settings, world):
+            pulse.enter("compiling")
+            warm_up(model, together, settings, world)
+            optimizer.zero_grad()
+
+    folder = Path(job.data_dir)
+    arrival = Arrival(
+        folder, expected=job.data is not None, epoch=clock.epoch, monotonic=clock.monotonic
+    )
+    # While data are on their way there is time for that; else what may be refused comes first.
+    is_late = arrival.is_late(world)
+    if is_late:
+        prepare_passes()
+    if not arrival.wait(world, pause):
+        return "landed_signal" if flag.raised else "landed_deadline"
+    pulse.enter("starting")
+    data = open_data(folder)
+    _check_ids(settings, data.tokenizer.vocab_size)
     landing = Landing(settings, limits, world, flag)
     checkpoints = CheckpointFolder(Path(job.out_dir) / CHECKPOINTS_DIR)
     trained = resume.begin(
         job,
-        resume.fresh(model, Optimizer(model, settings), settings.dtype),
+        resume.fresh(model, optimizer, settings.dtype),
         world,
         data,
         landing,
         checkpoints,
         metrics,
     )
-    if settings.compile:
-        model.compile_parts()
+    if not is_late:
+        prepare_passes()
     peak = None
     if device.type == "cuda":
         peak = peak_flops(torch.cuda.get_device_name(device), settings.dtype)
@@ -195,7 +213,7 @@ def _train(
         say(f"{parameters:,} parameters on {world.size} × {device.type}, from step {step}")
     reporter = Reporter(settings, world, metrics, peak)
     outlets = Outlets(checkpoints, reporter, pulse, clock)
-    trainer = Trainer(job, settings, world, data, trained, parallel(model, world), landing, outlets)
+    trainer = Trainer(job, settings, world, data, trained, together, landing, outlets)
     outcome = trainer.run()
     world.part()
     return outcome
@@ -213,12 +231,15 @@ def _read(environment: Mapping[str, str]) -> tuple[PhaseJob, PhaseRecipe, int]:
         raise UsageError(f"the job cannot be read: {error}", where=path) from None
 
 
-def _check_shape(settings: PhaseRecipe, known_ids: int) -> None:
+def _check_width(settings: PhaseRecipe) -> None:
     if settings.width % settings.head_dim or settings.head_dim % 2:
         raise UsageError(
             f"head_dim {settings.head_dim} must be even and divide width {settings.width}",
             next_step="--set head_dim=32",
         )
+
+
+def _check_ids(settings: PhaseRecipe, known_ids: int) -> None:
     if known_ids > settings.vocab_size:
         raise UsageError(
             f"the data's tokenizer has {known_ids} ids, the model room for {settings.vocab_size}",
@@ -230,7 +251,7 @@ def _outcome_of(error: BaseException) -> tuple[str, str]:
     """The contract's name for this error, and one line about it."""
     text = str(error) if isinstance(error, TrmcloudError) else f"{type(error).__name__}: {error}"
     if isinstance(error, TrmcloudError) and error.next_step:
-        text += f". Next: {error.next_step}"
+        text += f"{_NEXT}{error.next_step}"
     if isinstance(error, FloatingPointError):
         return "non_finite", str(error)
     if isinstance(error, DataError):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import nn
 
 from model.distributed import World
+from model.precision import autocast
 from trmcloud.core.errors import UsageError
 from trmcloud.core.recipe import PhaseRecipe
 
@@ -24,7 +22,6 @@ def warm_up(
     parallel_model: nn.Module,
     settings: PhaseRecipe,
     world: World,
-    autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
     """Runs forward and backward passes; the gradients they leave are to be dropped.
 
@@ -35,16 +32,17 @@ def warm_up(
     Raises:
         UsageError: the model cannot be compiled.
     """
+    cast = autocast(settings.dtype, world.device)
     # Ids of no text: the data may still be on its way.
     shape = (settings.batch, settings.sequence + 1)
     rows = torch.arange(math.prod(shape), device=world.device).view(shape) % settings.vocab_size
     ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
     for _ in range(2):
         try:
-            with autocast():
+            with cast():
                 losses = parallel_model(ids, targets)
             losses.sum().backward()
-            with torch.no_grad(), autocast():
+            with torch.no_grad(), cast():
                 model(ids, targets, per_token=True)  # as an evaluation does
         except Exception as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):

@@ -111,37 +111,6 @@ def open_data(folder: Path) -> PreparedData:
     return PreparedData(folder, meta, validation, tokenizer, tokenizer_json)
 
 
-def wait_for_data(
-    folder: Path,
-    go_on: Callable[[], bool],
-    *,
-    expected: bool = False,
-    epoch: Callable[[], float] = time.time,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> bool:
-    """Waits until a growing folder may be trained on; any other one is not waited for.
-
-    Args:
-        go_on: called again and again; waits a moment, and says whether to wait on.
-        expected: whether it is to grow, though nothing of it may be there yet.
-
-    Returns:
-        Whether it came before ``go_on`` said no.
-
-    Raises:
-        DataError: it cannot come any more.
-    """
-    preparer = Preparer(folder, epoch=epoch, monotonic=monotonic)
-    if preparer.progress() is None and not expected:
-        return True
-    while not (folder / DATA_META_NAME).exists():
-        if (trouble := preparer.trouble()) is not None:
-            raise trouble
-        if not go_on():
-            return False
-    return True
-
-
 class Supply:
     """Brings the shards of a folder into a stream, one after another as they appear."""
 

@@ -223,3 +223,27 @@ def test_rows_of_whole_documents_are_trained_on_and_said(
         [manifest] = run.manifests().values()
         assert manifest.settings["rows"] == kind
     assert losses["stream"] != losses["bestfit"]
+
+
+def test_passes_are_compiled_while_the_data_are_on_their_way(
+    run_on: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.warm_up.needs_warm_up", lambda settings, world: True)
+    made = shards()
+    whole = run_on("whole", complete(tmp_path / "whole-data", made))
+    assert whole.train_here() == "finished"
+    folder = HandMade(tmp_path / "data")
+    run = run_on("waiting", folder.path)
+
+    def prepare() -> None:
+        until(lambda: state_of(run) == "waiting")  # for meta.json: what comes before is done
+        assert run.heartbeat.seconds["compile"] > 0
+        for shard in made:
+            folder.add(shard)
+        folder.begin()
+        folder.finish()
+
+    with meanwhile(prepare):
+        assert run.train_here() == "finished"
+    assert run.weights_at(90) == whole.weights_at(90)
+    assert run.exact_metrics() == whole.exact_metrics()
