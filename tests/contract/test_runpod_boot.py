@@ -121,7 +121,8 @@ def test_a_rented_pod_is_reached_with_its_pinned_key_and_checks_itself(
 
     eventually(lambda: over_ssh("true").returncode == 0)
     pod_dir = f"{ROOT}/{contract.PODS_DIR}/{name}"
-    lease = contract.load_lease(over_ssh(f"cat {pod_dir}/{contract.LEASE_NAME}").stdout)
+    there = eventually(lambda: over_ssh(f"cat {pod_dir}/{contract.LEASE_NAME}").stdout)
+    lease = contract.load_lease(there)
     assert lease.pod_name == name
     assert "TRMCLOUD" not in over_ssh("env").stdout
     script = (

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md")))
+GUIDES = ROOT / "docs" / "guide"
+#: The demo first: its run is the one that others refer to.
+DOCUMENTS = tuple(
+    dict.fromkeys((GUIDES / "demo.md", ROOT / "README.md", *sorted(GUIDES.glob("*.md"))))
+)
 _COMMENT = re.compile(r"\s+# .*$")
 _RUN, _PLAN = re.compile(r"r-[0-9a-f]{6}"), re.compile(r"p-[0-9a-f]{4}|PLAN")
 _REFUSED = re.compile(r"^error: ", re.MULTILINE)

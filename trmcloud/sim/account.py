@@ -177,9 +177,11 @@ class Account:
         """Before its pod is asked for, and whether or not that is had. One for each place, at the
         highest rate that anybody wanted."""
         world = self.world
+        if not request.volume_gb:
+            return
         plan = world.truths[request.lease.run_id].plan
         rate = max(candidate.volume_rate.micros for candidate in plan.candidates)
-        if not request.volume_gb or not rate:
+        if not rate:
             return
         there = self.volume_there(request.region)
         if there is None:
