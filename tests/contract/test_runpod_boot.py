@@ -68,6 +68,7 @@ def rent(
         lambda name: keys,
         boot_payload,
         environment={contract.ENV_LINGER_S: "0"},
+        image="an/image:with-this-machines-torch",  # RunPod's own stands for another
     )
     lease = a_lease(time.time(), hard_stop_s)
     request = PodRequest(
