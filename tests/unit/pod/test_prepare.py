@@ -55,6 +55,7 @@ def test_a_good_machine_waits_for_its_files_and_is_ready(machine: Machine, reach
     machine.check(gpu="H100", count=2, min_cuda="12.8", volume=True, idle=True)
     preparation = machine.prepare()
     assert preparation.poll(machine.now).state == "checking"
+    machine.now += 1.0
     waiting = reach(preparation, "waiting")
     assert waiting.message == "code and data to be sent"
     machine.now += 10.0
@@ -62,7 +63,7 @@ def test_a_good_machine_waits_for_its_files_and_is_ready(machine: Machine, reach
     code = machine.stage(data=("data/x",))
     ready = preparation.poll(machine.now)
     assert ready.state == "ready"
-    assert ready.seconds["checking"] > 0
+    assert ready.seconds["checking"] >= 1.0
     assert ready.seconds["waiting"] >= 10.0
     machine.now += 99.0
     assert preparation.poll(machine.now).seconds == ready.seconds, "ready takes no time"
