@@ -54,9 +54,10 @@ def report_run(world: World, run: RunState) -> RunReport:
 def spending(world: World, run: RunState) -> Spending:
     """What the run has cost by now: as far as it is proven, and at most."""
     now = world.wall()
-    strays = world.ledger.read().strays_of(run.run_id)
+    ledger = world.ledger.read()
+    strays = ledger.strays_of(run.run_id)
     spent = spending_of(run, now, shown_at=_shown_at(world, run, now), strays=strays)
-    rent = total(hold.accrued(now) for hold in holds_of(world.ledger.read(), run.run_id))
+    rent = total(hold.accrued(now) for hold in holds_of(ledger, run.run_id))
     return Spending(spent.proven + rent, spent.at_most + rent)
 
 
