@@ -33,7 +33,7 @@ def pod_dir(tmp_path: Path, lease: contract.Lease) -> Path:
 def until() -> Callable[..., None]:
     """Poll until something holds; fails with the name of what did not come to hold."""
 
-    def wait(holds: Callable[[], object], what: str = "it", seconds: float = 150.0) -> None:
+    def wait(holds: Callable[[], object], what: str = "it", seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
