@@ -85,7 +85,7 @@ def _web(taken: socket.socket) -> None:
     ("answer", "says"),
     [
         (_silence, "its address takes no connection"),
-        (_reset, "something cuts the connection off"),
+        (_reset, "something cuts? the connection off"),
         (lambda taken: taken.close(), "something cuts the connection off"),
         (_web, "something cuts the connection off"),
     ],

@@ -19,6 +19,7 @@ from tests.e2e.user import SMALL, until
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.run_state import State
 from trmcloud.pod import processes
 
@@ -199,6 +200,7 @@ def test_a_launch_on_a_full_disk_starts_nothing(user: CrashUser, disk: SmallDisk
     assert SqliteLedger(user.home / "ledger.db").records() == before
     assert list(user.pods()) == []
     disk.free()
-    user.run(*LAUNCH, "--budget", BUDGET.plain(), code=20)
-    assert user.only_run().settled <= BUDGET
+    user.run("launch", "local", *SMALL, "--phase", "fast", "--steps", "30", "--budget", "0.2", "-y")
+    assert user.only_run().outcome is Outcome.FINISHED
+    assert ZERO < user.only_run().settled <= Usd("0.2")
     assert all(processes.of_pod(pod.name) == [] for pod in user.pods())

@@ -82,7 +82,7 @@ def test_a_budget_that_binds(trainee: User) -> None:
 
 def test_killing_a_rank_and_the_agent(trainee: User) -> None:
     trainee.run("launch", "local", *TINY, "--steps", "200", "--budget", "0.15", "-y", "-d")
-    until(lambda: bool(checkpoints(trainee)))
+    until(lambda: mf.pick_best(checkpoints(trainee).values()) is not None)
     before = mf.pick_best(checkpoints(trainee).values())
     assert before is not None
     assert before.val_bpb is not None

@@ -16,7 +16,7 @@ import hashlib
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,6 +46,8 @@ class Fault:
     forgets_range: bool = False
     """Ranges are ignored: 200 and the whole file."""
     times: int = -1
+    after: Callable[[], object] | None = None
+    """``status`` is answered only once this holds."""
 
     def strikes(self) -> bool:
         if self.times == 0:
@@ -165,6 +167,9 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
             struck = fault if fault and (name == "hub" or not _linked(path)) else None
             carrier = name == "cdn" or not _linked(path)
             if struck is not None and struck.status and struck.strikes():
+                while struck.after is not None and not struck.after():
+                    if host.ended.wait(0.01):
+                        return
                 extra = {"Retry-After": struck.retry_after} if struck.retry_after else {}
                 self._plain(struck.status, b"no\n", "text/plain", extra)
             elif struck is not None and struck.html and struck.strikes():

@@ -119,6 +119,19 @@ def test_what_is_deleted_is_settled_at_what_it_had_cost(book: Book) -> None:
     assert due(book.ledger, AT + 100 * DAY_S) == ()
 
 
+@pytest.mark.parametrize(("seen_gone_s", "until_s"), [(600.0, 600.0), (9000.0, 3600.0)])
+def test_a_pod_that_lists_lacked_may_have_lived_until_it_was_seen_to_be_gone(
+    book: Book, seen_gone_s: float, until_s: float
+) -> None:
+    """A list that flickers says nothing of the end, nor does a day that is counted from it."""
+    book.begin("a", AT)
+    book.train("a")
+    book.add("a", AT + 20, ev.PodMissed(1))
+    gone = ev.PodGone(1, AT + 20)
+    book.add("a", AT + seen_gone_s, gone, ev.Settled(1, Usd(1), Usd(1)), ev.Closed("unheard"))
+    assert [hold.until for hold in holds(book.ledger)] == [AT + until_s + 7 * DAY_S]
+
+
 def test_one_volume_of_two_runs_is_paid_once(book: Book) -> None:
     book.run("r1")
     book.begin("r2", AT + DAY_S)

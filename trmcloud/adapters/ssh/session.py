@@ -257,7 +257,8 @@ def explain(said: str, where: str) -> LinkError:
             where=where,
             next_step="trmcloud stop RUN, then check the provider's console",
         )
-    last = said.splitlines()[-1][:200] if said else "it ended without a word"
+    words = [line for line in said.splitlines() if not line.startswith("Warning: ")]
+    last = words[-1][:200] if words else ""
     if _NOT_FROM_HERE.search(said):
         what = "this machine does not let SSH out: its own firewall, or a sandbox"
         return Dropped(what, where=where, next_step=_LET_OUT)
@@ -274,4 +275,8 @@ def explain(said: str, where: str) -> LinkError:
     for sign, meaning in _REASONS:
         if re.search(sign, said):
             return Dropped(meaning, where=where, next_step=_LET_OUT)
+    if not words:
+        # OpenSSH 9 says nothing of a reset that comes before it looks whom it is connected to.
+        what = "something cut the connection off: ssh ended without a word"
+        return Dropped(what, where=where, next_step=_LET_OUT)
     return Dropped(f"the connection was lost: {last}", where=where)

@@ -66,12 +66,13 @@ class Arms:
     def for_a_while(self, knob: str, at: float, seconds: float, text: str) -> None:
         """Until ``at + seconds`` the named knob holds that instant."""
 
-        def turn() -> None:
-            until = self.world.queue.now + seconds
-            setattr(self.world.knobs, knob, max(until, getattr(self.world.knobs, knob)))
-            self.world.queue.at(until + 1.0, self.world.poke)
+        self.strike(at, f"{text} for {seconds:.0f} s", lambda: self.from_now(knob, seconds))
 
-        self.strike(at, f"{text} for {seconds:.0f} s", turn)
+    def from_now(self, knob: str, seconds: float) -> None:
+        """The named knob holds the instant at which this is over, which is noticed then."""
+        until = self.world.queue.now + seconds
+        setattr(self.world.knobs, knob, max(until, getattr(self.world.knobs, knob)))
+        self.world.queue.at(until + 1.0, self.world.poke)
 
     def set_knob(self, knob: str, value: object, text: str, at: float | None = None) -> None:
         def turn() -> None:

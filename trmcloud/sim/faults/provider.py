@@ -171,8 +171,7 @@ def _restarted(arms: Arms) -> None:
     def restart(rented: Rented) -> None:
         if not rented.pod.running or rented.account.habits.self_ends == "exit":
             return
-        knobs = arms.world.knobs
-        knobs.link_down_until = max(knobs.link_down_until, arms.world.queue.now + seconds)
+        arms.from_now("link_down_until", seconds)
         rented.pod.restart_container(wiped=arms.rng.random() < 0.5)
         arms.world.felt(arms.number)
 
