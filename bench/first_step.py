@@ -54,6 +54,8 @@ def run() -> list[Row]:
             "TRMCLOUD_RUNPOD_API": standin.url,
             "RUNPOD_API_BASE_URL": standin.url,
             "RUNPOD_API_KEY": standin.api_key,
+            # Its pods have the torch of this machine, not that of the image we would ask for.
+            "TRMCLOUD_RUNPOD_IMAGE": "an/image:own",
         }
         ready = folder / "ready"
         command = [sys.executable, "-m", "trmcloud", *_HERE]

@@ -26,6 +26,7 @@ from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plan import Plan, plan_to_json
 from trmcloud.core.pod_contract import MAX_JSON_BYTES, AgentReport, dump
+from trmcloud.core.run_fold import apply_event
 from trmcloud.core.run_state import Generation, RunState, State
 from trmcloud.core.safekeeping import owes_sweep
 from trmcloud.wiring import build_world
@@ -157,6 +158,24 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     assert is_quiet(world), "nothing is owed any more"
 
 
+def test_what_was_found_twice_is_counted_once(world: World, bucketed: Plan) -> None:
+    """A command that dies between its record and the deletion leaves both to the next one."""
+    run = run_of(bucketed)
+    ours = Usd("0.01")
+    for size_bytes, amount, rent in (
+        (7, ours, ours),
+        (5, Usd("0.004"), ours),
+        (9, Usd("0.011"), Usd("0.011")),
+        (0, ZERO, Usd("0.011")),
+    ):
+        event = ev.BucketSwept(run.generations[-1].number, size_bytes, amount)
+        run = apply_event(run, ev.Record(9, run.run_id, 1, 9.0, event))
+        assert run.oversized_rent == rent
+        assert run.settled == run_of(bucketed).settled + rent
+        assert bool(run.swept_generation) is (size_bytes == 0)
+    assert run.oversized_bytes == 9
+
+
 def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
     world: World, bucketed: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,8 +190,8 @@ def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
 
     world = replace(world, bucket=lambda place: Down())  # type: ignore[arg-type,return-value]
     world = replace(world, clock=SimpleNamespace(now=lambda: Instant(100.0, 100.0, "boot")))
-    assert bucket_limits.sweep_bucket(world, run) is None
-    assert bucket_limits.sweep_bucket(world, replace(run, run_id="r2")) is None
+    assert bucket_limits.beyond_grants(world, run) is None
+    assert bucket_limits.beyond_grants(world, replace(run, run_id="r2")) is None
     assert asked == ["r1"], "within one command once"
 
 

@@ -37,6 +37,7 @@ STRAYS, SAFE = "core/strays.py", "core/safekeeping.py"
 VOLUMES, NODES = "core/kept_volumes.py", "pod/nodes.py"
 BUCKET, ACCOUNTS = "core/bucket.py", "core/accounts.py"
 GRANTS, WORD = "app/bucket_grants.py", "app/last_word.py"
+LIMITS = "app/bucket_limits.py"
 RECORDS, PLAIN = "core/records.py", "core/plain_text.py"
 CONTRACT, GATE, PROVIDERS = "core/pod_contract.py", "core/gate.py", "core/providers.py"
 
@@ -392,5 +393,20 @@ BUGS: tuple[Bug, ...] = (
     Bug("control characters are shown", PLAIN, 'return _CONTROL.sub("", text)', "return text"),
     Bug("halves of characters are shown", PLAIN, r"\ud800-\udfff", ""),
     Bug("the direction of text is a pod's to turn", PLAIN, r"\u2028-\u202e\u2060", r"\u2028-\u2029\u2060"),
+    Bug("what was found beyond the grants is not deleted", DRIVE, "if beyond and drop_beyond(world, run, beyond):", "if beyond:"),
+    Bug("what is found beyond the grants is deleted before anybody is asked", DRIVE,
+        "        facts = (*facts, swept(run, beyond, world.wall()))\n",
+        "        drop_beyond(world, run, beyond)\n        facts = (*facts, swept(run, beyond, world.wall()))\n", timing=True),
+    Bug("a bucket is swept while requests are good", SAFE, "return 0 < over_s < _SWEEP_WITHIN_S", "return over_s < _SWEEP_WITHIN_S", timing=True),
+    Bug("a bucket is swept from the first hard stop on", SAFE, "over_s = now - max(granted)", "over_s = now - min(granted)", timing=True),
+    Bug("a bucket that was down counts as swept", LIMITS,
+        """    except TrmcloudError:
+        world.unswept.add(run.bucket)
+        return None
+""",
+        """    except TrmcloudError:
+        return ()
+""", timing=True),
+    Bug("what lies beyond the grants costs nothing", LIMITS, "size_bytes = sum(size for _, size in found)", "size_bytes = len(found)"),
     Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
 )  # fmt: skip

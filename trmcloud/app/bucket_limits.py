@@ -7,7 +7,7 @@ and is deleted once nothing that was signed is good any more; its rent is counte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from trmcloud.app.world import World, bucket_at, plan_of
@@ -32,26 +32,39 @@ def granted_file_bytes(plan: Plan) -> Mapping[str, int]:
     return most
 
 
-def sweep_bucket(world: World, run: RunState) -> ev.BucketSwept | None:
-    """Delete what the run's pods have stored beyond their grants; None where that is not due, or
-    the bucket does not let itself be asked: then the next command tries."""
-    now = world.wall()
-    if not owes_sweep(run, now) or run.bucket in world.unswept:
+def beyond_grants(world: World, run: RunState) -> tuple[tuple[str, int], ...] | None:
+    """(key, bytes) of what the run's pods have stored beyond their grants; None where it is not due
+    to look, or the bucket does not let itself be asked: then the next command tries."""
+    if not owes_sweep(run, world.wall()) or run.bucket in world.unswept:
         return None
     try:
         bucket = bucket_at(world, run.bucket)
-        found = bucket.oversized(run.run_id, granted_file_bytes(plan_of(world, run)))
-        if found:
-            bucket.claim(run.run_id, world.ledger.ledger_id)
-            bucket.drop([key for key, _ in found])
+        return bucket.oversized(run.run_id, granted_file_bytes(plan_of(world, run)))
     except TrmcloudError:
         world.unswept.add(run.bucket)
         return None
+
+
+def swept(run: RunState, found: Sequence[tuple[str, int]], now: float) -> ev.BucketSwept:
+    """That so much was found. It is put on record before it is deleted: whoever dies in between
+    leaves it to be found again, and never a bill that is on no record."""
     size_bytes = sum(size for _, size in found)
     # When each of them came nobody knows: not before the first pod was asked for.
     began_at = run.generations[0].intended_at
     amount = rent(size_bytes, (now - began_at) / 3600)
     return ev.BucketSwept(run.generations[-1].number, size_bytes, amount)
+
+
+def drop_beyond(world: World, run: RunState, found: Sequence[tuple[str, int]]) -> bool:
+    """Delete it; whether the bucket did."""
+    try:
+        bucket = bucket_at(world, run.bucket)
+        bucket.claim(run.run_id, world.ledger.ledger_id)
+        bucket.drop([key for key, _ in found])
+    except TrmcloudError:
+        world.unswept.add(run.bucket)
+        return False
+    return True
 
 
 def rent(size_bytes: int, hours: float) -> Usd:

@@ -13,7 +13,7 @@ from trmcloud.app import reap
 from trmcloud.app.bills import final_bills
 from trmcloud.app.bucket_checkpoints import pull
 from trmcloud.app.bucket_grants import give_grants
-from trmcloud.app.bucket_limits import sweep_bucket
+from trmcloud.app.bucket_limits import beyond_grants, drop_beyond, swept
 from trmcloud.app.jobs import pod_request
 from trmcloud.app.observing import Observer
 from trmcloud.app.world import World, is_unasked, plan_of
@@ -396,20 +396,23 @@ def reconcile(world: World) -> list[str]:
                 f"{run_id}: its pod had uploaded {size_gb:,.1f} GB that it was not granted: deleted"
                 f" from {run.bucket}, its rent of {cost} at most is counted"
             )
-    return said + reap.sweep(world)
+    return said + reap.sweep(world, _PASS_S)
 
 
 def _look_after(world: World, run: RunState) -> RunState:
     """The run once it is brought up to date, if nobody drives it."""
     run_id = run.run_id
     facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(world, run)
-    if (swept := sweep_bucket(world, run)) is not None:
-        facts = (*facts, swept)
+    beyond = beyond_grants(world, run)
+    if beyond is not None:
+        facts = (*facts, swept(run, beyond, world.wall()))
     if not (run.live or facts) or is_driven(world, world.ledger.driver(run_id)):
         return run
     epoch = world.ledger.take_over(run_id, world.who, world.wall())
     if facts:
         world.ledger.append(run_id, epoch, facts, world.wall())
+    if beyond and drop_beyond(world, run, beyond):
+        world.ledger.append(run_id, epoch, [swept(run, (), world.wall())], world.wall())
     looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
     try:
         after = looker.step() if run.live else looker.run()

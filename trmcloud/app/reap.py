@@ -36,10 +36,11 @@ class Found:
     """By provider that gave a list."""
 
 
-def look(world: World, *, own_only: bool = False) -> Found:
+def look(world: World, *, own_only: bool = False, list_age_s: float = 0.0) -> Found:
     """Every pod that is ours by name and owned by nothing: (provider, orphan).
 
     ``own_only`` leaves out pods that another ledger made, even where their hard stop has passed.
+    ``list_age_s``: how old a list that this process has may be.
     """
     orphans: list[tuple[str, Orphan]] = []
     unreachable: list[tuple[str, str]] = []
@@ -54,8 +55,10 @@ def look(world: World, *, own_only: bool = False) -> Found:
         compute = world.computes[provider]
         try:
             # Listed before the ledger is read: a run launched in between owns its pod.
-            listed = tuple(compute.list_pods())
-            world.listed[provider] = Seen(listed, world.wall())
+            known = world.listed.get(provider)
+            if not (isinstance(known, Seen) and 0 <= world.wall() - known.at < list_age_s):
+                known = Seen(tuple(compute.list_pods()), world.wall())
+            world.listed[provider], listed = known, known.value
         except ProviderError as error:
             # Without a key it is no account of ours, unless it was one. A key that is refused is
             # told, whoever is rented from: what it was meant to end is out of reach.
@@ -95,10 +98,10 @@ def end(world: World, found: Found) -> list[str]:
     return said
 
 
-def sweep(world: World) -> list[str]:
+def sweep(world: World, list_age_s: float = 0.0) -> list[str]:
     """End this ledger's own orphans, see to their bills, and, where an older copy of the ledger
     was accepted, say so once it knows everything again. A line for each thing done."""
-    found = look(world, own_only=True)
+    found = look(world, own_only=True, list_age_s=list_age_s)
     said = end(world, found) + end_volumes(world)
     ledger = world.ledger.read()
     for stray in strays.awaiting_bill(ledger):

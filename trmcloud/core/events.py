@@ -195,8 +195,9 @@ class Billed:
 
 @dataclass(frozen=True)
 class BucketSwept:
-    """No pod up to ``generation`` can upload any more, and what was in the bucket beyond all that
-    they were granted is deleted: ``size_bytes`` of it, which has cost ``amount`` at most."""
+    """No pod up to ``generation`` can upload any more. In the bucket, beyond all that they were
+    granted, were ``size_bytes``, which are deleted next and have cost ``amount`` at most; 0:
+    nothing of it is left."""
 
     generation: int
     size_bytes: int

@@ -164,13 +164,14 @@ def _billed(run: RunState, event: ev.Billed, at: float) -> RunState:
 
 
 def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
-    return replace(
-        run,
-        settled=run.settled + event.amount,
-        swept_generation=event.generation,
-        oversized_bytes=run.oversized_bytes + event.size_bytes,
-        oversized_rent=run.oversized_rent + event.amount,
-    )
+    if not event.size_bytes:
+        return replace(run, swept_generation=event.generation)
+    # One that died before it had deleted what it found was followed by another, which finds the
+    # same or what is left of it.
+    size_bytes, rent = run.oversized.get(event.generation, (0, ZERO))
+    most = max(size_bytes, event.size_bytes), max(rent, event.amount)
+    oversized = {**run.oversized, event.generation: most}
+    return replace(run, settled=run.settled + most[1] - rent, oversized=oversized)
 
 
 def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:

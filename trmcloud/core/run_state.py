@@ -182,9 +182,17 @@ class RunState:
     fetched: tuple[ev.Fetched, ...] = ()
     swept_generation: int = 0
     """Up to which one the bucket was rid of what no pod was granted."""
-    oversized_bytes: int = 0
-    oversized_rent: Usd = ZERO
-    """How much that was, and what it has cost; that is in ``settled``."""
+    oversized: Mapping[int, tuple[int, Usd]] = field(default_factory=dict)
+    """By the last generation that could have put it there: how many bytes that was, and what it has
+    cost, which is in ``settled``."""
+
+    @property
+    def oversized_bytes(self) -> int:
+        return sum(size for size, _ in self.oversized.values())
+
+    @property
+    def oversized_rent(self) -> Usd:
+        return total(rent for _, rent in self.oversized.values())
 
     @property
     def generation(self) -> Generation | None:

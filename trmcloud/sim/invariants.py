@@ -26,6 +26,7 @@ from trmcloud.core.run_state import State
 from trmcloud.pod.nodes import HEAD_LOST_S
 from trmcloud.sim.duties import Duties
 from trmcloud.sim.exposure import CLOCK_OFF_S, REACTION_S, Exposure
+from trmcloud.sim.oversize import OversizeJudge
 from trmcloud.sim.strays import StrayJudge
 from trmcloud.sim.truth import STOPPED, Witness
 from trmcloud.sim.volumes import VolumeJudge
@@ -76,6 +77,7 @@ class Invariants:
         self.duties = Duties(world, self.fail)
         self.strays = StrayJudge(world, self.fail)
         self.volumes = VolumeJudge(world, self.fail)
+        self.oversize = OversizeJudge(world, self.fail)
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:
@@ -383,6 +385,7 @@ class Invariants:
         self.duties.finish()
         self.strays.finish()
         self.volumes.finish()
+        self.oversize.finish()
         if any(CANARY in text for text in world.errors):
             self.fail("I9", "a secret stands in an error")
         for account in world.accounts.values():
@@ -394,7 +397,7 @@ class Invariants:
         if self.forgotten:
             return
         run = self.world.ledger.read().runs[run_id]
-        bill = slack = 0
+        bill, slack = run.oversized_rent.micros, 0
         settled_names = {g.pod_id for g in run.generations}
         for rented in self._pods_of(run_id):
             if rented.pod_id not in settled_names:

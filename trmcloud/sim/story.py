@@ -224,6 +224,8 @@ class Story:
             return False
         if strays.awaiting_bill(ledger) or strays.is_pending(ledger):
             return False
+        if not world.check.forgotten and world.check.oversize.owed():
+            return False
         return all(rented.pod_id in world.check.foreign for rented in world.living())
 
     def heal(self) -> None:

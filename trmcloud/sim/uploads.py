@@ -248,10 +248,15 @@ class SimBucket:
 
     def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         self._gate()
-        return ()
+        found = self._world.check.oversize.there(run_id)
+        if found:
+            self._world.felt("74")
+        return tuple((each.key, each.size_bytes) for each in found)
 
     def drop(self, keys: Sequence[str]) -> None:
         self._gate()
+        for key in keys:
+            self._world.check.oversize.dropped(self._process, key)
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         self._gate()

@@ -1,5 +1,6 @@
-"""Faults 65–70: a pod that says what no agent would. Everything goes through the readers that real
-words go through, and what they accept is judged by bounds of this file's own."""
+"""Faults 65–70 and 74: a pod that says what no agent would, or uploads what none was granted. Every
+word goes through the readers that real ones go through, and what they accept is judged by bounds of
+this file's own."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.records import parse_lines, whole
 from trmcloud.core.safekeeping import pull_name
+from trmcloud.sim.account import Rented
 from trmcloud.sim.faults.arm import Arms, Fault
 from trmcloud.sim.store import make_manifest
 
@@ -300,6 +302,35 @@ def _offer_metrics(arms: Arms) -> None:
         arms.world.check.fail("I9", "what turns the direction of text reaches the terminal")
 
 
+def _uploads_more(arms: Arms) -> None:
+    """Whoever has a signed request uses it as long as it is good, whether or not the pod lives."""
+    world, rng = arms.world, arms.rng
+    size_bytes = rng.randrange(1 << 30, 5 << 30)
+    again, early = rng.random() < 0.5, rng.random()
+    down_s = rng.uniform(60, 7200) if rng.random() < 0.3 else 0.0
+
+    def strike(rented: Rented) -> None:
+        grants, run_id = rented.pod.uploader.grants, rented.run_id
+        if grants is None or world.knobs.pod_api_down_until > world.queue.now:
+            return
+
+        def put() -> None:
+            if world.queue.now < world.knobs.bucket_down_until:
+                return
+            world.check.oversize.put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
+            world.say(f"{size_bytes / 1e9:.1f} GB are stored that nobody granted")
+
+        put()
+        left_s = grants.until - world.queue.now
+        if again and left_s > 0:
+            world.queue.after(left_s * (1.0 if early < 0.3 else early), put)
+        if down_s and left_s > 0:
+            # Nobody can look when it is first due.
+            world.queue.after(left_s + 0.1, lambda: arms.from_now("bucket_down_until", down_s))
+
+    arms.strike_pod(arms.some_time(0.1, 1.0), "turns on its bucket", strike)
+
+
 FAULTS: dict[str, tuple[str, Fault]] = {
     "65": ("lying sizes", _says(_lying_sizes, _offer_files)),
     "66": ("garbage for a report", _says(_garbage, _offer_much)),
@@ -307,4 +338,5 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "68": ("checkpoints that are not there", _says(_fake_kept, _offer_files)),
     "69": ("hostile names", _says(_hostile_names, _offer_files)),
     "70": ("nested too deep", _says(_too_deep, _offer_metrics)),
+    "74": ("more uploaded than granted", _uploads_more),
 }
