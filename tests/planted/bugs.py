@@ -357,6 +357,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("any file name is allowed", MANIFEST, "return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME", "return name != MANIFEST_NAME"),
     # -- saved first, evaluated then; saved when asked -----------------------------------------
     Bug("one without a metric is the best", MANIFEST, "scored = [m for m in manifests if _finite(m.val_bpb)]\n    return min(scored, key=lambda m: (m.val_bpb, ", "scored = list(manifests)\n    return min(scored, key=lambda m: (m.val_bpb or 0.0, "),
+    Bug("for a damaged one no other is wanted", SAFE, "return tuple(kept for kept in worth_saving(sound) if not _is_here(run, kept))",
+        "return tuple(kept for kept in worth_saving(report.kept) if kept in sound and not _is_here(run, kept))"),
     Bug("a metric that came later is not fetched", SAFE, "return kept.val_bpb is None or copy.val_bpb is not None", "return True", timing=True),
     Bug("a metric that came later is not stored", BUCKET, "not in (stored if k.val_bpb is None else scored)", "not in stored", timing=True),
     Bug("what is not evaluated yet is not worth saving", BUCKET, "if latest not in wanted:", "if latest not in wanted and latest.val_bpb is not None:", timing=True),

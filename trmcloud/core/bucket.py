@@ -228,7 +228,7 @@ def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
 def unstored(
     kept: Sequence[Kept], uploaded: Sequence[Kept], given_up: Sequence[Kept] = ()
 ) -> tuple[Kept, ...]:
-    """What is worth saving, and neither stored nor ``given_up`` as damaged.
+    """What is worth saving of all that is not ``given_up`` as damaged, and not stored.
 
     One that was stored before it was evaluated is owed again, for its metric: see ``lacks_metric``.
     A best one is not owed where the bucket has one as good: a pod that lost its disk and trains
@@ -237,12 +237,12 @@ def unstored(
     stored = {each.bits for each in uploaded}
     scored = {each.bits for each in uploaded if each.val_bpb is not None}
     damaged = {each.bits for each in given_up}
-    latest = {phase: max(k.step for k in kept if k.phase == phase) for phase in _phases(kept)}
+    sound = [each for each in kept if each.bits not in damaged]
+    latest = {phase: max(k.step for k in sound if k.phase == phase) for phase in _phases(sound)}
     return tuple(
         k
-        for k in worth_saving(kept)
-        if k.bits not in damaged
-        and k.bits not in (stored if k.val_bpb is None else scored)
+        for k in worth_saving(sound)
+        if k.bits not in (stored if k.val_bpb is None else scored)
         and (k.step == latest[k.phase] or not _is_surpassed(k, uploaded))
     )
 

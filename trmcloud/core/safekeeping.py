@@ -19,6 +19,8 @@ _SWEEP_WITHIN_S = 30 * 86_400.0
 MOST_PULLS = 3
 """So often a checkpoint that is damaged on its pod is tried before it is given up: it must not keep
 the pod alive for nothing. A link that drops is tried until the hard stop."""
+MOST_DAMAGED = 4
+"""A pod with more checkpoints than that which were given up is not kept alive for others."""
 
 
 def owes_sweep(run: RunState, now: float) -> bool:
@@ -51,13 +53,13 @@ def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:
     """What the pod holds of worth and this run has no copy of: best ones first.
 
     One that was evaluated since it was copied is among them, for its manifest. A checkpoint that
-    came damaged ``MOST_PULLS`` times is passed over.
+    came damaged ``MOST_PULLS`` times is passed over, and the next best or latest is wanted in its
+    place; of a pod with many of those nothing more is wanted.
     """
-    return tuple(
-        kept
-        for kept in worth_saving(report.kept)
-        if not _is_here(run, kept) and failed_pulls(run, kept) < MOST_PULLS
-    )
+    sound = [kept for kept in report.kept if failed_pulls(run, kept) < MOST_PULLS]
+    if len(report.kept) - len(sound) > MOST_DAMAGED:
+        return ()
+    return tuple(kept for kept in worth_saving(sound) if not _is_here(run, kept))
 
 
 def _is_here(run: RunState, kept: Kept) -> bool:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
+_HEAD_SLACK_S = 60.0
+"""Two looks of a machine at the first one of its pod."""
 CANARY = "rpa_CANARY"
 
 
@@ -200,7 +202,7 @@ class Invariants:
             if over > ceil(exposed):
                 self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
 
-    head_lost_s = HEAD_LOST_S + 60.0
+    head_lost_s = HEAD_LOST_S + _HEAD_SLACK_S
     """By then its other machines have asked for the end of a pod that lost its first one."""
 
     def head_was_lost(self, rented: Rented) -> None:
@@ -210,7 +212,11 @@ class Invariants:
         able = world.knobs.pod_api_works(now) or rented.account.habits.self_ends == "shutdown"
         if rented.ended or rented.deleting:
             return
-        if honored and able:
+        knobs = world.knobs
+        deaf_until = max(rented.undeletable_until, rented.refuses_until, knobs.pod_api_down_until)
+        deaf_until = max(deaf_until, knobs.deletes_ignored_until, knobs.outage_until)
+        # What was not taken is asked for again at their next look, not in the same second.
+        if honored and able and now - deaf_until >= _HEAD_SLACK_S:
             self.fail("I2", f"{rented.pod_id} goes on, and its first machine is lost")
         world.queue.after(self.head_lost_s, lambda: self.head_was_lost(rented))
 

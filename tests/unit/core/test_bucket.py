@@ -115,6 +115,8 @@ def test_best_and_latest_of_each_phase_are_worth_saving() -> None:
     made = [kept(1, 1.0), kept(2, None), kept(3, 2.0)]
     assert bk.worth_saving(made) == (made[0], made[2])
     assert bk.unstored(made, made[:1]) == (made[2],)
+    assert bk.unstored(made, made[:1], made[2:]) == (made[1],), "the latest of what is sound"
+    assert bk.unstored(made, (), made[:1]) == (made[2],)
 
 
 def test_a_best_one_is_not_owed_where_the_bucket_has_one_as_good() -> None:

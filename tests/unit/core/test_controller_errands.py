@@ -34,7 +34,7 @@ from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.pod_contract import Kept, Saves
 from trmcloud.core.run_state import STAGE, RunState, State
-from trmcloud.core.safekeeping import DAMAGED, MOST_PULLS
+from trmcloud.core.safekeeping import DAMAGED, MOST_DAMAGED, MOST_PULLS
 
 PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
 EARLY = Kept("fast", 40, "aa" * 32, 1000, 2.5)
@@ -211,6 +211,21 @@ def test_a_checkpoint_that_cannot_be_copied_is_given_up() -> None:
         run = apply(run, ev.ActionFailed(found[0][1], PULL, DAMAGED, "torn"), at=now + 1)
         now += 60
     assert [verb for verb, _ in actions(run, now, report=done)] == [TERMINATE]
+
+
+def test_in_place_of_a_damaged_one_the_next_is_wanted_but_not_of_a_pod_that_has_many() -> None:
+    """The latest came torn: the one before it is whole, and nowhere else."""
+    made = [Kept("fast", step, f"{step:02d}" * 32, 10, 2.0 + step) for step in range(1, 9)]
+    run, done = ending((*made,)), {"result": "finished", "kept": tuple(made)}
+    now, wanted = AT + 110.0, []
+    while (found := actions(run, now, report=done))[0][0] == PULL:
+        run = started(run, found[0][1], PULL, now)
+        run = apply(run, ev.ActionFailed(found[0][1], PULL, DAMAGED, "torn"), at=now + 1)
+        wanted.append(found[0][1].split("-")[2])
+        now += 60
+    assert list(dict.fromkeys(wanted)) == ["1", "2", "3", "4", "5"], "the best of what is left"
+    assert len(wanted) == MOST_PULLS * (MOST_DAMAGED + 1)
+    assert [verb for verb, _ in found] == [TERMINATE]
 
 
 def test_a_link_that_drops_is_tried_until_the_hard_stop() -> None:
