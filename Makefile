@@ -45,21 +45,25 @@ build/prism/.ready: Makefile
 	@touch $@
 
 # Pins stay as they are; what is new gets one. An index that serves other files than the public one
-# makes other hashes: set UV_DEFAULT_INDEX.
+# makes other hashes: set UV_DEFAULT_INDEX. Only when all is known is a file replaced.
 LOCK := $(BIN)/uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
-	--no-annotate --quiet
+	--no-annotate --quiet -c build/pins
+LOCKED := constraints.txt constraints-sdk.txt
 .PHONY: lock
 lock: $(READY)
 	@mkdir -p build
-	sed -n 's/^\([^ ;]*==[^ ;]*\).*/\1/p' constraints.txt constraints-sdk.txt constraints-torch.txt \
-		| sort -u > build/pins
+	sed -n 's/^\([^ ;]*==[^ ;]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
 	printf 'hatchling>=1.27,<2\neditables>=0.5\n' > build/build.in
-	$(LOCK) -c build/pins --extra train --extra runpod --extra s3 --extra dev pyproject.toml \
-		build/build.in | awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' > build/lock
-	{ sed -n '/^#/p' constraints.txt; cat build/lock; } > build/constraints.txt
 	echo 'runpod>=1.10,<2' > build/sdk.in
-	{ sed -n '/^#/p' constraints-sdk.txt; $(LOCK) -c build/pins build/sdk.in; } > build/constraints-sdk.txt
-	mv build/constraints.txt build/constraints-sdk.txt .
+	$(LOCK) --extra train --extra runpod --extra s3 --extra dev -o build/with-torch.txt \
+		pyproject.toml build/build.in
+	awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' build/with-torch.txt \
+		> build/constraints.lock
+	$(LOCK) -o build/constraints-sdk.lock build/sdk.in
+	for name in $(LOCKED:.txt=); do \
+		{ sed -n '/^#/p' $$name.txt; cat build/$$name.lock; } > build/$$name.txt || exit; \
+	done
+	mv $(LOCKED:%=build/%) .
 
 # It pins older click and runpod than ours: never in .venv.
 sky: .venv-sky/.ready
