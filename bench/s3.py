@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.copies import speed_row, timed, write_random
@@ -89,8 +90,8 @@ def _compare(folder: Path, url: str) -> list[Row]:
         if _works(command[0]):
             there = f"{start}/{key(name)}"
             ways[name] = (
-                lambda command=command, there=there: _must([*command, str(source), there]),
-                lambda command=command, there=there: _must([*command, there, str(target / _NAME)]),
+                partial(_must, [*command, str(source), there]),
+                partial(_must, [*command, there, str(target / _NAME)]),
             )
     ups, downs = dict.fromkeys(ways, float("inf")), dict.fromkeys(ways, float("inf"))
     for turn in range(_TURNS):

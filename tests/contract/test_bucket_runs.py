@@ -16,7 +16,7 @@ from trmcloud.app.bucket_grants import to_go_on_from
 from trmcloud.app.drive import reconcile
 from trmcloud.app.last_word import LastWord
 from trmcloud.app.launch import check_loss
-from trmcloud.app.world import World, is_quiet
+from trmcloud.app.world import World, bucket_at, is_quiet
 from trmcloud.cli.plan_making import make_spec, plan_for
 from trmcloud.core import events as ev
 from trmcloud.core import manifest as mf
@@ -130,7 +130,7 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
         world.ledger.append("r1", epoch, [event], 100.0)
     world.ledger.release("r1", epoch)
     place = parse_place(bucketed.spec.bucket)
-    bc.bucket_at(world, bucketed.spec.bucket).claim("r1", world.ledger.ledger_id)
+    bucket_at(world, bucketed.spec.bucket).claim("r1", world.ledger.ledger_id)
     large = place.run("r1", "fast", "g1-slot-0", "state.json")
     fine = place.run("r1", "fast", "g1-slot-0", "weights.safetensors")
     for key, size in ((large, (64 << 20) + 1), (fine, 1000)):

@@ -82,7 +82,7 @@ def test_a_volume_that_may_have_been_made_is_looked_for(rig: Rig) -> None:
         return create(*arguments)
 
     create = rig.api.create_volume
-    rig.api.create_volume = made_but_garbled  # type: ignore[method-assign]
+    rig.api.create_volume = made_but_garbled  # type: ignore[method-assign,assignment]
     made = volumes.ensure("EU-RO-1", 10)
     assert [row.id for row in rig.api.volumes()] == [made.id]
 

@@ -73,6 +73,7 @@ def test_records_that_come_late_are_waited_for(rig: Rig, tmp_path: Path) -> None
         if bill.final:
             break
     assert rig.clock() - ended >= 870
+    assert bill is not None
     assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
 
 
@@ -95,6 +96,7 @@ def test_a_controller_that_comes_later_knows_the_pod(
     bill = third.compute.bill(pod_id)
     assert bill is not None
     assert bill.final
+    assert bill is not None
     assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
 
 

@@ -17,6 +17,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.jobs import LaunchData
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.app.world import World
+from trmcloud.core import events as ev
 from trmcloud.core.clock import Instant
 from trmcloud.core.errors import FinalRefusal, LinkError, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
@@ -240,9 +241,9 @@ def test_a_pod_that_landed_elsewhere_is_ended_and_the_next_is_tried(made: Launch
     made.until(lambda run: len(run.generations) > 1 and run.state is State.BOOTING)
     assert made.rig.standin.control.pod(astray).ended_by == "api"
     (reason,) = {
-        record.event.detail
-        for record in made.world.ledger.records(first.run_id)
-        if getattr(record.event, "verb", "") == "terminate" and getattr(record.event, "detail", "")
+        event.detail
+        for event in (record.event for record in made.world.ledger.records(first.run_id))
+        if isinstance(event, ev.ActionFinished) and event.verb == "terminate" and event.detail
     }
     asked_for = plan.candidate(plan.launchable[0]).region
     assert reason == f"it stands in EUR-IS-1, and {asked_for} was asked for"

@@ -153,7 +153,7 @@ def test_what_is_larger_than_granted_is_found_never_read_and_dropped(
         read.append(key)
         return adapter_get_bytes(client, key, most)
 
-    adapter_get_bytes = adapter.get_bytes
+    adapter_get_bytes = adapter.get_bytes  # type: ignore[attr-defined]
     monkeypatch.setattr(adapter, "get_bytes", noted)
     shelf = bucket.checkpoints("r1", FEW)
     assert [one.manifest.step for one in shelf.whole] == [10]

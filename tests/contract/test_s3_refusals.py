@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.standins.s3 import BUCKET, CANARY, S3
-from trmcloud.adapters.s3 import client, settings
+from trmcloud.adapters.s3 import client
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.checkup import check_bucket
 from trmcloud.core import bucket as bk
@@ -44,7 +44,7 @@ def test_without_credentials_it_says_which_to_set(
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="'s3' extra") as told:
         S3Bucket(bk.Place(BUCKET)).check()
     assert told.value.next_step == "pip install 'trmcloud[s3]'"

@@ -144,9 +144,9 @@ def test_it_reads_and_plans_every_task_within_its_price_and_runs_it_dry(tmp_path
     }  # fmt: skip
     runpod = told[ours[RUNPOD_BY_SKYPILOT]]
     assert (runpod["cloud"], runpod["accelerators"]) == ("RunPod", {"H100-SXM": 8})
-    for path in shipped:
-        plan = told[path]
-        count, _, chip = Path(path).stem.partition("-")[0].partition("x")
+    for name in shipped:
+        plan = told[name]
+        count, _, chip = Path(name).stem.partition("-")[0].partition("x")
         ((name, number),) = plan["accelerators"].items()
         assert name.startswith(chip)
         assert number == int(count)

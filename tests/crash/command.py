@@ -78,7 +78,7 @@ def main() -> None:
 
     wiring.build_world = build_watched
     if arguments.stale is not None:
-        drive._STALE_DRIVER_S = arguments.stale  # type: ignore[attr-defined]
+        drive._STALE_DRIVER_S = arguments.stale
     sys.argv = ["trmcloud", *arguments.words]
     from trmcloud.cli.main import main as command
 

@@ -73,7 +73,7 @@ class Child:
                 if traced:
                     _libc.ptrace(_TRACEME, 0, None, None)
                     os.kill(os.getpid(), signal.SIGSTOP)
-                work(lambda: os.write(write_end, b".") and None)
+                work(lambda: _tell(write_end))
                 code = 0
             except BaseException:
                 import traceback
@@ -133,6 +133,10 @@ class Child:
 
     def _fail_unless(self, code: int, *expected: int) -> None:
         assert code in expected, f"the writer ended by itself with {code}"
+
+
+def _tell(pipe: int) -> None:
+    os.write(pipe, b".")
 
 
 def can_trace() -> bool:

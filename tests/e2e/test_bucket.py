@@ -15,7 +15,7 @@ from tests.e2e.user import SMALL, User, until
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import Outcome
+from trmcloud.core.outcome import Outcome
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tests.e2e.user import until
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
+from trmcloud.core.run_state import RunState, State
 
 
 @pytest.mark.slow
@@ -61,7 +63,7 @@ def command_lines() -> list[str]:
 # -- the command killed ----------------------------------------------------------------------------
 
 
-MOMENTS = {
+MOMENTS: dict[str, Callable[[RunState], bool]] = {
     "renting": lambda run: run.state is State.RENTING and bool(run.actions),
     "booting": lambda run: run.state is State.BOOTING,
     "staging": lambda run: in_hand(run, "/stage/"),
@@ -70,6 +72,10 @@ MOMENTS = {
     "ending": lambda run: run.state is State.ENDING,
     "missed": lambda run: run.generation is not None and run.generation.missed_at is not None,
 }
+
+
+def any_run_is(rented: RentedUser, reached: Callable[[RunState], bool]) -> bool:
+    return any(map(reached, rented.ledger().runs.values()))
 
 
 @pytest.mark.slow
@@ -81,10 +87,7 @@ def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> 
     command = rented.start(*LAUNCH, *arguments)
     until(rented.ledger_path.exists)
     for name, reached in MOMENTS.items():
-        until(
-            lambda reached=reached: any(map(reached, rented.ledger().runs.values())),
-            what=name,
-        )
+        until(partial(any_run_is, rented, reached), what=name)
         if name == "renting":
             until(lambda: bool(rented.live()), what="what was asked for is made")
         command.kill()

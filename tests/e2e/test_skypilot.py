@@ -20,8 +20,9 @@ from tests.standins.sshd import free_port
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import Outcome, State
+from trmcloud.core.run_state import State
 
 VIA = ("--via", "skypilot", "--provider", "runpod")
 KEY = "--allow-account-key-on-pod"

@@ -101,7 +101,7 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     assert pods.control.pod(first.generation.pod_name).ended_by == "self"
     assert pods.control.pod(second.generation.pod_name).ended_by == "api"
     assert float(first.cap + second.cap) <= float(TWO_PODS)
-    billed = sum(pods.control.billed(run.generation.pod_name) for run in (first, second))  # type: ignore[union-attr]
+    billed = sum(pods.control.billed(run.generation.pod_name) for run in (first, second))  # type: ignore[union-attr,misc]
     assert billed <= float(TWO_PODS)
     assert verified(user) == {"agent", "prepaid"}
     assert exposure_of(traits_of("runpod"), user.ledger().verified, time.time()).enough

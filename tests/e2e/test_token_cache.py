@@ -53,7 +53,7 @@ def test_the_next_pod_has_its_tokens_from_the_bucket_but_for_a_damaged_one(
             host.requests.clear()
 
             bad = max(name for name in index if name.endswith(".bin"))
-            slot = index[bad]["slot"]
+            slot = str(index[bad]["slot"])
             (key,) = (key for key in s3.keys(BUCKET, "of-tokens/tokens/") if key.endswith(slot))
             content = bytearray(s3.read(BUCKET, key))
             content[10] ^= 1

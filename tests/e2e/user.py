@@ -97,7 +97,7 @@ class User:
         err = self.fails(*arguments, code=code)
         assert "\n  try: " in err, err
         after = self.kept()
-        if self.ledger_path not in before and after.pop(self.ledger_path, None):
+        if self.ledger_path not in before and after.pop(self.ledger_path, 0):
             assert self.ledger().runs == {}  # an empty one may have been made
         assert after == before
         return err

@@ -48,7 +48,7 @@ GRANTS = bk.Grants(
     (bk.FolderGet("/x", (bk.FileGet("a/b.bin", 1, "0" * 64, ("http://x",)),)),), "http://y",
 )  # fmt: skip
 STAGED = contract.Staged("/workspace/trmcloud/code/x", ("/workspace/trmcloud/data/y",))
-LOADERS: list[tuple[Any, Callable[[bytes], Any]]] = [
+LOADERS: list[tuple[Any, Callable[[Any], Any]]] = [
     (REPORT, contract.load_report),
     (BEAT, contract.load_heartbeat),
     (LEASE, contract.load_lease),

@@ -51,7 +51,7 @@ def _graphql(runpod: Scripted) -> RunPodGraphql:
 
 def _pods(runpod: Scripted) -> None:
     compute = RunPodCompute(
-        runpod.api(), _graphql(runpod), lambda name: KEYS, b"x", now=lambda: runpod.now
+        runpod.api(), _graphql(runpod), lambda name: KEYS, lambda: b"x", now=lambda: runpod.now
     )
     for pod in compute.list_pods():
         _is_pod(pod)
@@ -166,7 +166,7 @@ class ScriptedSky(Sky):
 
 
 def _clusters(sky: ScriptedSky, folder: Path) -> None:
-    compute = SkyPilotCompute("aws", sky, lambda name: KEYS, b"x", folder, now=lambda: NOW)
+    compute = SkyPilotCompute("aws", sky, lambda name: KEYS, lambda: b"x", folder, now=lambda: NOW)
     for pod in compute.list_pods():
         _is_pod(pod)
         compute.own_limits(pod.name)

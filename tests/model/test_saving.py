@@ -11,7 +11,7 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from model import checkpoint, loop
+from model import loop
 from model.checkpoint import CheckpointFolder, verify
 from model.signals import SignalFlag
 from model.telemetry import Clock
@@ -94,7 +94,7 @@ def test_what_was_told_before_the_evaluation_is_on_disk(
     """Heartbeat and manifest stand as one that is killed in its last evaluation leaves them."""
     run = new_run(steps=12)
     seen: list[tuple[int | None, list[int]]] = []
-    real = loop.evaluate
+    real = loop.evaluate  # type: ignore[attr-defined]
 
     def evaluate(*arguments: Any, **named: Any) -> Any:
         if (run.out / "heartbeat.json").exists():
@@ -189,7 +189,7 @@ def test_a_metric_that_cannot_be_written_leaves_the_checkpoint_as_it_was(
     def full(*what: Any) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         folder.add_metric(10, 1.0, ())
     monkeypatch.undo()

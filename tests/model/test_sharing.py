@@ -39,7 +39,7 @@ class ThreadWorld(World):
 
     def largest(self, values: Sequence[int]) -> list[int]:
         seen = self.meeting.all(self.rank, list(values))
-        return [max(column) for column in zip(*seen, strict=True)]  # type: ignore[arg-type]
+        return [max(column) for column in zip(*seen, strict=True)]
 
     def told(self, content: bytes) -> bytes:
         first = self.meeting.all(self.rank, content)[0]
@@ -50,7 +50,7 @@ class ThreadWorld(World):
 def ranks(machines: Sequence[int], lie: bytes | None = None) -> list[ThreadWorld]:
     """``machines``: how many ranks each has."""
     meeting = Meeting(sum(machines))
-    made = []
+    made: list[ThreadWorld] = []
     for local in (n for count in machines for n in range(count)):
         world = ThreadWorld(len(made), sum(machines), torch.device("cpu"), None, local)
         object.__setattr__(world, "meeting", meeting)

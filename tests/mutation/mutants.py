@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 _BOUNDARY = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _OPPOSITE = {
@@ -182,7 +183,7 @@ def _variants(slot: _Slot, signatures: Signatures) -> list[ast.AST]:
     elif _may_be_dropped(slot):
         made.append(ast.Pass())
     if _is_test(slot) and not isinstance(node, ast.Compare | ast.UnaryOp):
-        made.append(ast.UnaryOp(ast.Not(), copy.deepcopy(node)))
+        made.append(ast.UnaryOp(ast.Not(), cast(ast.expr, copy.deepcopy(node))))
     return made
 
 

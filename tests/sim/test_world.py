@@ -107,8 +107,13 @@ def test_a_fault_taken_away_leaves_the_others_dice_alone() -> None:
 
 def test_events_happen_in_order_and_may_nest() -> None:
     queue, seen = EventQueue(0.0), []
+
+    def one() -> None:
+        seen.append("one")
+        queue.run_until(3.0, idle, idle)
+
     queue.at(2.0, lambda: seen.append("two"))
-    queue.at(1.0, lambda: (seen.append("one"), queue.run_until(3.0, idle, idle)))  # type: ignore[arg-type, return-value]
+    queue.at(1.0, one)
     queue.at(4.0, lambda: seen.append("four"))
     queue.at(1.5, lambda: seen.append("never")).cancel()
     queue.run_until(10.0, idle, idle)

@@ -202,8 +202,9 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
         def _file(self, path: str, content: bytes, fault: Fault | None, *, body: bool) -> None:
             etag = f'"{host.sha256(path, content)[:32]}"'
             if fault is not None and fault.flip >= 0 and fault.strikes():
-                content = bytearray(content)
-                content[fault.flip] ^= 0xFF
+                flipped = bytearray(content)
+                flipped[fault.flip] ^= 0xFF
+                content = bytes(flipped)
             start, stop, status = 0, len(content), 200
             wanted = self.headers.get("Range", "")
             same = self.headers.get("If-Range", etag) == etag

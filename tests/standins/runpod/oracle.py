@@ -38,7 +38,7 @@ class Oracle:
 
     def __init__(self, path: Path) -> None:
         from jsonschema import Draft202012Validator, FormatChecker
-        from referencing import Registry, Resource
+        from referencing import Registry
         from referencing.jsonschema import DRAFT202012
 
         self._document = json.loads(path.read_text())
@@ -46,9 +46,7 @@ class Oracle:
         checker.checks("date-time")(
             lambda text: not isinstance(text, str) or bool(_DATE_TIME.match(text))
         )
-        registry = Registry().with_resource(
-            _BASE, Resource(contents=self._document, specification=DRAFT202012)
-        )
+        registry = Registry().with_resource(_BASE, DRAFT202012.create_resource(self._document))
         self._validator = lambda schema: Draft202012Validator(
             _absolute(schema), registry=registry, format_checker=checker
         )

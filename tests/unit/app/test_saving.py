@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return build_world()
 
 
-def run_of(plan: Plan, provider: str = "runpod", **spec: object) -> RunState:
+def run_of(plan: Plan, provider: str = "runpod", **spec: Any) -> RunState:
     plan = replace(plan, spec=replace(plan.spec, **spec))
     generation = Generation(
         number=1, pod_name=POD, provider=provider, candidate_id=plan.candidates[0].id,

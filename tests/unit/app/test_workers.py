@@ -50,7 +50,8 @@ def test_how_it_failed_is_told() -> None:
 
     workers.start("a", fail)
     assert ended(workers).error is error
-    workers.start("b", lambda progress: {}["nothing"])  # type: ignore[call-overload]
+    nothing: dict[str, None] = {}
+    workers.start("b", lambda progress: nothing["nothing"])
     unforeseen = ended(workers).error
     assert unforeseen is not None
     assert "KeyError" in str(unforeseen)

@@ -46,9 +46,10 @@ def test_a_manifest_has_one_file_of_weights_and_any_others() -> None:
     twice = CheckpointFile("more.safetensors", "weights", 5, "ab" * 32)
     for files in ((weights,), (weights, state, more)):
         assert from_json(to_json(manifest(files=files)), "x").files == files
-    for files in ((weights, twice), (weights, twice, state), (state,), (state, more), ()):
+    none: tuple[CheckpointFile, ...] = ()
+    for wrong in ((weights, twice), (weights, twice, state), (state,), (state, more), none):
         with pytest.raises(CheckpointError, match="exactly one weights file"):
-            from_json(to_json(manifest(files=files)), "x")
+            from_json(to_json(manifest(files=wrong)), "x")
 
 
 def test_of_equals_the_later_is_best_and_none_is_kept_twice() -> None:

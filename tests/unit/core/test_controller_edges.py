@@ -14,6 +14,7 @@ from tests.unit.core.runs import (
     FIRST,
     RESERVATION,
     TRAITS,
+    StubCandidate,
     StubPlan,
     a_report,
     apply,
@@ -296,7 +297,7 @@ def test_a_pod_that_stands_elsewhere_than_asked_is_ended(
     asked: str, stands: str, ended: bool
 ) -> None:
     run = booting()
-    plan = StubPlan((as_candidate(region=asked),))
+    plan = StubPlan((cast(StubCandidate, as_candidate(region=asked)),))
     decision = ask(run, AT + 60, plan=plan, pods=[the_pod(run, region=stands)])
     assert [a.verb for a in decision.actions] == ([TERMINATE] if ended else [])
     if ended:

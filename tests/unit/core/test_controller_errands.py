@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,10 +32,12 @@ from trmcloud.core.controller import foreseen_end
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
+from trmcloud.core.plan import Plan
 from trmcloud.core.pod_contract import Kept, Saves
 from trmcloud.core.run_state import STAGE, RunState, State
 from trmcloud.core.safekeeping import DAMAGED, MOST_DAMAGED, MOST_PULLS
 
+AS_PLAN = cast(Plan, PLAN)
 PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
 EARLY = Kept("fast", 40, "aa" * 32, 1000, 2.5)
 BEST = Kept("fast", 80, "bb" * 32, 1000, 2.0)
@@ -293,7 +295,7 @@ def gone_unbilled(run: RunState, at: float, ended_s: float) -> RunState:
 )
 def test_the_end_is_foreseen_as_the_bill_then_makes_it(run: RunState, ended_s: float) -> None:
     waiting = gone_unbilled(run, AT + ended_s + 4, ended_s)
-    foreseen = foreseen_end(waiting, PLAN, TRAITS)
+    foreseen = foreseen_end(waiting, AS_PLAN, TRAITS)
     assert foreseen is not None
     closed, _ = settled(run, AT + ended_s + 4, ended_s)
     assert closed.outcome is not None
@@ -301,8 +303,8 @@ def test_the_end_is_foreseen_as_the_bill_then_makes_it(run: RunState, ended_s: f
 
 
 def test_no_end_is_foreseen_where_another_machine_may_be_tried() -> None:
-    assert foreseen_end(gone_unbilled(booting(), AT + 440, 400.0), PLAN, TRAITS) is None
-    assert foreseen_end(running(), PLAN, TRAITS) is None
+    assert foreseen_end(gone_unbilled(booting(), AT + 440, 400.0), AS_PLAN, TRAITS) is None
+    assert foreseen_end(running(), AS_PLAN, TRAITS) is None
 
 
 def test_where_the_last_candidate_is_unfit_too_the_run_says_so() -> None:

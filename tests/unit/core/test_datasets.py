@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tomllib
 
-from trmcloud.core.data_progress import ContractError, DataProgress, load_progress, load_shard
+from trmcloud.core.data_progress import DataProgress, load_progress, load_shard
 from trmcloud.core.datasets import (
     GUIDE_CHARACTERS,
     DataSet,
@@ -19,7 +19,7 @@ from trmcloud.core.datasets import (
 )
 from trmcloud.core.errors import UsageError
 from trmcloud.core.recipe import parse_recipe
-from trmcloud.core.records import dump
+from trmcloud.core.records import ContractError, dump
 
 MODEL = Path(__file__).parents[3] / "model"
 FILES = {path.stem: path for path in (MODEL / "datasets").glob("*.toml")}

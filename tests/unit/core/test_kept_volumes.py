@@ -12,8 +12,9 @@ from trmcloud.core import events as ev
 from trmcloud.core.actions import SAVED
 from trmcloud.core.budget import LedgerState, extend_ledger
 from trmcloud.core.controller import _storage
-from trmcloud.core.kept_volumes import DAY_S, DELETE, DELETE_FETCHED, KEEP, due, holds
+from trmcloud.core.kept_volumes import DELETE, DELETE_FETCHED, KEEP, due, holds
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.offers import DAY_S
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plan import Interval
 from trmcloud.core.run_state import Generation

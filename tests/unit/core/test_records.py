@@ -100,7 +100,8 @@ def test_an_instant_is_a_number_that_calendars_know() -> None:
     assert isinstance(instant(5), float)
     assert instant(1e11) == 1e11
     assert instant(100_000_000_001) is None
-    for value in (-0.001, True, False, "5", None, [], float("nan"), float("inf"), 10**400):
+    nothing: list[str] = []
+    for value in (-0.001, True, False, "5", None, nothing, float("nan"), float("inf"), 10**400):
         assert instant(value) is None
 
 
@@ -218,7 +219,8 @@ def test_what_is_missing_or_no_object_is_refused() -> None:
     for text in ("[]", "5", "null", '"x"'):
         with pytest.raises(ContractError, match="Outer: no object"):
             load(Outer, 3, text)
-    for value in ([], None, "x", 5):
+    nothing: list[str] = []
+    for value in (nothing, None, "x", 5):
         with pytest.raises(ContractError, match="Inner is no object"):
             record_of(Inner, value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_told_a_moment_ago_it_is_not_told_again_for_the_soft_stop() -> None:
 
 @pytest.mark.parametrize("cause", [{"hard_left_s": -1.0}, {"land_ordered": True}])
 def test_what_would_only_happen_again_has_failed_whatever_else_there_is(
-    cause: dict[str, float],
+    cause: dict[str, Any],
 ) -> None:
     assert after(ended("non_finite", message="why"), **cause) == EndPod("failed", "why")
 

@@ -174,7 +174,7 @@ def test_the_shipped_list_is_whole(tmp_path: Path) -> None:
         found = distribution(package.name)
         for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
             if top not in ("__pycache__",) and not (site / top).exists():
-                (site / top).symlink_to(found.locate_file(top))
+                (site / top).symlink_to(str(found.locate_file(top)))
     words = "import numpy, safetensors.numpy, tokenizers, tensorboard.main, tensorboard.summary"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(site)!r}); {words}"],

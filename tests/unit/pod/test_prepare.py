@@ -41,7 +41,7 @@ def test_an_image_that_is_not_the_one_asked_for_is_told_by_its_torch(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, found: str | None, why: str
 ) -> None:
     """A tag may be given to another image; one without torch gets one of ours."""
-    monkeypatch.setattr(prepare.packages, "installed", lambda name, path=None: found)
+    monkeypatch.setattr("trmcloud.pod.packages.installed", lambda name, path=None: found)
     machine.check(torch="2.9.1+cu128")
     said = machine.prepare().poll(machine.now)
     assert (said.state == "refused", said.message if why else "") == (bool(why), why)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.skypilot import clusters as module
 from trmcloud.adapters.skypilot.clusters import BUSY_AT_MOST_S, LIST_FRESH_S, Clusters
 
 NAME = "trmc-0a5bffcd-r54aa48-g1-1795258139"
@@ -28,7 +27,7 @@ class SlowSky:
 @pytest.fixture
 def sky(monkeypatch: pytest.MonkeyPatch) -> SlowSky:
     made = SlowSky(took_s=30.0)
-    monkeypatch.setattr(module.time, "monotonic", lambda: made.at)
+    monkeypatch.setattr("time.monotonic", lambda: made.at)
     return made
 
 
