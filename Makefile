@@ -21,6 +21,7 @@ help:
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
 	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
+	@echo "make release  wheel and sdist of the tagged version, each tried in an empty home; publishes nothing"
 
 $(READY): pyproject.toml constraints.txt constraints-torch.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -48,18 +49,19 @@ build/prism/.ready: Makefile
 # makes other hashes: set UV_DEFAULT_INDEX. Only when all is known is a file replaced.
 LOCK := $(BIN)/uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	--no-annotate --quiet -c build/pins
-LOCKED := constraints.txt constraints-sdk.txt
+LOCKED := constraints.txt constraints-sdk.txt constraints-docs.txt
 .PHONY: lock
 lock: $(READY)
 	@mkdir -p build
-	sed -n 's/^\([^ ;]*==[^ ;]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
-	printf 'hatchling>=1.27,<2\neditables>=0.5\n' > build/build.in
+	sed -n 's/^\([^ ;]*==[^\]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
+	printf 'hatchling>=1.27,<2\nhatch-vcs>=0.5,<1\neditables>=0.5\n' > build/build.in
 	echo 'runpod>=1.10,<2' > build/sdk.in
 	$(LOCK) --extra train --extra runpod --extra s3 --extra dev -o build/with-torch.txt \
 		pyproject.toml build/build.in
 	awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' build/with-torch.txt \
 		> build/constraints.lock
 	$(LOCK) -o build/constraints-sdk.lock build/sdk.in
+	$(LOCK) -o build/constraints-docs.lock --extra docs pyproject.toml
 	for name in $(LOCKED:.txt=); do \
 		{ sed -n '/^#/p' $$name.txt; cat build/$$name.lock; } > build/$$name.txt || exit; \
 	done
@@ -144,5 +146,10 @@ soak-crashes: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
 
+# The version is the tag's. On a commit without one it is a rehearsal.
+.PHONY: release
+release: $(READY)
+	$(BIN)/python scripts/release.py
+
 clean:
-	rm -rf $(VENV) .venv-sky build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-sky .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache
