@@ -21,6 +21,7 @@ help:
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
 	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
+	@echo "make docs     the pages as a site in build/site; a broken link is an error"
 	@echo "make release  wheel and sdist of the tagged version, each tried in an empty home; publishes nothing"
 
 $(READY): pyproject.toml constraints.txt constraints-torch.txt
@@ -145,6 +146,18 @@ soak: $(READY)
 soak-crashes: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
+
+# Every page, and the reference of what others may build on; a link that leads nowhere is an error.
+.venv-docs/.ready: constraints-docs.txt
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --progress-bar on --require-hashes --no-deps \
+		-r constraints-docs.txt
+	@touch $@
+
+.PHONY: docs
+docs: .venv-docs/.ready
+	.venv-docs/bin/python -m sphinx -W --keep-going -q -j auto -c docs -d build/doctrees . build/site
+	@echo "build/site/index.html"
 
 # The version is the tag's. On a commit without one it is a rehearsal.
 .PHONY: release
