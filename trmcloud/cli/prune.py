@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 if TYPE_CHECKING:
     from trmcloud.core.manifest import Pruning
 
@@ -59,7 +61,7 @@ def command(
         more = {"pod": _as_json(there)} if pod else {}
         if found.place:
             more["bucket"] = _as_json(stored) | {"drop_optimizer": [m.label for m in dropped]}
-        print(json.dumps(_as_json(here, freed) | more))
+        print(json.dumps(_as_json(here, freed) | more), file=as_is())
     else:
         for place, each in pruning.items():
             _show(each, place)

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
@@ -46,7 +48,7 @@ def show(
             }
             for volume in found
         ]
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1), file=as_is())
         return
     if not found:
         print("this ledger has no network volumes: nothing is charged for any")
