@@ -100,7 +100,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     ]
     print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
     if lines[0].strays:
-        print(f"of that, {lines[0].strays} for pods that nobody asked for")
+        print(f"of that, {lines[0].strays} for orphaned pods")
     for text in volume_lines(world.ledger.read(), world.wall()):
         print(text)
     if lines[0].unproven:

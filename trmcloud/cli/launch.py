@@ -68,6 +68,7 @@ def command(
     from trmcloud.app.plans import is_plan_id
     from trmcloud.app.world import World
     from trmcloud.cli import launch_steps, run_view
+    from trmcloud.cli.asking import confirmed
     from trmcloud.cli.catching_up import tell_unreached
     from trmcloud.cli.launch_view import show_plan
     from trmcloud.cli.launch_whom import rent_from
@@ -125,7 +126,7 @@ def command(
     weights = launch_steps.initial_weights(world, plan.spec.initial_from)
     show_plan(world, plan, verbose=verbose)
     use_case.check_capped(world, plan, confirmed=not yes)
-    if not yes and not _confirmed():
+    if not yes and not confirmed("  Proceed?"):
         print("nothing was started, nothing was spent")
         return
     launch_steps.upload_data(world, plan, prepared, weights)
@@ -137,9 +138,3 @@ def command(
     if code == Outcome.NOT_STARTED.exit_code and sold_out:
         print(f"  try: {launch_steps.next_best(world, plan)}")
     sys.exit(code)
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
-    return typer.confirm("  Proceed?", default=False)

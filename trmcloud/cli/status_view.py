@@ -124,7 +124,7 @@ def _next_commands(run: RunState, *, has_checkpoint: bool) -> str:
 def _why_unproven(world: World, run: RunState) -> str:
     """Why a run may have cost more than is proven."""
     strays = world.ledger.read().strays_of(run.run_id)
-    pods = [f"{stray.pod_id}, which nobody asked for" for stray in strays if stray.billed is None]
+    pods = [f"{stray.pod_id}, an orphaned pod" for stray in strays if stray.billed is None]
     if awaiting_bill(run) or run.state is State.SETTLING:
         pods.insert(0, "its pod")
     if pods:

@@ -52,7 +52,7 @@ def _words(text: str, columns: int) -> Iterator[str]:
     glued = _QUANTITY.sub(lambda found: found.group(0).replace(" ", _GLUE), text)
     glued = _COMMAND.sub(lambda found: found.group(0).replace(" ", _GLUE), glued)
     for word in glued.replace(" · ", f"{_GLUE}· ").split():
-        if len(word) <= columns - 2:
+        if len(word) <= columns:
             yield word
         else:
             yield from word.replace(f"{_GLUE}·", "·").split(_GLUE)
