@@ -77,7 +77,7 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         ((*LAUNCH, "--processes", "100000"), 2, "100000 processes are more than", "--processes"),
         ((*LAUNCH, "--processes=-1"), 2, "--processes must be above zero", ""),
         ((*LAUNCH, "--budget", "1", "--from", "nothing"), 3, "no such run", "trmcloud status"),
-        (("launch", "local", *SMALL, "--budget", "1"), 2, "there is nobody to ask", "add -y"),
+        (("launch", "local", *SMALL, "--budget", "1"), 2, "this is not a terminal", "pass -y"),
         (("plan", "--recipe", "hdp", "--phase", "extreme"), 2, "no phase 'extreme'", "train"),
         (("plan", "--objective", "worst"), 2, "unknown objective", "value"),
         (("plan", "--budget", "ten"), 2, "'ten' is not an amount", ""),
@@ -260,7 +260,7 @@ def test_two_commands_that_prepare_the_same_text(reader: User) -> None:
     for process in racing:
         _, err = process.communicate(timeout=120)
         assert process.returncode == 2
-        assert "there is nobody to ask" in err
+        assert "this is not a terminal" in err
     folders = [path for path in (reader.home / "data").iterdir() if path.is_dir()]
     assert len(folders) == 1
     assert (folders[0] / "meta.json").exists()

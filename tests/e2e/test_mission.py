@@ -66,7 +66,7 @@ def _mission(user: User) -> None:
     assert rented.generation.provider == "runpod"
     assert manifest.world_size == 8
     assert (manifest.phase, manifest.step) == ("extreme", 12)
-    report = user.run("report")
+    report = user.run("report", "-v")
     (told,) = [
         line for line in report.splitlines() if line.startswith(f"{manifest.run_id}: waited")
     ]

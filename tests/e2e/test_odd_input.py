@@ -96,7 +96,7 @@ def test_no_input_at_all_is_nobody_to_ask(owner: User) -> None:
     launch = " ".join(part for part in (*LAUNCH, "--budget", "1") if part != "-y")
     for command, code, says in (
         (f"{python} status <&-", 0, ""),
-        (f"{python} {launch} <&-", 2, "there is nobody to ask"),
+        (f"{python} {launch} <&-", 2, "this is not a terminal"),
         (f"{python} status <&- >&- 2>&-", 0, ""),
     ):
         done = subprocess.run(

@@ -78,7 +78,7 @@ def test_the_guard_shows_what_it_writes_and_takes_it_out_again(user: User) -> No
 
     command = table.read_text().splitlines()[1].split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=user.env(), check=True)
-    assert "last visit never" not in user.run("guard", "status")
+    assert "never ran" not in user.run("guard", "status")
     user.run("guard", "remove")
     assert table.read_text() == "0 1 * * * echo mine\n"
     user.run("guard", "status", code=3)
@@ -116,7 +116,7 @@ def test_a_timer_that_would_start_without_the_key_is_not_installed(renter: Rente
     bare = {"HOME": str(renter.folder), "PATH": "/usr/bin:/bin"}
     command = table.read_text().split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=bare, check=True)
-    assert "last visit never" not in renter.run("guard", "status")
+    assert "never ran" not in renter.run("guard", "status")
 
 
 def test_a_timer_whose_key_is_refused_is_not_installed(renter: RentedUser) -> None:

@@ -181,7 +181,7 @@ def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:
     state, program = skyfarer.folder / "sky.json", Path(skyfarer.environment["TRMCLOUD_SKY"])
     asked = len(json.loads(state.read_text())["asked"])
     program.rename(program.with_name("elsewhere"))
-    shown = skyfarer.run("status", run.run_id)
+    shown = skyfarer.run("status", run.run_id, "-v")
     assert "not asked  " in shown
     assert "SkyPilot and the pod; nothing was heard of it yet: status --live" in shown
     assert "it was not asked whether it is set" in shown

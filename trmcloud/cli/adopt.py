@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 
 def command(
     folder: Annotated[
@@ -43,7 +45,10 @@ def command(
         files.fetch, best, target, weights_only=weights_only, progress=Progress()
     )
     if as_json:
-        print(json.dumps({**json.loads(checkpoints.to_json(fetched)), **found.to_json()}))
+        print(
+            json.dumps({**json.loads(checkpoints.to_json(fetched)), **found.to_json()}),
+            file=as_is(),
+        )
         return
     ended = found.outcome.value if found.outcome is not None else "still running"
     why = f": {found.why}" if found.why else ""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 if TYPE_CHECKING:
     from trmcloud.core.budget import Line
     from trmcloud.core.money import Usd
@@ -84,7 +86,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     catch_up(world)
     lines = world.ledger.read().lines_for(world.project, world.wall())
     if as_json:
-        print(json.dumps([_as_json(line) for line in lines], indent=1))
+        print(json.dumps([_as_json(line) for line in lines], indent=1), file=as_is())
         return
     rows = [
         (
@@ -98,7 +100,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     ]
     print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
     if lines[0].strays:
-        print(f"of that, {lines[0].strays} for pods that nobody asked for")
+        print(f"of that, {lines[0].strays} for orphaned pods")
     for text in volume_lines(world.ledger.read(), world.wall()):
         print(text)
     if lines[0].unproven:
@@ -127,7 +129,7 @@ def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
             }
             for at, event in changes
         ]
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1), file=as_is())
         return
     if not changes:
         print("no cap was ever set · trmcloud budget set month 500")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 if TYPE_CHECKING:
     from trmcloud.core.data_source import DataSource
     from trmcloud.core.datasets import DataSet
@@ -38,7 +40,7 @@ def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
     sets = all_data_sets()
     if as_json:
         rows = [{**each.to_json(), "recipes": used.get(each.name, [])} for each in sets]
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1), file=as_is())
         return
     header = ("name", "what it is", "size", "licence", "recipes")
     lines = [
@@ -70,7 +72,7 @@ def show_one(
 
     found = load_data_set(name)
     if as_json:
-        print(json.dumps(found.to_json(), indent=1))
+        print(json.dumps(found.to_json(), indent=1), file=as_is())
         return
     rows = [
         ("name", found.name),

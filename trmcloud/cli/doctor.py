@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 if TYPE_CHECKING:
     from trmcloud.core.money import Usd
 
@@ -39,11 +41,12 @@ def command(
     checks = account_checks(os.environ, _rates(plan) if plan else {}, bucket)
     findings = examine(build_world, local_machine, python_path, known_offers, checks)
     if as_json:
-        print(json.dumps([finding._asdict() for finding in findings], indent=1))
+        print(json.dumps([finding._asdict() for finding in findings], indent=1), file=as_is())
     else:
+        width = max(len(finding.name) for finding in findings)
         for finding in findings:
             mark = {"ok": "✔", "warn": "!", "bad": "✘"}[finding.state]
-            print(f"{mark} {finding.name:<10} {finding.detail}")
+            print(f"{mark} {finding.name:<{width}}  {finding.detail}")
             if finding.fix:
                 print(f"    fix: {finding.fix}")
     sys.exit(1 if any(finding.state == "bad" for finding in findings) else 0)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.cli.streams import draw
+from trmcloud.cli.streams import as_is, draw
 from trmcloud.cli.text import duration
 from trmcloud.core.plain_text import one_line
 
@@ -81,7 +81,7 @@ def command(
         source=bucket_checkpoints.fetching(world, state, found, best, weights_only=weights_only),
     )  # fmt: skip
     if as_json:
-        print(checkpoints.to_json(fetched))
+        print(checkpoints.to_json(fetched), file=as_is())
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{state.run_id} {best.label}: {word}")

@@ -20,6 +20,7 @@ def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
     """
     from trmcloud.app import errand
     from trmcloud.app.launch import follow_or_drive
+    from trmcloud.cli.asking import confirmed
     from trmcloud.cli.run_bar import RunBar
     from trmcloud.cli.text import duration
     from trmcloud.core.money import Usd
@@ -44,13 +45,8 @@ def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
         f"({duration(candidate.hard_stop_s)})",
         file=sys.stderr,
     )
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("this rents a machine, and there is nobody to ask", next_step="add -y")
-        import typer
-
-        if not typer.confirm("  Proceed?", default=False):
-            raise UsageError("nothing was rented, nothing was fetched")
+    if not yes and not confirmed("  Proceed?", before="this rents a machine"):
+        raise UsageError("nothing was rented, nothing was fetched")
     driver = errand.start(world, run, candidate)
 
     def fetched(state: RunState) -> bool:

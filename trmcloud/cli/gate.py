@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 
 def command(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
@@ -40,7 +42,7 @@ def command(
         raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
     verdict = judge(phases[0], metrics, strict=strict_guide)
     if as_json:
-        print(json.dumps({"run": state.run_id, **verdict.to_json()}))
+        print(json.dumps({"run": state.run_id, **verdict.to_json()}), file=as_is())
     else:
         print(state.run_id)
         show_verdict(phases[0], verdict.to_json())

@@ -32,6 +32,7 @@ def install(
 
     from trmcloud.adapters import guard
     from trmcloud.app.home import home_dir
+    from trmcloud.cli.asking import confirmed
     from trmcloud.core.errors import ProviderError, UsageError
     from trmcloud.wiring import keys_unseen
 
@@ -65,11 +66,8 @@ def install(
     for path, text in planned.writes:
         print(f"{path}:")
         print("".join(f"  {line}\n" for line in text.splitlines()))
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
-        if not typer.confirm("Write this?", default=False):
-            return
+    if not yes and not confirmed("Write this?"):
+        return
     guard.install(planned)
     print(f"the reaper runs every {every} min ({planned.kind}); tried as the timer will start it")
     if weak := guard.weakness(planned.kind):
@@ -78,7 +76,7 @@ def install(
 
 @app.command("status")
 def status() -> None:
-    """Whether the guard is in place, and when it last came by.
+    """Whether the guard is in place, and when its reaper last ran.
 
     Example: trmcloud guard status
     """
@@ -94,11 +92,11 @@ def status() -> None:
         print(f"           {weak}")
     visit = last_visit(world)
     if visit is None:
-        print("last visit never")
+        print("reaper     never ran")
     else:
         reached = ", ".join(visit.reached) or "nobody"
         age = duration(world.wall() - visit.at)
-        print(f"last visit {age} ago, from {visit.machine}; it reached {reached}")
+        print(f"reaper     last ran {age} ago, on {visit.machine}; it reached {reached}")
     sys.exit(0 if kind else 3)
 
 

@@ -11,7 +11,7 @@ from trmcloud.cli import options
 from trmcloud.core.errors import UsageError
 
 _KEPT = (
-    "dry_run", "detach", "yes", "as_json", "accept_loss", "accept_exposure", "allow_key",
+    "dry_run", "detach", "yes", "as_json", "accept_loss", "accept_exposure", "allow_key", "verbose",
 )  # fmt: skip
 """Options that go with a plan made before: they do not change it."""
 
@@ -58,6 +58,7 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
     ] = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Carry a plan out: reserve its worst case, rent, train, land in time, settle.
 
@@ -67,7 +68,9 @@ def command(
     from trmcloud.app.plans import is_plan_id
     from trmcloud.app.world import World
     from trmcloud.cli import launch_steps, run_view
+    from trmcloud.cli.asking import confirmed
     from trmcloud.cli.catching_up import tell_unreached
+    from trmcloud.cli.launch_view import show_plan
     from trmcloud.cli.launch_whom import rent_from
     from trmcloud.cli.plan_making import make_spec, parse_money
     from trmcloud.core.outcome import Outcome
@@ -115,13 +118,15 @@ def command(
         )  # fmt: skip
         plan, prepared = launch_steps.new_plan(world, spec, check_first)
     if dry_run:
-        run_view.show_plan(world, plan, as_json=as_json)
+        show_plan(world, plan, as_json=as_json, verbose=verbose)
+        if plan.launchable and not as_json:
+            print(f"Launch it: trmcloud launch {plan.id}")
         return
     check(plan)
     weights = launch_steps.initial_weights(world, plan.spec.initial_from)
-    run_view.show_plan(world, plan)
+    show_plan(world, plan, verbose=verbose)
     use_case.check_capped(world, plan, confirmed=not yes)
-    if not yes and not _confirmed():
+    if not yes and not confirmed("  Proceed?"):
         print("nothing was started, nothing was spent")
         return
     launch_steps.upload_data(world, plan, prepared, weights)
@@ -133,9 +138,3 @@ def command(
     if code == Outcome.NOT_STARTED.exit_code and sold_out:
         print(f"  try: {launch_steps.next_best(world, plan)}")
     sys.exit(code)
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
-    return typer.confirm("  Proceed?", default=False)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 if TYPE_CHECKING:
     from trmcloud.app.world import World
     from trmcloud.core.run_state import RunState
@@ -143,9 +145,9 @@ class Log:
             file.seek(self._offset)
             if last_lines > 0:
                 text = self._decoder.decode(file.read())
-                print("\n".join(text.splitlines()[-last_lines:]))
+                print("\n".join(text.splitlines()[-last_lines:]), file=as_is())
             else:
                 while chunk := file.read(_CHUNK):
-                    sys.stdout.write(self._decoder.decode(chunk))
+                    as_is().write(self._decoder.decode(chunk))
             sys.stdout.flush()
             self._offset = file.tell()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import typer
@@ -23,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prices": ("The table of offers: list, refresh, diff, show.", "Before"),
     "data": ("Data sets by name: list, show, get, check.", "Before"),
     "budget": ("Caps for account, month and project: set, show, raise, history.", "Before"),
-    "doctor": ("Check this machine and say what to mend.", "Before"),
+    "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
     "smoke": ("Rent the cheapest pod for minutes; see what ends it. Run this first.", "Before"),
     "guard": ("Let this machine end forgotten pods by itself: install, status, remove.", "Before"),
     "rehearse": ("Play a planned run in a simulated world, with faults.", "Before"),
@@ -66,11 +67,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"no command {name!r}{hint}")
+            ctx.fail(f"no command {name!r}{_nearest(name, COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -228,8 +225,23 @@ def _as_ours(error: Any) -> UsageError:
     """What the parser found wrong, as one line of ours."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "trmcloud"
-    what = str(error.format_message()).rstrip(".").replace("\n", " ")
+    what = str(error.format_message())
+    if option := getattr(error, "option_name", ""):
+        what = f"{error.message}{_nearest(option, error.possibilities or ())}"
+    elif ". Did you mean " in what:  # a group's own command
+        words, _, _ = what.partition(". Did you mean ")
+        typed = words.split()[-1].strip("'")
+        what = words + _nearest(typed, getattr(getattr(context, "command", None), "commands", ()))
+    what = what.rstrip(".").replace("\n", " ")
     return UsageError(what[:1].lower() + what[1:], next_step=f"{path} --help")
+
+
+def _nearest(typed: str, known: Iterable[str]) -> str:
+    """``; did you mean 'launch'?``, where one of ``known`` is near."""
+    import difflib
+
+    near = difflib.get_close_matches(typed, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def print_error(error: TrmcloudError) -> None:

@@ -81,3 +81,4 @@ Spot = Annotated[
     bool,
     typer.Option("--spot", help="Machines that may be taken away, too (through SkyPilot)."),
 ]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]

@@ -65,6 +65,7 @@ def command(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every candidate kept.")] = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Plan a run: hours, dollars and memory on every hardware, and which one to take.
 
@@ -93,4 +94,4 @@ def command(
         return
     from trmcloud.cli import plan_view
 
-    plan_view.show(plan, as_json=as_json, everything=everything)
+    plan_view.show(plan, as_json=as_json, everything=everything, verbose=verbose)

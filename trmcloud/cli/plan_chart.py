@@ -11,6 +11,8 @@ from trmcloud.core.errors import ConflictError, MissingExtra, UsageError
 from trmcloud.core.plan import Candidate, Plan
 
 CHART_ROWS = 9
+LEAST_COLUMNS = 60
+"""Of a terminal that a chart is drawn on."""
 _WIDTH, _HEIGHT, _MARGIN = 860, 480, 70
 
 
@@ -32,14 +34,14 @@ def terminal_chart(plan: Plan, rows: Sequence[Candidate], columns: int) -> list[
     ● none is both cheaper and faster; ○ some is; ▸ recommended.
     """
     points = [row for row in rows if row.fits_memory and row.rate]
-    if len(points) < 2:
+    if len(points) < 2 or columns < LEAST_COLUMNS:
         return []
     front = pareto(points)
-    width = max(30, min(columns, 110) - 24)
+    width = min(columns, 110) - 24
     low, high = (f(math.log(p.hours.p50) for p in points) for f in (min, max))
     bottom, top = (f(float(p.cost_p50) for p in points) for f in (min, max))
     span_x, span_y = (high - low) or 1.0, (top - bottom) or 1.0
-    canvas = [[" "] * (width + 20) for _ in range(CHART_ROWS)]
+    canvas = [[" "] * (width + 14) for _ in range(CHART_ROWS)]
     for point in sorted(points, key=lambda p: (p.id != plan.recommended_id, p.id not in front)):
         x = round((math.log(point.hours.p50) - low) / span_x * (width - 1)) + 2
         y = CHART_ROWS - 1 - round((float(point.cost_p50) - bottom) / span_y * (CHART_ROWS - 1))

@@ -3,45 +3,55 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from typing import Sequence
 
 from trmcloud.cli.plan_chart import terminal_chart
+from trmcloud.cli.plan_limits import limit_rows, told_reasons
+from trmcloud.cli.streams import as_is
+from trmcloud.cli.streams import columns as columns_here
 from trmcloud.core.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.offers import FRESH_DAYS
 from trmcloud.core.plan import TRAINER, Candidate, Interval, Plan, plan_to_json
 
 WIDE_COLUMNS = 100
-_SAID = ("live prices", "test settings")
-"""Limits that are told beside the table, where they are in force."""
+PIPE_COLUMNS = 80
+_TOLD = (TRAINER, "objective", "fill", "storage")
+"""Limits that the headline or a cost tells already."""
 SHOWN_ROWS = 10
 
 
-def show(plan: Plan, *, as_json: bool = False, everything: bool = False) -> None:
+def show(
+    plan: Plan, *, as_json: bool = False, everything: bool = False, verbose: bool = False
+) -> None:
     if as_json:
-        print(json.dumps(plan_to_json(plan), indent=1))
+        print(json.dumps(plan_to_json(plan), indent=1), file=as_is())
         return
-    columns = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
-    print("\n".join(render(plan, columns=columns, everything=everything)))
+    columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
+    print("\n".join(render(plan, columns=columns, everything=everything, verbose=verbose)))
 
 
-def render(plan: Plan, *, columns: int, everything: bool = False) -> list[str]:
-    """The lines a user reads."""
+def render(
+    plan: Plan, *, columns: int, everything: bool = False, verbose: bool = False
+) -> list[str]:
+    """The lines a user reads; with ``verbose`` the defaults that were planned with, too."""
     rows = list(plan.candidates) if everything else shown_rows(plan)
     lines = [_headline(plan)]
     if untrained := plan.limits.get(TRAINER):
         lines.append(untrained)
     lines.append("")
-    lines += _table(plan, rows) if columns >= WIDE_COLUMNS else _plain(plan, rows)
+    table = _table(plan, rows)
+    is_wide = columns >= max(WIDE_COLUMNS, *map(len, table))
+    lines += table if is_wide else _plain(plan, rows)
     if len(plan.spec.phases) > 1:
         lines += ["", *_by_phase(rows), ""]
     lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
-    lines += [f"{name}: {plan.limits[name]}" for name in _SAID if name in plan.limits]
-    if len(rows) > 2:
-        lines += ["", *terminal_chart(plan, rows, columns)]
-    lines += ["", *_advice(plan)]
+    limits = limit_rows(plan, verbose=verbose)
+    lines += [f"{name}: {text}" for name, text in limits if verbose or name not in _TOLD]
+    if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 else []:
+        lines += ["", *chart]
+    lines += ["", *_advice(plan, verbose)]
     return lines
 
 
@@ -165,8 +175,8 @@ def _plain(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
         hardware, sku, where, rate, age, hours, dollars, fits = _cells(plan, row)
         mark = "▸" if row.id == plan.recommended_id else " "
         old = f" ({age} old)" if age else ""
-        lines.append(f"{mark} {hardware:<11} {hours} h · {dollars} · ${rate}/h{old}")
-        lines.append(f"              {sku}, {where} · {fits}")
+        lines.append(f"{mark} {hardware:<13}{hours} h · {dollars} · ${rate}/h{old}")
+        lines.append(f"{'':15}{sku}, {where} · {fits}")
     return lines
 
 
@@ -181,7 +191,7 @@ def _by_phase(rows: Sequence[Candidate]) -> list[str]:
             if row.rate
         ]
         if parts:
-            lines.append(f"  {row.hardware:<12}" + " · ".join(f"{part:<26}" for part in parts))
+            lines.append(f"  {row.hardware:<13}" + " · ".join(f"{part:<26}" for part in parts))
     return [line.rstrip() for line in lines]
 
 
@@ -199,10 +209,10 @@ def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
     return f"prices {span} days old{refresh}"
 
 
-def _advice(plan: Plan) -> list[str]:
+def _advice(plan: Plan, verbose: bool) -> list[str]:
     chosen = plan.recommended
     if chosen is None:
-        lines = ["Nothing meets the wish. The nearest:"]
+        lines = ["No plan fits these limits; closest:"]
         for candidate in nearest(plan):
             lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours(candidate)}")
             lines += [f"    {reason}" for reason in candidate.reasons if _is_a_need(reason)]
@@ -217,7 +227,7 @@ def _advice(plan: Plan) -> list[str]:
         lines.append(
             f"  no price younger than {FRESH_DAYS} days fits: trmcloud prices refresh reads today's"
         )
-    lines += [f"  {reason}" for reason in chosen.reasons]
+    lines += [f"  {reason}" for reason in told_reasons(chosen.reasons, verbose=verbose)]
     lines.append(
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
         f" at most {chosen.worst_case}"

@@ -12,6 +12,7 @@ import typer
 
 from trmcloud.adapters import prices
 from trmcloud.app.home import home_dir
+from trmcloud.cli.streams import as_is
 from trmcloud.core.hardware import GPUS, find_gpu
 from trmcloud.core.money import Usd
 from trmcloud.core.offers import FRESH_DAYS, Offer
@@ -43,7 +44,7 @@ def list_offers(
     now = time.time()
     offers = [o for o in _load(now) if not provider or o.provider == provider]
     if as_json:
-        print(json.dumps([_as_json(offer) for offer in offers], indent=1))
+        print(json.dumps([_as_json(offer) for offer in offers], indent=1), file=as_is())
         return
     best: dict[tuple[str, int], Offer] = {}
     for offer in offers:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from trmcloud.cli.streams import as_is
 
 if TYPE_CHECKING:
     from trmcloud.core.manifest import Pruning
@@ -27,6 +28,7 @@ def command(
     """
     from trmcloud.app import bucket_checkpoints, checkpoints, pod_checkpoints
     from trmcloud.app.world import find_run
+    from trmcloud.cli.asking import confirmed
     from trmcloud.cli.catching_up import catch_up
     from trmcloud.core.errors import ConflictError, LinkError, UsageError
     from trmcloud.wiring import build_world
@@ -59,7 +61,7 @@ def command(
         more = {"pod": _as_json(there)} if pod else {}
         if found.place:
             more["bucket"] = _as_json(stored) | {"drop_optimizer": [m.label for m in dropped]}
-        print(json.dumps(_as_json(here, freed) | more))
+        print(json.dumps(_as_json(here, freed) | more), file=as_is())
     else:
         for place, each in pruning.items():
             _show(each, place)
@@ -72,11 +74,8 @@ def command(
             print(f"  {bucket_checkpoints.what_keeping_costs(found, stored)}")
     if not any(each.checkpoints for each in (here, there, stored)) and not dropped:
         return
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
-        if not typer.confirm("  Delete?", default=False):
-            return
+    if not yes and not confirmed("  Delete?"):
+        return
     checkpoints.prune(world, here)
     if there.checkpoints:
         pod_checkpoints.prune_there(world, state, there)

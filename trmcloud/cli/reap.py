@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 
 def command(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End what is found.")] = False,
@@ -59,7 +61,7 @@ def command(
         ]
         unreachable = dict(found.unreachable)
         words = {"orphans": rows, "did": said, "unreachable": unreachable, "reconciled": known}
-        print(json.dumps(words))
+        print(json.dumps(words), file=as_is())
     else:
         for provider, orphan in found.orphans if not yes else ():
             print(f"{orphan.pod.name} on {provider}: {orphan.reason}")

@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 
 from trmcloud.cli import options
+from trmcloud.cli.streams import as_is
 from trmcloud.core.errors import UsageError
 
 _MOST_RUNS = 100_000
-_KEPT = ("runs", "faults", "seed", "as_json", "detach", "accept_loss", "allow_key")
+_LINES, _ALL_LINES = 40, 1_000_000
+"""Of the one play that is told."""
+_KEPT = ("runs", "faults", "seed", "as_json", "detach", "accept_loss", "allow_key", "verbose")
 """Options that go with a plan made before: they do not change it."""
 
 
@@ -49,6 +52,7 @@ def command(
     ] = "all",
     seed: Annotated[int, typer.Option(help="The first play's dice; the rest follow.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Play a planned run in a simulated world: what it would spend, and who would stop it.
 
@@ -92,16 +96,20 @@ def command(
     carried = use_case.as_carried_out(world, plan)
     made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=detach)
     if as_json:
-        print(json.dumps({**made.to_json(), "launch_refused": refusal}))
+        print(json.dumps({**made.to_json(), "launch_refused": refusal}), file=as_is())
     else:
-        _show(made, detach=detach)
+        if verbose:
+            from trmcloud.cli.launch_view import show_plan
+
+            show_plan(world, made.plan, verbose=True)
+        _show(made, detach=detach, most=_ALL_LINES if verbose else _LINES)
         if refusal:
-            print(f"  launch    refuses this plan: {refusal}")
+            print(f"  launch      refuses this plan: {refusal}")
     if made.violations:
         sys.exit(1)
 
 
-def _show(made: object, *, detach: bool) -> None:
+def _show(made: object, *, detach: bool, most: int) -> None:
     from trmcloud.sim.rehearsal import Rehearsal, spread
     from trmcloud.sim.shrink import timeline
 
@@ -111,31 +119,31 @@ def _show(made: object, *, detach: bool) -> None:
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
     how = "left alone once it trains" if detach else "launched and watched from here"
     print(f"  ({how}; checkpoints: {made.plan.survives})")
-    print(timeline(made.shown.told, most=40))
+    print(timeline(made.shown.told, most=most))
     print()
     money = spread(made.spent)
     cap = made.plan.cap
     count = len(made.plays)
     print(f"{count} plays, budget {cap if cap is not None else 'off'}")
     words = (("least", "min"), ("median", "p50"), ("nine in ten below", "p90"), ("most", "max"))
-    print("  spent     " + ", ".join(f"{word} {money[key]}" for word, key in words))
-    print("  ended     " + _counts(made.outcomes(), count))
+    print("  spent       " + ", ".join(f"{word} {money[key]}" for word, key in words))
+    print("  ended       " + _counts(made.outcomes(), count))
     print("  stopped by  " + _counts(made.ended_by(), sum(made.ended_by().values())))
     saved = made.steps_saved()
     if saved:
         steps = spread(saved)
         print(
-            f"  saved     a checkpoint of step {steps['min']:,} at least, {steps['p50']:,} median"
+            f"  saved       a checkpoint of step {steps['min']:,} at least, {steps['p50']:,} median"
         )
     over = max(p.over_exposed_usd for p in made.plays)
     exposed_s = max(p.exposed_s for p in made.plays)
     if exposed_s:
         print(
-            f"  exposed   at most {exposed_s:,.0f} s in which no layer could act;"
+            f"  exposed     at most {exposed_s:,.0f} s in which no layer could act;"
             f" at most ${over:,.2f} above the budget in them"
         )
     for play in made.violations[:5]:
-        print(f"  BROKEN    seed {play.seed}: {play.detail}")
+        print(f"  BROKEN      seed {play.seed}: {play.detail}")
 
 
 def _counts(counts: object, whole: int) -> str:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli import options
+from trmcloud.cli.streams import as_is
+
 if TYPE_CHECKING:
     from trmcloud.core.report import RunReport
 
@@ -22,6 +25,7 @@ def command(
     run: Annotated[str, typer.Argument(help="A run's id; all of them otherwise.")] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """What runs were planned to cost, what accrued, what was billed, and what it bought.
 
@@ -46,13 +50,13 @@ def command(
             {**report.to_json(), "volumes": volumes_json(ledger, now, report.run_id)}
             for report in reports
         ]
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1), file=as_is())
     elif as_csv:
-        writer = csv.writer(sys.stdout)
+        writer = csv.writer(as_is())
         writer.writerow((*_COLUMNS, *(f"{name}_s" for name in _parts()), "best_bpb", "sha256"))
         writer.writerows(_csv_row(report) for report in reports)
     else:
-        _show(reports)
+        _show(reports, verbose=verbose)
         for text in volume_lines(
             world.ledger.read(), world.wall(), states[0].run_id if run else ""
         ):
@@ -74,50 +78,25 @@ def _csv_row(report: RunReport) -> list[object]:
     return [*(data[name] for name in _COLUMNS), *seconds, *found]
 
 
-def _show(reports: list[RunReport]) -> None:
-    from trmcloud.cli.text import bpb, duration, on_volume, table
+def _show(reports: list[RunReport], *, verbose: bool) -> None:
+    from trmcloud.cli.text import on_volume, table
     from trmcloud.core.money import total
     from trmcloud.core.report import DRIFT_ALARM
 
     if not reports:
         print("no runs yet")
         return
-    header = (
-        "run", "hardware", "planned", "accrued", "billed", "paid", "training", "startup",
-        "compile", "eval+save", "other", "best bpb", "$ per −0.01 bpb",
-    )  # fmt: skip
-    rows = []
-    for r in reports:
-
-        def share(*names: str, r: RunReport = r) -> str:
-            part = sum(r.seconds[name] for name in names)
-            return f"{100 * part / r.paid_s:.0f} %" if r.paid_s else "–"
-
-        rows.append(
-            (
-                r.run_id,
-                r.hardware,
-                str(r.planned),
-                str(r.accrued),
-                "unknown" if r.billed is None else str(r.billed),
-                duration(r.paid_s),
-                share("training"),
-                share("startup"),
-                share("compile"),
-                share("evaluating", "saving", "landing"),
-                share("data", "other"),
-                bpb(r.best.val_bpb if r.best is not None else None),
-                _per_centibpb(r.usd_per_centibpb),
-            )
-        )
-    print("\n".join(table(header, rows)))
+    print("\n".join(table(_MONEY, [_money_row(r) for r in reports])))
+    print()
+    print("\n".join(table(_TIME, [_time_row(r) for r in reports])))
+    print()
     for r in reports:
         if r.bucket and r.best is not None:
             print(f"{r.run_id}: its best is {r.best.label} in {r.bucket}")
         if r.on_volume and r.best is None:
             print(f"{r.run_id}: its best is {on_volume(r.run_id)}")
     for r in reports:
-        if told := _data_line(r):
+        if told := _data_line(r, verbose=verbose):
             print(f"{r.run_id}: {told}")
     known = [r for r in reports if r.billed is not None]
     unknown = len(reports) - len(known)
@@ -136,12 +115,51 @@ def _show(reports: list[RunReport]) -> None:
     )
 
 
-def _data_line(report: RunReport) -> str:
-    """How long training waited for data that its machine made, and how long it was expected to."""
+_MONEY = ("run", "hardware", "planned", "accrued", "billed", "best bpb", "$ per −0.01 bpb")
+_TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
+
+
+def _money_row(r: RunReport) -> tuple[str, ...]:
+    """What a run cost, and what that bought."""
+    from trmcloud.cli.text import bpb
+
+    return (
+        r.run_id,
+        r.hardware,
+        str(r.planned),
+        str(r.accrued),
+        "unknown" if r.billed is None else str(r.billed),
+        bpb(r.best.val_bpb if r.best is not None else None),
+        _per_centibpb(r.usd_per_centibpb),
+    )
+
+
+def _time_row(r: RunReport) -> tuple[str, ...]:
+    """Where the time that it paid for went."""
+    from trmcloud.cli.text import duration
+
+    def share(*names: str) -> str:
+        part = sum(r.seconds[name] for name in names)
+        return f"{100 * part / r.paid_s:.0f} %" if r.paid_s else "–"
+
+    return (
+        r.run_id,
+        duration(r.paid_s),
+        share("training"),
+        share("startup"),
+        share("compile"),
+        share("evaluating", "saving", "landing"),
+        share("data", "other"),
+    )
+
+
+def _data_line(report: RunReport, *, verbose: bool) -> str:
+    """How long training waited for data that its machine made, and how long it was expected to;
+    where it did not wait, that is a detail."""
     from trmcloud.cli.text import duration
 
     waited_s, planned_s = report.seconds["data"], report.planned_data_s
-    if not waited_s and not report.data_told:
+    if round(waited_s) < 1 and not (verbose and report.data_told):
         return ""
     words = [f"waited {duration(waited_s)} for data ({report.data_usd})"]
     words.append(f"planned {duration(planned_s)} ({report.planned_data_usd})")

@@ -31,8 +31,9 @@ from trmcloud.cli.run_stages import (
     waiting_words,
     where,
 )
-from trmcloud.cli.streams import drawn_on, outlive_the_reader
-from trmcloud.cli.text import bpb, columns, duration, losses
+from trmcloud.cli.streams import columns, drawn_on, outlive_the_reader
+from trmcloud.cli.text import bpb, duration, losses
+from trmcloud.cli.wrapping import wrap
 from trmcloud.core.errors import HostKeyChanged
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
@@ -209,7 +210,8 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _print(self, text: str) -> None:
         text = one_line(text)
         if self._live is not None:
-            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            for line in wrap(text, columns()):
+                self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, flush=True)
 

@@ -1,8 +1,7 @@
-"""How a run looks while it is carried: the block before, a line per stage, the bar, the end."""
+"""How a run looks while it is carried: a line per stage, the bar, Ctrl-C, the end."""
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -14,90 +13,25 @@ from trmcloud.app.world import World
 from trmcloud.cli.catching_up import tell_troubles
 from trmcloud.cli.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.streams import outlive_the_reader, outlive_the_terminal
-from trmcloud.cli.text import duration, fields
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.controller import foreseen_end
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.events import Closed
 from trmcloud.core.gate import verdict_from_json
-from trmcloud.core.hardware import LOCAL
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
-from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
+from trmcloud.core.plan import plan_from_json
 from trmcloud.core.providers import traits_of
 from trmcloud.core.records import ContractError
 from trmcloud.core.report import spent_so_far
 from trmcloud.core.run_state import RunState, State
 
-_RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNHEARD)
-_IN_STOPS = ("lands at", "hard stop", "landing reserve")
-"""Limits that the row "stops" tells already."""
+RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNHEARD)
+"""Ends after which a run is usually gone on with."""
 _BILL_WAIT_S = 20.0
 """How long to wait for a bill once the pod is gone: this machine's is there at once, a provider's
 may lag by an hour."""
-
-
-def show_plan(world: World, plan: Plan, *, as_json: bool = False) -> None:
-    """The block before ``Proceed?``: the very plan that will run, every limit, "off" included."""
-    if as_json:
-        print(json.dumps(plan_to_json(plan), indent=1))
-        return
-    chosen = plan.recommended
-    rows: list[tuple[str, str]] = [("plan", plan.id)]
-    if chosen is not None:
-        rows.append(("hardware", _hardware(chosen)))
-        for phase in chosen.phases:
-            s = phase.settings
-            rows.append(
-                (
-                    phase.name,
-                    f"{s.steps:,} steps of {s.batch}×{s.accumulation}×"
-                    f"{chosen.world_size} sequences "
-                    f"of {s.sequence}, depth {s.depth}, width {s.width}, {s.dtype}; "
-                    f"about {duration(phase.seconds.p50)}",
-                )
-            )
-        reserved = chosen.reserved_rate
-        at = f" · reserved at {reserved}/h" if reserved != chosen.rate else ""
-        rows.append(("rate", f"{chosen.rate}/h{at}"))
-        cap = f"{plan.cap} · reserves {plan.reservation}" if plan.launchable else "none: plan only"
-        rows.append(("cap", cap))
-        rows.append(
-            (
-                "stops",
-                f"lands {duration(chosen.soft_stop_s)} after its start, "
-                f"killed at {duration(chosen.hard_stop_s)}; {duration(chosen.landing_s)} to land",
-            )
-        )
-    rows.append(("survives in", plan.survives))
-    for line in world.ledger.read().lines_for(world.project, world.wall()):
-        if line.cap is not None:
-            rows.append((f"{line.level} {line.key}", f"{line.remaining} of {line.cap} left"))
-    uncapped = [
-        line.level
-        for line in world.ledger.read().lines_for(world.project, world.wall())
-        if line.cap is None
-    ]
-    if uncapped:
-        rows.append(("no cap on", " · ".join(uncapped)))
-    limits = sorted(item for item in plan.limits.items() if item[0] not in _IN_STOPS)
-    rows += [item for item in limits if item[1] != "off"]
-    rows.append(("off", " · ".join(name for name, text in limits if text == "off")))
-    print("\n".join(fields(rows, indent="  ")))
-    for reason in chosen.reasons if chosen is not None else ():
-        print(f"  · {reason}")
-
-
-def _hardware(chosen: Candidate) -> str:
-    if chosen.provider != LOCAL:
-        several = f"{chosen.nodes} × " if chosen.nodes > 1 else ""
-        what = f"{several}{chosen.gpus} × {chosen.sku}{', spot' if chosen.spot else ''}"
-        return f"{what}, {chosen.provider} {chosen.region}"
-    if "CPU" in chosen.sku:
-        plural = "es" if chosen.gpus > 1 else ""
-        return f"{chosen.gpus} process{plural} on {chosen.sku}, this machine"
-    return f"{chosen.gpus} × {chosen.sku}, this machine"
 
 
 def carry(world: World, driver: RunDriver, *, detach: bool) -> int:
@@ -190,7 +124,7 @@ def show_end(world: World, run: RunState) -> int:
             spent_words += " at most: its bill is not final yet"
         print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
     if kept:
-        again = f" · resume {run.run_id}" if outcome in _RESUMABLE else ""
+        again = f" · resume {run.run_id}" if outcome in RESUMABLE else ""
         print(f"  trmcloud fetch-best {run.run_id}{again}")
     if outcome is Outcome.UNFIT:
         print(

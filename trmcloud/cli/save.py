@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli.streams import as_is
+
 if TYPE_CHECKING:
     from trmcloud.app.saving import Asked, Place
     from trmcloud.app.world import World
@@ -118,7 +120,8 @@ def _show(place: Place, asked: Asked, *, as_json: bool) -> None:
                     "lies_in": place.words,
                     "safe": place.final,
                 }
-            )
+            ),
+            file=as_is(),
         )
         return
     metric = bpb(kept.val_bpb) if kept.val_bpb is not None else "not evaluated yet"

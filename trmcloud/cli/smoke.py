@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +32,7 @@ def command(
     Example: trmcloud smoke --provider runpod --max-usd 0.25
     """
     from trmcloud.app.smoke import Smoke
+    from trmcloud.cli.asking import confirmed
     from trmcloud.cli.plan_making import parse_money
     from trmcloud.core.money import Usd
     from trmcloud.wiring import build_smoke
@@ -56,7 +56,7 @@ def command(
         "spent: that is what is tried here",
         flush=True,
     )
-    if not yes and not _confirmed():
+    if not yes and not confirmed("  Proceed?"):
         print("nothing was rented, nothing was spent")
         return
     outlive_the_reader()
@@ -76,9 +76,3 @@ def show(step: Step) -> None:
     detail = one_line(step.detail)
     spent = f"${float(step.spent):.4f}"
     print(f"{mark} {minutes:02d}:{seconds:02d} {spent}  {step.name:<11} {detail}", flush=True)
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
-    return typer.confirm("  Proceed?", default=False)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.cli import options
+
 
 def command(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
@@ -16,6 +18,7 @@ def command(
         bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Show runs, their money against their cap, and every kill layer's state.
 
@@ -45,7 +48,7 @@ def command(
     for line in said:
         print(f"· {line}")
     if run:
-        status_view.show_one(world, runs[0])
+        status_view.show_one(world, runs[0], verbose=verbose)
     else:
         status_view.show_table(world, runs)
         others = len(known) - len(runs)

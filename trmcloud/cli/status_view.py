@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trmcloud.app.layers import VERIFIED, WORKING, guards_of
+from trmcloud.app.layers import ABSENT, VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run, spending
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.watching import bucket_trouble, data_told, last_report, link_trouble, waits_for
 from trmcloud.app.world import World, is_unasked
 from trmcloud.cli.run_stages import waiting_words
-from trmcloud.cli.text import bpb, duration, fields, losses, on_volume, table
+from trmcloud.cli.streams import as_is
+from trmcloud.cli.text import CHECKPOINTS, bpb, duration, fields, losses, on_volume, table
 from trmcloud.cli.volume_lines import volume_lines, volumes_json
 from trmcloud.core.billing import awaiting_bill
 from trmcloud.core.money import Usd
@@ -28,7 +29,7 @@ def show_table(world: World, runs: Sequence[RunState]) -> None:
     if not runs:
         print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60")
         return
-    header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "worst overshoot")
+    header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "max overspend")
     print("\n".join(table(header, [_row(world, run) for run in runs])))
     for text in volume_lines(world.ledger.read(), world.wall()):
         print(text)
@@ -38,11 +39,12 @@ def show_table(world: World, runs: Sequence[RunState]) -> None:
 
 
 def show_json(world: World, runs: Sequence[RunState]) -> None:
-    print(json.dumps([_as_json(world, run) for run in runs], indent=1))
+    print(json.dumps([_as_json(world, run) for run in runs], indent=1), file=as_is())
 
 
-def show_one(world: World, run: RunState) -> None:
-    """Everything about one run."""
+def show_one(world: World, run: RunState, *, verbose: bool = False) -> None:
+    """One run: its state, money, training and checkpoints, what guards it, and what to type next;
+    with ``verbose`` also what each kill layer lacks that is absent."""
     report = report_run(world, run)
     now, spent = world.wall(), spending(world, run)
     ended = meaning_of(run, run.outcome) if run.outcome is not None else ""
@@ -87,13 +89,16 @@ def show_one(world: World, run: RunState) -> None:
     if report.best is None and report.latest is None and report.on_volume:
         rows.append(("best", on_volume(run.run_id)))
     if report.bucket:
-        rows.append(("survives in", report.bucket))
+        rows.append((CHECKPOINTS, report.bucket))
     for fetched in run.fetched:
         rows.append(("fetched", f"{fetched.phase} step {fetched.step} → {fetched.path}"))
-    for layer in guards.layers:
-        rows.append((f"guard: {layer.name}", f"{layer.state} · {layer.detail}"))
+    shown = [layer for layer in guards.layers if verbose or layer.state != ABSENT]
+    rows += [(f"guard: {layer.name}", f"{layer.state} · {layer.detail}") for layer in shown]
+    absent = [layer.name for layer in guards.layers if layer not in shown]
+    if absent:
+        rows.append(("guards absent", f"{' · '.join(absent)}; -v tells of each"))
     if run.live:
-        rows.append(("worst overshoot", guards.overshoot.text))
+        rows.append(("max overspend", guards.overshoot.text))
     for label, why in world.files.damaged(run.run_id):
         rows.append(("damaged", f"{label}: {why}"))
     print("\n".join(fields(rows)))
@@ -101,12 +106,25 @@ def show_one(world: World, run: RunState) -> None:
 
     for phase, judged in run.gates.items():
         show_verdict(phase, judged.verdict)
+    if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
+        print(f"next: {next_commands}")
+
+
+def _next_commands(run: RunState, *, has_checkpoint: bool) -> str:
+    """What one would type next about a run."""
+    from trmcloud.cli.run_view import RESUMABLE
+
+    if run.live:
+        return f"trmcloud logs -f {run.run_id} · save {run.run_id} · stop {run.run_id}"
+    verbs = ["fetch-best"] if has_checkpoint and not run.fetched else []
+    verbs += ["resume"] if run.outcome in RESUMABLE else []
+    return f"trmcloud {' · '.join(f'{verb} {run.run_id}' for verb in verbs)}" if verbs else ""
 
 
 def _why_unproven(world: World, run: RunState) -> str:
     """Why a run may have cost more than is proven."""
     strays = world.ledger.read().strays_of(run.run_id)
-    pods = [f"{stray.pod_id}, which nobody asked for" for stray in strays if stray.billed is None]
+    pods = [f"{stray.pod_id}, an orphaned pod" for stray in strays if stray.billed is None]
     if awaiting_bill(run) or run.state is State.SETTLING:
         pods.insert(0, "its pod")
     if pods:

@@ -1,15 +1,17 @@
-"""Output that reaches any terminal, and steers none: whatever is printed goes through ``Plain``."""
+"""Output that fits any terminal, and steers none: whatever is printed goes through ``Plain``."""
 
 from __future__ import annotations
 
 import codecs
 import io
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
+from trmcloud.cli.wrapping import wrap
 from trmcloud.core.plain_text import strip_control
 
 _PLAIN = {
@@ -24,15 +26,22 @@ class Plain:
     """``stream`` without the control characters in what is written to it: what pods, providers and
     stores say is in most of it. Only what we draw ourselves is written to ``stream`` directly.
 
+    On a terminal lines that are wider than it are wrapped, and what matters is coloured.
     ``outlives``: once nobody reads it any more, what is written is lost, and is no error.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.outlives = stream, False
+    def __init__(self, stream: TextIO, *, as_is: bool = False) -> None:
+        self.stream, self.outlives, self._as_is = stream, False, as_is
 
     def write(self, text: str) -> int:
-        self._try(lambda: self.stream.write(strip_control(text)))
+        self._try(lambda: self.stream.write(self._laid_out(strip_control(text))))
         return len(text)
+
+    def _laid_out(self, text: str) -> str:
+        if not text or self._as_is or not self.stream.isatty():
+            return text
+        width = columns()
+        return "\n".join(piece for line in text.split("\n") for piece in wrap(line, width))
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -51,6 +60,21 @@ class Plain:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def as_is() -> TextIO:
+    """stdout for what is data or somebody's log: cleaned like all else, and never wrapped."""
+    stream: Any = sys.stdout
+    if not isinstance(stream, Plain):
+        return sys.stdout
+    made: Any = Plain(stream.stream, as_is=True)
+    made.outlives = stream.outlives
+    return made  # type: ignore[no-any-return]
+
+
+def columns() -> int:
+    """How wide the terminal is; a hundred where there is none."""
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def drawn_on(stream: TextIO) -> TextIO:

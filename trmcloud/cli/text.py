@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trmcloud.cli.streams import columns
 from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.core.manifest import CheckpointManifest
+
+CHECKPOINTS = "checkpoints in"
+"""What the row is called that says where a run's checkpoints are stored."""
 
 
 def duration(seconds: float) -> str:
@@ -83,10 +86,6 @@ def not_evaluated(latest: CheckpointManifest) -> str:
         f"{latest.run_id}: no checkpoint of {latest.phase} was evaluated, so none is the best: "
         f"this is the latest, step {latest.step:,}"
     )
-
-
-def columns() -> int:
-    return shutil.get_terminal_size((100, 24)).columns
 
 
 def on_volume(run_id: str) -> str:

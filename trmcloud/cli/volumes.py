@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import getpass
 import json
-import sys
 from typing import Annotated
 
 import typer
+
+from trmcloud.cli.streams import as_is
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -46,7 +47,7 @@ def show(
             }
             for volume in found
         ]
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1), file=as_is())
         return
     if not found:
         print("this ledger has no network volumes: nothing is charged for any")
@@ -81,7 +82,8 @@ def delete(
 
     Example: trmcloud volumes delete 3k2j1h9g8f
     """
-    from trmcloud.core.errors import NotFoundError, UsageError
+    from trmcloud.cli.asking import confirmed
+    from trmcloud.core.errors import NotFoundError
     from trmcloud.core.events import VolumeDeleted
     from trmcloud.wiring import build_volumes, build_world
 
@@ -92,11 +94,8 @@ def delete(
             f"{volume} is no network volume of this ledger", next_step="trmcloud volumes"
         )
     if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("there is nobody to ask", next_step="add -y to go ahead")
-        volume = found.id
         what = f"{found.size_gb} GB in {found.data_centre}, checkpoints and all"
-        if not typer.confirm(f"  Delete {volume} ({what})?", default=False):
+        if not confirmed(f"  Delete {found.id} ({what})?"):
             print("nothing was deleted")
             return
     volumes.delete(found.id)
