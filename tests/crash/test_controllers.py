@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +21,13 @@ from trmcloud.pod import processes
 TOOK_OVER = "another command has taken it over"
 
 
-def launch(user: CrashUser, steps: int) -> subprocess.Popen[str]:
-    """A command that drives a run which trains by now."""
-    budget = ("--steps", str(steps), "--budget", "1", "-y")
+def launch(user: CrashUser) -> tuple[subprocess.Popen[str], Path]:
+    """A command that drives a run which trains by now, and what holds that before its end."""
+    held = user.hold()
+    budget = ("--steps", "100", "--budget", "1", "-y")
     process = user.start("launch", "local", *SMALL, "--phase", "fast", *budget)
     until(lambda: bool(user.runs_on_disk()) and user.only_run().state is State.RUNNING)
-    return process
+    return process, held
 
 
 def check_one_acted(user: CrashUser) -> None:
@@ -49,7 +51,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: CrashUser) -> None:
-    first = launch(user, 400)
+    first, held = launch(user)
     stop_at_rest(first, user.ledger_path)
     err = user.fails("resume", code=8)
     assert "is running already" in err, "it may wake any moment"
@@ -58,6 +60,7 @@ def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: C
     until(lambda: user.driver_pid() == second.pid, what="the second command drives")
     first.send_signal(signal.SIGCONT)
     assert processes.started(second.pid) is not None, "the run goes on under the second"
+    held.unlink()
     for code, out, said in (ended(first), ended(second)):
         assert code == 0, out + said
         assert "finished" in out
@@ -68,8 +71,9 @@ def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: C
 
 @pytest.mark.slow
 def test_a_command_that_wakes_after_the_end_changes_nothing(user: CrashUser) -> None:
-    process = launch(user, 60)
+    process, held = launch(user)
     stop_at_rest(process, user.ledger_path)
+    held.unlink()
     until(lambda: not user.live_pods(), what="the pod ends by itself")
     time.sleep(1.2)
     code, out, err = ended(user.start_with(("--stale", "1"), "status"))
@@ -87,10 +91,12 @@ def test_a_command_that_wakes_after_the_end_changes_nothing(user: CrashUser) -> 
 
 @pytest.mark.slow
 def test_of_two_commands_that_take_a_run_over_at_once_one_acts(user: CrashUser) -> None:
-    process = launch(user, 150)
+    process, held = launch(user)
     process.kill()
     process.wait()
     racing = [user.start("resume") for _ in range(2)]
+    until(lambda: user.driver_pid() in {each.pid for each in racing}, what="one of them drives")
+    held.unlink()
     for code, out, err in map(ended, racing):
         # It drives; or it looks on, having been overtaken or come too late.
         assert code in (0, 8), out + err
@@ -103,9 +109,10 @@ def test_of_two_commands_that_take_a_run_over_at_once_one_acts(user: CrashUser) 
 
 @pytest.mark.slow
 def test_of_two_commands_that_reopen_a_run_at_once_one_acts(user: CrashUser) -> None:
-    process = launch(user, 150)
+    process, held = launch(user)
     user.run("stop")
     ended(process)
+    held.unlink()
     assert user.only_run().outcome is Outcome.STOPPED
     racing = [user.start("resume") for _ in range(2)]
     codes = sorted(code for code, _, _ in map(ended, racing))

@@ -77,11 +77,13 @@ def test_a_run_stops_at_its_budget_and_its_best_comes_from_the_bucket_alone(
 
 def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User) -> None:
     arguments = ("--phase", "fast", "--steps", "200", "--budget", "1", *place(saver))
+    held = saver.hold()
     saver.run("launch", "local", *SMALL, *arguments, "-y", "-d")
     run_id = saver.only_run().run_id
     until(lambda: bool(list(saver.home.glob("runs/*/fast/checkpoints/step-*"))))
     saver.run("stop")
     until(lambda: not saver.live_pods(), what="the pod has ended")
+    held.unlink()
     saver.run("status")
     first = saver.only_run()
     stopped_at = first.phases["fast"].step or 0

@@ -153,18 +153,19 @@ def test_killing_guardian_and_agent_leaves_the_trainer_to_land_by_itself(user: U
 
 
 def test_killing_everything_is_settled_and_resumed(user: User) -> None:
-    user.run(*LAUNCH, "-d")
+    budget = Usd("0.04")  # what is left of it must buy a second pod's start and landing
+    user.run(*LAUNCH, "--budget", budget.plain(), "-d")
     until(lambda: bool(checkpoints(user)))
     for pod in user.live_pods():
         processes.kill_pod(pod.name)
     run = settle(user)
     assert run.outcome is Outcome.LOST
-    assert ZERO < run.settled < BUDGET
+    assert ZERO < run.settled < budget
     user.run("resume", run.run_id, code=20)
     run = user.only_run()
     assert run.outcome is Outcome.LANDED
     assert len(run.generations) == 2
-    assert run.settled <= BUDGET
+    assert run.settled <= budget
 
 
 def test_a_deaf_trainer_is_killed_at_the_hard_stop(user: User) -> None:

@@ -73,7 +73,7 @@ def heard(rented: RentedUser) -> None:
 
 
 def test_no_lie_of_a_pod_disables_a_command(rented: RentedUser) -> None:
-    pod = launched(rented, 75.0)
+    pod = launched(rented, 150.0)
     (launch,) = rented.started[-1:]
     run_id = rented.only_run().run_id
     metrics = f"/workspace/trmcloud/runs/{run_id}/fast/metrics.jsonl"

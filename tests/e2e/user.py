@@ -61,6 +61,14 @@ class User:
             made["TRMCLOUD_TRAINER"] = str(self.trainer)
         return made | self.environment
 
+    def hold(self) -> Path:
+        """A file: until it is unlinked no stand-in's training that is begun from now on gets beyond
+        its 40th step."""
+        path = self.folder / "hold"
+        path.touch()
+        self.environment["TRMCLOUD_STANDIN_HOLD"] = str(path)
+        return path
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*self.wrapper, sys.executable, *self.program, *arguments],

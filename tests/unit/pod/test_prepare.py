@@ -54,7 +54,7 @@ def test_a_good_machine_waits_for_its_files_and_is_ready(machine: Machine, reach
     machine.nvidia_smi(H100 * 2)
     machine.check(gpu="H100", count=2, min_cuda="12.8", volume=True, idle=True)
     preparation = machine.prepare()
-    assert preparation.poll(machine.now).state == "checking"
+    assert preparation.poll(machine.now).state in ("checking", "waiting")
     machine.now += 1.0
     waiting = reach(preparation, "waiting")
     assert waiting.message == "code and data to be sent"
