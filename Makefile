@@ -21,6 +21,7 @@ help:
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
 	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
+	@echo "make pythons  quick tests on each Python from 3.11 that is here, a pod's share on 3.10"
 	@echo "make docs     the pages as a site in build/site; a broken link is an error"
 	@echo "make release  wheel and sdist of the tagged version, each tried in an empty home; publishes nothing"
 
@@ -146,6 +147,11 @@ soak: $(READY)
 soak-crashes: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
+
+# Each in an environment of its own, without torch; what is not found here is named and left out.
+.PHONY: pythons
+pythons: $(READY)
+	$(BIN)/python scripts/pythons.py
 
 # Every page, and the reference of what others may build on; a link that leads nowhere is an error.
 .venv-docs/.ready: constraints-docs.txt

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import pythons
 from tests.contract import runpod_largest as largest
 from tests.contract.runpod_rig import Rig, request
 from tests.standins.runpod import commands, oracle
@@ -272,8 +273,11 @@ def run_with(python: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def old_pythons() -> dict[str, Path]:
     """By version, those of this machine that are too old."""
-    places = Path.home().glob(".pyenv/versions/3.[6-9].*/bin/python3")
-    return {".".join(path.parts[-3].split(".")[:2]): path for path in places}
+    return {
+        f"{major}.{minor}": path
+        for (major, minor), path in pythons.found((3, 6)).items()
+        if (major, minor) < pythons.OLDEST_ON_A_POD
+    }
 
 
 @pytest.mark.skipif(not old_pythons(), reason="no Python older than 3.10 here")

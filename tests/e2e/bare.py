@@ -8,22 +8,19 @@ RunPod's is ``runpod/base:1.0.2-ubuntu2204`` (``sky/clouds/runpod.py``). Its Doc
 
 from __future__ import annotations
 
-import glob
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-WANTED = "3.10"
+from tests.pythons import found
+
+WANTED = (3, 10)
 
 
 def old_python() -> Path:
     """A Python 3.10 of this machine's, else the system's own: neither has torch."""
-    known = sorted(
-        glob.glob(os.path.expanduser(f"~/.pyenv/versions/{WANTED}.*/bin/python{WANTED}"))
-    )
-    for name in (shutil.which(f"python{WANTED}"), *known, "/usr/bin/python3"):
+    for name in (found().get(WANTED), "/usr/bin/python3"):
         words = [name, "-c", "import sys; print(sys.executable)"] if name else ["false"]
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode == 0:

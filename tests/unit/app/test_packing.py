@@ -6,12 +6,12 @@ import ast
 import subprocess
 import sys
 import tarfile
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 
+from tests.pythons import found
 from trmcloud.app.bundle import bundle_root
 from trmcloud.app.packing import PACKAGE, own_sources, pack, stripped
 from trmcloud.core.errors import DataError
@@ -24,24 +24,6 @@ PROGRAMS = {
     "trmcloud.pod.standalone": ("agent", "upload", "standalone"),
 }
 """What is started as a process of its own, and takes ``--help``."""
-
-
-@cache
-def pythons() -> list[str]:
-    """The other Pythons of this machine from 3.10 on, one of each minor version."""
-    found = {sys.version_info[:2]: sys.executable}
-    places = [*Path("/usr/bin").glob("python3.*"), *Path("/usr/local/bin").glob("python3.*")]
-    places += Path.home().glob(".pyenv/versions/3.*/bin/python3")
-    for path in sorted(places):
-        told = subprocess.run(
-            [path, "-I", "-c", "import sys; print(*sys.version_info[:2])"],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        if told.returncode == 0 and path.name.count("-") == 0:
-            major, minor = map(int, told.stdout.split())
-            if (major, minor) >= (3, 10):
-                found.setdefault((major, minor), str(path))
-    return list(found.values())
 
 
 @pytest.fixture(scope="module", params=ENTRIES)
@@ -76,12 +58,12 @@ def test_the_unpacked_sources_alone_run_every_program(
     modules = [n.removesuffix(".py").replace("/", ".") for n in files if n.endswith(".py")]
     modules = [name.removesuffix(".__init__") for name in modules]
     everything = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
-    found = pythons()
-    for python in found:
+    pythons = [str(path) for path in found().values()]
+    for python in pythons:
         words = [python, "-W", "error", "-S", "-c", everything, *modules]
         done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True)
         assert done.returncode == 0, f"{python}: {done.stderr[-2000:]}"
-    for python in {found[0], found[-1]}:
+    for python in {pythons[0], pythons[-1]}:
         for program in PROGRAMS[entry]:
             words = [python, "-m", f"trmcloud.pod.{program}", "--help"]
             done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True)
@@ -119,7 +101,7 @@ def test_the_same_bytes_whichever_python_packs() -> None:
         subprocess.run(
             [python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout
-        for python in pythons()
+        for python in found().values()
     } - {""}
     assert len(told) == 1, "one text from all of them"
     assert len(told.pop().split()) == len(ENTRIES)
