@@ -28,7 +28,8 @@ SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 ENTRIES = ("trmcloud.pod.boot", "trmcloud.pod.standalone")
 PLACES = ROOT / "build" / "pythons"
 UV = Path(sys.executable).with_name("uv")
-TESTS = ("-m", "not slow and not processes", "tests/unit")
+ROOMS = ("core", "planner", "app", "cli", "pod")
+TESTS = ("-m", "not slow", *(f"tests/unit/{room}" for room in ROOMS))
 
 
 def main() -> None:
