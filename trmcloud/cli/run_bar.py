@@ -21,6 +21,7 @@ from trmcloud.app.watching import (
     waits_for_data,
 )
 from trmcloud.app.world import World
+from trmcloud.cli.colour import paint
 from trmcloud.cli.run_stages import (
     GONE,
     SENDING,
@@ -210,8 +211,10 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _print(self, text: str) -> None:
         text = one_line(text)
         if self._live is not None:
+            from rich.text import Text
+
             for line in wrap(text, columns()):
-                self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
+                self._live.console.print(Text.from_ansi(paint(line)), soft_wrap=True)
         else:
             print(text, flush=True)
 
