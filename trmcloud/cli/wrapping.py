@@ -15,7 +15,8 @@ _COMMAND = re.compile(r"\btrmcloud (?!commands?\b)(?!·)[^\s;,:()]+(?: (?!·)[^\
 _ASIDE = re.compile(r"\([^()]{1,16}\)")
 _QUANTITY = re.compile(
     r"\$?\d[\d.,:–]* (?=(?:s|min|h|d|days?|bytes|[KMGT]?B|tokens|steps?|%)(?:\W|$))|"
-    r"(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
+    r"(?<=\d [hd]) (?=\d)|(?<=\d min) (?=\d)|(?<=\d [smhd]) (?=ago\b)|"
+    r"[a-z]\S* (?=[rp]-[0-9a-f]{4,6}\b)"  # a verb and its run
 )
 
 
