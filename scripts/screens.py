@@ -57,8 +57,8 @@ WALK = (
     Screen("help", "", "All commands."),
     Screen("doctor", "doctor", "What is missing here, each with its fix."),
     Screen("plan", "plan --budget 1000", "What a budget buys."),
-    Screen("plan-narrow", "plan --budget 1000", "The same at 40 columns.", columns=40),
-    Screen("plan-wide", "plan --budget 1000", "The same at 130: a table.", columns=130),
+    Screen("plan-narrow", "plan --budget 1000", "What a budget buys.", columns=40),
+    Screen("plan-wide", "plan --budget 1000", "What a budget buys, as a table.", columns=130),
     Screen(
         "dry-run", "launch 8xA100 --phase extreme --budget 1000 --dry-run",
         "What a launch would do: what was chosen, what it costs, where checkpoints are kept.",
@@ -84,10 +84,10 @@ WALK = (
         shown="launch local --recipe trm-tiny --phase fast --steps 100000 --budget 1 -y -d …",
     ),
     Screen("status", "status", "What runs."),
-    Screen("status-wide", "status --all", "All of it at 130 columns: a table.", columns=130),
+    Screen("status-wide", "status --all", "All runs, as a table.", columns=130),
     Screen("status-run", "status RUN", "One run: money, training, checkpoints, what guards it."),
     Screen("status-run-verbose", "status RUN -v", "The same, with what guards it not."),
-    Screen("status-narrow", "status RUN", "The same at 40 columns.", columns=40),
+    Screen("status-narrow", "status RUN", "One run.", columns=40),
     Screen("save", "save RUN", "A checkpoint now.", again=False),
     Screen("stop", "stop RUN", "Save, evaluate, end.", again=False),
     Screen("resume", "resume RUN -d", "And on again.", again=False),
@@ -220,7 +220,10 @@ def page() -> str:
     for screen in WALK:
         wide = "" if screen.columns == 80 else f", {screen.columns} columns"
         parts += [f"## {screen.about.rstrip('.')}{wide}", ""]
-        parts += [f"![trmcloud {screen.shown or screen.typed}](walk-{screen.name}.svg)", ""]
+        parts += [
+            f"![{f'trmcloud {screen.shown or screen.typed}'.strip()}](walk-{screen.name}.svg)",
+            "",
+        ]
         if screen.again:
             parts += [f"![the same without colour](walk-{screen.name}-plain.svg)", ""]
     return "\n".join(parts).rstrip() + "\n"
