@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -16,14 +17,19 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "scripts" / "pages.py")
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where its dataclasses look for themselves
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    return _script("pages")
 
 
 def test_the_table_of_commands_is_the_one_that_is_printed(pages: ModuleType) -> None:
@@ -48,6 +54,19 @@ def test_the_demo_shown_is_a_whole_one(pages: ModuleType) -> None:
     for word in ("spent", "reserved", "best", "fetched"):
         assert re.search(rf"^{word}\b|· .* {word}", last, re.MULTILINE), word
     assert re.search(r"\b[0-9a-f]{64}\b", last)
+
+
+def test_the_walk_shows_every_picture_that_was_made_for_it() -> None:
+    """``scripts/screens.py`` makes them; what it walks through is what stands there."""
+    walk = _script("screens")
+    index = walk.FOLDER / "README.md"
+    assert index.read_text(encoding="utf-8") == walk.page()
+    shown = set(re.findall(r"\]\((walk-[\w-]+\.svg)\)", walk.page()))
+    assert shown == {path.name for path in walk.FOLDER.glob("walk-*.svg")}
+    for path in walk.FOLDER.glob("walk-*.svg"):
+        told = path.read_text(encoding="utf-8")
+        assert str(ROOT) not in told
+        assert "/tmp/" not in told
 
 
 def test_the_front_page_is_short_and_shows_that_demo(pages: ModuleType) -> None:

@@ -216,7 +216,7 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         for candidate in nearest(plan):
             lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours(candidate)}")
             lines += [f"    {reason}" for reason in candidate.reasons if _is_a_need(reason)]
-        return lines
+        return [*lines, "Next: a larger --budget, a later --deadline, fewer --steps, or --fill"]
     why = {
         "value": f"least cost + hours × {plan.spec.hour_value}",
         "cheapest": "least cost",

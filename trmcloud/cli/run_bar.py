@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from math import inf
 from typing import Any
@@ -21,6 +22,7 @@ from trmcloud.app.watching import (
     waits_for_data,
 )
 from trmcloud.app.world import World
+from trmcloud.cli.colour import paint
 from trmcloud.cli.run_stages import (
     GONE,
     SENDING,
@@ -210,8 +212,10 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _print(self, text: str) -> None:
         text = one_line(text)
         if self._live is not None:
+            from rich.text import Text
+
             for line in wrap(text, columns()):
-                self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
+                self._live.console.print(Text.from_ansi(paint(line)), soft_wrap=True)
         else:
             print(text, flush=True)
 
@@ -229,8 +233,9 @@ class RunBar(AbstractContextManager["RunBar"]):
 
             took, spent = duration(now - self._stage_at), spent_so_far(run, now)
             words = (f"{self._stage}… {took}", f"{spent} of {run.cap}", doing)
-            lines = [" · ".join(filter(None, words)), *("  " + text for text in pulling)]
-            self._update(Group(*map(_shown, lines)), lasting=False)
+            self._update(
+                Group(_shown(" · ".join(filter(None, words))), *_lines(pulling)), lasting=False
+            )
         elif (doing or pulling) and now - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = now
             print(
@@ -261,7 +266,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             rest = [word for word in rest if not word.startswith("ℓ")]
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
         line.add_row(_shown(first), bar, _shown(f"{100 * share:3.0f} %"), _shown(" · ".join(rest)))
-        self._update(Group(line, *(_shown("  " + text) for text in below)), lasting=True)
+        self._update(Group(line, *_lines(below)), lasting=True)
 
     def _update(self, shown: Any, *, lasting: bool) -> None:
         """``lasting``: what is shown last stays on the terminal when the bar is gone."""
@@ -286,6 +291,11 @@ def _shown(text: str) -> Any:
     from rich.text import Text
 
     return Text(one_line(text))
+
+
+def _lines(texts: Iterable[str]) -> list[Any]:
+    """What stands below a bar, each text on as many lines as it needs."""
+    return [_shown(piece) for text in texts for piece in wrap(one_line(f"  {text}"), columns())]
 
 
 def _progress(beat: Heartbeat) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
+from trmcloud.cli.colour import is_wanted, paint
 from trmcloud.cli.wrapping import wrap
 from trmcloud.core.plain_text import strip_control
 
@@ -41,7 +42,8 @@ class Plain:
         if not text or self._as_is or not self.stream.isatty():
             return text
         width = columns()
-        return "\n".join(piece for line in text.split("\n") for piece in wrap(line, width))
+        lines = [piece for line in text.split("\n") for piece in wrap(line, width)]
+        return "\n".join(map(paint, lines) if is_wanted(self.stream, os.environ) else lines)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -10,11 +10,13 @@ _GLUE = "\0"
 """Stands for a space at which nothing is wrapped."""
 _LEAST_TEXT = 16
 """Columns beside a name below which its text goes under the name instead."""
-_NAMED = re.compile(r"\s*(?:[▸✔✘!·–✗] )?\S+(?: \S+){0,3}\s{2,}(?=\S)")
-_COMMAND = re.compile(r"\btrmcloud(?: (?!·)[^\s;,:()]+)+")
+_NAMED = re.compile(r"\s*(?:[▸✔✘!·–✗] )?\S+(?: \S+){0,6}\s{2,}(?=\S)")
+_COMMAND = re.compile(r"\btrmcloud (?!commands?\b)(?!·)[^\s;,:()]+(?: (?!·)[^\s;,:()]+)*")
+_ASIDE = re.compile(r"\([^()]{1,16}\)")
 _QUANTITY = re.compile(
     r"\$?\d[\d.,:–]* (?=(?:s|min|h|d|days?|bytes|[KMGT]?B|tokens|steps?|%)(?:\W|$))|"
-    r"(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
+    r"(?<=\d [hd]) (?=\d)|(?<=\d min) (?=\d)|(?<=\d [smhd]) (?=ago\b)|"
+    r"[a-z]\S* (?=[rp]-[0-9a-f]{4,6}\b)"  # a verb and its run
 )
 
 
@@ -24,33 +26,37 @@ def wrap(line: str, columns: int) -> list[str]:
     hash) stays whole, on a line of its own."""
     if len(line) <= columns:
         return [line]
+    if not line.strip():
+        return [""]
     indent = line[: len(line) - len(line.lstrip())]
     named = _NAMED.match(line)
+    if named is not None and len(named.group(0)) > columns - _LEAST_TEXT:
+        named = None  # too narrow for columns of any kind
     head = named.group(0) if named is not None else indent
     words = list(_words(line[len(head) :], columns))
-    if len(head) > columns - _LEAST_TEXT and named is not None:
-        head, words = indent, list(_words(line, columns))  # too narrow for columns of any kind
-    hang = " " * len(head) if named is not None else indent + "  "
-    if len(head) > columns // 2 or any(len(word) + len(hang) > columns for word in words):
+    longest = max(map(len, words))
+    if named is None and len(indent) + longest > columns:
+        head = indent = " " * max(0, columns - longest - 2)
+    hang = " " * len(head)
+    if named is None or len(head) > columns // 2 or len(head) + longest > columns:
         hang = indent + "  "
-    lines, now = [], head
-    fresh = True
+    lines: list[str] = []
+    now = head
     for word in words:
-        if fresh and not now.strip():
-            now += word
-        elif len(now) + (not fresh) + len(word) <= columns:
-            now += word if fresh else f" {word}"
+        space = " " if lines or now != head else ""
+        if len(now) + len(space) + len(word) <= columns:
+            now += space + word
         else:
-            lines.append(now.rstrip())
+            lines += [now.rstrip()] if now.strip() else []
             now = hang + word if len(hang) + len(word) <= columns else word
-        fresh = False
     return [text.replace(_GLUE, " ") for text in (*lines, now)]
 
 
 def _words(text: str, columns: int) -> Iterator[str]:
     """The words of ``text``; several as one where they belong together and fit a line."""
-    glued = _QUANTITY.sub(lambda found: found.group(0).replace(" ", _GLUE), text)
-    glued = _COMMAND.sub(lambda found: found.group(0).replace(" ", _GLUE), glued)
+    glued = text
+    for kept in (_QUANTITY, _ASIDE, _COMMAND):
+        glued = kept.sub(lambda found: found.group(0).replace(" ", _GLUE), glued)
     for word in glued.replace(" · ", f"{_GLUE}· ").split():
         if len(word) <= columns:
             yield word
