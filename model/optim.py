@@ -13,6 +13,7 @@ from typing import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from model.families.protocol import EMBEDDING, MATRIX, LanguageModel
 from trmcloud.core.recipe import PhaseRecipe
 
 #: Quintic coefficients of K. Jordan's Muon (2024): steepest at zero, singular values end near 1.
@@ -64,9 +65,9 @@ class Optimizer:
     AdamW's are scaled by (D / 768)^−½. Weight decay is decoupled and spares the embedding.
     """
 
-    def __init__(self, model: nn.Module, settings: PhaseRecipe) -> None:
-        named = dict(model.named_parameters())
-        self._matrices = {name: p for name, p in named.items() if name.startswith("blocks.")}
+    def __init__(self, model: LanguageModel, settings: PhaseRecipe) -> None:
+        named, groups = dict(model.named_parameters()), model.parameter_groups()
+        self._matrices = {name: p for name, p in named.items() if groups[name].kind == MATRIX}
         self._others = {name: p for name, p in named.items() if name not in self._matrices}
         self._momenta = {name: torch.zeros_like(p) for name, p in self._matrices.items()}
         self._by_shape: dict[tuple[int, ...], list[str]] = {}
@@ -77,14 +78,14 @@ class Optimizer:
         width_scale = (settings.width / REFERENCE_WIDTH) ** -0.5
         self._adam_rates = {
             name: width_scale
-            * (settings.embedding_lr if name.startswith("embedding.") else settings.head_lr)
+            * (settings.embedding_lr if groups[name].kind == EMBEDDING else settings.head_lr)
             for name in self._others
         }
         self._adam = torch.optim.AdamW(
             [
                 {
                     "params": [parameter],
-                    "weight_decay": 0.0 if name.startswith("embedding.") else self._weight_decay,
+                    "weight_decay": (0.0 if groups[name].kind == EMBEDDING else self._weight_decay),
                 }
                 for name, parameter in self._others.items()
             ],

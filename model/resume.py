@@ -17,10 +17,10 @@ from model.checkpoint import (
 from model.data.folder import PreparedData
 from model.distributed import World
 from model.landing import Landing
-from model.loop import Trained
 from model.precision import LossScale
 from model.progress import Progress, restore_generators, row_from_json
 from model.reporting import say
+from model.saver import Trained
 from model.sharing import share
 from model.telemetry import Metrics
 from trmcloud.core.errors import CheckpointError, DataError

@@ -13,7 +13,7 @@ from torch import Tensor
 from model.data.folder import open_data
 from model.distributed import World
 from model.evaluate import evaluate, token_bytes, validation_rows
-from model.trm import TRM, Shape
+from model.families.trm import TRM, Shape
 from trmcloud.core.recipe import PhaseRecipe
 
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe
     sequence = settings.sequence
     for start in range(0, len(tokens) - sequence, sequence):
         window = torch.tensor([tokens[start : start + sequence + 1]])
-        losses = model(window[:, :-1], window[:, 1:], per_token=True)[-1, 0]
+        losses = model.losses(window[:, :-1], window[:, 1:], per_token=True)[-1, 0]
         for loss, target in zip(losses.tolist(), window[0, 1:].tolist(), strict=True):
             if target == data.tokenizer.bos:
                 continue

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from model.families.trm import TRM, Shape
 from model.optim import Optimizer, muon_momentum, muon_scale, orthogonalise
-from model.trm import TRM, Shape
 from trmcloud.core.recipe import PhaseRecipe
 
 
