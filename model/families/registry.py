@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "trm": "model.families.trm",
+    "gpt": "model.families.dense",
+    "nanochat": "model.families.dense",
 }
 
 
