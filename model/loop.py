@@ -25,7 +25,7 @@ from model.precision import autocast
 from model.progress import generator_states
 from model.reporting import Reporter, StepReport
 from model.saver import Saver, Trained
-from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
+from model.schedule import Cooldown, Schedule
 from model.stepping import Stepper, Sums
 from model.telemetry import Clock, Pulse
 from trmcloud.core.errors import DataError
@@ -60,9 +60,11 @@ class Trainer:
         outlets: Outlets,
     ) -> None:
         self._settings, self._world, self._data = settings, world, data
+        self._trained = trained
         self._model, self._progress = trained.model, trained.progress
         self._landing, self._reporter = landing, outlets.reporter
         self._pulse, self._clock = outlets.pulse, outlets.clock
+        self._schedule = Schedule.of(settings)
         self._autocast = autocast(settings.dtype, world.device)
         self._validation = data.validation_rows(settings)
         self._feed = Feed(
@@ -167,30 +169,24 @@ class Trainer:
         norm, sums = self._stepper.step(
             progress.step, self._rate_at(progress.step), self._feed.batch
         )
+        if self._trained.average is not None:
+            self._trained.average.update(progress.step)
         progress.step += 1
         progress.samples += self._global_batch
         progress.tokens += self._global_batch * self._settings.sequence
         return norm, sums
 
     def _rate_at(self, step: int) -> float:
-        return multiplier(
-            step,
-            warmup_steps=self._settings.warmup_steps,
-            cooldown=self._cooldown(),
-            warm_from=self._progress.warm_from,
-        )
+        return self._schedule.factor(step, self._cooldown(), self._progress.warm_from)
 
     def _cooldown(self) -> Cooldown | None:
         if self._progress.cooldown is not None or self._landing.is_timed:
             return self._progress.cooldown
-        return cooldown_of_steps(self._settings.steps, self._settings.cooldown_fraction)
+        return self._schedule.own_cooldown
 
     def _cooled(self) -> bool:
-        """Whether the rate has come down to its end, or so near that a deadline may cut it."""
-        cooldown, step = self._cooldown(), self._progress.step
-        if cooldown is None or step <= cooldown.start:
-            return False
-        return step >= cooldown.end or self._rate_at(step - 1) < COOLED_BELOW
+        progress = self._progress
+        return self._schedule.has_come_down(progress.step, self._cooldown(), progress.warm_from)
 
     # -- log, evaluate, save ---------------------------------------------------------------
 
@@ -273,7 +269,7 @@ class Trainer:
         """
         settings, progress = self._settings, self._progress
         began = self._clock.monotonic()
-        with self._pulse.during("evaluating"):
+        with self._pulse.during("evaluating"), self._trained.judged():
             result = evaluate(
                 self._model,
                 self._data,

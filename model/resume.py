@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Mapping
 
+from model.average import Average
 from model.checkpoint import (
     CheckpointFolder,
     Found,
@@ -16,7 +17,9 @@ from model.checkpoint import (
 )
 from model.data.folder import PreparedData
 from model.distributed import World
+from model.families.protocol import LanguageModel
 from model.landing import Landing
+from model.optim import Optimizer
 from model.precision import LossScale
 from model.progress import Progress, restore_generators, row_from_json
 from model.reporting import say
@@ -26,6 +29,7 @@ from model.telemetry import Metrics
 from trmcloud.core.errors import CheckpointError, DataError
 from trmcloud.core.manifest import step_dir_name
 from trmcloud.core.pod_contract import PhaseJob
+from trmcloud.core.recipe import PhaseRecipe
 
 _NONE, _ALL_DAMAGED = -1, -2
 
@@ -52,6 +56,8 @@ def begin(
         _resume(found, trained, world, data, landing)
     elif job.initial_weights:
         _start_from(Path(job.initial_weights), trained, data)
+        if trained.average is not None:
+            trained.average.restart()
     if world.is_main:
         metrics.rewind(trained.progress.step if found is not None else None)
     return trained
@@ -112,7 +118,10 @@ def _resume(
         )
     load_weights(folder, manifest, trained.model)
     try:
-        trained.optimizer.load_state(read_tensors(folder, manifest, "optimizer"))
+        tensors = read_tensors(folder, manifest, "optimizer")
+        trained.optimizer.load_state(tensors)
+        if trained.average is not None:
+            trained.average.resume(tensors)
         state: Mapping[str, Any] = json.loads(read_text(folder, manifest, "state"))
         trained.progress = progress = Progress.from_json(state["progress"])
         trained.loss_scale.load_json(state["loss_scale"])
@@ -150,5 +159,6 @@ def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
     load_weights(folder, manifest, trained.model)
 
 
-def fresh(model: Any, optimizer: Any, dtype: str) -> Trained:
-    return Trained(model, optimizer, LossScale.of(dtype), Progress())
+def fresh(model: LanguageModel, optimizer: Optimizer, settings: PhaseRecipe) -> Trained:
+    average = Average(model) if settings.ema else None
+    return Trained(model, optimizer, LossScale.of(settings.dtype), Progress(), average=average)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Mapping
 
 from torch import Tensor
 
+from model.average import Average
 from model.checkpoint import CheckpointFolder, Contents
 from model.data.feed import Feed
 from model.data.folder import PreparedData
@@ -35,6 +37,21 @@ class Trained:
     loss_scale: LossScale
     progress: Progress
     shards: tuple[str, ...] = ()
+    average: Average | None = None
+    """Of the weights, where the recipe asks for one."""
+
+    def judged(self) -> AbstractContextManager[None]:
+        """The model has the weights that are evaluated and handed out, for the block."""
+        return self.average.applied() if self.average is not None else nullcontext()
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Those that are evaluated and handed out."""
+        return self.average.weights() if self.average is not None else self.model.state_dict()
+
+    def beside(self) -> dict[str, Tensor]:
+        """What the optimizer's file holds: every other tensor that a resumed run needs."""
+        trained = self.average.trained() if self.average is not None else {}
+        return {**self.optimizer.state(), **trained}
 
 
 class Saver:
@@ -129,8 +146,8 @@ class Saver:
             },
         )
         contents = Contents(
-            weights=trained.model.state_dict(),
-            optimizer=trained.optimizer.state(),
+            weights=trained.weights(),
+            optimizer=trained.beside(),
             state={
                 "progress": progress.to_json(),
                 "loss_scale": trained.loss_scale.to_json(),

@@ -136,7 +136,7 @@ def _train(
     from model.distributed import join_world, parallel
     from model.families import registry
     from model.loop import Outlets, Trainer
-    from model.optim import Optimizer
+    from model.optim import Optimizer, Rules
     from model.peaks import peak_flops
     from model.precision import check_dtype
     from model.reporting import Reporter, say
@@ -156,7 +156,7 @@ def _train(
     torch.manual_seed(settings.seed + world.rank)
     model = registry.build(settings, device)
     model.initialise(settings.seed)
-    optimizer = Optimizer(model, settings)
+    optimizer = Optimizer(model, Rules.of(settings))
     if settings.compile:
         model.compile_parts()
     together = parallel(model, world)
@@ -184,7 +184,7 @@ def _train(
     checkpoints = CheckpointFolder(Path(job.out_dir) / CHECKPOINTS_DIR)
     trained = resume.begin(
         job,
-        resume.fresh(model, optimizer, settings.dtype),
+        resume.fresh(model, optimizer, settings),
         world,
         data,
         landing,

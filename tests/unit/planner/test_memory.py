@@ -117,7 +117,7 @@ def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
     settings = small()
     model = trm.TRM(trm.Shape.of(settings))
     model.initialise(0)
-    optimizer = optim.Optimizer(model, settings)
+    optimizer = optim.Optimizer(model, optim.Rules.of(settings))
     for weight in model.parameters():
         weight.grad = weight.detach() * 0 + 1
     optimizer.step(1, 1.0)
