@@ -50,18 +50,20 @@ def evaluate(
 ) -> Evaluation:
     """Evaluates on fixed ones of the validation ``rows``, divided among the ranks, and reduced.
 
-    A collective call: every rank gets the same result. The last batch is filled up with its own
-    first row, unscored, so that every batch has one shape.
+    A collective call: every rank gets the same result. All ranks take equally many batches, since a
+    sharded model's passes are collective, too; and a batch is filled up with the first row,
+    unscored, so that every one has the same shape.
     """
-    mine = validation_rows(rows.count, model.sequence, eval_tokens)
-    mine = mine[world.rank :: world.size]
+    every = validation_rows(rows.count, model.sequence, eval_tokens)
+    mine = every[world.rank :: world.size]
+    longest = math.ceil(len(every) / world.size)
     lengths = token_bytes(data, model.vocab_size).to(world.device)
     steps = model.passes
     nats = torch.zeros(steps, dtype=torch.float64, device=world.device)
     counts = torch.zeros(2, dtype=torch.int64, device=world.device)
-    for start in range(0, len(mine), batch):
+    for start in range(0, longest, batch):
         chosen = mine[start : start + batch]
-        filled = chosen + chosen[:1] * (batch - len(chosen))
+        filled = chosen + every[:1] * (batch - len(chosen))
         ids = torch.from_numpy(rows.read(filled)).to(world.device)
         targets = ids[:, 1:].contiguous()
         with autocast():

@@ -31,7 +31,15 @@ from trmcloud.core.manifest import step_dir_name
 from trmcloud.core.pod_contract import PhaseJob
 from trmcloud.core.recipe import PhaseRecipe
 
+ENV_ACCEPT_CHANGE = "TRMCLOUD_ACCEPT_CHANGE"
+"""Set: resume though settings have changed that decide what is trained."""
+
 _NONE, _ALL_DAMAGED = -1, -2
+#: Another value of these makes another training, though the weights may still fit.
+_DECISIVE = (
+    "family", "depth", "width", "head_dim", "hidden", "tied", "vocab_size", "supervision_steps",
+    "loops", "control", "sequence", "seed", "rows", "optimizer", "ema",
+)  # fmt: skip
 
 
 def begin(
@@ -42,10 +50,15 @@ def begin(
     landing: Landing,
     checkpoints: CheckpointFolder,
     metrics: Metrics,
+    *,
+    accept_change: bool = False,
 ) -> Trained:
     """Brings ``trained`` to where this attempt starts, and the metrics file with it.
 
     Every rank reads the checkpoint that rank 0 has verified; other machines are sent it.
+
+    Args:
+        accept_change: go on though decisive settings differ from the checkpoint's.
 
     Raises:
         CheckpointError: all checkpoints are damaged, or do not fit the settings.
@@ -53,6 +66,8 @@ def begin(
     """
     found = _agree_on_latest(checkpoints, world)
     if found is not None:
+        if not accept_change:
+            _refuse_changes(found, PhaseRecipe.from_json(job.settings), world)
         _resume(found, trained, world, data, landing)
     elif job.initial_weights:
         _start_from(Path(job.initial_weights), trained, data)
@@ -98,6 +113,32 @@ def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | Non
     folder = checkpoints.root / step_dir_name(step)
     share(folder, world)
     return Found(folder, read_manifest(folder))
+
+
+def _refuse_changes(found: Found, settings: PhaseRecipe, world: World) -> None:
+    """
+    Raises:
+        CheckpointError: naming what differs between the checkpoint's settings and these.
+    """
+    before = PhaseRecipe.from_json(found.manifest.settings)
+    changed = [
+        f"{name} {getattr(before, name)} → {getattr(settings, name)}"
+        for name in _DECISIVE
+        if getattr(before, name) != getattr(settings, name)
+    ]
+    rows = [each.global_batch(1) for each in (before, settings)]
+    whole = rows[0] * found.manifest.world_size, rows[1] * world.size
+    # Another number of GPUs is the machine's doing, and told of; a plan that keeps the whole batch
+    # on them may miss it by less than a row each.
+    if rows[0] != rows[1] and abs(whole[0] - whole[1]) >= world.size:
+        changed.append(f"sequences a step {whole[0]} → {whole[1]}")
+    if changed:
+        raise CheckpointError(
+            f"the checkpoint was trained with other settings: {', '.join(changed)}",
+            where=str(found.folder),
+            next_step=f"give those, or start a new run from its weights; {ENV_ACCEPT_CHANGE}=1 "
+            "goes on all the same",
+        )
 
 
 def _resume(

@@ -190,6 +190,7 @@ def _train(
         landing,
         checkpoints,
         metrics,
+        accept_change=bool(environment.get(resume.ENV_ACCEPT_CHANGE)),
     )
     if not is_late:
         prepare_passes()

@@ -245,8 +245,10 @@ class TRM(LanguageModel):
 
     def _states(self, ids: Tensor, cache: Cache | None = None) -> Iterator[Tensor]:
         """y (B, T, D) after each supervision step."""
-        shape = self.shape
-        x = rms(self.embedding(ids)).to(self.compute_dtype)
+        shape, dtype = self.shape, self.compute_dtype
+        # What is carried from block to block stays in float32, however the products are taken: its
+        # sums grow to a hundred times what one block adds, and in bfloat16 would swallow it.
+        x = rms(self.embedding(ids))
         turn = self._turn(ids.shape[1], cache.length if cache else 0, ids.device)
         y, z = x, torch.zeros_like(x)
         used = 0
@@ -257,11 +259,11 @@ class TRM(LanguageModel):
                     slot = cache.slot((step, layer, loop)) if cache else None
                     used += 1
                     if shape.control:
-                        y = y + block(y, turn, slot)
+                        y = y + block(y.to(dtype), turn, slot)
                     elif loop < shape.loops:
-                        z = z + block(x + y + z, turn, slot)
+                        z = z + block((x + y + z).to(dtype), turn, slot)
                     else:
-                        y = y + block(y + z, turn, slot)
+                        y = y + block((y + z).to(dtype), turn, slot)
             yield y
 
     def _turn(self, new: int, past: int, device: torch.device) -> tuple[Tensor, Tensor]:

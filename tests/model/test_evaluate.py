@@ -74,6 +74,32 @@ def test_ranks_divide_the_windows_without_loss_or_double_counting(
     torch.testing.assert_close(summed, alone.__dict__["kept"], rtol=1e-6, atol=0)
 
 
+def test_all_ranks_take_equally_many_batches(
+    model: TRM, data_dir: Path, settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven ranks, ten rows: some have two, some have one."""
+    data = open_data(data_dir)
+    taken = []
+    real = model.evaluate
+    for rank in range(7):
+        calls: list[torch.Size] = []
+
+        def watch(ids: Tensor, targets: Tensor, calls: list[torch.Size] = calls) -> Tensor:
+            calls.append(ids.shape)
+            return real(ids, targets)
+
+        monkeypatch.setattr(model, "evaluate", watch)
+        rows = data.validation_rows(settings)
+        evaluate(
+            *(model, data, rows, PartWorld(rank, 7, CPU)),
+            batch=1,
+            eval_tokens=10 * settings.sequence,
+            autocast=nullcontext,
+        )
+        taken.append(calls)
+    assert taken == [[torch.Size((1, settings.sequence))] * 2] * 7
+
+
 def test_special_tokens_count_neither_nats_nor_bytes(
     model: TRM, data_dir: Path, settings: PhaseRecipe
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -99,3 +100,51 @@ def test_an_average_is_the_sum_of_its_formula_and_leaves_the_weights() -> None:
         torch.testing.assert_close(model.weight.double(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(model.weight, trained)
     assert torch.equal(average.trained()["trained.weight"], trained)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"width": 64}, "width 32 → 64"),
+        ({"family": "nanochat"}, "family gpt → nanochat"),
+        ({"sequence": 8}, "sequence 16 → 8"),
+        ({"seed": 7}, "seed 1337 → 7"),
+        ({"batch": 4}, "sequences a step 2 → 4"),
+        ({"accumulation": 3}, "sequences a step 2 → 6"),
+        ({"optimizer": "adamw"}, "optimizer muon → adamw"),
+        ({"ema": True}, "ema False → True"),
+    ],
+)
+def test_a_resume_that_would_train_something_else_is_refused_by_name(
+    trained_gpt: Any, change: dict[str, Any], told: str
+) -> None:
+    run = replace(trained_gpt)
+    run.job = replace(run.job, settings={**run.job.settings, "steps": 8, **change})
+    assert run.train_here(attempt=2) == "bad_checkpoint"
+    assert told in run.heartbeat.message
+    assert "TRMCLOUD_ACCEPT_CHANGE=1" in run.heartbeat.message
+    assert run.weights_at(5) == trained_gpt.weights_at(5)
+
+
+@pytest.fixture(scope="module")
+def trained_gpt(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Any:
+    run = run_in(tmp_path_factory.mktemp("gpt"), steps=5, **FAMILIES["gpt"])
+    assert run.train_here() == "finished"
+    return run
+
+
+def test_a_change_that_is_accepted_goes_on_and_rates_and_steps_may_always_change(
+    new_run: NewRun,
+) -> None:
+    run = new_run(steps=5, **FAMILIES["gpt"])
+    assert run.train_here() == "finished"
+    changed = {**run.job.settings, "steps": 8, "matrix_lr": 1e-3}
+    run.job = replace(run.job, settings=changed)
+    assert run.train_here(attempt=2) == "finished"
+    run.job = replace(run.job, settings={**changed, "steps": 10, "batch": 4})
+    assert run.train_here(attempt=3, TRMCLOUD_ACCEPT_CHANGE="1") == "finished"
+    assert run.metrics("start")[-1]["from_step"] == 8
+    # Equal whole batches mean the same, however they are taken.
+    taken = {**changed, "steps": 12, "batch": 1, "accumulation": 4}
+    run.job = replace(run.job, settings=taken)
+    assert run.train_here(attempt=4) == "finished"
