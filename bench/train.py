@@ -167,10 +167,8 @@ def _ours(
     if compiled:
         model.compile_parts()
     settings = PhaseRecipe("bench", "gpt", "train", batch=rows, dtype="float32")
-    stepper = Stepper(
-        *(settings, World(0, 1, torch.device("cpu"))),
-        *(model, Optimizer(model, rules), LossScale.of("float32")),
-    )
+    optimizer, world = Optimizer(model, rules), World(0, 1, torch.device("cpu"))
+    stepper = Stepper(settings, world, model, optimizer, LossScale.of("float32"))
     taken = iter(range(1 << 62))
 
     def step() -> None:

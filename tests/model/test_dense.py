@@ -58,6 +58,10 @@ def batch(rows: int = 2) -> tuple[Tensor, Tensor]:
 # -- references: one token after the other, one head after the other, in float64 ---------------
 
 
+def weight(model: Dense, name: str) -> Tensor:
+    return model.get_parameter(f"{name}.weight").double()
+
+
 def norm_by_hand(h: Tensor, kind: str) -> Tensor:
     if kind == "layer":
         h = h - h.mean()
@@ -77,8 +81,8 @@ def rope_by_hand(h: Tensor, place: int) -> Tensor:
 
 def attention_by_hand(model: Dense, number: int, h: Tensor, values: Tensor | None) -> Tensor:
     """(T, D) → (T, D), ``h`` normed already."""
-    shape, block = model.shape, model.blocks[number]
-    weights = block.qkv.weight.double()
+    shape = model.shape
+    weights = weight(model, f"blocks.{number}.qkv")
     size, queries = shape.head_dim, shape.width
     keys_end = queries + shape.kv_heads * size
     out = torch.zeros_like(h)
@@ -98,7 +102,8 @@ def attention_by_hand(model: Dense, number: int, h: Tensor, values: Tensor | Non
         k = [prepared(rows(queries, kv) @ x, t) for t, x in enumerate(h)]
         v = [rows(keys_end, kv) @ x for x in h]
         if values is not None:
-            gates = [2 / (1 + (-(block.value_gate.weight.double()[kv] @ x[:32])).exp()) for x in h]
+            gate_weights = weight(model, f"blocks.{number}.value_gate")
+            gates = [2 / (1 + (-(gate_weights[kv] @ x[:32])).exp()) for x in h]
             v = [
                 each + gate * own[kv * size : (kv + 1) * size]
                 for each, gate, own in zip(v, gates, values, strict=True)
@@ -107,14 +112,15 @@ def attention_by_hand(model: Dense, number: int, h: Tensor, values: Tensor | Non
             seen = range(max(0, t - window + 1), t + 1)
             scores = torch.stack([q[t] @ k[s] for s in seen]) / math.sqrt(size)
             shares = scores.softmax(0)
-            mixed = sum(share * v[s] for share, s in zip(shares, seen, strict=True))
+            mixed = torch.stack([share * v[s] for share, s in zip(shares, seen, strict=True)]).sum(
+                0
+            )
             out[t, head_number * size : (head_number + 1) * size] = mixed
-    return out @ block.mix.weight.double().T
+    return out @ weight(model, f"blocks.{number}.mix").T
 
 
 def mlp_by_hand(model: Dense, number: int, h: Tensor) -> Tensor:
-    block = model.blocks[number]
-    inner = h @ block.up.weight.double().T
+    inner = h @ weight(model, f"blocks.{number}.up").T
     if model.shape.mlp == "swiglu":
         gate, value = inner[:, : model.shape.hidden], inner[:, model.shape.hidden :]
         inner = gate / (1 + (-gate).exp()) * value
@@ -122,7 +128,7 @@ def mlp_by_hand(model: Dense, number: int, h: Tensor) -> Tensor:
         inner = inner.clamp_min(0) ** 2
     else:
         inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
-    return inner @ block.down.weight.double().T
+    return inner @ weight(model, f"blocks.{number}.down").T
 
 
 def logits_by_hand(model: Dense, ids: Tensor) -> Tensor:
@@ -139,7 +145,7 @@ def logits_by_hand(model: Dense, ids: Tensor) -> Tensor:
     for number in range(shape.depth):
         values = None
         if str(number) in model.values:
-            values = model.values[str(number)].weight.double()[ids]
+            values = weight(model, f"values.{number}")[ids]
         h = h + attention_by_hand(model, number, norm(h), values)
         h = h + mlp_by_hand(model, number, norm(h))
     head_weights = model.embedding.weight if model.head is None else model.head.weight
