@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
+.PHONY: help install demo test check format bench bench-train calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
 	@echo "make test     all tests"
 	@echo "make check    format, lint, types, import contracts"
+	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
@@ -131,6 +132,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+bench-train: $(READY)
+	PEER="$(PEER)" PEER_PATH="$(PEER_PATH)" $(BIN)/python -m bench train
 
 calibrate: $(READY)
 	@$(BIN)/python -m bench calibrate

@@ -11,10 +11,12 @@ NAMES = sorted(
     for path in Path(__file__).parent.glob("*.py")
     if path.stem not in ("__init__", "__main__", "copies", "row", "empty_app")
 )
+#: Need something named to be measured against.
+ASKED_FOR = ("train",)
 
 
 def main() -> int:
-    wanted = sys.argv[1:] or NAMES
+    wanted = sys.argv[1:] or [name for name in NAMES if name not in ASKED_FOR]
     missed = 0
     for name in wanted:
         if name not in NAMES:

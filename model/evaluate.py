@@ -1,4 +1,4 @@
-"""How good the model is: every supervision step's loss, and bits per byte of the last one."""
+"""How good the model is: the loss after every judged pass, and bits per byte of the last one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from model.data.folder import PreparedData
 from model.data.stream import Rows
 from model.distributed import World
-from model.trm import TRM
+from model.families.protocol import LanguageModel
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Means over the scored validation tokens; special tokens are not scored.
 
-    ``step_losses`` are nats per token, ``bits_per_byte`` is Σ nats of the last supervision step ÷
-    (ln 2 · Σ bytes of the scored tokens).
+    ``step_losses`` are nats per token, ``bits_per_byte`` is Σ nats of the last pass
+    ÷ (ln 2 · Σ bytes of the scored tokens).
     """
 
     step_losses: tuple[float, ...]
@@ -39,7 +39,7 @@ def validation_rows(there: int, sequence: int, eval_tokens: int) -> list[int]:
 
 @torch.no_grad()
 def evaluate(
-    model: TRM,
+    model: LanguageModel,
     data: PreparedData,
     rows: Rows,
     world: World,
@@ -50,22 +50,24 @@ def evaluate(
 ) -> Evaluation:
     """Evaluates on fixed ones of the validation ``rows``, divided among the ranks, and reduced.
 
-    A collective call: every rank gets the same result. The last batch is filled up with its own
-    first row, unscored, so that every batch has one shape.
+    A collective call: every rank gets the same result. All ranks take equally many batches, since a
+    sharded model's passes are collective, too; and a batch is filled up with the first row,
+    unscored, so that every one has the same shape.
     """
-    mine = validation_rows(rows.count, model.shape.sequence, eval_tokens)
-    mine = mine[world.rank :: world.size]
-    lengths = token_bytes(data, model.shape.vocab_size).to(world.device)
-    steps = model.shape.supervision_steps
+    every = validation_rows(rows.count, model.sequence, eval_tokens)
+    mine = every[world.rank :: world.size]
+    longest = math.ceil(len(every) / world.size)
+    lengths = token_bytes(data, model.vocab_size).to(world.device)
+    steps = model.passes
     nats = torch.zeros(steps, dtype=torch.float64, device=world.device)
     counts = torch.zeros(2, dtype=torch.int64, device=world.device)
-    for start in range(0, len(mine), batch):
+    for start in range(0, longest, batch):
         chosen = mine[start : start + batch]
-        filled = chosen + chosen[:1] * (batch - len(chosen))
+        filled = chosen + every[:1] * (batch - len(chosen))
         ids = torch.from_numpy(rows.read(filled)).to(world.device)
         targets = ids[:, 1:].contiguous()
         with autocast():
-            losses = model(ids[:, :-1].contiguous(), targets, per_token=True)
+            losses = model.evaluate(ids[:, :-1].contiguous(), targets)
         bytes_each = lengths[targets]
         bytes_each[len(chosen) :] = 0
         scored = bytes_each > 0

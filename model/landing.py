@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from model.distributed import World
-from model.schedule import Cooldown, Costs, decide_cooldown, recent_mean
+from model.schedule import WSD, Cooldown, Costs, Schedule, decide_cooldown, recent_mean
 from model.signals import SignalFlag
 from trmcloud.core.errors import UsageError
 from trmcloud.core.pod_contract import ENV_DEADLINE_AT
@@ -79,6 +79,7 @@ class Landing:
         self, settings: PhaseRecipe, limits: Limits, world: World, flag: SignalFlag
     ) -> None:
         self._settings = settings
+        self._schedule = Schedule.of(settings)
         self._limits = limits
         self._world = world
         self._flag = flag
@@ -177,7 +178,8 @@ class Landing:
         return _GO_ON, decide_cooldown(
             step,
             steps=self._settings.steps,
-            fraction=self._settings.cooldown_fraction,
+            fraction=self._schedule.fraction,
+            by_steps_too=self._schedule.kind == WSD,
             elapsed_s=elapsed_s,
             remaining_s=deadline - now,
             deadline_at=deadline,

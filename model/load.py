@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.core.errors import CheckpointError
+from trmcloud.core.errors import CheckpointError, UsageError
 from trmcloud.core.manifest import CheckpointManifest
 from trmcloud.core.recipe import PhaseRecipe
 
 if TYPE_CHECKING:
     import torch
 
+    from model.families.protocol import LanguageModel
     from model.tokenizers import TextTokenizer
-    from model.trm import TRM
 
 
 @dataclass(frozen=True)
 class Loaded:
     """Weights in float32 on ``device``."""
 
-    model: TRM
+    model: LanguageModel
     tokenizer: TextTokenizer
     settings: PhaseRecipe
     manifest: CheckpointManifest
@@ -37,17 +37,16 @@ def load_model(folder: Path) -> Loaded:
     import torch
 
     from model.checkpoint import read_manifest, read_text, verify
+    from model.families import registry
     from model.resume import load_weights
     from model.tokenizers import load_tokenizer
-    from model.trm import TRM, Shape
 
     manifest = read_manifest(folder)
     verify(folder, manifest, kinds=("weights", "tokenizer"))
     try:
         settings = PhaseRecipe.from_json(manifest.settings)
-        shape = Shape.of(settings)
-        model = TRM(shape)
-    except (TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
+        model = registry.build(replace(settings, dtype="float32"), torch.device("cpu"))
+    except (UsageError, TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
         raise CheckpointError(
             f"its settings describe no model: {error}", where=str(folder)
         ) from None

@@ -9,49 +9,30 @@ in the order of use. All ranks go through all of them together; only rank 0 writ
 
 from __future__ import annotations
 
-import errno
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from model.checkpoint import CheckpointFolder, Contents
+from model.checkpoint import CheckpointFolder
 from model.data.feed import FAILED, READY, Feed
 from model.data.folder import PreparedData
 from model.distributed import World
 from model.evaluate import evaluate
 from model.landing import Landing
-from model.loss import supervise
-from model.optim import Optimizer
-from model.precision import LossScale, autocast
-from model.progress import Progress, generator_states, rows_to_json
-from model.reporting import Reporter, StepReport, say
-from model.schedule import COOLED_BELOW, Cooldown, cooldown_of_steps, multiplier
+from model.precision import autocast
+from model.progress import generator_states
+from model.reporting import Reporter, StepReport
+from model.saver import Saver, Trained
+from model.schedule import Cooldown, Schedule
+from model.stepping import Stepper, Sums
 from model.telemetry import Clock, Pulse
-from model.trm import TRM
-from trmcloud.core.errors import CheckpointError, DataError
-from trmcloud.core.manifest import CheckpointManifest
+from trmcloud.core.errors import DataError
 from trmcloud.core.pod_contract import PhaseJob
 from trmcloud.core.recipe import PhaseRecipe
 
 _DATA_POLL_S = 0.2
-
-
-@dataclass
-class Trained:
-    """What a run changes: weights, optimizer, loss scale, and where it stands.
-
-    ``shards`` are the hashes of those that the checkpoint it goes on from had before it.
-    """
-
-    model: TRM
-    optimizer: Optimizer
-    loss_scale: LossScale
-    progress: Progress
-    shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,13 +59,12 @@ class Trainer:
         landing: Landing,
         outlets: Outlets,
     ) -> None:
-        self._job, self._settings, self._world, self._data = job, settings, world, data
-        self._model, self._optimizer = trained.model, trained.optimizer
-        self._loss_scale, self._progress = trained.loss_scale, trained.progress
-        self._parallel_model = parallel_model
-        self._landing = landing
-        self._checkpoints, self._reporter = outlets.checkpoints, outlets.reporter
+        self._settings, self._world, self._data = settings, world, data
+        self._trained = trained
+        self._model, self._progress = trained.model, trained.progress
+        self._landing, self._reporter = landing, outlets.reporter
         self._pulse, self._clock = outlets.pulse, outlets.clock
+        self._schedule = Schedule.of(settings)
         self._autocast = autocast(settings.dtype, world.device)
         self._validation = data.validation_rows(settings)
         self._feed = Feed(
@@ -96,6 +76,13 @@ class Trainer:
             monotonic=outlets.clock.monotonic,
         )
         self._feed.expect(trained.shards)
+        self._stepper = Stepper(
+            settings, world, parallel_model, trained.optimizer, trained.loss_scale
+        )
+        self._saver = Saver(
+            *(job, settings, world, data, trained, self._feed, outlets.checkpoints),
+            outlets.clock.epoch,
+        )
         self._data_state = READY
         self._asked_to_save = False
         self._requested = 0
@@ -177,83 +164,43 @@ class Trainer:
         self._clock.sleep(_DATA_POLL_S)
         return False
 
-    def _step(self) -> tuple[float, Tensor]:
-        """One optimizer step.
-
-        Returns:
-            The gradients' global norm before clipping, and this rank's means over its
-            micro-batches of (ℓ₀ … ℓ_{N−1}, ce, reward), still on the device.
-        """
-        settings, progress = self._settings, self._progress
-        sums: Tensor | None = None
-        for micro in range(settings.accumulation):
-            ids, targets = self._feed.batch()
-            with self._unsynced(micro), self._autocast():
-                losses = self._parallel_model(ids, targets)
-                judged = supervise(
-                    losses.float(),
-                    settings.supervision_weight_base,
-                    settings.improvement_reward_scale,
-                )
-                scaled = judged.loss * (self._loss_scale.scale / settings.accumulation)
-                scaled.backward()
-            row = torch.cat([losses.detach().float(), torch.stack(judged[1:]).detach()])
-            sums = row if sums is None else sums + row
-        assert sums is not None
-        # DDP has reduced the gradients by now, so every rank clips by the same norm.
-        parameters = list(self._optimizer.parameters())
-        if self._loss_scale.scale != 1.0:
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.grad /= self._loss_scale.scale
-        norm = float(nn.utils.clip_grad_norm_(parameters, settings.grad_clip))
-        if self._loss_scale.accept(math.isfinite(norm)):
-            self._optimizer.step(progress.step, self._rate_at(progress.step))
-        self._optimizer.zero_grad()
+    def _step(self) -> tuple[float, Sums]:
+        progress = self._progress
+        norm, sums = self._stepper.step(
+            progress.step, self._rate_at(progress.step), self._feed.batch
+        )
+        if self._trained.average is not None:
+            self._trained.average.update(progress.step)
         progress.step += 1
         progress.samples += self._global_batch
-        progress.tokens += self._global_batch * settings.sequence
-        return norm, sums / settings.accumulation
-
-    def _unsynced(self, micro: int) -> AbstractContextManager[Any]:
-        """Gradients are reduced once a step, in its last micro-batch."""
-        if self._world.size == 1 or micro == self._settings.accumulation - 1:
-            return nullcontext()
-        no_sync: AbstractContextManager[Any] = self._parallel_model.no_sync()  # type: ignore[operator]
-        return no_sync
+        progress.tokens += self._global_batch * self._settings.sequence
+        return norm, sums
 
     def _rate_at(self, step: int) -> float:
-        return multiplier(
-            step,
-            warmup_steps=self._settings.warmup_steps,
-            cooldown=self._cooldown(),
-            warm_from=self._progress.warm_from,
-        )
+        return self._schedule.factor(step, self._cooldown(), self._progress.warm_from)
 
     def _cooldown(self) -> Cooldown | None:
         if self._progress.cooldown is not None or self._landing.is_timed:
             return self._progress.cooldown
-        return cooldown_of_steps(self._settings.steps, self._settings.cooldown_fraction)
+        return self._schedule.own_cooldown
 
     def _cooled(self) -> bool:
-        """Whether the rate has come down to its end, or so near that a deadline may cut it."""
-        cooldown, step = self._cooldown(), self._progress.step
-        if cooldown is None or step <= cooldown.start:
-            return False
-        return step >= cooldown.end or self._rate_at(step - 1) < COOLED_BELOW
+        progress = self._progress
+        return self._schedule.has_come_down(progress.step, self._cooldown(), progress.warm_from)
 
     # -- log, evaluate, save ---------------------------------------------------------------
 
-    def _log(self, gradient_norm: float, sums: Tensor) -> None:
+    def _log(self, gradient_norm: float, sums: Sums) -> None:
         progress = self._progress
-        *step_losses, ce, reward = (self._world.total(sums) / self._world.size).tolist()
+        told = sums.told(self._world)
         seconds = self._landing.step_s or self._clock.monotonic() - self._mark
         report = StepReport(
             step=progress.step,
             tokens=progress.tokens,
-            step_losses=step_losses,
-            ce=ce,
-            reward=reward,
+            loss=told.loss,
+            parts=told.parts,
+            step_losses=told.nats,
+            diagnostics=self._model.diagnostics(told.nats),
             gradient_norm=gradient_norm,
             rate=self._rate_at(progress.step - 1),
             step_seconds=seconds,
@@ -322,7 +269,7 @@ class Trainer:
         """
         settings, progress = self._settings, self._progress
         began = self._clock.monotonic()
-        with self._pulse.during("evaluating"):
+        with self._pulse.during("evaluating"), self._trained.judged():
             result = evaluate(
                 self._model,
                 self._data,
@@ -339,24 +286,22 @@ class Trainer:
             result.bits_per_byte if finite else None, result.step_losses if finite else ()
         )
         if finite and progress.saved_step == progress.step:
-            self._written(self._add_metric)
+            self._saver.add_metric()
         self._pulse.beat(**self._news())
         self._reporter.evaluated(
-            progress.step, progress.tokens, result, seconds=seconds, landing=landing
+            *(progress.step, progress.tokens, result),
+            diagnostics=self._model.diagnostics(result.step_losses),
+            first_loss=self._model.first_loss,
+            seconds=seconds,
+            landing=landing,
         )
 
     def _save(self, landing: bool = False) -> None:
         progress, world = self._progress, self._world
         rows = world.gather(generator_states(world.device))
         began = self._clock.monotonic()
-        before = progress.saved_step, progress.best_bpb, progress.best_step
         with self._pulse.during("saving"):
-            progress.note_saved()
-            try:
-                size = self._written(lambda: self._write_checkpoint(rows))
-            except OSError:
-                progress.saved_step, progress.best_bpb, progress.best_step = before
-                raise
+            size = self._saver.save(rows, cooled=self._cooled())
         seconds = self._clock.monotonic() - began
         self._landing.save_s = seconds
         # At once: whatever ends this process in the evaluation, its agent knows of the checkpoint.
@@ -365,74 +310,6 @@ class Trainer:
         )
         bpb = progress.val_bpb if progress.is_evaluated else None
         self._reporter.saved(progress.step, size, bpb, seconds=seconds, landing=landing)
-
-    def _written(self, write: Callable[[], int]) -> int:
-        """What rank 0's ``write`` gives; 0 on the others, which wait for it.
-
-        Raises:
-            OSError: on all ranks, where it failed.
-        """
-        failed: OSError | None = None
-        size = 0
-        if self._world.is_main:
-            try:
-                size = write()
-            except OSError as error:
-                failed = error
-        # The other ranks learn of a failure here, and end in the same way.
-        [number] = self._world.largest([(failed.errno or errno.EIO) if failed else 0])
-        if number:
-            raise failed or OSError(number, "rank 0 could not write a checkpoint")
-        return size
-
-    def _add_metric(self) -> int:
-        progress = self._progress
-        try:
-            self._checkpoints.add_metric(
-                progress.step, progress.val_bpb or 0.0, progress.val_step_losses
-            )
-        except CheckpointError as error:  # somebody has deleted it: no reason to stop training
-            say(f"warning: the metric of step {progress.step} has no checkpoint: {error}")
-        self._checkpoints.prune(self._settings.keep_best)
-        return 0
-
-    def _write_checkpoint(self, generators: list[Tensor]) -> int:
-        settings, progress = self._settings, self._progress
-        manifest = CheckpointManifest(
-            run_id=self._job.run_id,
-            phase=self._job.phase,
-            step=progress.step,
-            tokens=progress.tokens,
-            created_at=self._clock.epoch(),
-            recipe=settings.recipe,
-            settings=settings.to_json(),
-            world_size=self._world.size,
-            val_bpb=progress.val_bpb if progress.is_evaluated else None,
-            step_losses=tuple(progress.val_step_losses) if progress.is_evaluated else (),
-            cooled=self._cooled(),
-            data_sha256=self._data.source_sha256,
-            tokenizer_sha256=self._data.tokenizer_sha256,
-            files=(),
-            extra={
-                "byte_unigram_bits": self._data.meta["byte_unigram_bits"],
-                "byte_bigram_bits": self._data.meta["byte_bigram_bits"],
-            },
-        )
-        state = {
-            "progress": progress.to_json(),
-            "loss_scale": self._loss_scale.to_json(),
-            "generators": rows_to_json(generators),
-            "shards": self._feed.shards(),
-        }
-        contents = Contents(
-            weights=self._model.state_dict(),
-            optimizer=self._optimizer.state(),
-            state=state,
-            tokenizer_json=self._data.tokenizer_json,
-        )
-        saved = self._checkpoints.save(contents, manifest)
-        self._checkpoints.prune(settings.keep_best)
-        return saved.manifest.size_bytes
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -1,97 +1,99 @@
-"""Muon for the blocks' matrices, AdamW for embedding and head, and their state by name.
+"""Muon for the blocks' matrices and AdamW for the rest, or AdamW for all; their state by name.
 
-``torch.optim.Muon`` (2.9 and later) is not used: it orthogonalises in bfloat16 alone, one matrix
-at a time, which on a CPU is slower than the training step it follows, and it keeps its state by
-parameter number. Here equal shapes go through one batched product, in float32 on a CPU and
-bfloat16 on a GPU, and the state is a flat mapping of named tensors, as safetensors wants it.
+The state is a flat mapping of named tensors, as safetensors wants it.
 """
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Iterable, Mapping, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from model.families.protocol import EMBEDDING, MATRIX, Group, LanguageModel
+from model.muon import cautious, even_rows, muon_momentum, muon_scale, orthogonalise
 from trmcloud.core.recipe import PhaseRecipe
 
-#: Quintic coefficients of K. Jordan's Muon (2024): steepest at zero, singular values end near 1.
-_QUINTIC = (3.4445, -4.7750, 2.0315)
-_NEWTON_SCHULZ_STEPS = 5
-_NORM_FLOOR = 1e-7
-ADAM_BETAS = (0.8, 0.95)
-ADAM_EPS = 1e-10
 REFERENCE_WIDTH = 768
 
 
-def muon_momentum(step: int) -> float:
-    """Momentum for the update after ``step`` finished ones: .85, rising to .95 at 300."""
-    return 0.85 + 0.10 * min(step / 300.0, 1.0)
+@dataclass(frozen=True)
+class Rules:
+    """How weights follow their gradients. Rates are those before the schedule's factor."""
+
+    optimizer: str = "muon"
+    """muon: block matrices by Muon, the rest by AdamW; adamw: everything by AdamW."""
+    matrix_lr: float = 2e-2
+    embedding_lr: float = 2e-1
+    head_lr: float = 4e-3
+    weight_decay: float = 0.0
+    """Decoupled; embeddings are spared."""
+    beta1: float = 0.8
+    beta2: float = 0.95
+    eps: float = 1e-10
+    normuon: bool = False
+    """Muon's rows are brought to one size by their running mean squares."""
+    cautious_decay: bool = False
+    """Muon's matrices decay only where the update shrinks them anyway."""
+    width_scale: float = 1.0
+    """On AdamW's rates beside Muon: (D / 768)^−½."""
+
+    @classmethod
+    def of(cls, settings: PhaseRecipe) -> Rules:
+        by_muon = settings.optimizer == "muon"
+        return cls(
+            optimizer=settings.optimizer,
+            matrix_lr=settings.matrix_lr,
+            embedding_lr=settings.embedding_lr,
+            head_lr=settings.head_lr,
+            weight_decay=settings.weight_decay,
+            beta1=0.8 if by_muon else 0.9,
+            eps=1e-10 if by_muon else 1e-8,
+            width_scale=(settings.width / REFERENCE_WIDTH) ** -0.5 if by_muon else 1.0,
+        )
+
+    def adam_rate(self, group: Group) -> float:
+        rates = {MATRIX: self.matrix_lr, EMBEDDING: self.embedding_lr}
+        return self.width_scale * rates.get(group.kind, self.head_lr)
+
+    def adam_decay(self, group: Group) -> float:
+        return 0.0 if group.kind == EMBEDDING else self.weight_decay
 
 
-def muon_scale(rows: int, columns: int) -> float:
-    """√max(1, rows/columns): tall matrices take longer steps."""
-    return max(1.0, rows / columns) ** 0.5
+class _Part(NamedTuple):
+    """A matrix: some rows of a parameter."""
 
-
-def orthogonalise(matrices: Tensor) -> Tensor:
-    """The nearest (semi-)orthogonal matrices, roughly: singular values within about .7 to 1.2.
-
-    Five Newton–Schulz steps X ← aX + (bA + cA²)X with A = XXᵀ, started at X / ‖X‖.
-
-    Args:
-        matrices: (count, rows, columns), float32.
-
-    Returns:
-        The same shape, float32; a matrix of zeros stays zeros.
-    """
-    a, b, c = _QUINTIC
-    tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(_NORM_FLOOR)
-    x = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
-    for _ in range(_NEWTON_SCHULZ_STEPS):
-        square = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    x = x.float()
-    return x.mT if tall else x
+    name: str
+    start: int
+    stop: int
 
 
 class Optimizer:
-    """One update rule for the whole model.
+    """One update rule for the whole model; ``step`` multiplies every rate by the schedule's
+    factor."""
 
-    The rates are those of the recipe; ``step`` multiplies all of them by the schedule's factor.
-    AdamW's are scaled by (D / 768)^−½. Weight decay is decoupled and spares the embedding.
-    """
-
-    def __init__(self, model: nn.Module, settings: PhaseRecipe) -> None:
-        named = dict(model.named_parameters())
-        self._matrices = {name: p for name, p in named.items() if name.startswith("blocks.")}
+    def __init__(self, model: LanguageModel, rules: Rules) -> None:
+        named, groups = dict(model.named_parameters()), model.parameter_groups()
+        by_muon = [n for n in named if rules.optimizer == "muon" and groups[n].kind == MATRIX]
+        self._rules = rules
+        self._matrices = {name: named[name] for name in by_muon}
         self._others = {name: p for name, p in named.items() if name not in self._matrices}
         self._momenta = {name: torch.zeros_like(p) for name, p in self._matrices.items()}
-        self._by_shape: dict[tuple[int, ...], list[str]] = {}
+        self._variances: dict[str, Tensor] = {}
+        if rules.normuon:
+            self._variances = {
+                name: torch.zeros_like(p[:, :1]) for name, p in self._matrices.items()
+            }
+        self._by_shape: dict[tuple[int, int], list[_Part]] = {}
         for name, parameter in self._matrices.items():
-            self._by_shape.setdefault(tuple(parameter.shape), []).append(name)
-        self._matrix_lr = settings.matrix_lr
-        self._weight_decay = settings.weight_decay
-        width_scale = (settings.width / REFERENCE_WIDTH) ** -0.5
-        self._adam_rates = {
-            name: width_scale
-            * (settings.embedding_lr if name.startswith("embedding.") else settings.head_lr)
-            for name in self._others
-        }
-        self._adam = torch.optim.AdamW(
-            [
-                {
-                    "params": [parameter],
-                    "weight_decay": 0.0 if name.startswith("embedding.") else self._weight_decay,
-                }
-                for name, parameter in self._others.items()
-            ],
-            betas=ADAM_BETAS,
-            eps=ADAM_EPS,
-            fused=True,
-        )
+            start = 0
+            for rows in groups[name].splits or (len(parameter),):
+                part = _Part(name, start, start + rows)
+                self._by_shape.setdefault((rows, parameter.shape[1]), []).append(part)
+                start += rows
+        self._adam_rates: list[float] = []
+        self._adam = self._make_adam(groups) if self._others else None
 
     def parameters(self) -> Iterable[nn.Parameter]:
         return [*self._matrices.values(), *self._others.values()]
@@ -107,23 +109,19 @@ class Optimizer:
         Args:
             multiplier: the schedule's factor on every rate, 0 to 1.
         """
-        for group, rate in zip(self._adam.param_groups, self._adam_rates.values(), strict=True):
-            group["lr"] = rate * multiplier
-        self._adam.step()
-        momentum = muon_momentum(step)
-        rate = self._matrix_lr * multiplier
-        for shape, names in self._by_shape.items():
-            updates = torch.stack([self._nesterov(name, momentum) for name in names])
-            updates = orthogonalise(updates)
-            for name, update in zip(names, updates, strict=True):
-                parameter = self._matrices[name]
-                parameter.mul_(1.0 - rate * self._weight_decay)
-                parameter.add_(update, alpha=-rate * muon_scale(shape[0], shape[1]))
+        if self._adam is not None:
+            for group, rate in zip(self._adam.param_groups, self._adam_rates, strict=True):
+                group["lr"] = rate * multiplier
+            self._adam.step()
+        if self._matrices:
+            self._muon(muon_momentum(step), self._rules.matrix_lr * multiplier)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as named tensors."""
         tensors = {f"momentum.{name}": value for name, value in self._momenta.items()}
+        tensors |= {f"variance.{name}": value for name, value in self._variances.items()}
         for name, parameter in self._others.items():
+            assert self._adam is not None
             for key, value in self._adam.state[parameter].items():
                 tensors[f"{key}.{name}"] = value
         return tensors
@@ -132,14 +130,16 @@ class Optimizer:
         """Takes up what ``state`` gave.
 
         Raises:
-            KeyError, ValueError: the tensors are those of another model.
+            KeyError, ValueError: the tensors are those of another model or another rule.
         """
-        for name, momentum in self._momenta.items():
-            saved = tensors[f"momentum.{name}"]
-            if saved.shape != momentum.shape:
-                raise ValueError(f"momentum.{name} has shape {tuple(saved.shape)}")
-            momentum.copy_(saved)
+        for prefix, kept in (("momentum", self._momenta), ("variance", self._variances)):
+            for name, tensor in kept.items():
+                saved = tensors[f"{prefix}.{name}"]
+                if saved.shape != tensor.shape:
+                    raise ValueError(f"{prefix}.{name} has shape {tuple(saved.shape)}")
+                tensor.copy_(saved)
         for name, parameter in self._others.items():
+            assert self._adam is not None
             state: dict[str, Tensor] = {}
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 if f"{key}.{name}" not in tensors:
@@ -149,6 +149,43 @@ class Optimizer:
                     raise ValueError(f"{key}.{name} has shape {tuple(saved.shape)}")
                 state[key] = saved.to(parameter.device, torch.float32).clone()
             self._adam.state[parameter] = state
+
+    def _make_adam(self, groups: Mapping[str, Group]) -> torch.optim.AdamW:
+        """Parameters of one rate and decay go together, into one call of the fused kernel."""
+        rules = self._rules
+        together: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, parameter in self._others.items():
+            key = rules.adam_rate(groups[name]), rules.adam_decay(groups[name])
+            together.setdefault(key, []).append(parameter)
+        self._adam_rates = [rate for rate, _ in together]
+        return torch.optim.AdamW(
+            [
+                {"params": parameters, "weight_decay": decay}
+                for (_, decay), parameters in together.items()
+            ],
+            betas=(rules.beta1, rules.beta2),
+            eps=rules.eps,
+            fused=True,
+        )
+
+    def _muon(self, momentum: float, rate: float) -> None:
+        moved = {name: self._nesterov(name, momentum) for name in self._matrices}
+        decay = rate * self._rules.weight_decay
+        if not self._rules.cautious_decay:
+            for parameter in self._matrices.values():
+                parameter.mul_(1.0 - decay)
+        for shape, parts in self._by_shape.items():
+            updates = orthogonalise(torch.stack([moved[n][a:b] for n, a, b in parts]))
+            if self._rules.normuon:
+                variance = torch.stack([self._variances[n][a:b] for n, a, b in parts])
+                updates = even_rows(updates, variance)
+                for (name, start, stop), each in zip(parts, variance, strict=True):
+                    self._variances[name][start:stop] = each
+            for (name, start, stop), update in zip(parts, updates, strict=True):
+                weights = self._matrices[name][start:stop]
+                if self._rules.cautious_decay:
+                    weights.sub_(cautious(weights, update), alpha=decay)
+                weights.add_(update, alpha=-rate * muon_scale(*shape))
 
     def _nesterov(self, name: str, momentum: float) -> Tensor:
         gradient = self._matrices[name].grad

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from model.distributed import World
 from model.evaluate import Evaluation
-from model.loss import refinement_percent
 from model.schedule import Cooldown
 from model.telemetry import Metrics
 from trmcloud.core.flops import work_of
@@ -27,9 +26,13 @@ class StepReport:
 
     step: int
     tokens: int
+    loss: float
+    """What was minimised."""
+    parts: Mapping[str, float]
+    """What it is made of, by the family's own names."""
     step_losses: Sequence[float]
-    ce: float
-    reward: float
+    """Nats per token after each judged pass."""
+    diagnostics: Mapping[str, float]
     gradient_norm: float
     rate: float
     """The schedule's factor that this step was taken with."""
@@ -37,10 +40,6 @@ class StepReport:
     data_wait_s: float
     """Seconds a step stood still for want of a batch, on this rank."""
     tokens_per_second: float
-
-    @property
-    def loss(self) -> float:
-        return (self.ce - self.reward) / len(self.step_losses)
 
 
 class Reporter:
@@ -65,13 +64,12 @@ class Reporter:
             "train",
             report.step,
             loss=report.loss,
-            ce=report.ce,
-            reward=report.reward,
+            **report.parts,
             step_losses=losses,
             grad_norm=report.gradient_norm,
             lr=report.rate,
             tokens=report.tokens,
-            refinement_percent=refinement_percent(losses),
+            **report.diagnostics,
             step_seconds=report.step_seconds,
             data_wait_s=round(report.data_wait_s, 6),
             tokens_per_second=report.tokens_per_second,
@@ -84,7 +82,15 @@ class Reporter:
         )
 
     def evaluated(
-        self, step: int, tokens: int, result: Evaluation, *, seconds: float, landing: bool
+        self,
+        step: int,
+        tokens: int,
+        result: Evaluation,
+        *,
+        diagnostics: Mapping[str, float],
+        first_loss: str,
+        seconds: float,
+        landing: bool,
     ) -> None:
         if not self._world.is_main:
             return
@@ -94,7 +100,7 @@ class Reporter:
             step,
             val_bpb=result.bits_per_byte,
             val_step_losses=losses,
-            refinement_percent=refinement_percent(losses),
+            **diagnostics,
             tokens=tokens,
             seconds=seconds,
             landing=landing,
@@ -105,7 +111,7 @@ class Reporter:
         )
         uniform = math.log(self._settings.vocab_size)
         if losses[0] > uniform * (1 + _CHANCE_MARGIN):
-            warning = f"the first supervision step ({losses[0]:.3f}) is worse than chance"
+            warning = f"{first_loss} ({losses[0]:.3f}) is worse than chance"
             self._metrics.write("warning", step, message=warning, uniform=uniform)
             say(f"warning: {warning} ({uniform:.3f} nats)")
 

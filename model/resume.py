@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Mapping
 
+from model.average import Average
 from model.checkpoint import (
     CheckpointFolder,
     Found,
@@ -16,18 +17,29 @@ from model.checkpoint import (
 )
 from model.data.folder import PreparedData
 from model.distributed import World
+from model.families.protocol import LanguageModel
 from model.landing import Landing
-from model.loop import Trained
+from model.optim import Optimizer
 from model.precision import LossScale
 from model.progress import Progress, restore_generators, row_from_json
 from model.reporting import say
+from model.saver import Trained
 from model.sharing import share
 from model.telemetry import Metrics
 from trmcloud.core.errors import CheckpointError, DataError
 from trmcloud.core.manifest import step_dir_name
 from trmcloud.core.pod_contract import PhaseJob
+from trmcloud.core.recipe import PhaseRecipe
+
+ENV_ACCEPT_CHANGE = "TRMCLOUD_ACCEPT_CHANGE"
+"""Set: resume though settings have changed that decide what is trained."""
 
 _NONE, _ALL_DAMAGED = -1, -2
+#: Another value of these makes another training, though the weights may still fit.
+_DECISIVE = (
+    "family", "depth", "width", "head_dim", "hidden", "tied", "vocab_size", "supervision_steps",
+    "loops", "control", "sequence", "seed", "rows", "optimizer", "ema",
+)  # fmt: skip
 
 
 def begin(
@@ -38,10 +50,15 @@ def begin(
     landing: Landing,
     checkpoints: CheckpointFolder,
     metrics: Metrics,
+    *,
+    accept_change: bool = False,
 ) -> Trained:
     """Brings ``trained`` to where this attempt starts, and the metrics file with it.
 
     Every rank reads the checkpoint that rank 0 has verified; other machines are sent it.
+
+    Args:
+        accept_change: go on though decisive settings differ from the checkpoint's.
 
     Raises:
         CheckpointError: all checkpoints are damaged, or do not fit the settings.
@@ -49,9 +66,13 @@ def begin(
     """
     found = _agree_on_latest(checkpoints, world)
     if found is not None:
+        if not accept_change:
+            _refuse_changes(found, PhaseRecipe.from_json(job.settings), world)
         _resume(found, trained, world, data, landing)
     elif job.initial_weights:
         _start_from(Path(job.initial_weights), trained, data)
+        if trained.average is not None:
+            trained.average.restart()
     if world.is_main:
         metrics.rewind(trained.progress.step if found is not None else None)
     return trained
@@ -94,6 +115,32 @@ def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | Non
     return Found(folder, read_manifest(folder))
 
 
+def _refuse_changes(found: Found, settings: PhaseRecipe, world: World) -> None:
+    """
+    Raises:
+        CheckpointError: naming what differs between the checkpoint's settings and these.
+    """
+    before = PhaseRecipe.from_json(found.manifest.settings)
+    changed = [
+        f"{name} {getattr(before, name)} → {getattr(settings, name)}"
+        for name in _DECISIVE
+        if getattr(before, name) != getattr(settings, name)
+    ]
+    rows = [each.global_batch(1) for each in (before, settings)]
+    whole = rows[0] * found.manifest.world_size, rows[1] * world.size
+    # Another number of GPUs is the machine's doing, and told of; a plan that keeps the whole batch
+    # on them may miss it by less than a row each.
+    if rows[0] != rows[1] and abs(whole[0] - whole[1]) >= world.size:
+        changed.append(f"sequences a step {whole[0]} → {whole[1]}")
+    if changed:
+        raise CheckpointError(
+            f"the checkpoint was trained with other settings: {', '.join(changed)}",
+            where=str(found.folder),
+            next_step=f"give those, or start a new run from its weights; {ENV_ACCEPT_CHANGE}=1 "
+            "goes on all the same",
+        )
+
+
 def _resume(
     found: Found, trained: Trained, world: World, data: PreparedData, landing: Landing
 ) -> None:
@@ -112,7 +159,10 @@ def _resume(
         )
     load_weights(folder, manifest, trained.model)
     try:
-        trained.optimizer.load_state(read_tensors(folder, manifest, "optimizer"))
+        tensors = read_tensors(folder, manifest, "optimizer")
+        trained.optimizer.load_state(tensors)
+        if trained.average is not None:
+            trained.average.resume(tensors)
         state: Mapping[str, Any] = json.loads(read_text(folder, manifest, "state"))
         trained.progress = progress = Progress.from_json(state["progress"])
         trained.loss_scale.load_json(state["loss_scale"])
@@ -150,5 +200,6 @@ def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
     load_weights(folder, manifest, trained.model)
 
 
-def fresh(model: Any, optimizer: Any, dtype: str) -> Trained:
-    return Trained(model, optimizer, LossScale.of(dtype), Progress())
+def fresh(model: LanguageModel, optimizer: Optimizer, settings: PhaseRecipe) -> Trained:
+    average = Average(model) if settings.ema else None
+    return Trained(model, optimizer, LossScale.of(settings.dtype), Progress(), average=average)

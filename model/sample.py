@@ -1,6 +1,6 @@
 """Text from a checkpoint: ``python -m model.sample --checkpoint DIR --prompt TEXT``.
 
-Decodes with a cache of keys and values, and with as many supervision steps as in training.
+Decodes with a cache of keys and values, and with as many passes as in training.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import UsageError
 from trmcloud.core.pod_contract import strip_control
 
 if TYPE_CHECKING:
-    import torch
-
     from model.load import Loaded
 
 MAX_TOKENS = 100_000
@@ -69,59 +67,20 @@ def sample(
     Raises:
         DataError: the prompt holds a character that the tokenizer lacks.
     """
+    from model.families.protocol import Sampling
+
     tokenizer = loaded.tokenizer
     [ids] = tokenizer.encode([prompt], ["--prompt"])
     start = [tokenizer.bos, *(int(each) for each in ids)]
-    generated = list(
-        _generate(loaded, start, max_tokens, temperature=temperature, top_k=top_k, seed=seed)
+    sampling = Sampling(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        known_ids=tokenizer.vocab_size,
+        stop=tokenizer.bos,
     )
-    return tokenizer.decode([*start, *generated])
-
-
-def _generate(
-    loaded: Loaded,
-    start: list[int],
-    max_tokens: int,
-    *,
-    temperature: float,
-    top_k: int,
-    seed: int,
-) -> Iterator[int]:
-    import torch
-
-    from model.trm import Cache
-
-    sequence = loaded.settings.sequence
-    generator = torch.Generator(loaded.device).manual_seed(seed)
-    context = start[-sequence:]
-    fresh = context
-    cache = Cache(sequence)
-    for _ in range(max_tokens):
-        logits = loaded.model.decode(torch.tensor([fresh], device=loaded.device), cache)[0]
-        logits[loaded.tokenizer.vocab_size :] = -torch.inf
-        token = _choose(logits, temperature, top_k, generator)
-        if token == loaded.tokenizer.bos:
-            return
-        yield token
-        context.append(token)
-        fresh = [token]
-        if len(context) > sequence:
-            # Positions beyond the trained sequence mean nothing to the model: go on from the
-            # later half of what there is.
-            context = context[-max(1, sequence // 2) :]
-            fresh, cache = context, Cache(sequence)
-
-
-def _choose(
-    logits: torch.Tensor, temperature: float, top_k: int, generator: torch.Generator
-) -> int:
-    if temperature == 0:
-        return int(logits.argmax())
-    if 0 < top_k < len(logits):
-        least = logits.topk(top_k).values[-1]
-        logits = logits.masked_fill(logits < least, float("-inf"))
-    weights = (logits / temperature).softmax(dim=-1)
-    return int(weights.multinomial(1, generator=generator))
+    return tokenizer.decode([*start, *loaded.model.generate(start, sampling)])
 
 
 def _check(chosen: argparse.Namespace) -> None:

@@ -1,4 +1,5 @@
-"""The learning rate: warm-up, stable, cooldown 1 − √t; and when the cooldown begins.
+"""The learning rate: warm-up, then stable with a cooldown 1 − √t, a cosine, or constant; and when a
+cooldown begins.
 
 The rate is a pure function of the step once the cooldown is known, so a run that is stopped and
 resumed repeats it bit for bit. Where steps alone bind, the cooldown is known from the start.
@@ -12,6 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
+
+from trmcloud.core.recipe import PhaseRecipe
+
+WSD, COSINE, CONSTANT = "wsd", "cosine", "constant"
 
 #: With a deadline, the cooldown takes this share of the time trained before it.
 LEAST_COOLDOWN, MOST_COOLDOWN = 0.20, 0.40
@@ -81,20 +86,67 @@ def cooldown_of_steps(steps: int, fraction: float) -> Cooldown:
     return Cooldown(steps - length, length)
 
 
-def multiplier(
-    step: int, *, warmup_steps: int, cooldown: Cooldown | None, warm_from: int = 0
-) -> float:
-    """The factor on every rate at ``step``, above 0 and at most 1.
+@dataclass(frozen=True)
+class Schedule:
+    """The factor on every rate, as a function of the step and of the cooldown.
 
-    Warm-up rises linearly from ``warm_from`` on. In the cooldown t = (step − start + 1) /
-    (steps + 1), so that neither its first step is stable nor its last one idle.
+    wsd: stable, and a cooldown over the last ``cooldown_fraction`` of the steps, or of the time
+    where a deadline binds. cosine: falls over all ``steps``; where a deadline comes before their
+    end, a cooldown takes it down from wherever it stands. constant: neither.
     """
-    warm = (step - warm_from + 1) / (warmup_steps + 1) if warmup_steps else 1.0
-    factor = min(1.0, max(warm, 1.0 / (warmup_steps + 1)))
-    if cooldown is not None and step >= cooldown.start:
-        done = min(step - cooldown.start + 1, cooldown.steps)
-        factor *= 1.0 - math.sqrt(done / (cooldown.steps + 1))
-    return factor
+
+    kind: str
+    steps: int
+    warmup_steps: int = 0
+    cooldown_fraction: float = 0.0
+    floor: float = 0.0
+    """The factor at the end."""
+
+    @classmethod
+    def of(cls, settings: PhaseRecipe) -> Schedule:
+        return cls(WSD, settings.steps, settings.warmup_steps, settings.cooldown_fraction)
+
+    @property
+    def fraction(self) -> float:
+        """Of the time before it, that a cooldown for a deadline may take; 0: there is none."""
+        return 0.0 if self.kind == CONSTANT else self.cooldown_fraction
+
+    @property
+    def own_cooldown(self) -> Cooldown | None:
+        """Where steps alone decide."""
+        return cooldown_of_steps(self.steps, self.fraction) if self.kind == WSD else None
+
+    def factor(self, step: int, cooldown: Cooldown | None, warm_from: int = 0) -> float:
+        """The factor at ``step``, at most 1, and above 0 before the last step has been taken.
+
+        Warm-up rises linearly from ``warm_from`` on. In the cooldown t = (step − start + 1) /
+        (steps + 1), so that neither its first step is stable nor its last one idle; the cosine's
+        angle is π·(step + 1) / (steps + 1) for the same reason.
+        """
+        warm = (step - warm_from + 1) / (self.warmup_steps + 1) if self.warmup_steps else 1.0
+        warmed = min(1.0, max(warm, 1.0 / (self.warmup_steps + 1)))
+        left = 1.0
+        if self.kind == COSINE:
+            done = min((step + 1) / (self.steps + 1), 1.0)
+            left = 0.5 * (1.0 + math.cos(math.pi * done))
+        if cooldown is not None and step >= cooldown.start:
+            past = min(step - cooldown.start + 1, cooldown.steps)
+            left *= 1.0 - math.sqrt(past / (cooldown.steps + 1))
+        return warmed * (self.floor + (1.0 - self.floor) * left)
+
+    def has_come_down(self, step: int, cooldown: Cooldown | None, warm_from: int = 0) -> bool:
+        """Whether, after ``step`` finished ones, the rate has come down to its end, or so near
+        that a deadline may cut it."""
+        if self.kind == COSINE:
+            begun, over = step > self.warmup_steps, step >= self.steps
+        elif cooldown is not None:
+            begun, over = step > cooldown.start, step >= cooldown.end
+        else:
+            return False
+        if not begun or over:
+            return over and begun
+        last = self.factor(step - 1, cooldown, warm_from)
+        return last < self.floor + COOLED_BELOW * (1.0 - self.floor)
 
 
 def steps_that_fit(first: int, remaining_s: float, costs: Costs) -> int:
@@ -120,20 +172,24 @@ def decide_cooldown(
     remaining_s: float,
     deadline_at: float,
     costs: Costs,
+    by_steps_too: bool = True,
 ) -> Cooldown | None:
     """The cooldown beginning with ``step``, or None while it is too early to begin.
 
     It begins when what is left until the deadline is no more than ``fraction`` (held within 20
     to 40 %) of the time trained so far, or when the recipe's own steps begin to cool, whichever
-    comes first.
+    comes first. A ``fraction`` of 0 means that there is to be none.
 
     Args:
+        by_steps_too: whether the recipe's own steps cool.
         elapsed_s: seconds since training began, earlier attempts included.
         remaining_s: seconds until the deadline.
     """
+    if fraction == 0.0:
+        return None
     share = min(max(fraction, LEAST_COOLDOWN), MOST_COOLDOWN)
-    by_steps = cooldown_of_steps(steps, fraction)
-    if remaining_s > share * elapsed_s and step < by_steps.start:
+    by_steps = cooldown_of_steps(steps, fraction).start if by_steps_too else steps
+    if remaining_s > share * elapsed_s and step < by_steps:
         return None
     fitting = math.ceil(steps_that_fit(step, remaining_s, costs) * SURPLUS)
     return Cooldown(step, max(1, min(steps - step, fitting)), deadline_at)

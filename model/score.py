@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, Any]:
-    """Every supervision step's validation loss (nats/token) and the last one's bits per byte.
+    """The validation loss (nats/token) after every pass and the last one's bits per byte.
 
     Raises:
         CheckpointError: the checkpoint is damaged or incomplete.
@@ -83,9 +83,12 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
 
 
 def _as_text(result: dict[str, Any]) -> str:
+    every = result["val_step_losses"]
     losses = [
         f"  after supervision step {number}: {loss:.4f} nats/token"
-        for number, loss in enumerate(result["val_step_losses"])
+        if len(every) > 1
+        else f"  loss: {loss:.4f} nats/token"
+        for number, loss in enumerate(every)
     ]
     return "\n".join(
         [

@@ -134,12 +134,12 @@ def _train(
     from model.data.arrival import Arrival
     from model.data.folder import open_data
     from model.distributed import join_world, parallel
+    from model.families import registry
     from model.loop import Outlets, Trainer
-    from model.optim import Optimizer
+    from model.optim import Optimizer, Rules
     from model.peaks import peak_flops
-    from model.precision import DTYPES, check_dtype
+    from model.precision import check_dtype
     from model.reporting import Reporter, say
-    from model.trm import TRM, Shape
     from model.warm_up import needs_warm_up, warm_up
 
     def pause() -> bool:
@@ -153,11 +153,10 @@ def _train(
     world = join_world(environment)
     device = world.device
     check_dtype(settings.dtype, device)
-    _check_width(settings)
     torch.manual_seed(settings.seed + world.rank)
-    model = TRM(Shape.of(settings), DTYPES[settings.dtype]).to(device)
+    model = registry.build(settings, device)
     model.initialise(settings.seed)
-    optimizer = Optimizer(model, settings)
+    optimizer = Optimizer(model, Rules.of(settings))
     if settings.compile:
         model.compile_parts()
     together = parallel(model, world)
@@ -185,12 +184,13 @@ def _train(
     checkpoints = CheckpointFolder(Path(job.out_dir) / CHECKPOINTS_DIR)
     trained = resume.begin(
         job,
-        resume.fresh(model, optimizer, settings.dtype),
+        resume.fresh(model, optimizer, settings),
         world,
         data,
         landing,
         checkpoints,
         metrics,
+        accept_change=bool(environment.get(resume.ENV_ACCEPT_CHANGE)),
     )
     if not is_late:
         prepare_passes()
@@ -229,14 +229,6 @@ def _read(environment: Mapping[str, str]) -> tuple[PhaseJob, PhaseRecipe, int]:
         return job, settings, int(environment.get(ENV_ATTEMPT, "1"))
     except (OSError, ContractError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"the job cannot be read: {error}", where=path) from None
-
-
-def _check_width(settings: PhaseRecipe) -> None:
-    if settings.width % settings.head_dim or settings.head_dim % 2:
-        raise UsageError(
-            f"head_dim {settings.head_dim} must be even and divide width {settings.width}",
-            next_step="--set head_dim=32",
-        )
 
 
 def _check_ids(settings: PhaseRecipe, known_ids: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from model.distributed import World
+from model.families.protocol import LanguageModel, Objective
 from model.precision import autocast
 from trmcloud.core.errors import UsageError
 from trmcloud.core.recipe import PhaseRecipe
@@ -18,7 +19,7 @@ def needs_warm_up(settings: PhaseRecipe, world: World) -> bool:
 
 
 def warm_up(
-    model: nn.Module,
+    model: LanguageModel,
     parallel_model: nn.Module,
     settings: PhaseRecipe,
     world: World,
@@ -40,10 +41,10 @@ def warm_up(
     for _ in range(2):
         try:
             with cast():
-                losses = parallel_model(ids, targets)
-            losses.sum().backward()
+                made: Objective = parallel_model(ids, targets)
+            made.loss.backward()
             with torch.no_grad(), cast():
-                model(ids, targets, per_token=True)  # as an evaluation does
+                model.evaluate(ids, targets)
         except Exception as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise UsageError(

@@ -13,7 +13,7 @@ from torch import Tensor
 from model.data.folder import open_data
 from model.distributed import World
 from model.evaluate import evaluate, token_bytes, validation_rows
-from model.trm import TRM, Shape
+from model.families.trm import TRM, Shape
 from trmcloud.core.recipe import PhaseRecipe
 
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe
     sequence = settings.sequence
     for start in range(0, len(tokens) - sequence, sequence):
         window = torch.tensor([tokens[start : start + sequence + 1]])
-        losses = model(window[:, :-1], window[:, 1:], per_token=True)[-1, 0]
+        losses = model.losses(window[:, :-1], window[:, 1:], per_token=True)[-1, 0]
         for loss, target in zip(losses.tolist(), window[0, 1:].tolist(), strict=True):
             if target == data.tokenizer.bos:
                 continue
@@ -72,6 +72,32 @@ def test_ranks_divide_the_windows_without_loss_or_double_counting(
         evaluate(model, data, rows, part, batch=2, eval_tokens=400, autocast=nullcontext)
     summed = torch.stack([part.__dict__["kept"] for part in parts]).sum(dim=0)
     torch.testing.assert_close(summed, alone.__dict__["kept"], rtol=1e-6, atol=0)
+
+
+def test_all_ranks_take_equally_many_batches(
+    model: TRM, data_dir: Path, settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven ranks, ten rows: some have two, some have one."""
+    data = open_data(data_dir)
+    taken = []
+    real = model.evaluate
+    for rank in range(7):
+        calls: list[torch.Size] = []
+
+        def watch(ids: Tensor, targets: Tensor, calls: list[torch.Size] = calls) -> Tensor:
+            calls.append(ids.shape)
+            return real(ids, targets)
+
+        monkeypatch.setattr(model, "evaluate", watch)
+        rows = data.validation_rows(settings)
+        evaluate(
+            *(model, data, rows, PartWorld(rank, 7, CPU)),
+            batch=1,
+            eval_tokens=10 * settings.sequence,
+            autocast=nullcontext,
+        )
+        taken.append(calls)
+    assert taken == [[torch.Size((1, settings.sequence))] * 2] * 7
 
 
 def test_special_tokens_count_neither_nats_nor_bytes(

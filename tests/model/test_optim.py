@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from model.optim import Optimizer, muon_momentum, muon_scale, orthogonalise
-from model.trm import TRM, Shape
+from model.families import trm
+from model.families.dense import Dense
+from model.families.dense_shape import Shape
+from model.families.trm import TRM
+from model.muon import muon_momentum, muon_scale, orthogonalise
+from model.optim import Optimizer, Rules
 from trmcloud.core.recipe import PhaseRecipe
 
 
 def make(settings: PhaseRecipe) -> tuple[TRM, Optimizer]:
-    model = TRM(Shape.of(settings))
+    model = TRM(trm.Shape.of(settings))
     model.initialise(1)
-    return model, Optimizer(model, settings)
+    return model, Optimizer(model, Rules.of(settings))
 
 
-def fill_gradients(model: TRM, seed: int) -> None:
+def fill_gradients(model: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
@@ -104,7 +110,7 @@ def test_state_survives_a_file_bit_by_bit(settings: PhaseRecipe, tmp_path: Path)
             fill_gradients(model, step)
             optimizer.step(step, 1.0)
     save_file(its_early_optimizer.state(), tmp_path / "o.safetensors")
-    fresh = Optimizer(resumed, settings)
+    fresh = Optimizer(resumed, Rules.of(settings))
     fresh.load_state(load_file(tmp_path / "o.safetensors"))
     for model, optimizer in ((straight, its_optimizer), (resumed, fresh)):
         for step in range(3, 6):
@@ -117,7 +123,7 @@ def test_state_survives_a_file_bit_by_bit(settings: PhaseRecipe, tmp_path: Path)
 def test_state_before_the_first_update_survives_too(settings: PhaseRecipe) -> None:
     model, optimizer = make(settings)
     state = optimizer.state()
-    again = Optimizer(model, settings)
+    again = Optimizer(model, Rules.of(settings))
     again.load_state(state)
     fill_gradients(model, 1)
     again.step(0, 1.0)
@@ -129,3 +135,157 @@ def test_state_of_another_model_is_refused(settings: PhaseRecipe) -> None:
     _, wider = make(replace(settings, width=64))
     with pytest.raises(ValueError, match="shape"):
         wider.load_state(optimizer.state())
+
+
+# -- against references in float64 --------------------------------------------------------------
+
+
+def dense(**changes: Any) -> Dense:
+    shape = Shape(
+        *(29, 2, 16, 8, 8),
+        hidden=24,
+        kv_heads=1,
+        **changes,
+    )
+    model = Dense(shape)
+    model.initialise(1)
+    generator = torch.Generator().manual_seed(9)
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def muon_by_hand(
+    gradients: list[Tensor], weights: Tensor, rules: Rules, rate: float, shape: tuple[int, int]
+) -> Tensor:
+    """All of Muon's updates of one matrix, from the papers, in float64."""
+    rows, columns = shape
+    momentum, variance = torch.zeros(shape).double(), torch.zeros(rows).double()
+    w = weights.double().clone()
+    for step, gradient in enumerate(gradients):
+        beta = 0.85 + 0.10 * min(step / 300, 1)
+        momentum = beta * momentum + (1 - beta) * gradient.double()
+        x = (1 - beta) * gradient.double() + beta * momentum
+        x = x / x.pow(2).sum().sqrt()
+        if rows > columns:
+            x = x.T
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        if rows > columns:
+            x = x.T
+        if rules.normuon:
+            size = x.pow(2).sum().sqrt()
+            for row in range(rows):
+                mean = x[row].pow(2).sum() / columns
+                variance[row] = 0.95 * variance[row] + 0.05 * mean
+            x = x / variance.sqrt()[:, None]
+            x = x * (size / x.pow(2).sum().sqrt())
+        decays = torch.ones(shape).double()
+        if rules.cautious_decay:
+            decays = (x.sign() == w.sign()).double()
+        w = w - rate * rules.weight_decay * decays * w - rate * max(1, rows / columns) ** 0.5 * x
+    return w
+
+
+def adamw_by_hand(
+    gradients: list[Tensor], weights: Tensor, rules: Rules, rate: float, decay: float
+) -> Tensor:
+    """Loshchilov and Hutter 2019, algorithm 2, in float64."""
+    w = weights.double().clone()
+    m, v = torch.zeros_like(w), torch.zeros_like(w)
+    for t, gradient in enumerate(gradients, start=1):
+        g = gradient.double()
+        m = rules.beta1 * m + (1 - rules.beta1) * g
+        v = rules.beta2 * v + (1 - rules.beta2) * g * g
+        unbiased = m / (1 - rules.beta1**t), v / (1 - rules.beta2**t)
+        w = w - rate * decay * w - rate * unbiased[0] / (unbiased[1].sqrt() + rules.eps)
+    return w
+
+
+@pytest.mark.parametrize("normuon", [False, True])
+@pytest.mark.parametrize("cautious_decay", [False, True])
+def test_muon_is_the_one_of_its_papers(normuon: bool, cautious_decay: bool) -> None:
+    rules = Rules(matrix_lr=0.02, weight_decay=0.3, normuon=normuon, cautious_decay=cautious_decay)
+    model = dense(mlp="swiglu", value_embeddings=True)
+    optimizer = Optimizer(model, rules)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    seen: dict[str, list[Tensor]] = {name: [] for name in before}
+    for step in range(4):
+        fill_gradients(model, step)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            seen[name].append(parameter.grad.clone())
+        optimizer.step(step, 0.5)
+    for name, rows in (("qkv", (16, 8, 8)), ("up", (24, 24)), ("down", (16,)), ("mix", (16,))):
+        full = f"blocks.1.{name}.weight"
+        start = 0
+        for number in rows:
+            part = slice(start, start + number)
+            expected = muon_by_hand(
+                [g[part] for g in seen[full]],
+                before[full][part],
+                rules,
+                0.01,
+                (number, before[full].shape[1]),
+            )
+            got = model.get_parameter(full)[part].double()
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+            start += number
+    for name, rate, decay in (
+        ("embedding.weight", 0.2, 0.0),
+        ("values.1.weight", 0.2, 0.0),
+        ("head.weight", 4e-3, 0.3),
+        ("blocks.1.value_gate.weight", 4e-3, 0.3),
+    ):
+        expected = adamw_by_hand(seen[name], before[name], rules, rate * 0.5, decay)
+        got = model.get_parameter(name).double()
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_adamw_alone_takes_every_parameter_at_the_recipes_own_rates() -> None:
+    rules = Rules(*("adamw", 1e-3, 2e-3, 3e-3), weight_decay=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
+    model = dense(tied=True)
+    optimizer = Optimizer(model, rules)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients: dict[str, list[Tensor]] = {name: [] for name in before}
+    for step in range(3):
+        fill_gradients(model, step)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            gradients[name].append(parameter.grad.clone())
+        optimizer.step(step, 1.0)
+    for name, weights in before.items():
+        tied = name == "embedding.weight"
+        expected = adamw_by_hand(
+            gradients[name], weights, rules, 2e-3 if tied else 1e-3, 0.0 if tied else 0.1
+        )
+        got = model.get_parameter(name).double()
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_recipe_for_adamw_gets_its_usual_constants(settings: PhaseRecipe) -> None:
+    rules = Rules.of(replace(settings, optimizer="adamw"))
+    assert (rules.beta1, rules.beta2, rules.eps, rules.width_scale) == (0.9, 0.95, 1e-8, 1.0)
+    rules = Rules.of(replace(settings, width=192))
+    assert (rules.beta1, rules.beta2, rules.eps, rules.width_scale) == (0.8, 0.95, 1e-10, 2.0)
+
+
+def test_variances_survive_a_file_and_are_missed_where_they_lack(tmp_path: Path) -> None:
+    made = []
+    for _ in range(2):
+        model = dense()
+        optimizer = Optimizer(model, Rules(normuon=True))
+        fill_gradients(model, 1)
+        optimizer.step(0, 1.0)
+        made.append((model, optimizer))
+    save_file(made[1][1].state(), tmp_path / "o.safetensors")
+    again = Optimizer(made[1][0], Rules(normuon=True))
+    again.load_state(load_file(tmp_path / "o.safetensors"))
+    for model, optimizer in (made[0], (made[1][0], again)):
+        fill_gradients(model, 2)
+        optimizer.step(1, 1.0)
+    for name, parameter in made[0][0].named_parameters():
+        assert torch.equal(parameter, made[1][0].get_parameter(name)), name
+    with pytest.raises(KeyError, match="variance"):
+        again.load_state(Optimizer(made[0][0], Rules()).state())

@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.schedule import (
+    CONSTANT,
+    COSINE,
     SURPLUS,
+    WSD,
     Cooldown,
     Costs,
+    Schedule,
     cooldown_of_steps,
     decide_cooldown,
-    multiplier,
     recent_mean,
     steps_that_fit,
 )
@@ -38,13 +41,16 @@ def test_every_step_of_a_run_trains(
     cooldown = cooldown_of_steps(steps, fraction)
     assert cooldown.end == steps
     step = data.draw(st.integers(0, steps - 1))
-    assert 0 < multiplier(step, warmup_steps=warmup, cooldown=cooldown) <= 1
+    for kind in (WSD, COSINE, CONSTANT):
+        schedule = Schedule(kind, steps, warmup, fraction)
+        assert 0 < schedule.factor(step, schedule.own_cooldown) <= 1
 
 
 @given(start=st.integers(0, 500), steps=st.integers(1, 500), step=st.integers(0, 1200))
 def test_the_cooldown_only_falls(start: int, steps: int, step: int) -> None:
     cooldown = Cooldown(start, steps)
-    now, later = (multiplier(s, warmup_steps=0, cooldown=cooldown) for s in (step, step + 1))
+    schedule = Schedule(WSD, 1000)
+    now, later = (schedule.factor(s, cooldown) for s in (step, step + 1))
     assert later <= now
     if start <= step < cooldown.end - 1:
         assert later < now
@@ -52,14 +58,14 @@ def test_the_cooldown_only_falls(start: int, steps: int, step: int) -> None:
 
 def test_warm_up_stable_and_one_minus_root_by_hand() -> None:
     cooldown = Cooldown(10, 3)
-    rates = [multiplier(s, warmup_steps=3, cooldown=cooldown) for s in range(13)]
+    rates = [Schedule(WSD, 13, 3).factor(s, cooldown) for s in range(13)]
     assert rates[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
     assert rates[4:10] == [1.0] * 6
     assert rates[10:] == pytest.approx([1 - math.sqrt(t / 4) for t in (1, 2, 3)])
 
 
 def test_a_topped_up_run_warms_up_anew() -> None:
-    rates = [multiplier(s, warmup_steps=3, cooldown=None, warm_from=100) for s in range(100, 105)]
+    rates = [Schedule(WSD, 999, 3).factor(s, None, warm_from=100) for s in range(100, 105)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
 
 
@@ -111,6 +117,9 @@ def test_a_cooldown_lands_at_the_deadline_or_at_the_last_step(
         costs=costs,
     )
     share = min(max(fraction, 0.2), 0.4)
+    if fraction == 0.0:
+        assert made is None
+        return
     if made is None:
         assert remaining_s > share * elapsed_s
         assert step < cooldown_of_steps(steps, fraction).start
@@ -137,8 +146,9 @@ def test_the_share_of_the_cooldown_is_held_between_20_and_40_percent() -> None:
         )
         return made is not None
 
-    assert begins(0.0, 20.0)
-    assert not begins(0.0, 21.0)
+    assert begins(0.01, 20.0)
+    assert not begins(0.01, 21.0)
+    assert not begins(0.0, 1.0), "no cooldown was asked for"
     assert begins(0.3, 30.0)
     assert not begins(0.3, 31.0)
     assert begins(0.9, 40.0)
@@ -159,3 +169,46 @@ def test_no_steps_have_no_mean() -> None:
 def test_a_cooldown_survives_json() -> None:
     for cooldown in (Cooldown(3, 4), Cooldown(3, 4, 12.5)):
         assert Cooldown.from_json(cooldown.to_json()) == cooldown
+
+
+# -- against the formulas, written for every step at once --------------------------------------
+
+
+def test_a_cosine_falls_from_one_to_its_floor_over_all_steps() -> None:
+    schedule = Schedule(COSINE, 1000, warmup_steps=10, floor=0.1)
+    assert schedule.own_cooldown is None
+    for step in (10, 100, 499, 500, 999):
+        progress = (step + 1) / 1001
+        expected = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress))
+        assert schedule.factor(step, None) == pytest.approx(expected, rel=1e-12)
+    assert schedule.factor(999, None) == pytest.approx(0.1, abs=1e-4)
+    assert schedule.factor(0, None) == pytest.approx(1 / 11, rel=1e-4)
+
+
+def test_a_cosine_that_a_deadline_cuts_still_ends_at_its_floor() -> None:
+    schedule = Schedule(COSINE, 100_000, cooldown_fraction=0.3, floor=0.1)
+    cooldown = Cooldown(1000, 400, 5.0)
+    rates = [schedule.factor(step, cooldown) for step in range(990, 1400)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 0.99
+    assert rates[-1] == pytest.approx(0.1, abs=0.002)
+    assert schedule.has_come_down(1399, cooldown)
+    assert not schedule.has_come_down(1200, cooldown)
+
+
+def test_a_constant_rate_stays_and_knows_no_cooldown() -> None:
+    schedule = Schedule(CONSTANT, 100, warmup_steps=4, cooldown_fraction=0.3)
+    assert schedule.fraction == 0.0
+    assert [schedule.factor(step, None) for step in (4, 50, 99, 500)] == [1.0] * 4
+    assert not schedule.has_come_down(100, schedule.own_cooldown)
+
+
+def test_a_cooldown_ends_at_the_floor() -> None:
+    schedule = Schedule(WSD, 1000, cooldown_fraction=0.5, floor=0.2)
+    cooldown = schedule.own_cooldown
+    assert cooldown == Cooldown(500, 500)
+    for step in (500, 700, 999):
+        t = (step - 499) / 501
+        assert schedule.factor(step, cooldown) == pytest.approx(0.2 + 0.8 * (1 - math.sqrt(t)))
+    assert schedule.has_come_down(999, cooldown)
+    assert not schedule.has_come_down(700, cooldown)

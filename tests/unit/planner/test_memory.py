@@ -65,7 +65,7 @@ def kept_bytes(settings: PhaseRecipe) -> int:
 
     import torch
 
-    trm = pytest.importorskip("model.trm")
+    trm = pytest.importorskip("model.families.trm")
     bf16 = settings.dtype == "bfloat16"
     model = trm.TRM(trm.Shape.of(settings), torch.bfloat16 if bf16 else torch.float32)
     model.initialise(0)
@@ -80,7 +80,7 @@ def kept_bytes(settings: PhaseRecipe) -> int:
     ids = torch.zeros((settings.batch, settings.sequence), dtype=torch.long)
     cast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), cast:
-        losses = model(ids, ids)
+        losses = model.losses(ids, ids)
     assert losses.requires_grad
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
@@ -105,19 +105,19 @@ def test_logits_are_what_the_real_trm_keeps() -> None:
 
 
 def test_the_head_runs_in_pieces_where_the_trainer_does() -> None:
-    trm = pytest.importorskip("model.trm")
-    assert trm.MAX_LOGITS == MAX_LOGITS
+    head = pytest.importorskip("model.families.head")
+    assert head.MAX_LOGITS == MAX_LOGITS
     assert predict_memory(TRM, 8).logits < 3
 
 
 def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
     pytest.importorskip("torch")
-    trm = pytest.importorskip("model.trm")
+    trm = pytest.importorskip("model.families.trm")
     optim = pytest.importorskip("model.optim")
     settings = small()
     model = trm.TRM(trm.Shape.of(settings))
     model.initialise(0)
-    optimizer = optim.Optimizer(model, settings)
+    optimizer = optim.Optimizer(model, optim.Rules.of(settings))
     for weight in model.parameters():
         weight.grad = weight.detach() * 0 + 1
     optimizer.step(1, 1.0)

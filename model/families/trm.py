@@ -18,22 +18,44 @@ with weights of its own and used once, judged at the same N places.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from model.families.cache import Cache, Slot
+from model.families.decoding import generate
+from model.families.head import in_pieces
+from model.families.norms import rms
+from model.families.protocol import (
+    EMBEDDING,
+    HEAD,
+    MATRIX,
+    Group,
+    LanguageModel,
+    Objective,
+    Sampling,
+    check_heads,
+    draw_weights,
+)
+from model.families.supervision import refinement_percent, supervise
+from model.precision import DTYPES
 from trmcloud.core.recipe import PhaseRecipe
 
 LOGIT_CAP = 15.0
 ROPE_BASE = 10_000.0
-NORM_EPS = 1e-6
-#: The most logits (tokens × vocabulary) alive at once: 2²⁷ floats are half a GiB. Beyond it the
-#: head runs in pieces that the backward pass computes again; N steps of 32 × 1024 tokens at 65,536
-#: ids would otherwise hold 34 GB for their logits alone.
-MAX_LOGITS = 1 << 27
+
+
+def build(settings: PhaseRecipe, device: torch.device) -> TRM:
+    """Raises: UsageError: heads that do not divide the width, or are odd."""
+    check_heads(settings)
+    return TRM(
+        Shape.of(settings),
+        DTYPES[settings.dtype],
+        weight_base=settings.supervision_weight_base,
+        reward_scale=settings.improvement_reward_scale,
+    ).to(device)
 
 
 @dataclass(frozen=True)
@@ -84,46 +106,6 @@ class Shape:
         return 6.0 * (weights + head) + 12.0 * self.width * self.sequence * self.applications
 
 
-class Cache:
-    """Keys and values of past tokens: a slot for each application of a block.
-
-    Applications are keyed by (step, layer, loop); ``loops`` itself is the loop number of a layer's
-    last application, the one that updates y.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0
-        self._slots: dict[tuple[int, int, int], Slot] = {}
-
-    def slot(self, key: tuple[int, int, int]) -> Slot:
-        return self._slots.setdefault(key, Slot(self))
-
-
-class Slot:
-    """One application's keys and values, each (B, heads, capacity, head_dim)."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._kept: tuple[Tensor, Tensor] | None = None
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Adds k and v (B, heads, new, head_dim) behind those of the cache's tokens.
-
-        Returns:
-            All keys and values so far, and which of them each new token may see: (new, all) bool.
-        """
-        if self._kept is None:
-            shape = (*k.shape[:2], self._cache.capacity, k.shape[3])
-            self._kept = k.new_empty(shape), v.new_empty(shape)
-        keys, values = self._kept
-        past, new = self._cache.length, k.shape[2]
-        keys[:, :, past : past + new] = k
-        values[:, :, past : past + new] = v
-        seen = torch.ones(new, past + new, dtype=torch.bool, device=k.device).tril(past)
-        return keys[:, :, : past + new], values[:, :, : past + new], seen
-
-
 class Block(nn.Module):
     """Causal attention and SwiGLU with residuals of their own: 16·D² weights, no biases.
 
@@ -163,40 +145,59 @@ class Block(nn.Module):
         if slot is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            k, v, seen = slot.extend(k, v)
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            k, v = slot.extend(k, v)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=slot.cache.seen(q.device))
         out: Tensor = self.mix(mixed.transpose(1, 2).reshape(batch, new, width))
         return out
 
 
-class TRM(nn.Module):
-    """The model of this module's docstring; ``forward`` gives losses, ``decode`` logits."""
+class TRM(LanguageModel):
+    """The model of this module's docstring."""
 
-    def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
+    first_loss = "the first supervision step"
+
+    def __init__(
+        self,
+        shape: Shape,
+        compute_dtype: torch.dtype = torch.float32,
+        *,
+        weight_base: float = 5.0,
+        reward_scale: float = 1.0,
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.compute_dtype = compute_dtype
+        self._weight_base, self._reward_scale = weight_base, reward_scale
         self.embedding = nn.Embedding(shape.vocab_size, shape.width)
         self.blocks = nn.ModuleList(Block(shape.width, shape.head_dim) for _ in range(shape.blocks))
         self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
 
+    @property
+    def sequence(self) -> int:
+        return self.shape.sequence
+
+    @property
+    def vocab_size(self) -> int:
+        return self.shape.vocab_size
+
+    @property
+    def passes(self) -> int:
+        return self.shape.supervision_steps
+
     def initialise(self, seed: int) -> None:
-        """Fresh weights, the same on every rank and device for one seed.
+        """Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
+        ``down``) and the head start at zero, so that a fresh model predicts every id alike."""
+        draw_weights(self, seed, {name: _std(name, w) for name, w in self.named_parameters()})
 
-        Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
-        ``down``) and the head start at zero, so that a fresh model predicts every id alike.
-        """
-        generator = torch.Generator().manual_seed(seed)
-        for name, weight in self.named_parameters():
-            if name.startswith("head.") or ".mix." in name or ".down." in name:
-                fresh = torch.zeros(weight.shape)
-            else:
-                std = 1.0 if name.startswith("embedding.") else weight.shape[1] ** -0.5
-                fresh = torch.empty(weight.shape).normal_(0.0, std, generator=generator)
-            with torch.no_grad():
-                weight.copy_(fresh)
+    def loss(self, ids: Tensor, targets: Tensor) -> Objective:
+        nats = self.losses(ids, targets).float()
+        judged = supervise(nats, self._weight_base, self._reward_scale)
+        return Objective(judged.loss, nats, {"ce": judged.ce, "reward": judged.reward})
 
-    def forward(self, ids: Tensor, targets: Tensor, per_token: bool = False) -> Tensor:
+    def evaluate(self, ids: Tensor, targets: Tensor) -> Tensor:
+        return self.losses(ids, targets, per_token=True)
+
+    def losses(self, ids: Tensor, targets: Tensor, per_token: bool = False) -> Tensor:
         """Cross-entropy in nats after every supervision step.
 
         Args:
@@ -208,6 +209,16 @@ class TRM(nn.Module):
         """
         losses = [self._loss(y, targets, per_token) for y in self._states(ids)]
         return torch.stack(losses)
+
+    def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
+        return generate(self, start, sampling, self.head.weight.device)
+
+    def parameter_groups(self) -> Mapping[str, Group]:
+        kinds = {"blocks": MATRIX, "embedding": EMBEDDING, "head": HEAD}
+        return {name: Group(kinds[name.partition(".")[0]]) for name, _ in self.named_parameters()}
+
+    def diagnostics(self, nats: Sequence[float]) -> Mapping[str, float]:
+        return {"refinement_percent": refinement_percent(nats)}
 
     def compile_parts(self) -> None:
         """Compiles a block and the head's loss, not the whole recursion.
@@ -226,15 +237,18 @@ class TRM(nn.Module):
         ``cache`` holds the tokens before ``ids`` and takes them up.
         """
         y = ids
+        cache.begin(ids.shape[1])
         for state in self._states(ids, cache):
             y = state
-        cache.length += ids.shape[1]
+        cache.end()
         return self._logits(y[:, -1]).float()
 
     def _states(self, ids: Tensor, cache: Cache | None = None) -> Iterator[Tensor]:
         """y (B, T, D) after each supervision step."""
-        shape = self.shape
-        x = rms(self.embedding(ids)).to(self.compute_dtype)
+        shape, dtype = self.shape, self.compute_dtype
+        # What is carried from block to block stays in float32, however the products are taken: its
+        # sums grow to a hundred times what one block adds, and in bfloat16 would swallow it.
+        x = rms(self.embedding(ids))
         turn = self._turn(ids.shape[1], cache.length if cache else 0, ids.device)
         y, z = x, torch.zeros_like(x)
         used = 0
@@ -245,11 +259,11 @@ class TRM(nn.Module):
                     slot = cache.slot((step, layer, loop)) if cache else None
                     used += 1
                     if shape.control:
-                        y = y + block(y, turn, slot)
+                        y = y + block(y.to(dtype), turn, slot)
                     elif loop < shape.loops:
-                        z = z + block(x + y + z, turn, slot)
+                        z = z + block((x + y + z).to(dtype), turn, slot)
                     else:
-                        y = y + block(y + z, turn, slot)
+                        y = y + block((y + z).to(dtype), turn, slot)
             yield y
 
     def _turn(self, new: int, past: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -263,31 +277,17 @@ class TRM(nn.Module):
 
     def _loss(self, y: Tensor, targets: Tensor, per_token: bool) -> Tensor:
         flat, wanted = y.flatten(0, 1), targets.flatten()
-        rows = max(1, MAX_LOGITS // self.shape.vocab_size)
-        if len(flat) <= rows:
-            losses = self._token_losses(flat, wanted)
-        else:
-            losses = torch.cat(
-                [
-                    checkpoint(
-                        self._token_losses,
-                        flat[start : start + rows],
-                        wanted[start : start + rows],
-                        use_reentrant=False,
-                        preserve_rng_state=False,
-                    )
-                    for start in range(0, len(flat), rows)
-                ]
-            )
+        losses = in_pieces(self._token_losses, flat, wanted, self.shape.vocab_size)
         return losses.view(targets.shape) if per_token else losses.mean()
 
     def _token_losses(self, y: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(y), targets, reduction="none")
 
 
-def rms(h: Tensor) -> Tensor:
-    """h / √(mean(h²) + ε) over the last dimension, in h's own dtype."""
-    return F.rms_norm(h, (h.shape[-1],), eps=NORM_EPS).to(h.dtype)
+def _std(name: str, weight: Tensor) -> float:
+    if name.startswith("head.") or ".mix." in name or ".down." in name:
+        return 0.0
+    return 1.0 if name.startswith("embedding.") else float(weight.shape[1] ** -0.5)
 
 
 def _rotate(h: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ show a model getting "better" while it only gets more uneven.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ def supervise(step_losses: Tensor, weight_base: float, reward_scale: float) -> S
     return Supervision(loss=(ce - reward) / steps, ce=ce, reward=reward)
 
 
-def refinement_percent(step_losses: list[float]) -> float:
+def refinement_percent(step_losses: Sequence[float]) -> float:
     """How much lower the last step's loss is than the first's, in percent of the first."""
     first, last = step_losses[0], step_losses[-1]
     return 100.0 * (first - last) / first if first > 0 else 0.0

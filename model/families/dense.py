@@ -1,0 +1,310 @@
+"""The dense transformer: every block applied once. ``gpt`` and ``nanochat`` are two of its shapes.
+
+With E the embedding and norm(h) without parameters,
+
+    x = norm(E[ids])                              (+ a learned position before the norm)
+    for every layer:  x += Attention(norm(x));  x += MLP(norm(x))
+    loss = cross-entropy(head(norm(x)), targets)
+
+Matrices that read the same input lie above one another in one (``qkv``, and SwiGLU's gate and
+value in ``up``), so that they cost one product; Muon takes them apart again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Iterator, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from model.families import norms
+from model.families.cache import Cache, Slot, causal_mask
+from model.families.decoding import generate
+from model.families.dense_shape import Shape
+from model.families.head import in_pieces
+from model.families.protocol import (
+    EMBEDDING,
+    HEAD,
+    MATRIX,
+    SCALAR,
+    Group,
+    LanguageModel,
+    Objective,
+    Sampling,
+    draw_weights,
+)
+from model.precision import DTYPES
+from trmcloud.core.recipe import PhaseRecipe
+
+ROPE_BASE = 10_000.0
+GATE_INPUTS = 32
+"""Of a token's state that decide how much of its value embedding is let in."""
+
+Turn = tuple[Tensor, Tensor]
+
+
+def build(settings: PhaseRecipe, device: torch.device) -> Dense:
+    """Raises: UsageError: settings that cannot go together."""
+    return Dense(Shape.of(settings), DTYPES[settings.dtype]).to(device)
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each with a residual; no biases."""
+
+    def __init__(self, shape: Shape, layer: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        self.mlp, self.qk_norm, self.dropout = shape.mlp, shape.qk_norm, shape.dropout
+        self.norm = norms.layer if shape.norm == "layer" else norms.fast_rms
+        rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        self.qkv = nn.Linear(shape.width, rows, bias=False)
+        self.mix = nn.Linear(shape.width, shape.width, bias=False)
+        gated = shape.mlp == "swiglu"
+        self.up = nn.Linear(shape.width, shape.hidden * (2 if gated else 1), bias=False)
+        self.down = nn.Linear(shape.hidden, shape.width, bias=False)
+        self.value_gate = (
+            nn.Linear(min(GATE_INPUTS, shape.width), shape.kv_heads, bias=False)
+            if shape.has_value_embedding(layer)
+            else None
+        )
+
+    def splits(self) -> dict[str, tuple[int, ...]]:
+        """Which rows of its matrices are matrices of their own."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        half = len(self.up.weight) // 2
+        return {
+            "qkv": (queries, keys, keys),
+            "up": (half, half) if self.mlp == "swiglu" else (),
+        }
+
+    def forward(
+        self,
+        h: Tensor,
+        turn: Turn | None,
+        mask: Tensor | None = None,
+        values: Tensor | None = None,
+        slot: Slot | None = None,
+    ) -> Tensor:
+        """(B, T, D) → (B, T, D).
+
+        Args:
+            turn: RoPE's cosines and sines of these positions; None where they are learned.
+            mask: (T, all) bool of what each token may see; None: all up to itself, or with a
+                ``slot`` all there are.
+            values: (B, T, kv_heads · head_dim) to be let into the values.
+        """
+        h = h + self._drop(self._attend(self.norm(h), turn, mask, values, slot))
+        return h + self._drop(self._think(self.norm(h)))
+
+    def _attend(
+        self,
+        h: Tensor,
+        turn: Turn | None,
+        mask: Tensor | None,
+        values: Tensor | None,
+        slot: Slot | None,
+    ) -> Tensor:
+        batch, new, width = h.shape
+        heads, kv_heads = self.heads, self.kv_heads
+        qkv = self.qkv(h).view(batch, new, -1, self.head_dim)
+        qk, v = qkv.split((heads + kv_heads, kv_heads), dim=2)
+        # Queries and keys go through the same, so they go together.
+        if turn is not None:
+            qk = _rotate(qk, turn)
+        if self.qk_norm:
+            qk = self.norm(qk)
+        q, k = qk.split((heads, kv_heads), dim=2)
+        if values is not None and self.value_gate is not None:
+            gate = 2.0 * torch.sigmoid(self.value_gate(h[..., : self.value_gate.in_features]))
+            v = v + gate.unsqueeze(-1).to(v.dtype) * values.to(v.dtype).view(v.shape)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if slot is not None:
+            k, v = slot.extend(k, v)
+        mixed = F.scaled_dot_product_attention(
+            *(q, k, v),
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None and slot is None,
+            enable_gqa=heads != kv_heads,
+        )
+        out: Tensor = self.mix(mixed.transpose(1, 2).reshape(batch, new, width))
+        return out
+
+    def _think(self, h: Tensor) -> Tensor:
+        inner = self.up(h)
+        if self.mlp == "swiglu":
+            gate, inner = inner.chunk(2, dim=-1)
+            inner = F.silu(gate) * inner
+        elif self.mlp == "relu2":
+            inner = F.relu(inner).square()
+        else:
+            inner = F.gelu(inner)
+        out: Tensor = self.down(inner)
+        return out
+
+    def _drop(self, h: Tensor) -> Tensor:
+        return F.dropout(h, self.dropout, self.training) if self.dropout else h
+
+
+class Dense(LanguageModel):
+    """The model of this module's docstring."""
+
+    def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.shape, self.compute_dtype = shape, compute_dtype
+        self.norm = norms.layer if shape.norm == "layer" else norms.fast_rms
+        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
+        self.positions = (
+            nn.Embedding(shape.sequence, shape.width) if shape.positions == "learned" else None
+        )
+        self.values = nn.ModuleDict(
+            {
+                str(layer): nn.Embedding(shape.vocab_size, shape.kv_heads * shape.head_dim)
+                for layer in range(shape.depth)
+                if shape.has_value_embedding(layer)
+            }
+        )
+        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.depth))
+        self.head = None if shape.tied else nn.Linear(shape.width, shape.vocab_size, bias=False)
+        self._turns: dict[torch.device, Turn] = {}
+        self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
+
+    @property
+    def sequence(self) -> int:
+        return self.shape.sequence
+
+    @property
+    def vocab_size(self) -> int:
+        return self.shape.vocab_size
+
+    def initialise(self, seed: int) -> None:
+        """Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
+        ``down``) and an untied head start at zero. A tied embedding starts at (ln V − 1)/D: then a
+        token's own logit is ln V − 1, and a fresh model still predicts nearly every id alike."""
+        stds = {name: self._std(name, weight) for name, weight in self.named_parameters()}
+        draw_weights(self, seed, stds)
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Objective:
+        nats = self._nats(ids, targets).mean()
+        return Objective(nats, nats.unsqueeze(0), {})
+
+    def evaluate(self, ids: Tensor, targets: Tensor) -> Tensor:
+        dropping = self.training and self.shape.dropout > 0.0
+        if dropping:
+            self.eval()
+        nats = self._nats(ids, targets).view(1, *targets.shape)
+        if dropping:
+            self.train()
+        return nats
+
+    def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
+        return generate(self, start, sampling, self.embedding.weight.device)
+
+    @torch.no_grad()
+    def decode(self, ids: Tensor, cache: Cache) -> Tensor:
+        """Logits (B, V) for what follows the last of ``ids`` (B, new), ``cache`` holding the tokens
+        before them, and taking these up."""
+        cache.begin(ids.shape[1])
+        state = self._state(ids, cache)[:, -1]
+        cache.end()
+        return self._logits(state)
+
+    def parameter_groups(self) -> Mapping[str, Group]:
+        groups: dict[str, Group] = {}
+        for name, _ in self.named_parameters():
+            first, *rest = name.split(".")
+            if first == "blocks" and rest[1] != "value_gate":
+                block = self.blocks[int(rest[0])]
+                assert isinstance(block, Block)
+                groups[name] = Group(MATRIX, block.splits().get(rest[1], ()))
+            elif first == "blocks":
+                groups[name] = Group(SCALAR)
+            else:
+                groups[name] = Group(HEAD if first == "head" else EMBEDDING)
+        return groups
+
+    def compile_parts(self) -> None:
+        """Compiles a block and the head's loss: all blocks of one kind share one graph."""
+        for block in self.blocks:
+            block.compile()
+        self._token_losses = torch.compile(self._token_losses)  # type: ignore[method-assign]
+
+    def _std(self, name: str, weight: Tensor) -> float:
+        if name in ("embedding.weight", "positions.weight"):
+            tied = (math.log(self.shape.vocab_size) - 1.0) / self.shape.width
+            return tied if self.head is None else 1.0
+        if name.startswith("head.") or name.split(".")[-2] in ("mix", "down", "value_gate"):
+            return 0.0
+        # A value embedding is as large as the values that it is added to.
+        return 1.0 if name.startswith("values.") else float(weight.shape[1] ** -0.5)
+
+    def _nats(self, ids: Tensor, targets: Tensor) -> Tensor:
+        states = self._state(ids).flatten(0, 1)
+        return in_pieces(self._token_losses, states, targets.flatten(), self.shape.vocab_size)
+
+    def _state(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """(B, T, D) after the last block."""
+        shape, new = self.shape, ids.shape[1]
+        past = cache.length if cache else 0
+        h = self.embedding(ids)
+        turn = None
+        if self.positions is not None:
+            h = h + self.positions.weight[past : past + new]
+        else:
+            turn = self._turn(past, new, ids.device)
+        h = self.norm(h).to(self.compute_dtype)
+        for layer, block in enumerate(self.blocks):
+            window = shape.window(layer)
+            if cache is None:
+                mask = self._mask(new, window, ids.device)
+            else:
+                mask = cache.seen(ids.device, window)
+            values = None
+            if shape.has_value_embedding(layer):
+                values = self.values[str(layer)](ids)
+            slot = cache.slot(layer) if cache else None
+            if shape.recompute and torch.is_grad_enabled():
+                h = checkpoint(block, h, turn, mask, values, use_reentrant=False)
+            else:
+                h = block(h, turn, mask, values, slot)
+        return h
+
+    def _turn(self, past: int, new: int, device: torch.device) -> Turn:
+        if device not in self._turns:
+            half = self.shape.head_dim // 2
+            rates = ROPE_BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
+            places = torch.arange(self.shape.sequence, device=device, dtype=torch.float32)
+            angles = (places[:, None] * rates)[:, None]  # (T, 1, head_dim / 2)
+            cos, sin = angles.cos(), angles.sin()
+            # Both halves at once: (h₁, h₂)·(cos, cos) + (h₂, h₁)·(sin, −sin).
+            turn = torch.cat((cos, cos), dim=-1), torch.cat((sin, -sin), dim=-1)
+            self._turns[device] = turn[0].to(self.compute_dtype), turn[1].to(self.compute_dtype)
+        cosines, sines = self._turns[device]
+        return cosines[past : past + new], sines[past : past + new]
+
+    def _mask(self, new: int, window: int, device: torch.device) -> Tensor | None:
+        """None where a causal mask is all there is to it."""
+        if window == 0 or window >= new:
+            return None
+        key = (device, new, window)
+        if key not in self._masks:
+            self._masks[key] = causal_mask(new, 0, window, device)
+        return self._masks[key]
+
+    def _logits(self, state: Tensor) -> Tensor:
+        weights = self.embedding.weight if self.head is None else self.head.weight
+        logits = F.linear(self.norm(state), weights).float()
+        cap = self.shape.logit_cap
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def _token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(self._logits(states), targets, reduction="none")
+
+
+def _rotate(h: Tensor, turn: Turn) -> Tensor:
+    """RoPE (Su et al. 2021) on (B, T, heads, head_dim): turns each pair (hⱼ, hⱼ₊ₕₐₗ𝒻)."""
+    cosines, sines = turn
+    return h * cosines + h.roll(h.shape[-1] // 2, dims=-1) * sines

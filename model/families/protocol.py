@@ -1,0 +1,131 @@
+"""What every family of models gives the trainer; the trainer knows no more of any of them.
+
+A family is a module of this folder with ``build(settings, device)``; ``registry`` finds it by the
+recipe's ``family``. What it builds is a ``LanguageModel``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Iterator, Mapping, NamedTuple, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.recipe import PhaseRecipe
+
+MATRIX, EMBEDDING, HEAD, SCALAR = "matrix", "embedding", "head", "scalar"
+
+
+class Objective(NamedTuple):
+    """What one batch gives to be minimised, and what there is to tell of it."""
+
+    loss: Tensor
+    """Scalar."""
+    nats: Tensor
+    """(K,) mean nats per token after each of the K passes that the family judges; the last one is
+    what the model is worth."""
+    parts: Mapping[str, Tensor]
+    """Scalars that ``loss`` is made of, by the names they are logged under."""
+
+
+class Group(NamedTuple):
+    """How a parameter is to be optimised."""
+
+    kind: str
+    """``MATRIX`` in the blocks, ``EMBEDDING``, ``HEAD``, or ``SCALAR`` for anything small."""
+    splits: tuple[int, ...] = ()
+    """The rows of the matrices that lie one above the other in this one; empty: it is one."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a text is drawn from a model."""
+
+    max_tokens: int
+    temperature: float
+    """0: always the likeliest."""
+    top_k: int
+    """0: all ids."""
+    seed: int
+    known_ids: int
+    """Ids from here on stand for nothing, and are never drawn."""
+    stop: int
+    """The id that ends a text."""
+
+
+class LanguageModel(nn.Module, ABC):
+    """A model of token sequences."""
+
+    first_loss: ClassVar[str] = "the loss"
+    """What ``Objective.nats[0]`` is called in a warning."""
+
+    @property
+    @abstractmethod
+    def sequence(self) -> int:
+        """Tokens that it was made for."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int: ...
+
+    @property
+    def passes(self) -> int:
+        """K of ``Objective.nats`` and of ``evaluate``."""
+        return 1
+
+    @abstractmethod
+    def initialise(self, seed: int) -> None:
+        """Fresh weights, the same on every rank and device for one seed."""
+
+    @abstractmethod
+    def loss(self, ids: Tensor, targets: Tensor) -> Objective:
+        """The objective on token ids and targets, each (B, T)."""
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Objective:
+        """``loss``, under the name that DistributedDataParallel calls."""
+        return self.loss(ids, targets)
+
+    @abstractmethod
+    def evaluate(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """(K, B, T) nats of every target after each judged pass."""
+
+    @abstractmethod
+    def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
+        """What follows ``start``, id by id."""
+
+    @abstractmethod
+    def parameter_groups(self) -> Mapping[str, Group]:
+        """Every parameter's group, by its name, in the order of ``named_parameters``."""
+
+    def compile_parts(self) -> None:
+        """Compiles what is worth it."""
+
+    def diagnostics(self, nats: Sequence[float]) -> Mapping[str, float]:
+        """What else there is to log of the losses after each pass."""
+        return {}
+
+
+def draw_weights(model: nn.Module, seed: int, std_of: Mapping[str, float]) -> None:
+    """Gives every parameter, in its order, normal weights of the std under its name; 0: zeros.
+
+    Drawn on the CPU from a generator of its own, so one seed gives one model everywhere.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in model.named_parameters():
+        made = torch.zeros(weight.shape)
+        if std_of[name]:
+            made.normal_(0.0, std_of[name], generator=generator)
+        with torch.no_grad():
+            weight.copy_(made)
+
+
+def check_heads(settings: PhaseRecipe) -> None:
+    """Raises: UsageError: rotary positions turn pairs, and heads share out the width."""
+    if settings.width % settings.head_dim or settings.head_dim % 2:
+        raise UsageError(
+            f"head_dim {settings.head_dim} must be even and divide width {settings.width}",
+            next_step="--set head_dim=32",
+        )

@@ -1,0 +1,376 @@
+"""The dense transformer against its formulas written out in float64, and its sizes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.families import head, registry
+from model.families.cache import Cache
+from model.families.dense import Block, Dense
+from model.families.dense_shape import Shape
+from model.families.norms import fast_rms, layer, rms
+from trmcloud.core.errors import UsageError
+from trmcloud.core.flops import work_of
+from trmcloud.core.recipe import PhaseRecipe
+
+SHAPE = Shape(
+    vocab_size=61, depth=3, width=32, head_dim=8, sequence=16, hidden=48, kv_heads=4, norm="rms"
+)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gpt": {},
+    "gpt-tied": {"tied": True},
+    "nanochat": {"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0},
+    "speedrun": {
+        **{"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0},
+        **{"value_embeddings": True, "windows": "SSL"},
+    },
+    "nanogpt": {"mlp": "gelu", "norm": "layer", "positions": "learned"},
+    "grouped": {"kv_heads": 2, "qk_norm": True, "norm": "layer"},
+    "one-kv-head": {"kv_heads": 1, "value_embeddings": True},
+}
+every_variant = pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def make(changes: dict[str, Any], dtype: torch.dtype = torch.float32) -> Dense:
+    """With weights that say something everywhere."""
+    model = Dense(replace(SHAPE, **changes), dtype)
+    model.initialise(3)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def batch(rows: int = 2) -> tuple[Tensor, Tensor]:
+    tokens = torch.randint(
+        0, SHAPE.vocab_size, (rows, SHAPE.sequence + 1), generator=torch.Generator().manual_seed(1)
+    )
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+# -- references: one token after the other, one head after the other, in float64 ---------------
+
+
+def weight(model: Dense, name: str) -> Tensor:
+    return model.get_parameter(f"{name}.weight").double()
+
+
+def norm_by_hand(h: Tensor, kind: str) -> Tensor:
+    if kind == "layer":
+        h = h - h.mean()
+    return h / ((h * h).mean() + 1e-6).sqrt()
+
+
+def rope_by_hand(h: Tensor, place: int) -> Tensor:
+    """Each pair as a complex number, turned by −place · 10000^(−2j/d)."""
+    half = len(h) // 2
+    turned = h.clone()
+    for j in range(half):
+        angle = place * 10_000.0 ** (-j / half)
+        z = complex(h[j], h[j + half]) * complex(math.cos(angle), -math.sin(angle))
+        turned[j], turned[j + half] = z.real, z.imag
+    return turned
+
+
+def attention_by_hand(model: Dense, number: int, h: Tensor, values: Tensor | None) -> Tensor:
+    """(T, D) → (T, D), ``h`` normed already."""
+    shape = model.shape
+    weights = weight(model, f"blocks.{number}.qkv")
+    size, queries = shape.head_dim, shape.width
+    keys_end = queries + shape.kv_heads * size
+    out = torch.zeros_like(h)
+    window = shape.window(number) or len(h)
+    for head_number in range(shape.heads):
+        kv = head_number * shape.kv_heads // shape.heads
+
+        def rows(start: int, of: int) -> Tensor:
+            return weights[start + of * size : start + (of + 1) * size]
+
+        def prepared(x: Tensor, place: int) -> Tensor:
+            if shape.positions == "rope":
+                x = rope_by_hand(x, place)
+            return norm_by_hand(x, shape.norm) if shape.qk_norm else x
+
+        q = [prepared(rows(0, head_number) @ x, t) for t, x in enumerate(h)]
+        k = [prepared(rows(queries, kv) @ x, t) for t, x in enumerate(h)]
+        v = [rows(keys_end, kv) @ x for x in h]
+        if values is not None:
+            gate_weights = weight(model, f"blocks.{number}.value_gate")
+            gates = [2 / (1 + (-(gate_weights[kv] @ x[:32])).exp()) for x in h]
+            v = [
+                each + gate * own[kv * size : (kv + 1) * size]
+                for each, gate, own in zip(v, gates, values, strict=True)
+            ]
+        for t in range(len(h)):
+            seen = range(max(0, t - window + 1), t + 1)
+            scores = torch.stack([q[t] @ k[s] for s in seen]) / math.sqrt(size)
+            shares = scores.softmax(0)
+            mixed = torch.stack([share * v[s] for share, s in zip(shares, seen, strict=True)]).sum(
+                0
+            )
+            out[t, head_number * size : (head_number + 1) * size] = mixed
+    return out @ weight(model, f"blocks.{number}.mix").T
+
+
+def mlp_by_hand(model: Dense, number: int, h: Tensor) -> Tensor:
+    inner = h @ weight(model, f"blocks.{number}.up").T
+    if model.shape.mlp == "swiglu":
+        gate, value = inner[:, : model.shape.hidden], inner[:, model.shape.hidden :]
+        inner = gate / (1 + (-gate).exp()) * value
+    elif model.shape.mlp == "relu2":
+        inner = inner.clamp_min(0) ** 2
+    else:
+        inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
+    return inner @ weight(model, f"blocks.{number}.down").T
+
+
+def logits_by_hand(model: Dense, ids: Tensor) -> Tensor:
+    """(T, V) of one sequence."""
+    shape = model.shape
+
+    def norm(h: Tensor) -> Tensor:
+        return torch.stack([norm_by_hand(x, shape.norm) for x in h])
+
+    h = model.embedding.weight.double()[ids]
+    if model.positions is not None:
+        h = h + model.positions.weight.double()[: len(ids)]
+    h = norm(h)
+    for number in range(shape.depth):
+        values = None
+        if str(number) in model.values:
+            values = weight(model, f"values.{number}")[ids]
+        h = h + attention_by_hand(model, number, norm(h), values)
+        h = h + mlp_by_hand(model, number, norm(h))
+    head_weights = model.embedding.weight if model.head is None else model.head.weight
+    logits = norm(h) @ head_weights.double().T
+    cap = shape.logit_cap
+    return cap * torch.tanh(logits / cap) if cap else logits
+
+
+@every_variant
+@torch.no_grad()
+def test_it_is_the_model_of_its_formulas(changes: dict[str, Any]) -> None:
+    model = make(changes)
+    ids, targets = batch(1)
+    logits = logits_by_hand(model, ids[0])
+    expected = torch.nn.functional.cross_entropy(logits, targets[0], reduction="none")
+    got = model.evaluate(ids, targets)
+    assert got.shape == (1, 1, SHAPE.sequence)
+    torch.testing.assert_close(got[0, 0].double(), expected, rtol=1e-5, atol=1e-5)
+    made = model(ids, targets)
+    assert made.loss.item() == pytest.approx(expected.mean().item(), rel=1e-5)
+    assert made.nats.tolist() == [made.loss.item()]
+
+
+@every_variant
+def test_gradients_reach_every_weight(changes: dict[str, Any]) -> None:
+    model = make(changes)
+    model(*batch()).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("reference", [rms, layer])
+def test_norms_have_their_formulas_gradients(reference: Callable[[Tensor], Tensor]) -> None:
+    fast = fast_rms if reference is rms else layer
+    torch.manual_seed(0)
+    h = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(fast, h)
+    torch.testing.assert_close(fast(h), reference(h))
+
+
+@every_variant
+@pytest.mark.parametrize("chunks", [[16], [1] * 16, [5, 1, 1, 9]], ids=["all", "single", "mixed"])
+def test_decoding_with_a_cache_is_the_full_forward_pass(
+    changes: dict[str, Any], chunks: list[int]
+) -> None:
+    model = make(changes)
+    ids, targets = batch()
+    full = model.evaluate(ids, targets)[0]
+    cache = Cache(SHAPE.sequence)
+    at = 0
+    for size in chunks:
+        logits = model.decode(ids[:, at : at + size], cache)
+        at += size
+        losses = torch.nn.functional.cross_entropy(logits, targets[:, at - 1], reduction="none")
+        assert losses.tolist() == pytest.approx(full[:, at - 1].tolist(), abs=1e-4)
+
+
+def test_decoding_makes_one_mask_a_pass_and_none_for_a_single_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from model.families import cache as cache_module
+
+    made: list[tuple[int, int, int]] = []
+    real = cache_module.causal_mask
+
+    def watch(new: int, past: int, window: int, device: torch.device) -> Tensor:
+        made.append((new, past, window))
+        return real(new, past, window, device)
+
+    monkeypatch.setattr(cache_module, "causal_mask", watch)
+    model, (ids, _) = make({}), batch()
+    cache = Cache(SHAPE.sequence)
+    model.decode(ids[:, :5], cache)
+    assert made == [(5, 0, 0)]
+    model.decode(ids[:, 5:6], cache)
+    assert made == [(5, 0, 0)]
+
+
+def test_training_with_windows_makes_its_mask_once() -> None:
+    model, (ids, targets) = make({"windows": "SL"}), batch()
+    model(ids, targets)
+    [mask] = model._masks.values()
+    model(ids, targets)
+    assert list(model._masks.values()) == [mask]
+    assert mask.sum(1).max() == 4
+
+
+@every_variant
+def test_no_token_sees_a_later_one(changes: dict[str, Any]) -> None:
+    model, (ids, targets) = make(changes), batch()
+    changed = ids.clone()
+    changed[:, 9:] = (changed[:, 9:] + 1) % SHAPE.vocab_size
+    before = model.evaluate(ids, targets)[:, :, :9]
+    assert torch.equal(before, model.evaluate(changed, targets)[:, :, :9])
+
+
+def test_a_fresh_model_predicts_nearly_every_id_alike() -> None:
+    for changes, slack in (({}, 1e-5), (VARIANTS["nanochat"], 1e-5), ({"tied": True}, 0.6)):
+        model = Dense(replace(SHAPE, **changes))
+        model.initialise(1)
+        assert model(*batch()).loss.item() == pytest.approx(math.log(61), abs=slack)
+
+
+def test_dropout_drops_in_training_and_not_in_evaluation() -> None:
+    model, (ids, targets) = make({"dropout": 0.5}), batch()
+    plain = Dense(replace(SHAPE))
+    plain.load_state_dict(model.state_dict())
+    torch.manual_seed(0)
+    assert model(ids, targets).loss.item() != model(ids, targets).loss.item()
+    assert torch.equal(model.evaluate(ids, targets), plain.evaluate(ids, targets))
+    assert model.training
+
+
+def test_recomputed_blocks_give_the_same_gradients() -> None:
+    gradients = []
+    for recompute in (False, True):
+        model = make({"recompute": recompute, "windows": "SL", "value_embeddings": True})
+        model(*batch()).loss.backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for kept, again in zip(*gradients, strict=True):
+        torch.testing.assert_close(kept, again)
+
+
+def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make({})
+    whole = model(*batch()).loss.item()
+    monkeypatch.setattr(head, "MAX_LOGITS", 7 * SHAPE.vocab_size)
+    assert model(*batch()).loss.item() == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_are_the_same_model() -> None:
+    model = make({**VARIANTS["nanochat"], "depth": 1})
+    plain = [model(*batch()).loss.item()]
+    model.compile_parts()
+    made = model(*batch())
+    made.loss.backward()
+    assert [made.loss.item()] == pytest.approx(plain, rel=1e-5)
+
+
+# -- sizes ------------------------------------------------------------------------------------
+
+
+def settings_of(name: str) -> PhaseRecipe:
+    from trmcloud.adapters.recipe_files import load_recipe
+
+    recipe = load_recipe(name)
+    return recipe.resolve("train", hardware=recipe.reference_hardware, gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("gpt350m", 353_894_400), ("d24", 679_575_552), ("d64", 12_885_164_032)],
+)
+def test_recipes_have_exactly_the_parameters_that_the_planner_counts(
+    name: str, parameters: int
+) -> None:
+    settings = settings_of(name)
+    with torch.device("meta"):
+        model = registry.build(settings, torch.device("meta"))
+    counted = sum(each.numel() for each in model.parameters())
+    assert counted == work_of(settings).parameters == parameters
+
+
+def test_the_cpu_setting_of_nanogpt_has_its_size() -> None:
+    shape = Shape(
+        *(65, 4, 128, 32, 64),
+        hidden=512,
+        kv_heads=4,
+        tied=True,
+        norm="layer",
+        positions="learned",
+        mlp="gelu",
+    )
+    with torch.device("meta"):
+        counted = sum(each.numel() for each in Dense(shape).parameters())
+    assert counted - 64 * 128 == pytest.approx(0.80e6, rel=0.02)
+
+
+@pytest.mark.parametrize("family", ["gpt", "nanochat"])
+def test_flops_are_those_that_the_planner_counts(settings: PhaseRecipe, family: str) -> None:
+    made = replace(settings, family=family, depth=2, hidden=96)
+    with torch.device("meta"):
+        model = registry.build(made, torch.device("meta"))
+        ids = torch.zeros((2, made.sequence), dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(ids, ids).loss.backward()
+    assert counter.get_total_flops() == work_of(made).train_flops * ids.numel()
+
+
+# -- what cannot be ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kv_heads": 3}, "cannot serve 4 heads"),
+        ({"head_dim": 7}, "must divide width"),
+        ({"width": 28, "head_dim": 7, "kv_heads": 4}, "rope turns pairs"),
+        ({"norm": "batch"}, "norm is one of"),
+        ({"windows": "SXL"}, "made of S and L"),
+        ({"dropout": 1.0}, "dropout lies between"),
+        ({"logit_cap": -1.0}, "cannot be negative"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        replace(SHAPE, **changes)
+
+
+def test_a_family_without_a_trainer_is_refused(settings: PhaseRecipe) -> None:
+    with pytest.raises(UsageError, match="no trainer of family 'hdp'"):
+        registry.build(replace(settings, family="hdp"), torch.device("cpu"))
+
+
+def test_matrices_above_one_another_are_told_apart() -> None:
+    model = make({"kv_heads": 2, "value_embeddings": True})
+    groups = model.parameter_groups()
+    assert list(groups) == [name for name, _ in model.named_parameters()]
+    assert groups["blocks.0.qkv.weight"].splits == (32, 16, 16)
+    assert groups["blocks.0.up.weight"].splits == (48, 48)
+    assert groups["blocks.0.down.weight"].splits == ()
+    assert groups["blocks.2.value_gate.weight"].kind == "scalar"
+    assert groups["values.2.weight"].kind == groups["embedding.weight"].kind == "embedding"
+    blocks = [each for each in model.blocks if isinstance(each, Block)]
+    assert len(blocks) == 3
+    assert isinstance(model.values, nn.ModuleDict)

@@ -1,0 +1,150 @@
+"""Every family goes through one trainer: learns, resumes to the last bit, is scored and asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import torch
+
+from model import loop, sample, score
+from model.average import Average
+from model.load import load_model
+
+NewRun = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("keep_generator")
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt": {"family": "gpt", "hidden": 48, "depth": 2},
+    "gpt-tied-adamw": {
+        **{"family": "gpt", "tied": True, "optimizer": "adamw"},
+        **{"matrix_lr": 5e-3, "embedding_lr": 5e-3, "head_lr": 5e-3},
+    },
+    "nanochat-ema": {"family": "nanochat", "ema": True, "activation_checkpointing": True},
+}
+every_family = pytest.mark.parametrize("changes", FAMILIES.values(), ids=FAMILIES.keys())
+
+
+@every_family
+def test_a_killed_run_resumes_to_the_last_bit(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    whole = new_run("whole", steps=30, keep_best=9, **changes)
+    assert whole.train_here() == "finished"
+    broken = new_run("broken", steps=30, keep_best=9, save_every=10, **changes)
+    real = loop.Trainer._step
+
+    def die_at_13(self: Any) -> Any:
+        if self._progress.step == 13:
+            raise RuntimeError("struck by lightning")
+        return real(self)
+
+    monkeypatch.setattr(loop.Trainer, "_step", die_at_13)
+    assert broken.train_here() == "crashed"
+    monkeypatch.undo()
+    assert broken.train_here(attempt=2) == "finished"
+    assert broken.metrics("start")[-1]["from_step"] == 10
+    assert broken.weights_at(30) == whole.weights_at(30)
+    assert broken.exact_metrics() == whole.exact_metrics()
+
+
+@every_family
+def test_it_learns_is_scored_and_asked(
+    new_run: NewRun, data_dir: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+) -> None:
+    run = new_run(steps=40, eval_every=40, **changes)
+    assert run.train_here() == "finished"
+    first, *_, last = run.metrics("eval")
+    assert last["val_bpb"] < first["val_bpb"]
+    assert len(last["val_step_losses"]) == 1
+    assert "refinement_percent" not in last
+    line = run.metrics("train")[-1]
+    assert line["step_losses"] == [line["loss"]]
+    assert run.heartbeat.step_losses == (line["loss"],)
+    assert not {"ce", "reward"} & set(line)
+
+    folder = run.out / "checkpoints/step-00000040"
+    scored = score.score(folder, data_dir)
+    assert scored["val_bpb"] == pytest.approx(last["val_bpb"], rel=1e-5), (
+        "the weights that it names"
+    )
+    capsys.readouterr()
+    assert sample.main(["--checkpoint", str(folder), "--prompt", "the dog"]) == 0
+    assert capsys.readouterr().out.startswith("the dog")
+
+
+def test_a_tied_head_is_saved_once(new_run: NewRun) -> None:
+    run = new_run(steps=3, **FAMILIES["gpt-tied-adamw"])
+    assert run.train_here() == "finished"
+    model = load_model(run.out / "checkpoints/step-00000003").model
+    assert "head.weight" not in model.state_dict()
+    sizes = {file.kind: file.size_bytes for file in run.manifests()[3].files}
+    weights = sum(p.numel() for p in model.parameters())
+    assert sizes["weights"] < 4 * weights + 2000
+
+
+def test_an_average_is_the_sum_of_its_formula_and_leaves_the_weights() -> None:
+    model = torch.nn.Linear(3, 2, bias=False)
+    average = Average(model, decay=0.9)
+    expected = model.weight.detach().double().clone()
+    for step in range(120):
+        with torch.no_grad():
+            model.weight.add_(torch.full_like(model.weight, 0.01 * (step % 7)))
+        average.update(step)
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * model.weight.detach().double()
+    trained = model.weight.detach().clone()
+    with average.applied():
+        torch.testing.assert_close(model.weight.double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(model.weight, trained)
+    assert torch.equal(average.trained()["trained.weight"], trained)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"width": 64}, "width 32 → 64"),
+        ({"family": "nanochat"}, "family gpt → nanochat"),
+        ({"sequence": 8}, "sequence 16 → 8"),
+        ({"seed": 7}, "seed 1337 → 7"),
+        ({"batch": 4}, "sequences a step 2 → 4"),
+        ({"accumulation": 3}, "sequences a step 2 → 6"),
+        ({"optimizer": "adamw"}, "optimizer muon → adamw"),
+        ({"ema": True}, "ema False → True"),
+    ],
+)
+def test_a_resume_that_would_train_something_else_is_refused_by_name(
+    trained_gpt: Any, change: dict[str, Any], told: str
+) -> None:
+    run = replace(trained_gpt)
+    run.job = replace(run.job, settings={**run.job.settings, "steps": 8, **change})
+    assert run.train_here(attempt=2) == "bad_checkpoint"
+    assert told in run.heartbeat.message
+    assert "TRMCLOUD_ACCEPT_CHANGE=1" in run.heartbeat.message
+    assert run.weights_at(5) == trained_gpt.weights_at(5)
+
+
+@pytest.fixture(scope="module")
+def trained_gpt(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Any:
+    run = run_in(tmp_path_factory.mktemp("gpt"), steps=5, **FAMILIES["gpt"])
+    assert run.train_here() == "finished"
+    return run
+
+
+def test_a_change_that_is_accepted_goes_on_and_rates_and_steps_may_always_change(
+    new_run: NewRun,
+) -> None:
+    run = new_run(steps=5, **FAMILIES["gpt"])
+    assert run.train_here() == "finished"
+    changed = {**run.job.settings, "steps": 8, "matrix_lr": 1e-3}
+    run.job = replace(run.job, settings=changed)
+    assert run.train_here(attempt=2) == "finished"
+    run.job = replace(run.job, settings={**changed, "steps": 10, "batch": 4})
+    assert run.train_here(attempt=3, TRMCLOUD_ACCEPT_CHANGE="1") == "finished"
+    assert run.metrics("start")[-1]["from_step"] == 8
+    # Equal whole batches mean the same, however they are taken.
+    taken = {**changed, "steps": 12, "batch": 1, "accumulation": 4}
+    run.job = replace(run.job, settings=taken)
+    assert run.train_here(attempt=4) == "finished"
