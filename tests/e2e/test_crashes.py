@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.moments import drawn
 from tests.e2e.user import SMALL, User, until
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO, Usd
@@ -21,7 +22,8 @@ from trmcloud.core.run_state import RunState
 from trmcloud.pod import processes
 
 BUDGET = Usd("0.02")
-MOMENTS = 10
+MOMENTS, TRIED = 20, 5
+LATEST_S = 8.0
 LAUNCH = (
     *("launch", "local", *SMALL, "--phase", "fast", "--budget", BUDGET.plain(), "-y"),
     *("--processes", "2"),
@@ -77,10 +79,9 @@ def settle(user: User) -> RunState:
 
 
 def at_random_moments(new_user: NewUser, play: Callable[[User, float], None]) -> None:
-    """``play(user, delay_s)`` for ten users side by side, each with a moment of its own."""
-    chance = random.Random(20261121)
-    moments = [(f"u{n}", chance.uniform(0.0, 8.0)) for n in range(MOMENTS)]
-    with ThreadPoolExecutor(5) as pool:
+    """``play(user, delay_s)`` for users side by side, each with a moment of its own."""
+    moments = drawn([(f"u{n}", (n + 0.5) * LATEST_S / MOMENTS) for n in range(MOMENTS)], TRIED)
+    with ThreadPoolExecutor(TRIED) as pool:
         for done in [pool.submit(play, new_user(name), delay) for name, delay in moments]:
             done.result()
 
