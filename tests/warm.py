@@ -12,6 +12,7 @@ it was forked. What an interpreter takes from its environment as it starts canno
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import io
@@ -25,6 +26,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -36,7 +38,9 @@ ENV_COLD = "TRMCLOUD_TEST_COLD"
 ENV_CLOCK = "TEST_CLOCK"
 """A file with the seconds that a process is to add to its clocks."""
 
-_KNOWN = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "NO_COLOR", "OMP_NUM_THREADS", ENV_CLOCK})
+_KNOWN = frozenset(
+    {"PATH", "HOME", "LANG", "TMPDIR", "NO_COLOR", "OMP_NUM_THREADS", "TERM", ENV_CLOCK}
+)
 _OURS = ("TRMCLOUD_", "RUNPOD_", "AWS_", "HF_", "HUGGING")
 _LANG = "C.UTF-8"
 _MESSAGE_BYTES = 1 << 17
@@ -75,7 +79,7 @@ class Warm(subprocess.Popen[str]):
         assert len(child_ends) == 3, "a warm process needs all three streams"
         self._ended, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._heeding = threading.Lock()
-        asked = {"argv": list(args[1:]), "cwd": str(cwd), "env": dict(env)}
+        asked = {"argv": args[1:], "cwd": str(cwd), "env": dict(env), "session": given[20]}
         with told:
             _Forker.one().ask(asked, [*child_ends, told.fileno()])
         self.pid = _STATUS.unpack(_exactly(self._ended, _STATUS.size))[0]
@@ -177,6 +181,10 @@ def _become(asked: Mapping[str, Any], files: Sequence[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, 1 << 16)
+    if asked["session"]:
+        os.setsid()
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     env = asked["env"]
     os.environ.clear()
     os.environ.update(env)
@@ -193,7 +201,7 @@ def _become(asked: Mapping[str, Any], files: Sequence[int]) -> None:
         raw = open(number, f"{mode}b", closefd=False)  # noqa: SIM115
         new = io.TextIOWrapper(
             raw, old.encoding, old.errors, newline=None if mode == "r" else "\n",
-            line_buffering=number == 2,
+            line_buffering=number == 2 or raw.isatty(),
         )  # fmt: skip
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
