@@ -123,6 +123,7 @@ test: $(READY)
 # What computes and starts no process: for between two changes.
 test-quick: $(READY)
 	$(BIN)/python -m pytest -q -n $$(nproc) -m "not slow and not processes" $(QUICK)
+QUICK ?= tests/unit tests/sim tests/planted tests/fuzz --ignore tests/unit/planner/test_flops.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -12,6 +12,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 
 from tests.scheduling import (
     pytest_addoption,
+    pytest_collection_modifyitems,
     pytest_configure,
     pytest_terminal_summary,
     pytest_xdist_make_scheduler,
@@ -19,6 +20,7 @@ from tests.scheduling import (
 
 __all__ = [
     "pytest_addoption",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_terminal_summary",
     "pytest_xdist_make_scheduler",

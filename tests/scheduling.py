@@ -41,6 +41,10 @@ _KINDS = (
     ("tests/contract/", _WAITING),
     ("tests/unit/pod/", _WAITING),
 )  # fmt: skip
+_STARTS_PROCESSES = (
+    "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/app/test_export",
+    "tests/unit/app/test_packing.py", "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
+)  # fmt: skip
 _WHOLE = ("tests/unit/", "tests/model/")
 _FIRST = {0: _COMPUTING, 1: _TORCH}
 _THEN = (_WAITING, _TORCH, _COMPUTING)
@@ -93,6 +97,12 @@ class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
                     super()._assign_work_unit(node)
                     return
         super()._assign_work_unit(node)  # what a worker that died has left
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if kind_of(item.nodeid) != _COMPUTING or item.nodeid.startswith(_STARTS_PROCESSES):
+            item.add_marker("processes")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -65,7 +65,7 @@ def checkpoints(user: User) -> dict[str, mf.CheckpointManifest]:
     return found
 
 
-def settle(user: User) -> RunState:
+def settle(user: User, cap: Usd = BUDGET) -> RunState:
     """What the next command makes of it, once the pod has ended by itself."""
     until(lambda: not user.live_pods(), what="the pod ends by itself")
     time.sleep(1.0)  # how long a pod may take to appear after it was asked for
@@ -73,7 +73,7 @@ def settle(user: User) -> RunState:
     run = user.only_run()
     assert not run.live
     assert run.reserved == ZERO
-    assert run.settled <= run.cap == BUDGET
+    assert run.settled <= run.cap == cap
     assert [pid for pod in user.pods() for pid in processes.of_pod(pod.name)] == []
     return run
 
@@ -159,7 +159,7 @@ def test_killing_everything_is_settled_and_resumed(user: User) -> None:
     until(lambda: bool(checkpoints(user)))
     for pod in user.live_pods():
         processes.kill_pod(pod.name)
-    run = settle(user)
+    run = settle(user, budget)
     assert run.outcome is Outcome.LOST
     assert ZERO < run.settled < budget
     user.run("resume", run.run_id, code=20)
