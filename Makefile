@@ -123,7 +123,7 @@ test: $(READY)
 # What computes and starts no process: for between two changes.
 test-quick: $(READY)
 	$(BIN)/python -m pytest -q -n $$(nproc) -m "not slow and not processes" $(QUICK)
-QUICK ?= tests/unit tests/sim tests/planted tests/fuzz --ignore tests/unit/planner/test_flops.py
+QUICK ?= tests/unit tests/sim tests/planted tests/fuzz $(foreach name,flops memory,--ignore tests/unit/planner/test_$(name).py)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

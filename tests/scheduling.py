@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 try:
-    from xdist.scheduler import LoadScopeScheduling
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
 except ImportError:  # without it there is one process, and nothing to share out
     LoadScopeScheduling = object
 
@@ -33,6 +33,7 @@ KINDS = _COMPUTING, _TORCH, _WAITING = "computing", "torch", "waiting"
 _KINDS = (
     ("tests/model/", _TORCH),
     ("tests/unit/planner/test_flops.py", _TORCH),
+    ("tests/unit/planner/test_memory.py", _TORCH),
     *((f"tests/e2e/test_{name}.py", _TORCH) for name in (
         "mission", "nodes", "real_trainer", "several_machines", "token_cache", "written_commands",
     )),
@@ -73,9 +74,10 @@ class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
         known = slowest_known(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
         for nodeid, seconds in known.items():
-            self._seconds[self._split_scope(nodeid)] += seconds  # type: ignore[assignment]
+            unit = self._split_scope(nodeid)
+            self._seconds[unit] = self._seconds.get(unit, 0.0) + seconds
         self._waiting: dict[str, deque[str]] | None = None
 
     def _split_scope(self, nodeid: str) -> str:
@@ -83,7 +85,7 @@ class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
 
     def _assign_work_unit(self, node: Any) -> None:
         if self._waiting is None:
-            order = sorted(self.workqueue, key=lambda unit: -self._seconds[unit])
+            order = sorted(self.workqueue, key=lambda unit: -self._seconds.get(unit, 0.0))
             self._waiting = {
                 kind: deque(unit for unit in order if kind_of(unit) == kind) for kind in KINDS
             }
@@ -124,32 +126,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The slowest thirty; a page of them where one is asked for."""
-    seconds: Counter[str] = Counter()
+    spent_s: dict[str, float] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid] += report.duration
+                spent_s[report.nodeid] = spent_s.get(report.nodeid, 0.0) + report.duration
     if not (page := config.getoption("slowest_page")):
         return
     wall_s = time.monotonic() - config.stash[_BEGAN]
-    lines = table(seconds, wall_s, workers=config.getoption("numprocesses", None) or 1)
+    lines = table(spent_s, wall_s, workers=config.getoption("numprocesses", None) or 1)
     terminalreporter.section(f"slowest {SHOWN} tests")
-    for nodeid, took_s in seconds.most_common(SHOWN):
+    for nodeid, took_s in slowest(spent_s):
         terminalreporter.write_line(f"{took_s:7.1f} s  {nodeid}")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(lines, encoding="utf-8")
 
 
-def table(seconds: Counter[str], wall_s: float, *, workers: int) -> str:
+def slowest(spent_s: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(spent_s.items(), key=lambda item: -item[1])[:SHOWN]
+
+
+def table(spent_s: Mapping[str, float], wall_s: float, *, workers: int) -> str:
     """The page: what all took, and the slowest tests with their setup and teardown."""
-    rows = [f"| {took:.1f} | `{nodeid}` |" for nodeid, took in seconds.most_common(SHOWN)]
+    rows = [f"| {took_s:.1f} | `{nodeid}` |" for nodeid, took_s in slowest(spent_s)]
+    all_s = sum(spent_s.values())
     return "\n".join(
         [
             "# The slowest tests",
             "",
-            f"Made by `make test PAGE=docs/tests.md`: {len(seconds):,} tests on {os.cpu_count()}"
+            f"Made by `make test PAGE=docs/tests.md`: {len(spent_s):,} tests on {os.cpu_count()}"
             f" cores by {workers} workers",
-            f"in {wall_s / 60:.1f} minutes; one after another they took {seconds.total() / 60:.0f}."
+            f"in {wall_s / 60:.1f} minutes; one after another they took {all_s / 60:.0f}."
             " The next run begins",
             "with these. Setup and teardown are counted.",
             "",
