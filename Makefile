@@ -4,17 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test check format bench bench-train calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
+.PHONY: help install demo test test-quick check format bench bench-train calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
-	@echo "make test     all tests"
+	@echo "make test     all tests, and a table of the slowest (PAGE=docs/tests.md: keep it)"
+	@echo "make test-quick  those that start no process: for between two changes"
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
-	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable"
+	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make install  the environment alone (.venv)"
@@ -115,10 +116,16 @@ e2e-sky: $(READY) .venv-sky/.ready $(SKY_IMAGE)/.ready
 demo: $(READY)
 	@scripts/demo.sh
 
-# Half of what the tests take is waiting for real processes: a worker more than two cores have.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
+# Most of what the tests take is waiting for real processes; tests/scheduling.py says who does what.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 5 / 2 )))
+PAGE ?= build/tests.md
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=60 --durations-min=5
+	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page $(PAGE)
+
+# What computes and starts no process: for between two changes.
+test-quick: $(READY)
+	$(BIN)/python -m pytest -q -n $$(nproc) -m "not slow and not processes" $(QUICK)
+QUICK ?= tests/unit tests/sim tests/planted tests/fuzz $(foreach name,flops memory,--ignore tests/unit/planner/test_$(name).py)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -151,6 +158,8 @@ soak: $(READY)
 soak-crashes: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
+	TRMCLOUD_TEST_ALL_MOMENTS=1 $(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) \
+		tests/e2e/test_crashes.py tests/crash/test_each_write.py
 
 # Each in an environment of its own, without torch; what is not found here is named and left out.
 .PHONY: pythons

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # What is started hundreds of times, and rewritten for its assertions, is compiled once.
+    sys.dont_write_bytecode = False
+
+from tests.scheduling import (
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_terminal_summary,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_terminal_summary",
+    "pytest_xdist_make_scheduler",
+]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is where tests are started in the background; what they start would be deaf to Ctrl-C.

@@ -1,4 +1,4 @@
-"""``kill -9`` of the command at each write of its ledger: the next command settles what is left."""
+"""``kill -9`` of the command at writes of its ledger: the next command settles what is left."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.crash.moments import drawn
 from tests.crash.user import SHORT, CrashUser
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
 
 NewUser = Callable[[str], CrashUser]
 AT_ONCE = 4
+MOMENTS = 10
 
 
 @pytest.mark.slow
@@ -50,6 +52,7 @@ def test_killed_at_any_write_of_a_launch_the_next_command_settles_it(new_user: N
         assert len(run.generations) <= 1, f"{what}: nothing is rented twice"
 
     moments = [(how, n) for n in range(1, len(writes) + 1) for how in ("before", "after")]
+    moments = drawn(moments, MOMENTS)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for done in [pool.submit(play, *moment) for moment in moments]:
             done.result()

@@ -7,8 +7,8 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,7 @@ class CrashUser(User):
     """Besides commands, ``tests.crash.command`` with its own options before them."""
 
     def start_with(self, options: tuple[str, ...], *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.command", *options, *arguments],
-            cwd=self.folder,
-            env=self.env(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return replace(self, program=("-m", "tests.crash.command", *options)).start(*arguments)
 
     def runs_on_disk(self) -> bool:
         """Whether the ledger is there, and has a run: looking must not make one."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.moments import drawn
 from tests.e2e.user import SMALL, User, until
 from trmcloud.core import manifest as mf
 from trmcloud.core.money import ZERO, Usd
@@ -21,7 +22,8 @@ from trmcloud.core.run_state import RunState
 from trmcloud.pod import processes
 
 BUDGET = Usd("0.02")
-MOMENTS = 10
+MOMENTS, TRIED = 20, 5
+LATEST_S = 8.0
 LAUNCH = (
     *("launch", "local", *SMALL, "--phase", "fast", "--budget", BUDGET.plain(), "-y"),
     *("--processes", "2"),
@@ -63,7 +65,7 @@ def checkpoints(user: User) -> dict[str, mf.CheckpointManifest]:
     return found
 
 
-def settle(user: User) -> RunState:
+def settle(user: User, cap: Usd = BUDGET) -> RunState:
     """What the next command makes of it, once the pod has ended by itself."""
     until(lambda: not user.live_pods(), what="the pod ends by itself")
     time.sleep(1.0)  # how long a pod may take to appear after it was asked for
@@ -71,16 +73,15 @@ def settle(user: User) -> RunState:
     run = user.only_run()
     assert not run.live
     assert run.reserved == ZERO
-    assert run.settled <= run.cap == BUDGET
+    assert run.settled <= run.cap == cap
     assert [pid for pod in user.pods() for pid in processes.of_pod(pod.name)] == []
     return run
 
 
 def at_random_moments(new_user: NewUser, play: Callable[[User, float], None]) -> None:
-    """``play(user, delay_s)`` for ten users side by side, each with a moment of its own."""
-    chance = random.Random(20261121)
-    moments = [(f"u{n}", chance.uniform(0.0, 8.0)) for n in range(MOMENTS)]
-    with ThreadPoolExecutor(5) as pool:
+    """``play(user, delay_s)`` for users side by side, each with a moment of its own."""
+    moments = drawn([(f"u{n}", (n + 0.5) * LATEST_S / MOMENTS) for n in range(MOMENTS)], TRIED)
+    with ThreadPoolExecutor(TRIED) as pool:
         for done in [pool.submit(play, new_user(name), delay) for name, delay in moments]:
             done.result()
 
@@ -158,7 +159,7 @@ def test_killing_everything_is_settled_and_resumed(user: User) -> None:
     until(lambda: bool(checkpoints(user)))
     for pod in user.live_pods():
         processes.kill_pod(pod.name)
-    run = settle(user)
+    run = settle(user, budget)
     assert run.outcome is Outcome.LOST
     assert ZERO < run.settled < budget
     user.run("resume", run.run_id, code=20)

@@ -103,7 +103,7 @@ def test_no_lie_of_a_pod_disables_a_command(rented: RentedUser) -> None:
 def _told_of_steering(rented: RentedUser, pod: Pod, run_id: str) -> str:
     """What ``status RUN`` shows once a verdict full of control characters is on record."""
     lie(rented, pod, "gate")
-    until(lambda: bool(rented.only_run().gates), what="the verdict", within_s=20)
+    until(lambda: bool(rented.only_run().gates), what="the verdict")
     shown = rented.run("status", run_id)
     assert "gate after fast" in shown
     assert strip_control(shown) == shown

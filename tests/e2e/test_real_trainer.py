@@ -26,7 +26,7 @@ TINY = (
     *("--set", "eval_tokens=2048", "--set", "eval_every=20", "--set", "save_every=10"),
     *("--set", "log_every=1"),
 )
-STEPS = 160
+STEPS = 60
 LAST = f"fast/step-{STEPS:08d}"
 
 
@@ -81,7 +81,7 @@ def test_a_budget_that_binds(trainee: User) -> None:
 
 
 def test_killing_a_rank_and_the_agent(trainee: User) -> None:
-    trainee.run("launch", "local", *TINY, "--steps", "200", "--budget", "0.40", "-y", "-d")
+    trainee.run("launch", "local", *TINY, "--steps", "80", "--budget", "0.40", "-y", "-d")
     until(lambda: mf.pick_best(checkpoints(trainee).values()) is not None)
     before = mf.pick_best(checkpoints(trainee).values())
     assert before is not None
@@ -95,7 +95,7 @@ def test_killing_a_rank_and_the_agent(trainee: User) -> None:
     run = trainee.only_run()
     assert ZERO < run.settled <= Usd("0.40")
     assert run.outcome is Outcome.FINISHED, run.message
-    assert run.phases["fast"].step == 200
+    assert run.phases["fast"].step == 80
     after = mf.pick_best(checkpoints(trainee).values())
     assert after is not None
     assert after.val_bpb is not None
@@ -103,7 +103,8 @@ def test_killing_a_rank_and_the_agent(trainee: User) -> None:
 
 
 def test_stop_and_resume_is_bit_exact(trainee: User, tmp_path: Path) -> None:
-    steps = ("--steps", str(STEPS), "--budget", "1", "-y")
+    # One rank: of two ranks tests/model/test_torchrun.py proves the same.
+    steps = ("--steps", str(STEPS), "--budget", "1", "-y", "--processes", "1")
     trainee.run("launch", "local", *TINY, *steps, "-d")
     until(lambda: bool(metrics(trainee, "train")))
     trainee.run("stop")

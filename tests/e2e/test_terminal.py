@@ -17,10 +17,12 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.user import SMALL, User, until
+from tests.warm import Warm, can_warm
 from trmcloud.cli.main import COMMANDS
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
@@ -28,19 +30,49 @@ from trmcloud.core.outcome import Outcome
 LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "--budget", "1")
 
 
-class Terminal:
-    """A window in which ``trmcloud`` runs: what it shows, what is typed, and its being closed."""
+#: Makes the window the terminal of the session, and becomes the command.
+_IN_A_WINDOW = """import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
-    def __init__(self, user: User, *arguments: str, columns: int = 100) -> None:
+
+class Terminal:
+    """A window in which ``trmcloud`` runs: what it shows, what is typed, and its being closed.
+
+    ``warm``: forked from a process that has imported it, for who opens a hundred.
+    """
+
+    def __init__(self, user: User, *arguments: str, columns: int = 100, warm: bool = False) -> None:
         self.shown = ""
         self.code: int | None = None
-        self._pid, self._master = pty.fork()
-        if self._pid == 0:  # the child: its session leader, with the window as its terminal
-            size = struct.pack("HHHH", 40, columns, 0, 0)
-            fcntl.ioctl(0, termios.TIOCSWINSZ, size)
-            os.chdir(user.folder)
-            command = [sys.executable, *user.program, *arguments]
-            os.execve(sys.executable, command, user.env() | {"TERM": "xterm-256color"})
+        env, words = user.env() | {"TERM": "xterm-256color"}, [*user.program, *arguments]
+        self._master, window = pty.openpty()
+        fcntl.ioctl(window, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        try:
+            # Its session's leader, with the window as its terminal.
+            if warm and can_warm(words, env):
+                self._process: subprocess.Popen[Any] = Warm(
+                    [sys.executable, *words],
+                    cwd=user.folder,
+                    env=env,
+                    stdin=window,
+                    stdout=window,
+                    stderr=window,
+                    start_new_session=True,
+                )
+            else:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _IN_A_WINDOW, sys.executable, *words],
+                    cwd=user.folder,
+                    env=env,
+                    stdin=window,
+                    stdout=window,
+                    stderr=window,
+                    start_new_session=True,
+                )
+        finally:
+            os.close(window)
 
     def sees(self, text: str, *, within_s: float = 60.0) -> None:
         """Wait until ``text`` is shown."""
@@ -57,20 +89,19 @@ class Terminal:
         deadline = time.monotonic() + within_s
         while self._read():
             assert time.monotonic() < deadline, f"still there:\n{self.shown}"
-        _, status = os.waitpid(self._pid, 0)
-        self.code = os.waitstatus_to_exitcode(status)
+        self.code = self._process.wait()
         return self.code
 
     def close(self) -> None:
         """Close the window: the kernel sends SIGHUP to what runs in it."""
         os.close(self._master)
-        os.waitpid(self._pid, 0)
+        self._process.wait()
         self.code = -signal.SIGHUP
 
     def abandon(self) -> None:
         if self.code is None:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+            self._process.kill()
+            self._process.wait()
 
     def _read(self) -> bool:
         """Take in what is shown; False once the command has left the window."""

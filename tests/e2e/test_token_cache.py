@@ -68,6 +68,7 @@ def test_the_next_pod_has_its_tokens_from_the_bucket_but_for_a_damaged_one(
             user.run(*LAUNCH, *VIA, "-d", within_s=300)
             (run,) = set(user.ledger().runs) - first_runs
             until(lambda: _steps(s3, run) == {6, 12}, within_s=200, what="it trains to its end")
+            until(lambda: bool(_shards(host)), what="a shard is asked for")
             assert len(_shards(host)) == 1, "the damaged one alone is made anew"
             assert index == _index(s3)
             assert hashlib.sha256(s3.read(BUCKET, key)).hexdigest() == index[bad]["sha256"]

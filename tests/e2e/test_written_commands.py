@@ -115,7 +115,7 @@ def test_a_recipe_without_a_trainer_is_refused_by_name(reader: User) -> None:
 
 def typed(user: User, words: list[str]) -> tuple[int, str]:
     """Exit code, and what was shown: as on a terminal, where every question is answered with y."""
-    terminal = Terminal(user, *words)
+    terminal = Terminal(user, *words, warm=True)
     try:
         time.sleep(0.2)
         terminal.types("y\n")

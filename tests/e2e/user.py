@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.warm import Warm, can_warm
 from trmcloud.adapters.ledger_sqlite import SqliteLedger
 from trmcloud.adapters.local import LocalCompute
 from trmcloud.core.budget import LedgerState
@@ -44,6 +45,8 @@ class User:
     """A command that runs each of ours, as its last arguments."""
     program: Sequence[str] = ("-m", "trmcloud")
     """What Python is to run."""
+    warm: bool = True
+    """Fork from a process that has imported it, where that is the same."""
 
     @property
     def home(self) -> Path:
@@ -70,10 +73,12 @@ class User:
         return path
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self.wrapper, sys.executable, *self.program, *arguments],
+        env, words = self.env(), [*self.program, *arguments]
+        warm = self.warm and not self.wrapper and can_warm(words, env)
+        return (Warm if warm else subprocess.Popen)(
+            [*self.wrapper, sys.executable, *words],
             cwd=self.cwd or self.folder,
-            env=self.env(),
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

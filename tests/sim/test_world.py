@@ -41,6 +41,7 @@ def test_a_seed_replays_to_the_same_hash(seed: int) -> None:
     assert play(scenario, arm_all).digest == play(draw(seed, NAMES), arm_all).digest
 
 
+@pytest.mark.slow
 def test_a_seed_replays_in_another_process() -> None:
     """Nothing depends on the hash seed of the interpreter."""
     code = (
@@ -62,11 +63,14 @@ def test_a_seed_replays_in_another_process() -> None:
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_every_fault_is_felt_somewhere() -> None:
-    felt: Counter[str] = Counter()
+    unfelt = set(NAMES)
     for seed in range(3000, 3900):
-        felt.update(play(draw(seed, NAMES), arm_all).felt)
-    assert [name for name in NAMES if not felt[name]] == []
+        unfelt -= set(play(draw(seed, NAMES), arm_all).felt)
+        if not unfelt:
+            break
+    assert unfelt == set()
 
 
 def test_the_faults_are_those_of_the_list() -> None:
@@ -74,9 +78,10 @@ def test_the_faults_are_those_of_the_list() -> None:
     assert len(PAIRS) == 2701
 
 
+@pytest.mark.slow
 def test_exposure_is_neither_always_nor_never() -> None:
     """The predicate bites: some worlds have exposed time, most have none."""
-    seconds = [play(draw(seed, NAMES), arm_all).exposed_s for seed in range(400)]
+    seconds = [play(draw(seed, NAMES), arm_all).exposed_s for seed in range(150)]
     assert 0.0 < sum(s > 0 for s in seconds) / len(seconds) < 0.5
 
 
@@ -224,6 +229,7 @@ def idle() -> None:
     """Nothing to be done between events."""
 
 
+@pytest.mark.slow
 def test_volumes_are_made_billed_and_deleted_in_some_worlds() -> None:
     told = Counter(
         line.text.rpartition(" ")[2]

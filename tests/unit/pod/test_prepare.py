@@ -51,11 +51,13 @@ def test_an_image_that_is_not_the_one_asked_for_is_told_by_its_torch(
 
 
 def test_a_good_machine_waits_for_its_files_and_is_ready(machine: Machine, reach: Reach) -> None:
-    machine.nvidia_smi(H100 * 2)
+    answers = machine.folder / "answers"
+    machine.nvidia_smi(H100 * 2, before=f'until [ -e "{answers}" ]; do sleep 0.01; done')
     machine.check(gpu="H100", count=2, min_cuda="12.8", volume=True, idle=True)
     preparation = machine.prepare()
-    assert preparation.poll(machine.now).state in ("checking", "waiting")
+    assert preparation.poll(machine.now).state == "checking"
     machine.now += 1.0
+    answers.touch()
     waiting = reach(preparation, "waiting")
     assert waiting.message == "code and data to be sent"
     machine.now += 10.0

@@ -1,0 +1,55 @@
+"""What is forked from a process that has imported the program is what a user would have started."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import User, until
+from tests.scheduling import KINDS, kinds_for, slowest_known, table
+from tests.warm import Warm, can_warm
+
+
+@pytest.mark.parametrize(
+    "words", [("--version",), ("status",), ("no-such-command",), ("launch", "nowhere", "-y"), ()]
+)
+def test_it_says_and_ends_as_one_that_was_started_cold(user: User, words: tuple[str, ...]) -> None:
+    said = []
+    for user.warm in (True, False):
+        process = user.start(*words)
+        assert isinstance(process, Warm) is user.warm
+        said.append((*process.communicate(timeout=60), process.returncode))
+    assert said[0] == said[1]
+
+
+def test_it_is_signalled_waited_for_and_killed(user: User) -> None:
+    text = user.folder / "text.py"
+    text.write_text("x = 1\n" * 5000)
+    launch = ("launch", "local", "--recipe", "trm-tiny", "--data", "text.py", "--rate", "3.60")
+    process = user.start(*launch, "--phase", "fast", "--budget", "1", "-y")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.05)
+    until(lambda: (user.home / "ledger.db").exists(), what="it is at work")
+    assert process.poll() is None
+    process.kill()
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    process.communicate()
+
+
+def test_an_environment_that_an_interpreter_reads_as_it_starts_is_started_cold(user: User) -> None:
+    words = ["-m", "trmcloud", "status"]
+    assert can_warm(words, user.env())
+    for name in ("PYTHONUTF8", "LC_ALL", "FORCE_COLOR", "LD_PRELOAD"):
+        assert not can_warm(words, {**user.env(), name: "1"})
+    assert not can_warm(words, {**user.env(), "PYTHONPATH": f"/else:{user.env()['PYTHONPATH']}"})
+    assert not can_warm(["-c", "pass"], user.env())
+
+
+def test_every_worker_takes_every_kind_and_the_page_of_the_slowest_is_read_back() -> None:
+    assert all(sorted(kinds_for(worker)) == sorted(KINDS) for worker in range(10))
+    assert {kinds_for(worker)[0] for worker in range(5)} == set(KINDS)
+    took = {f"tests/{Path(__file__).name}::test[a b-{n}]": float(n) for n in range(40)}
+    assert slowest_known(table(took, 60.0, workers=3)) == dict(list(took.items())[10:])

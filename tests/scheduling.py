@@ -1,0 +1,168 @@
+"""Which worker runs which test, and the table of the slowest.
+
+Most tests of real processes wait; what they need of a machine, they need at once. Tests that
+compute need all of it, and can wait. So ``make test`` has five workers for each core. Of every
+five one computes, and is nice about it, one begins with what runs torch, so that few of those
+fight at a time, and three with what waits. Each begins with the slowest that is known, and helps
+the others when its own are done. ``--dist`` with another name than ``load`` switches this off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+try:
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
+except ImportError:  # without it there is one process, and nothing to share out
+    LoadScopeScheduling = object
+
+_BEGAN = pytest.StashKey[float]()
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "tests.md"
+SHOWN = 30
+NICENESS = 10
+
+KINDS = _COMPUTING, _TORCH, _WAITING = "computing", "torch", "waiting"
+_KINDS = (
+    ("tests/model/", _TORCH),
+    ("tests/unit/planner/test_flops.py", _TORCH),
+    ("tests/unit/planner/test_memory.py", _TORCH),
+    *((f"tests/e2e/test_{name}.py", _TORCH) for name in (
+        "mission", "nodes", "real_trainer", "several_machines", "token_cache", "written_commands",
+    )),
+    ("tests/e2e/", _WAITING),
+    ("tests/crash/", _WAITING),
+    ("tests/contract/", _WAITING),
+    ("tests/unit/pod/", _WAITING),
+)  # fmt: skip
+_STARTS_PROCESSES = (
+    "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/app/test_export",
+    "tests/unit/app/test_packing.py", "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
+)  # fmt: skip
+_WHOLE = ("tests/unit/", "tests/model/")
+_FIRST = {0: _COMPUTING, 1: _TORCH}
+_THEN = (_WAITING, _TORCH, _COMPUTING)
+
+
+def kind_of(nodeid: str) -> str:
+    """By where the test stands."""
+    return next((kind for path, kind in _KINDS if nodeid.startswith(path)), _COMPUTING)
+
+
+def kinds_for(worker: int) -> tuple[str, ...]:
+    """What a worker takes, in this order."""
+    first = _FIRST.get(worker % 5, _WAITING)
+    return (first, *(kind for kind in _THEN if kind != first))
+
+
+def slowest_known(page: str) -> Mapping[str, float]:
+    """test → seconds, as the table of a page has them."""
+    rows = re.findall(r"^\| ([\d.]+) \| `(\S.*)` \|$", page, re.MULTILINE)
+    return {nodeid: float(seconds) for seconds, nodeid in rows}
+
+
+class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+    """Unit tests and those with torch go out by the file, all others one by one."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        known = slowest_known(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+        self._seconds: dict[str, float] = {}
+        for nodeid, seconds in known.items():
+            unit = self._split_scope(nodeid)
+            self._seconds[unit] = self._seconds.get(unit, 0.0) + seconds
+        self._waiting: dict[str, deque[str]] | None = None
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.split("::")[0] if nodeid.startswith(_WHOLE) else nodeid
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if self._waiting is None:
+            order = sorted(self.workqueue, key=lambda unit: -self._seconds.get(unit, 0.0))
+            self._waiting = {
+                kind: deque(unit for unit in order if kind_of(unit) == kind) for kind in KINDS
+            }
+        worker = int(node.gateway.id.removeprefix("gw"))
+        for kind in kinds_for(worker):
+            units = self._waiting[kind]
+            while units:
+                unit = units.popleft()
+                if unit in self.workqueue:
+                    self.workqueue.move_to_end(unit, last=False)
+                    super()._assign_work_unit(node)
+                    return
+        super()._assign_work_unit(node)  # what a worker that died has left
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if kind_of(item.nodeid) != _COMPUTING or item.nodeid.startswith(_STARTS_PROCESSES):
+            item.add_marker("processes")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return ByKind(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slowest-page", type=Path, metavar="FILE", help="write the table of the slowest there"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_BEGAN] = time.monotonic()
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker.startswith("gw") and kinds_for(int(worker[2:]))[0] == _COMPUTING:
+        os.nice(NICENESS)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The slowest thirty; a page of them where one is asked for."""
+    spent_s: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                spent_s[report.nodeid] = spent_s.get(report.nodeid, 0.0) + report.duration
+    if not (page := config.getoption("slowest_page")):
+        return
+    wall_s = time.monotonic() - config.stash[_BEGAN]
+    lines = table(spent_s, wall_s, workers=config.getoption("numprocesses", None) or 1)
+    terminalreporter.section(f"slowest {SHOWN} tests")
+    for nodeid, took_s in slowest(spent_s):
+        terminalreporter.write_line(f"{took_s:7.1f} s  {nodeid}")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(lines, encoding="utf-8")
+
+
+def slowest(spent_s: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(spent_s.items(), key=lambda item: -item[1])[:SHOWN]
+
+
+def table(spent_s: Mapping[str, float], wall_s: float, *, workers: int) -> str:
+    """The page: what all took, and the slowest tests with their setup and teardown."""
+    rows = [f"| {took_s:.1f} | `{nodeid}` |" for nodeid, took_s in slowest(spent_s)]
+    all_s = sum(spent_s.values())
+    return "\n".join(
+        [
+            "# The slowest tests",
+            "",
+            f"Made by `make test PAGE=docs/tests.md`: {len(spent_s):,} tests on {os.cpu_count()}"
+            f" cores by {workers} workers",
+            f"in {wall_s / 60:.1f} minutes; one after another they took {all_s / 60:.0f}."
+            " The next run begins",
+            "with these. Setup and teardown are counted.",
+            "",
+            "| seconds | test |",
+            "|--:|---|",
+            *rows,
+            "",
+        ]
+    )
