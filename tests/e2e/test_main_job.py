@@ -25,7 +25,7 @@ def test_a_budget_that_binds_lands_the_run_within_it(user: User) -> None:
     assert report["budget_usd"] == 0.02
     assert report["billed_usd"] == float(run.settled)
     # Our clock starts with the intent, the provider's a moment later.
-    assert 0 <= report["accrued_usd"] - report["billed_usd"] < 0.002
+    assert 0 <= report["accrued_usd"] - report["billed_usd"] < 0.005
     assert report["useful_fraction"] > 0.5
     assert sum(report["seconds"].values()) == report["paid_seconds"]
 
