@@ -10,6 +10,8 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # What is started hundreds of times, and rewritten for its assertions, is compiled once.
     sys.dont_write_bytecode = False
 
+from hypothesis import HealthCheck, settings
+
 from tests.scheduling import (
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -25,6 +27,10 @@ __all__ = [
     "pytest_terminal_summary",
     "pytest_xdist_make_scheduler",
 ]
+
+# Property tests are judged by what they find, not by how long a busy machine takes to find it.
+settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ours")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is where tests are started in the background; what they start would be deaf to Ctrl-C.

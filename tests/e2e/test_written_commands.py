@@ -127,6 +127,7 @@ def typed(user: User, words: list[str]) -> tuple[int, str]:
 
 def wrong_with(command: Written, code: int, shown: str) -> str:
     """Why a command did not do what its document says; empty where it did."""
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     told = shown.strip().splitlines()[-3:]
     if "Traceback" in shown or code == 2:
         return f"code {code}: {told}"

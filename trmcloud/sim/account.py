@@ -86,6 +86,8 @@ class KeptVolume:
         self.volume_id, self.place, self.rate_micros = volume_id, place, rate_micros
         self.created_at = at
         self.ended_at: float | None = None
+        self.users: set[str] = set()
+        """Runs that had it made, or found it there, before they asked for a pod."""
 
     def micros(self, until: float) -> int:
         """What it has cost by ``until``."""
@@ -189,6 +191,7 @@ class Account:
             there = KeptVolume(f"volume-{number}", request.region, rate, world.queue.now)
             self.volumes.append(there)
             world.say(f"{there.volume_id} is made")
+        there.users.add(request.lease.run_id)
 
     def volume_there(self, place: str) -> KeptVolume | None:
         mine = (v for v in self.volumes if v.place == place and v.ended_at is None)

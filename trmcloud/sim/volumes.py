@@ -36,10 +36,7 @@ class VolumeJudge:
         for run_id, truth in self.world.truths.items():
             run, spec = ledger.runs.get(run_id), truth.plan.spec
             here = [p for p in account.pods.values() if p.run_id == run_id]
-            asked = run is not None and any(
-                g.provider == account.habits.provider for g in run.generations
-            )
-            if not spec.volume or not (here or asked):
+            if run_id not in volume.users:
                 continue
             if run is not None and run.live:
                 self.fail("I3", f"{volume.volume_id} is deleted, and {run_id} is live")
