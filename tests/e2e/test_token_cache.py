@@ -65,10 +65,12 @@ def test_the_next_pod_has_its_tokens_from_the_bucket_but_for_a_damaged_one(
             state = tmp_path / "sky.json"
             state.write_text(json.dumps({"runpod": account, "enabled": ["RunPod"]}))
             user.environment["TRMCLOUD_SKY"] = str(stand_in(tmp_path / "sky", state))
+            # Long enough for its last shard to be asked for while it trains.
+            shrunk = Path(user.environment["TRMCLOUD_TEST_SETTINGS"])
+            shrunk.write_text(shrunk.read_text().replace("steps = 12", "steps = 96"))
             user.run(*LAUNCH, *VIA, "-d", within_s=300)
             (run,) = set(user.ledger().runs) - first_runs
-            until(lambda: _steps(s3, run) == {6, 12}, within_s=200, what="it trains to its end")
-            until(lambda: bool(_shards(host)), what="a shard is asked for")
+            until(lambda: 96 in _steps(s3, run), within_s=200, what="it trains to its end")
             assert len(_shards(host)) == 1, "the damaged one alone is made anew"
             assert index == _index(s3)
             assert hashlib.sha256(s3.read(BUCKET, key)).hexdigest() == index[bad]["sha256"]
@@ -89,7 +91,8 @@ def _steps(s3: S3, run: str) -> set[int]:
         for key, size in s3.keys(BUCKET, f"of-tokens/runs/{run}/").items()
         if key.endswith("/manifest.json") and size
     ]
-    return {json.loads(text)["step"] for text in texts}
+    # A slot that is written to anew has no manifest meanwhile.
+    return {json.loads(text)["step"] for text in texts if text}
 
 
 def _index(s3: S3) -> dict[str, dict[str, object]]:
