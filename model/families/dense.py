@@ -155,6 +155,7 @@ class Dense(LanguageModel):
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.shape, self.compute_dtype = shape, compute_dtype
+        self.sequence, self.vocab_size = shape.sequence, shape.vocab_size
         self.norm = norms.layer if shape.norm == "layer" else norms.fast_rms
         self.embedding = nn.Embedding(shape.vocab_size, shape.width)
         self.positions = (
@@ -171,14 +172,6 @@ class Dense(LanguageModel):
         self.head = None if shape.tied else nn.Linear(shape.width, shape.vocab_size, bias=False)
         self._turns: dict[torch.device, Turn] = {}
         self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
-
-    @property
-    def sequence(self) -> int:
-        return self.shape.sequence
-
-    @property
-    def vocab_size(self) -> int:
-        return self.shape.vocab_size
 
     def initialise(self, seed: int) -> None:
         """Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and

@@ -62,14 +62,9 @@ class LanguageModel(nn.Module, ABC):
     first_loss: ClassVar[str] = "the loss"
     """What ``Objective.nats[0]`` is called in a warning."""
 
-    @property
-    @abstractmethod
-    def sequence(self) -> int:
-        """Tokens that it was made for."""
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int: ...
+    sequence: int
+    """Tokens that it was made for."""
+    vocab_size: int
 
     @property
     def passes(self) -> int:

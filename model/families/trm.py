@@ -166,19 +166,12 @@ class TRM(LanguageModel):
     ) -> None:
         super().__init__()
         self.shape = shape
+        self.sequence, self.vocab_size = shape.sequence, shape.vocab_size
         self.compute_dtype = compute_dtype
         self._weight_base, self._reward_scale = weight_base, reward_scale
         self.embedding = nn.Embedding(shape.vocab_size, shape.width)
         self.blocks = nn.ModuleList(Block(shape.width, shape.head_dim) for _ in range(shape.blocks))
         self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
-
-    @property
-    def sequence(self) -> int:
-        return self.shape.sequence
-
-    @property
-    def vocab_size(self) -> int:
-        return self.shape.vocab_size
 
     @property
     def passes(self) -> int:
