@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick check format bench bench-train calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
+.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-stop calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -93,7 +93,7 @@ e2e-nodes: $(READY)
 SKY_PYTHON ?= python3.10
 SKY_IMAGE := build/sky-image
 SKY_RUNTIME := $(SKY_IMAGE)/root/skypilot-runtime
-$(SKY_IMAGE)/.ready: constraints-sky.txt trmcloud/pod/environment.txt | $(READY)
+$(SKY_IMAGE)/.ready: constraints-sky.txt trmcloud/pod/machine/environment.txt | $(READY)
 	@$(SKY_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' || \
 		{ echo "error: SkyPilot's machines have Python 3.10; name one: make SKY_PYTHON=/path e2e-sky"; exit 1; }
 	rm -rf $(SKY_IMAGE)
@@ -103,7 +103,7 @@ $(SKY_IMAGE)/.ready: constraints-sky.txt trmcloud/pod/environment.txt | $(READY)
 		--python "$$($(SKY_PYTHON) -c 'import sys; print(sys.executable)')" $(SKY_RUNTIME)
 	$(SKY_RUNTIME)/bin/python -m pip install -q 'setuptools<70' 'click<8.3' 'ray[default]==2.9.3' \
 		'pydantic-core==2.41.1' 'skypilot[runpod,remote]==0.14.1'
-	grep '==' trmcloud/pod/environment.txt | grep -v '^torch' | cut -d ' ' -f 1 > $(SKY_IMAGE)/pins
+	grep '==' trmcloud/pod/machine/environment.txt | grep -v '^torch' | cut -d ' ' -f 1 > $(SKY_IMAGE)/pins
 	$(BIN)/python -m pip download -q --only-binary :all: -d $(SKY_IMAGE)/wheels \
 		-r $(SKY_IMAGE)/pins "$$(grep '^torch==' constraints-torch.txt)"
 	for name in bashrc profile; do cp /usr/share/base-files/dot.$$name $(SKY_IMAGE)/root/.$$name; done
@@ -120,7 +120,7 @@ demo: $(READY)
 WORKERS ?= $(shell echo $$(( $$(nproc) * 5 / 2 )))
 PAGE ?= build/tests.md
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page $(PAGE)
+	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page=$(PAGE)
 
 # What computes and starts no process: for between two changes.
 test-quick: $(READY)
@@ -143,6 +143,12 @@ bench: $(READY)
 bench-train: $(READY)
 	PEER="$(PEER)" PEER_PATH="$(PEER_PATH)" $(BIN)/python -m bench train
 
+bench-stop: $(READY)
+	TEXT="$(TEXT)" $(BIN)/python -m bench stop
+
+bench-reach: $(READY)
+	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench reach
+
 calibrate: $(READY)
 	@$(BIN)/python -m bench calibrate
 
@@ -152,7 +158,7 @@ SEEDS ?= 200000
 JOBS ?= 2
 soak: $(READY)
 	@mkdir -p build
-	$(BIN)/python -m trmcloud.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
+	$(BIN)/python -m tests.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
 		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
 
 soak-crashes: $(READY)

@@ -15,7 +15,11 @@ _ENTRY = str(Path(sys.executable).parent / "trmcloud")
 def run() -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory() as home:
-        environment = {"TRMCLOUD_HOME": str(Path(home, "none")), "HOME": home}
+        environment = {
+            "TRMCLOUD_HOME": str(Path(home, "none")),
+            "HOME": home,
+            "PYTHONDONTWRITEBYTECODE": "",  # what is installed has been compiled
+        }
         for name, arguments, empty, target in (
             ("trmcloud --help", ["--help"], ["--help"], 1.1),
             ("trmcloud status", ["status"], ["nothing"], 1.35),

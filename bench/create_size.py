@@ -7,7 +7,7 @@ from tests.contract.runpod_largest import bodies
 from tests.standins.runpod.commands import deployment_bytes
 from trmcloud.adapters.runpod.compute import LIMIT_BODY_BYTES, MAX_BODY_BYTES
 from trmcloud.adapters.runpod.http import compact
-from trmcloud.core.pod_contract import ENV_BOOT
+from trmcloud.core.contract.pod_contract import ENV_BOOT
 
 
 def run() -> list[Row]:

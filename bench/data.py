@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.row import Row
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 ROOT = Path(__file__).parents[1]
 SHORT = os.environ.get("TRMCLOUD_BENCH_SHORT") == "1"

@@ -18,8 +18,8 @@ from bench.row import Row
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import running
 from tests.standins.sshd import find_sshd
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
 
 _TARGET_S = 10.0
 _LAUNCH = (

@@ -23,7 +23,7 @@ from bench.row import Row
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import running
 from tests.standins.sshd import find_sshd
-from trmcloud.pod.files import read_small
+from trmcloud.io.files import read_small
 
 ROUNDS = 5
 _MOST_CALLS = 6

@@ -1,6 +1,6 @@
-"""What guarding and telling cost: the demo's launch, its agent and guardian watched from outside.
+"""What guarding and telling cost: the demo's launch, its agent and watchdog watched from outside.
 
-Agent and guardian are charged with the processor time the kernel counted for them, manifests with
+Agent and watchdog are charged with the processor time the kernel counted for them, manifests with
 every second spent saving, metrics and heartbeats with their measured cost per call times the calls
 that the run made. The sum is stated against the seconds spent in training steps.
 """
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from bench.row import Row
-from trmcloud.pod import processes
+from trmcloud.pod.machine import processes
 
 _LAUNCH = (
     *("launch", "local", "--recipe", "trm-tiny", "--phase", "fast", "--processes", "2"),
@@ -50,7 +50,7 @@ def run() -> list[Row]:
             1.0,
             "lower",
             "%",
-            f"agent and guardian {guards_s:.2f} s, telling {telling_s:.2f} s, saving "
+            f"agent and watchdog {guards_s:.2f} s, telling {telling_s:.2f} s, saving "
             f"{seconds['saving']:.2f} s beside {seconds['training']:.0f} s of training",
         ),
         Row(
@@ -65,7 +65,7 @@ def run() -> list[Row]:
 
 
 def _cpu_of_guards(home: Path, launch: subprocess.Popen[bytes]) -> float:
-    """Processor seconds that agent and guardian had used when last seen alive."""
+    """Processor seconds that agent and watchdog had used when last seen alive."""
     used: dict[int, float] = {}
     while launch.poll() is None:
         for folder in home.glob("pods/*"):
@@ -85,7 +85,7 @@ def _cpu_of_guards(home: Path, launch: subprocess.Popen[bytes]) -> float:
 def _cost_of_telling() -> tuple[float, float, float]:
     """Seconds of a heartbeat not written, a heartbeat written, and a line of metrics."""
     from model.telemetry import Clock, Metrics, Pulse
-    from trmcloud.core.pod_contract import PhaseJob
+    from trmcloud.core.contract.pod_contract import PhaseJob
 
     with tempfile.TemporaryDirectory() as folder:
         job = PhaseJob("r-bench", "fast", {}, folder, folder, 1)

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 from bench.row import Row, paired_ratio
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import Offer
-from trmcloud.core.planning import make_plan
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.spec import RunSpec
 
 OFFERS = 10_000
 NOW = 1_795_000_000.0

@@ -67,7 +67,7 @@ def _speed(folder: Path) -> Row:
     from trmcloud.adapters.ssh.connection import SshConnection, control_dir
     from trmcloud.adapters.ssh.keys import KeyStore
     from trmcloud.adapters.ssh.pull import pull
-    from trmcloud.core.manifest import CheckpointFile
+    from trmcloud.core.contract.manifest import CheckpointFile
 
     keys = KeyStore(folder)
     made = keys.for_pod(_POD)
@@ -150,7 +150,7 @@ def _pull_alone(folder: Path, port: int, user: str) -> int:
     from trmcloud.adapters.ssh.connection import SshConnection, control_dir
     from trmcloud.adapters.ssh.keys import KeyStore
     from trmcloud.adapters.ssh.pull import pull
-    from trmcloud.core.manifest import CheckpointFile
+    from trmcloud.core.contract.manifest import CheckpointFile
 
     keys = KeyStore(folder)
     zeros = hashlib.sha256()

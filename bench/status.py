@@ -19,15 +19,16 @@ from unittest import mock
 from bench.row import Row, paired_ratio
 from tests.standins.runpod.standin import running
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.app import launch
+from trmcloud.app import launching
 from trmcloud.app.drive import wish_to_stop
-from trmcloud.app.jobs import LaunchData
-from trmcloud.cli.plan_making import plan_for
+from trmcloud.app.pod_request import LaunchData
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import State
 from trmcloud.core.money import Usd
-from trmcloud.core.plan import Plan
-from trmcloud.core.run_state import State
-from trmcloud.core.spec import RunSpec
-from trmcloud.wiring import build_world
+from trmcloud.core.spec.plan import Plan
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.wiring import build_context
+from trmcloud.wiring_plans import build_planner
 
 PODS = 50
 _MOST_CALLS = 2
@@ -48,15 +49,15 @@ def _beside_skypilot() -> Row:
         (folder / "sky.json").write_text('{"enabled": ["AWS"]}')
         environment = {"HOME": name, "TRMCLOUD_SKY": str(program)}
         with mock.patch.dict(os.environ, environment | {"TRMCLOUD_HOME": str(without)}):
-            world = build_world()
-            driver = launch.start(world, _plan(world.home, "aws"), data=LaunchData())
-            wish_to_stop(world, driver.run_id, by="user", reason="a run that has ended")
+            world = build_context()
+            driver = launching.start(world, _plan(world.home, "aws"), data=LaunchData())
+            wish_to_stop(world, driver.run_id, by="user", reason=because(ReasonKind.STOP_COMMAND))
             assert driver.step().state is State.CLOSED
             world.ledger.release(driver.run_id, driver.epoch)
         shutil.copytree(without, beside)
         with mock.patch.dict(os.environ, environment | {"TRMCLOUD_HOME": str(beside)}):
-            world = build_world()
-            driver = launch.start(world, _plan(world.home, "aws"), data=LaunchData())
+            world = build_context()
+            driver = launching.start(world, _plan(world.home, "aws"), data=LaunchData())
             until = time.monotonic() + _WITHIN_S
             while driver.step().state is not State.BOOTING:
                 assert time.monotonic() < until, "its cluster is listed"
@@ -80,7 +81,7 @@ def _plan(home: Path, provider: str) -> Plan:
         recipe="trm-tiny", phases=("fast",), hardware="8xH100", budget=Usd("90"), steps=60,
         providers=(provider,),
     )  # fmt: skip
-    return plan_for(spec, home=home)
+    return build_planner(home).plan(spec)
 
 
 def _over_pods() -> list[Row]:
@@ -118,13 +119,13 @@ def _over_pods() -> list[Row]:
 
 def _rent() -> None:
     """Fifty pods of fifty runs, all left by whoever launched them."""
-    world = build_world()
+    world = build_context()
     spec = RunSpec(
         recipe="trm-tiny", phases=("fast",), hardware="1xRTX4090", budget=Usd("0.30"), steps=60,
         providers=("runpod",),
     )  # fmt: skip
-    plan = plan_for(spec, home=world.home)
-    drivers = [launch.start(world, plan, data=LaunchData()) for _ in range(PODS)]
+    plan = build_planner(world.home).plan(spec)
+    drivers = [launching.start(world, plan, data=LaunchData()) for _ in range(PODS)]
     for driver in drivers:
         until = time.monotonic() + _WITHIN_S
         while driver.step().state is not State.BOOTING:

@@ -79,7 +79,7 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
     )
     shape = Shape(vocabulary, 4, 128, 32, sequence, hidden=512, kv_heads=4)
     same = replace(shape, norm="layer", positions="learned", mlp="gelu", tied=True)
-    modern = replace(shape, norm="layer", mlp="relu2", qk_norm=True)
+    today = replace(shape, norm="rms", mlp="relu2", qk_norm=True)
     adamw = Rules("adamw", 1e-3, 1e-3, 1e-3, weight_decay=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
     muon = Rules("muon", 2e-2, 0.2, 4e-3)
 
@@ -87,8 +87,9 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
     sides = {
         "the same blocks, eager": _ours(same, adamw, batches, rows),
         "the same blocks, compiled": _ours(same, adamw, batches, rows, compiled=True),
-        "RoPE, QK norm, ReLU², eager": _ours(modern, adamw, batches, rows),
-        "RoPE, QK norm, ReLU², Muon": _ours(modern, muon, batches, rows),
+        "shakespeare's blocks, eager": _ours(today, adamw, batches, rows),
+        "shakespeare's blocks, compiled": _ours(today, adamw, batches, rows, compiled=True),
+        "shakespeare's blocks, Muon": _ours(today, muon, batches, rows),
         "a plain loop of ours": lambda: _plain_step(
             plain, its_adam, lambda x, y: plain(x, y).loss, *next(batches)
         ),
@@ -97,8 +98,9 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
     parameters = sum(each.numel() for each in plain.parameters())
     yield _row("the same blocks, eager", peer.name, rates, 0.85)
     yield _row("the same blocks, compiled", peer.name, rates, 1.0)
-    yield _row("RoPE, QK norm, ReLU², eager", peer.name, rates, 0.85)
-    muon_rate = _row("RoPE, QK norm, ReLU², Muon", peer.name, rates, 0.0)
+    yield _row("shakespeare's blocks, eager", peer.name, rates, 0.85)
+    yield _row("shakespeare's blocks, compiled", peer.name, rates, 1.0)
+    muon_rate = _row("shakespeare's blocks, Muon", peer.name, rates, 0.0)
     loop = _row("the same blocks, eager", "a plain loop of ours", rates, 1 / 1.02)
     yield loop._replace(
         detail=f"{loop.detail}; {parameters:,} parameters, torch {torch.__version__}; with Muon "
@@ -160,8 +162,9 @@ def _ours(
     from model.families.dense import Dense
     from model.optim import Optimizer
     from model.precision import LossScale
+    from model.soundness import Soundness
     from model.stepping import Stepper
-    from trmcloud.core.recipe import PhaseRecipe
+    from trmcloud.core.spec.recipe import PhaseRecipe
 
     model = Dense(shape)
     model.initialise(0)
@@ -169,11 +172,12 @@ def _ours(
         model.compile_parts()
     settings = PhaseRecipe("bench", "gpt", "train", batch=rows, dtype="float32")
     optimizer, world = Optimizer(model, rules), World(0, 1, torch.device("cpu"))
-    stepper = Stepper(settings, world, model, optimizer, LossScale.of("float32"))
+    stepper = Stepper(settings, world, model, optimizer, LossScale.of("float32"), Soundness())
     taken = iter(range(1 << 62))
 
     def step() -> None:
-        stepper.step(next(taken), 1.0, lambda: next(batches))
+        number = next(taken)
+        stepper.step(number + 1, number, 1.0, lambda: next(batches))
 
     return step
 

@@ -55,19 +55,19 @@ class Average:
         return {_PREFIX + name: p.detach() for name, p in self._named.items()}
 
     @torch.no_grad()
-    def resume(self, tensors: Mapping[str, Tensor]) -> None:
-        """The model has just loaded the average; it gets back the trained weights.
-
-        Raises:
-            KeyError: the checkpoint has none, as it was saved without an average.
-        """
-        self.restart()
-        for name, parameter in self._named.items():
-            parameter.copy_(tensors[_PREFIX + name])
-
-    @torch.no_grad()
     def _exchange(self) -> None:
         for kept, parameter in zip(self._kept, self._named.values(), strict=True):
             held = parameter.detach().clone()
             parameter.copy_(kept)
             kept.copy_(held)
+
+
+@torch.no_grad()
+def restore_trained(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """The model has just loaded an average; it gets back the weights that were trained.
+
+    Raises:
+        KeyError: the checkpoint has none, as it was saved without an average.
+    """
+    for name, parameter in model.named_parameters():
+        parameter.copy_(tensors[_PREFIX + name])

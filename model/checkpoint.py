@@ -21,8 +21,7 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
-from trmcloud.core.errors import CheckpointError
-from trmcloud.core.manifest import (
+from trmcloud.core.contract.manifest import (
     KINDS,
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -35,6 +34,9 @@ from trmcloud.core.manifest import (
     to_prune,
     with_metric,
 )
+from trmcloud.core.errors import CheckpointError
+from trmcloud.io.files import sync_folder
+from trmcloud.io.hashing import file_sha256
 
 WEIGHTS_NAME = "weights.safetensors"
 OPTIMIZER_NAME = "optimizer.safetensors"
@@ -101,16 +103,10 @@ class CheckpointFolder:
         for folder in sorted(self._step_folders(), reverse=True):
             if not (folder / MANIFEST_NAME).exists():
                 continue  # no manifest, no checkpoint
-            try:
-                manifest = read_manifest(folder)
-                verify(folder, manifest)
-                return Found(folder, manifest)
-            except CheckpointError as error:
-                damaged.append(folder.name)
-                say(f"checkpoint {folder.name} is damaged and set aside: {error}")
-                aside = folder.with_name(_DAMAGED + folder.name)
-                shutil.rmtree(aside, ignore_errors=True)
-                folder.rename(aside)
+            found = self.sound(folder, say)
+            if found is not None:
+                return found
+            damaged.append(folder.name)
         if damaged:
             raise CheckpointError(
                 f"every checkpoint is damaged: {', '.join(damaged)}",
@@ -118,6 +114,19 @@ class CheckpointFolder:
                 next_step="remove the folder to start over, or restore a sound checkpoint",
             )
         return None
+
+    def sound(self, folder: Path, say: Any) -> Found | None:
+        """The checkpoint in ``folder``; None where it is damaged, and set aside."""
+        try:
+            manifest = read_manifest(folder)
+            verify(folder, manifest)
+            return Found(folder, manifest)
+        except CheckpointError as error:
+            say(f"checkpoint {folder.name} is damaged and set aside: {error}")
+            aside = folder.with_name(_DAMAGED + folder.name)
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+            return None
 
     def save(self, contents: Contents, manifest: CheckpointManifest) -> Found:
         """Writes one checkpoint; ``manifest.files`` is filled in here.
@@ -139,22 +148,26 @@ class CheckpointFolder:
             )
             complete = _with_files(manifest, files)
             _write(making / MANIFEST_NAME, "manifest", to_json(complete).encode())
-            _sync_folder(making)
+            sync_folder(making)
             if final.exists():
                 # Only an incomplete folder can be in the way: complete steps are not saved again.
                 shutil.rmtree(final)
             os.rename(making, final)
-            _sync_folder(self.root)
+            sync_folder(self.root)
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
             raise
         return Found(final, complete)
 
     def add_metric(
-        self, step: int, val_bpb: float, step_losses: Iterable[float]
+        self,
+        step: int,
+        val_bpb: float,
+        step_losses: Iterable[float],
+        extra: Mapping[str, Any] | None = None,
     ) -> CheckpointManifest:
         """Puts the metric of a checkpoint that was saved before it was evaluated into its manifest,
-        which is replaced in one rename; its files are left alone.
+        and ``extra`` beside it. It is replaced in one rename; its files are left alone.
 
         Raises:
             CheckpointError: there is no such checkpoint.
@@ -162,6 +175,7 @@ class CheckpointFolder:
         """
         folder = self.root / step_dir_name(step)
         scored = with_metric(read_manifest(folder), val_bpb, step_losses)
+        scored = replace(scored, extra={**scored.extra, **(extra or {})})
         making = folder / f"{_MAKING}{MANIFEST_NAME}"
         try:
             _write(making, "manifest", to_json(scored).encode())
@@ -169,11 +183,11 @@ class CheckpointFolder:
         except BaseException:
             making.unlink(missing_ok=True)
             raise
-        _sync_folder(folder)
+        sync_folder(folder)
         return scored
 
     def prune(self, keep_best: int) -> list[str]:
-        """Removes all but the best ``keep_best`` and the latest; returns the removed names."""
+        """Removes what ``to_prune`` names; returns the removed names."""
         there = self.complete()
         removed = []
         for manifest in to_prune([each.manifest for each in there], keep_best).checkpoints:
@@ -230,7 +244,7 @@ def verify(folder: Path, manifest: CheckpointManifest, kinds: Sequence[str] = KI
                     f"{file.name} has {size} bytes, the manifest says {file.size_bytes}",
                     where=str(folder),
                 )
-            digest = _sha256_of(path)
+            digest = file_sha256(path)
         except OSError as error:
             raise CheckpointError(
                 f"{file.name} cannot be read: {error.strerror}", where=str(folder)
@@ -304,19 +318,3 @@ def _write(path: Path, kind: str, content: bytes) -> CheckpointFile:
         file.flush()
         os.fsync(file.fileno())
     return CheckpointFile(path.name, kind, len(content), digest.hexdigest())
-
-
-def _sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,10 +10,15 @@ from typing import Callable
 import torch
 from torch import Tensor
 
+from model.data.batch import Draws
 from model.data.folder import PreparedData
+from model.data.padding import PAD
 from model.data.stream import Rows
 from model.distributed import World
 from model.families.protocol import LanguageModel
+
+_GROUP = 1 << 63
+"""Of the rows of every evaluation: whatever is drawn is the same each time, and for no step."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Evaluation:
     bits_per_byte: float
     tokens: int
     bytes: int
+    tallies: tuple[float, ...] = ()
+    """What the family may adapt to: see ``LanguageModel.tallied``."""
 
 
 def validation_rows(there: int, sequence: int, eval_tokens: int) -> list[int]:
@@ -55,25 +62,30 @@ def evaluate(
     unscored, so that every one has the same shape.
     """
     every = validation_rows(rows.count, model.sequence, eval_tokens)
-    mine = every[world.rank :: world.size]
+    mine = range(world.rank, len(every), world.size)
     longest = math.ceil(len(every) / world.size)
     lengths = token_bytes(data, model.vocab_size).to(world.device)
-    steps = model.passes
+    steps = len(model.judged)
     nats = torch.zeros(steps, dtype=torch.float64, device=world.device)
     counts = torch.zeros(2, dtype=torch.int64, device=world.device)
+    tallies: list[Tensor] = []
     for start in range(0, longest, batch):
         chosen = mine[start : start + batch]
-        filled = chosen + every[:1] * (batch - len(chosen))
-        ids = torch.from_numpy(rows.read(filled)).to(world.device)
+        filled = [*chosen, *[0] * (batch - len(chosen))]
+        ids = torch.from_numpy(rows.read([every[each] for each in filled])).to(world.device)
         targets = ids[:, 1:].contiguous()
+        draws = Draws(0, _GROUP, filled, len(every))
         with autocast():
-            losses = model.evaluate(ids[:, :-1].contiguous(), targets)
-        bytes_each = lengths[targets]
+            losses = model.evaluate(ids[:, :-1].contiguous(), targets, draws)
+        there = draws._replace(rows=chosen)
+        tallies.append(model.tallied(losses[:, : len(chosen)], targets[: len(chosen)], there))
+        bytes_each = lengths[targets.clamp_min(0)].where(targets != PAD, 0)
         bytes_each[len(chosen) :] = 0
         scored = bytes_each > 0
         nats += (losses.double() * scored).sum(dim=(1, 2))
         counts += torch.stack([scored.sum(), bytes_each.sum()])
-    summed = world.total(torch.cat([nats, counts.double()]))
+    tallied = torch.stack(tallies).sum(dim=0)
+    summed = world.total(torch.cat([nats, counts.double(), tallied.double()]))
     return _evaluation(summed, steps)
 
 
@@ -93,4 +105,5 @@ def _evaluation(summed: Tensor, steps: int) -> Evaluation:
         bits_per_byte=nats[-1] / (math.log(2) * max(1, size_bytes)),
         tokens=tokens,
         bytes=size_bytes,
+        tallies=tuple(float(each) for each in summed[steps + 2 :]),
     )

@@ -26,11 +26,12 @@ from model.progress import generator_states
 from model.reporting import Reporter, StepReport
 from model.saver import Saver, Trained
 from model.schedule import Cooldown, Schedule
-from model.stepping import Stepper, Sums
+from model.stepping import Step, Stepper, Sums
 from model.telemetry import Clock, Pulse
+from trmcloud.core.contract import worth
+from trmcloud.core.contract.pod_contract import PhaseJob
 from trmcloud.core.errors import DataError
-from trmcloud.core.pod_contract import PhaseJob
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 _DATA_POLL_S = 0.2
 
@@ -77,7 +78,8 @@ class Trainer:
         )
         self._feed.expect(trained.shards)
         self._stepper = Stepper(
-            settings, world, parallel_model, trained.optimizer, trained.loss_scale
+            *(settings, world, parallel_model, trained.optimizer, trained.loss_scale),
+            trained.soundness,
         )
         self._saver = Saver(
             *(job, settings, world, data, trained, self._feed, outlets.checkpoints),
@@ -86,33 +88,44 @@ class Trainer:
         self._data_state = READY
         self._asked_to_save = False
         self._requested = 0
+        self._skipped, self._skipped_step = 0, 0
         self._logged_step = trained.progress.step
+        self._left_out = 0
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
+        self._curve: worth.Curve | None = None
         self._trained_before_s = trained.progress.trained_s
+        self._first_step = trained.progress.step
         self._began = self._mark = outlets.clock.monotonic()
 
     def run(self) -> str:
         """Trains until something ends it; returns the outcome, everything being saved.
 
         Raises:
-            FloatingPointError: loss or gradients became NaN or infinite; nothing is saved then.
+            FloatingPointError: loss or gradients became NaN or infinite, and leaving steps out did
+                not help; nothing is saved then.
+            Diverged: the same of a loss that rose.
             OSError: a checkpoint could not be written.
             DataError: what is to be read next cannot come any more; what was trained is saved.
         """
         progress = self._progress
         self._pulse.enter("training", **self._news())
         self._began = self._clock.monotonic()
-        if progress.evaluated_step is None:
+        if progress.evaluated_step is None or self._was_to_be_evaluated():
             self._evaluate()
         self._mark = self._clock.monotonic()
         while (outcome := self._consult()) is None:
+            self._save_before_cooldown()
             self._save_if_asked()
             if not self._has_data():
                 continue
-            gradient_norm, sums = self._step()
-            if progress.step % self._settings.log_every == 0 or progress.step == 1:
-                self._log(gradient_norm, sums)
+            step = self._step()
+            logs = progress.step % self._settings.log_every == 0 or progress.step == 1
+            if step.left_out:
+                self._skipped, self._skipped_step = self._skipped + 1, progress.step
+                self._reporter.left_out(progress.step, step.left_out, step.loss, step.norm)
+            elif logs:
+                self._log(step.norm, step.sums)
             self._pulse.beat(**self._news())
             now = self._clock.monotonic()
             self._landing.took(now - self._mark)
@@ -133,6 +146,7 @@ class Trainer:
             now=self._clock.epoch(),
             elapsed_s=progress.trained_s,
             data=self._feed.state(),
+            worse=worth.is_worse(progress.evaluations),
         )
         self._data_state, self._asked_to_save = verdict.data, verdict.save
         if verdict.cooldown is not None:
@@ -164,17 +178,18 @@ class Trainer:
         self._clock.sleep(_DATA_POLL_S)
         return False
 
-    def _step(self) -> tuple[float, Sums]:
+    def _step(self) -> Step:
         progress = self._progress
-        norm, sums = self._stepper.step(
-            progress.step, self._rate_at(progress.step), self._feed.batch
+        made = self._stepper.step(
+            *(progress.step + 1, progress.updates, self._rate_at(progress.step)),
+            self._feed.batch,
         )
-        if self._trained.average is not None:
-            self._trained.average.update(progress.step)
+        if self._trained.average is not None and not made.left_out:
+            self._trained.average.update(progress.updates)
         progress.step += 1
         progress.samples += self._global_batch
         progress.tokens += self._global_batch * self._settings.sequence
-        return norm, sums
+        return made
 
     def _rate_at(self, step: int) -> float:
         return self._schedule.factor(step, self._cooldown(), self._progress.warm_from)
@@ -187,6 +202,12 @@ class Trainer:
     def _cooled(self) -> bool:
         progress = self._progress
         return self._schedule.has_come_down(progress.step, self._cooldown(), progress.warm_from)
+
+    def _cooldown_from(self) -> int | None:
+        """The step at which the rate began to fall that the last step was taken with."""
+        cooldown = self._cooldown()
+        begun = cooldown is not None and self._progress.step > cooldown.first
+        return cooldown.first if cooldown is not None and begun else None
 
     # -- log, evaluate, save ---------------------------------------------------------------
 
@@ -207,17 +228,27 @@ class Trainer:
             data_wait_s=self._feed.waited_s / max(1, progress.step - self._logged_step),
             tokens_per_second=self._global_batch * self._settings.sequence / seconds,
         )
-        if not math.isfinite(report.loss):
-            raise FloatingPointError(f"the loss is {report.loss}")
         self._feed.waited_s, self._logged_step = 0.0, progress.step
+        self._tell_what_is_left_out()
         self._last = report
+        if self._curve is None:
+            self._take_curve()  # steps have a time only once some are taken
         self._reporter.trained(report)
+
+    def _tell_what_is_left_out(self) -> None:
+        if (left_out := self._feed.left_out + self._validation.left_out) > self._left_out:
+            self._left_out = left_out
+            self._reporter.texts_left_out(
+                self._progress.step, self._feed.left_out, self._validation.left_out
+            )
 
     def _pause(self) -> None:
         """The evaluation and save due after this step; a deadline too near leaves them to the
         landing, which does both."""
         settings, progress = self._settings, self._progress
         save = progress.step % settings.save_every == 0
+        if not self._trained.soundness.is_settled:
+            return  # what is saved last is what can be gone back to
         if not save and progress.step % settings.eval_every != 0:
             return
         if progress.step >= settings.steps:
@@ -226,6 +257,20 @@ class Trainer:
         if not self._landing.leaves_time_for(cost, self._clock.epoch()):
             return
         self._save_and_evaluate() if save else self._timed_evaluation()
+
+    def _save_before_cooldown(self) -> None:
+        """What a run that is topped up goes on from, where that step is not saved anyway; a
+        deadline too near leaves no time for it."""
+        progress, cooldown, landing = self._progress, self._cooldown(), self._landing
+        begins = cooldown is not None and cooldown.first == progress.step > 0
+        if not begins or progress.saved_step == progress.step:
+            return
+        if not self._trained.soundness.is_settled:
+            return
+        if not landing.leaves_time_for(landing.save_s or 0.0, self._clock.epoch()):
+            return
+        self._save()
+        self._mark = self._clock.monotonic()
 
     def _save_if_asked(self) -> None:
         """A checkpoint that was asked for, and its metric: before the next step, as if it were due.
@@ -281,27 +326,80 @@ class Trainer:
             )
         seconds = self._clock.monotonic() - began
         self._landing.evaluation_s = seconds
+        adapted = result.tallies if self._is_evaluated_here() else ()
+        if adapted:
+            self._model.adapt(adapted)
         finite = math.isfinite(result.bits_per_byte)
         progress.note_metric(
             result.bits_per_byte if finite else None, result.step_losses if finite else ()
         )
+        if finite:
+            self._note_point(result.bits_per_byte)
         if finite and progress.saved_step == progress.step:
-            self._saver.add_metric()
+            self._saver.add_metric(adapted)
         self._pulse.beat(**self._news())
         self._reporter.evaluated(
             *(progress.step, progress.tokens, result),
             diagnostics=self._model.diagnostics(result.step_losses),
-            first_loss=self._model.first_loss,
+            judged=self._model.judged,
+            margin=self._model.margin,
             seconds=seconds,
             landing=landing,
+            curve=self._take_curve(),
         )
+
+    def _note_point(self, bpb: float) -> None:
+        """Of the curve, between warm-up and cooldown alone: only there it tells what more steps
+        would buy."""
+        progress = self._progress
+        if progress.updates > self._settings.warmup_steps and self._cooldown_from() is None:
+            progress.evaluations.append((progress.updates, bpb))
+            del progress.evaluations[: -worth.MOST_POINTS]
+
+    def _take_curve(self) -> worth.Curve | None:
+        """What the heartbeats tell from here on: nothing while too little is known, and once the
+        rate falls to its end."""
+        progress = self._progress
+        self._curve = None
+        fitted = None if self._cools() else worth.fit(progress.evaluations)
+        taken = progress.step - self._first_step
+        trained_s = self._clock.monotonic() - self._began
+        if fitted is None or taken <= 0 or trained_s <= 0:
+            return None
+        self._curve = worth.Curve(
+            step=progress.updates,
+            slope=fitted[0],
+            scatter=fitted[1],
+            # Of the whole attempt, pauses included: a moment's load on the machine is no reason.
+            steps_per_hour=3600.0 * taken / trained_s,
+            since_best=worth.since_best(progress.evaluations),
+        )
+        return self._curve
+
+    def _cools(self) -> bool:
+        cooldown = self._cooldown()
+        return cooldown is not None and self._progress.step >= cooldown.first
+
+    def _is_evaluated_here(self) -> bool:
+        """Whether every run evaluates after this step: what a model adapts to is found here alone,
+        so that a run that is resumed adapts as one that was not."""
+        settings, step = self._settings, self._progress.step
+        return step % settings.eval_every == 0 or step % settings.save_every == 0
+
+    def _was_to_be_evaluated(self) -> bool:
+        """Whether this attempt goes on from a checkpoint whose evaluation was cut short."""
+        progress = self._progress
+        is_resumed = progress.saved_step == progress.step and not progress.is_evaluated
+        return is_resumed and self._is_evaluated_here()
 
     def _save(self, landing: bool = False) -> None:
         progress, world = self._progress, self._world
         rows = world.gather(generator_states(world.device))
         began = self._clock.monotonic()
         with self._pulse.during("saving"):
-            size = self._saver.save(rows, cooled=self._cooled())
+            size = self._saver.save(
+                rows, cooled=self._cooled(), cooldown_from=self._cooldown_from()
+            )
         seconds = self._clock.monotonic() - began
         self._landing.save_s = seconds
         # At once: whatever ends this process in the evaluation, its agent knows of the checkpoint.
@@ -317,6 +415,10 @@ class Trainer:
         """Saves and evaluates what is not yet saved and evaluated."""
         if landing:
             self._pulse.enter("landing", **self._news())
+        if self._trained.soundness.not_finite and not self._progress.is_evaluated:
+            self._evaluate(landing)
+            if self._progress.val_bpb is None:
+                raise FloatingPointError("the weights give no finite loss any more")
         if self._progress.saved_step != self._progress.step:
             self._save(landing)
         if not self._progress.is_evaluated:
@@ -335,14 +437,18 @@ class Trainer:
             "best_step": progress.best_step,
             "saved_step": progress.saved_step,
             "saves": self._requested,
+            "skipped": self._skipped,
+            "skipped_step": self._skipped_step or None,
+            "curve": None if self._cools() else self._curve,
         }
         if cooldown is not None and progress.step >= cooldown.start:
-            news["cooldown_from"] = cooldown.start
+            news["cooldown_from"] = cooldown.first
         if last is not None:
             news.update(
                 tokens_per_second=last.tokens_per_second,
                 loss=last.loss,
                 grad_norm=last.gradient_norm,
                 step_losses=tuple(last.step_losses),
+                parts={name: each for name, each in last.parts.items() if math.isfinite(each)},
             )
         return news

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from model.families.protocol import EMBEDDING, MATRIX, Group, LanguageModel
 from model.muon import cautious, even_rows, muon_momentum, muon_scale, orthogonalise
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 REFERENCE_WIDTH = 768
 
@@ -48,8 +48,11 @@ class Rules:
             embedding_lr=settings.embedding_lr,
             head_lr=settings.head_lr,
             weight_decay=settings.weight_decay,
-            beta1=0.8 if by_muon else 0.9,
-            eps=1e-10 if by_muon else 1e-8,
+            beta1=settings.beta1 or (0.8 if by_muon else 0.9),
+            beta2=settings.beta2 or 0.95,
+            eps=settings.eps or (1e-10 if by_muon else 1e-8),
+            normuon=settings.normuon,
+            cautious_decay=settings.cautious_decay,
             width_scale=(settings.width / REFERENCE_WIDTH) ** -0.5 if by_muon else 1.0,
         )
 

@@ -1,8 +1,8 @@
-"""Which GPU of ``trmcloud.core.hardware`` a driver's device name stands for."""
+"""Which GPU of ``trmcloud.core.catalog.hardware`` a driver's device name stands for."""
 
 from __future__ import annotations
 
-from trmcloud.core.hardware import GPUS
+from trmcloud.core.catalog.hardware import GPUS
 
 #: (words that must all be in the driver's name, SKU), the more special ones first.
 _NAMES = (
@@ -11,10 +11,12 @@ _NAMES = (
     (("H100", "PCIe"), "H100-PCIe"),
     (("H100", "NVL"), "H100-NVL"),
     (("H100",), "H100-SXM"),
+    (("RTX A1000",), "RTXA1000"),
     (("A100", "40GB"), "A100-40GB"),
     (("A100", "PCIe"), "A100-80GB-PCIe"),
     (("A100",), "A100-80GB-SXM"),
     (("L40S",), "L40S"),
+    (("L40",), "L40"),
     (("4090",), "RTX4090"),
     (("3090",), "RTX3090"),
     (("A10G",), "A10G"),

@@ -34,7 +34,7 @@ class LossScale:
 
     The loss is multiplied by ``scale`` and the gradients divided by it. A step whose gradients
     overflow is skipped and the scale halved; after ``GROW_AFTER`` good steps it doubles
-    (Micikevicius et al. 2018). In other dtypes the scale is 1 and an overflow is an error.
+    (Micikevicius et al. 2018). In other dtypes the scale is 1.
     """
 
     active: bool
@@ -62,7 +62,9 @@ class LossScale:
                 self.scale *= 2.0
             return True
         self.good_steps = 0
-        if not self.active or self.scale <= self.LEAST:
+        if not self.active:
+            return False
+        if self.scale <= self.LEAST:
             raise FloatingPointError("the gradients are not finite")
         self.scale /= 2.0
         return False

@@ -22,7 +22,8 @@ from typing import Any, Callable, Sequence
 from model.command import run_command
 from model.preparing.errors import Stopped
 from trmcloud.core.errors import UsageError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PADDED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +94,8 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     data_set = corpora.find_data_set(chosen.source, given)
     corpus = None
     if data_set is None:
-        corpus = corpora.local_corpus(chosen.source)
+        by_rows = settings.rows == PADDED
+        corpus = corpora.local_corpus(chosen.source, by_rows=by_rows, like=settings.data)
     elif not data_set.is_whole:
         corpus = corpora.named_corpus(chosen.source, data_set)
     if corpus is not None:

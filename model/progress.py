@@ -35,6 +35,15 @@ class Progress:
     best_bpb: float | None = None
     best_step: int | None = None
     saved_step: int | None = None
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    """(updates, bits per byte) of those between warm-up and cooldown, the newest of them."""
+    left_behind: int = 0
+    """Steps of cooldowns that were gone back from: see ``counted_on``."""
+
+    @property
+    def updates(self) -> int:
+        """The steps that these weights have taken."""
+        return self.step - self.left_behind
 
     @property
     def is_evaluated(self) -> bool:
@@ -57,6 +66,20 @@ class Progress:
         if self.saved_step == self.step:
             self.note_saved()
 
+    def counted_on(self, reached: Progress) -> None:
+        """This stood before a cooldown that ended where ``reached`` stands, and is gone on from.
+
+        Steps are counted on from there: no two checkpoints of a run have one step, and its newest
+        is the one with the highest. What the cooldown has read is read again, by weights that have
+        not seen it.
+        """
+        self.left_behind += reached.step - self.step
+        self.warm_from += reached.step - self.step
+        self.cooldown = None
+        self.step = self.saved_step = self.evaluated_step = reached.step
+        self.val_bpb, self.val_step_losses = reached.val_bpb, reached.val_step_losses
+        self.best_bpb, self.best_step = reached.best_bpb, reached.best_step
+
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["cooldown"] = self.cooldown.to_json() if self.cooldown else None
@@ -67,7 +90,10 @@ class Progress:
         """Raises: KeyError, TypeError, ValueError: not what ``to_json`` gave."""
         if data["version"] != STATE_VERSION:
             raise ValueError(f"state version {data['version']!r}")
-        values = {name: data[name] for name in cls.__dataclass_fields__}
+        later = {"left_behind": 0, "evaluations": []}
+        values = {name: data[name] for name in cls.__dataclass_fields__ if name not in later}
+        values |= {name: data.get(name, default) for name, default in later.items()}
+        values["evaluations"] = [(int(at), float(bpb)) for at, bpb in values["evaluations"]]
         if values["cooldown"] is not None:
             values["cooldown"] = Cooldown.from_json(values["cooldown"])
         return cls(**values)

@@ -13,11 +13,11 @@ from model.distributed import World
 from model.evaluate import Evaluation
 from model.schedule import Cooldown
 from model.telemetry import Metrics
-from trmcloud.core.flops import work_of
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.contract.worth import Curve, gain_soon
+from trmcloud.core.planner.flops import work_of
+from trmcloud.core.spec.recipe import PhaseRecipe
 
-#: Losses above uniform guessing by less than this share are rounding.
-_CHANCE_MARGIN = 1e-4
+_LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,13 @@ class Reporter:
             f"{report.tokens_per_second:,.0f} tokens/s"
         )
 
+    def left_out(self, step: int, why: str, loss: float, norm: float) -> None:
+        """A step whose update was not made."""
+        if not self._world.is_main:
+            return
+        self._metrics.write("skip", step, why=why, loss=loss, grad_norm=norm)
+        say(f"step {step} is left out: {why}")
+
     def evaluated(
         self,
         step: int,
@@ -88,9 +95,11 @@ class Reporter:
         result: Evaluation,
         *,
         diagnostics: Mapping[str, float],
-        first_loss: str,
+        judged: Sequence[str],
+        margin: float,
         seconds: float,
         landing: bool,
+        curve: Curve | None = None,
     ) -> None:
         if not self._world.is_main:
             return
@@ -100,20 +109,34 @@ class Reporter:
             step,
             val_bpb=result.bits_per_byte,
             val_step_losses=losses,
+            judged=list(judged),
+            perplexity=math.exp(min(losses[-1], _LARGEST_EXPONENT)),
             **diagnostics,
             tokens=tokens,
             seconds=seconds,
             landing=landing,
+            **({} if curve is None else {"curve": curve}),
         )
         say(
             f"evaluated step {step}: {result.bits_per_byte:.4f} bits/byte · "
-            f"nats/token {_row(losses)} · {seconds:.1f} s"
+            f"nats/token {_row(losses)} · {seconds:.1f} s" + self._buys(step, curve)
         )
         uniform = math.log(self._settings.vocab_size)
-        if losses[0] > uniform * (1 + _CHANCE_MARGIN):
-            warning = f"{first_loss} ({losses[0]:.3f}) is worse than chance"
+        if losses[0] > uniform * (1 + margin):
+            warning = f"the loss of {judged[0]} ({losses[0]:.3f}) is worse than chance"
             self._metrics.write("warning", step, message=warning, uniform=uniform)
             say(f"warning: {warning} ({uniform:.3f} nats)")
+
+    def texts_left_out(self, step: int, training: int, validation: int) -> None:
+        """Texts that have been found to be longer than a row."""
+        if not self._world.is_main:
+            return
+        told = (
+            f"{training:,} texts to train on and {validation:,} to validate on are longer than a "
+            f"row of {self._settings.sequence} tokens with its end, and left out"
+        )
+        self._metrics.write("warning", step, message=told, texts_left_out=training + validation)
+        say(f"warning: {told}")
 
     def saved(
         self, step: int, size_bytes: int, bpb: float | None, *, seconds: float, landing: bool
@@ -131,7 +154,16 @@ class Reporter:
         self._metrics.write(
             "decision", step, cooldown_from=cooldown.start, cooldown_steps=cooldown.steps
         )
-        say(f"cooldown: {cooldown.steps} steps from step {cooldown.start}")
+        again = "" if cooldown.began is None else ", as steps take another time now"
+        if cooldown.asked and cooldown.began is None:
+            again = ", since further steps no longer pay"
+        say(f"cooldown: {cooldown.steps} steps from step {cooldown.start}{again}")
+
+    def _buys(self, step: int, curve: Curve | None) -> str:
+        gain = gain_soon(curve, self._settings.steps - step) if curve is not None else None
+        if gain is None:
+            return ""
+        return f" · the next hour buys {f'{gain:.2g}' if gain > 0 else 'no better'} bits/byte"
 
     def _mfu(self, tokens_per_second: float) -> dict[str, float]:
         if not self._peak_flops:

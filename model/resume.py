@@ -1,12 +1,17 @@
-"""Where a training begins: at its latest sound checkpoint, at given weights, or fresh."""
+"""Where a training begins: at its latest sound checkpoint, at given weights, or fresh.
+
+Where the latest was saved in a cooldown, and the run has been given so much more that it may train
+at the full rate, it goes on from what was saved before that cooldown.
+"""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping
 
-from model.average import Average
+from model.average import Average, restore_trained
 from model.checkpoint import (
     CheckpointFolder,
     Found,
@@ -23,34 +28,30 @@ from model.optim import Optimizer
 from model.precision import LossScale
 from model.progress import Progress, restore_generators, row_from_json
 from model.reporting import say
-from model.saver import Trained
+from model.saver import TALLIES, Trained
 from model.sharing import share
+from model.soundness import Soundness
 from model.telemetry import Metrics
+from trmcloud.core.contract.manifest import MANIFEST_NAME, step_dir_name
+from trmcloud.core.contract.pod_contract import ENV_ACCEPT_CHANGE, PhaseJob
 from trmcloud.core.errors import CheckpointError, DataError
-from trmcloud.core.manifest import step_dir_name
-from trmcloud.core.pod_contract import PhaseJob
-from trmcloud.core.recipe import PhaseRecipe
-
-ENV_ACCEPT_CHANGE = "TRMCLOUD_ACCEPT_CHANGE"
-"""Set: resume though settings have changed that decide what is trained."""
+from trmcloud.core.spec.continuing import decisive_changes
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 _NONE, _ALL_DAMAGED = -1, -2
-#: Another value of these makes another training, though the weights may still fit.
-_DECISIVE = (
-    "family", "depth", "width", "head_dim", "hidden", "tied", "vocab_size", "supervision_steps",
-    "loops", "control", "sequence", "seed", "rows", "optimizer", "ema",
-)  # fmt: skip
 
 
 def begin(
     job: PhaseJob,
     trained: Trained,
+    settings: PhaseRecipe,
     world: World,
     data: PreparedData,
     landing: Landing,
     checkpoints: CheckpointFolder,
     metrics: Metrics,
     *,
+    now: float,
     accept_change: bool = False,
 ) -> Trained:
     """Brings ``trained`` to where this attempt starts, and the metrics file with it.
@@ -58,6 +59,7 @@ def begin(
     Every rank reads the checkpoint that rank 0 has verified; other machines are sent it.
 
     Args:
+        now: epoch seconds.
         accept_change: go on though decisive settings differ from the checkpoint's.
 
     Raises:
@@ -66,9 +68,10 @@ def begin(
     """
     found = _agree_on_latest(checkpoints, world)
     if found is not None:
-        if not accept_change:
-            _refuse_changes(found, PhaseRecipe.from_json(job.settings), world)
-        _resume(found, trained, world, data, landing)
+        if not (accept_change or job.accept_change):
+            _refuse_changes(found, settings, world)
+        before = _agree_on_what_was_before(found, landing, checkpoints, world, now)
+        _resume(found, before, trained, settings, world, data, landing)
     elif job.initial_weights:
         _start_from(Path(job.initial_weights), trained, data)
         if trained.average is not None:
@@ -115,35 +118,68 @@ def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | Non
     return Found(folder, read_manifest(folder))
 
 
+def _agree_on_what_was_before(
+    found: Found, landing: Landing, checkpoints: CheckpointFolder, world: World, now: float
+) -> Found | None:
+    """The checkpoint from before the cooldown that ``found`` was saved in, where that cooldown
+    does not hold any more, and no other is due."""
+    step = _NONE
+    if world.is_main:
+        # What cannot be used is told of by all ranks, where they read the latest.
+        with suppress(CheckpointError):
+            step = _step_before(found, landing, checkpoints, now)
+    [step] = world.largest([step])
+    if step == _NONE:
+        return None
+    folder = checkpoints.root / step_dir_name(step)
+    share(folder, world)
+    return Found(folder, read_manifest(folder))
+
+
+def _step_before(found: Found, landing: Landing, checkpoints: CheckpointFolder, now: float) -> int:
+    first, cooldown = found.manifest.cooldown_from, _progress(found).cooldown
+    steps_before = PhaseRecipe.from_json(found.manifest.settings).steps
+    if not first or (cooldown is not None and landing.keeps(cooldown, steps_before)):
+        return _NONE
+    folder = checkpoints.root / step_dir_name(first)
+    before = checkpoints.sound(folder, say) if (folder / MANIFEST_NAME).exists() else None
+    if before is None or not any(file.kind == "optimizer" for file in before.manifest.files):
+        return _NONE
+    elapsed_s = _progress(before).trained_s
+    further = landing.may_stay_at_full_rate(found.manifest.step, now=now, elapsed_s=elapsed_s)
+    return first if further else _NONE
+
+
 def _refuse_changes(found: Found, settings: PhaseRecipe, world: World) -> None:
     """
     Raises:
         CheckpointError: naming what differs between the checkpoint's settings and these.
     """
-    before = PhaseRecipe.from_json(found.manifest.settings)
-    changed = [
-        f"{name} {getattr(before, name)} → {getattr(settings, name)}"
-        for name in _DECISIVE
-        if getattr(before, name) != getattr(settings, name)
-    ]
-    rows = [each.global_batch(1) for each in (before, settings)]
-    whole = rows[0] * found.manifest.world_size, rows[1] * world.size
-    # Another number of GPUs is the machine's doing, and told of; a plan that keeps the whole batch
-    # on them may miss it by less than a row each.
-    if rows[0] != rows[1] and abs(whole[0] - whole[1]) >= world.size:
-        changed.append(f"sequences a step {whole[0]} → {whole[1]}")
+    changed = decisive_changes(
+        PhaseRecipe.from_json(found.manifest.settings),
+        settings,
+        world_before=found.manifest.world_size,
+        world_after=world.size,
+    )
     if changed:
         raise CheckpointError(
-            f"the checkpoint was trained with other settings: {', '.join(changed)}",
+            f"the checkpoint was trained with other settings: {', '.join(map(str, changed))}",
             where=str(found.folder),
-            next_step=f"give those, or start a new run from its weights; {ENV_ACCEPT_CHANGE}=1 "
-            "goes on all the same",
+            next_step="give those, or start a new run from its weights; resume --accept-change, "
+            f"or {ENV_ACCEPT_CHANGE}=1 for a script, goes on all the same",
         )
 
 
 def _resume(
-    found: Found, trained: Trained, world: World, data: PreparedData, landing: Landing
+    latest: Found,
+    before_cooldown: Found | None,
+    trained: Trained,
+    settings: PhaseRecipe,
+    world: World,
+    data: PreparedData,
+    landing: Landing,
 ) -> None:
+    found = before_cooldown or latest
     folder, manifest = found.folder, found.manifest
     if manifest.tokenizer_sha256 != data.tokenizer_sha256:
         raise DataError(
@@ -158,36 +194,75 @@ def _resume(
             next_step="give the data it was trained on, or start a new run from its weights",
         )
     load_weights(folder, manifest, trained.model)
+    before = PhaseRecipe.from_json(manifest.settings)
+    same_rule = (before.optimizer, before.normuon) == (settings.optimizer, settings.normuon)
     try:
         tensors = read_tensors(folder, manifest, "optimizer")
-        trained.optimizer.load_state(tensors)
         if trained.average is not None:
-            trained.average.resume(tensors)
-        state: Mapping[str, Any] = json.loads(read_text(folder, manifest, "state"))
-        trained.progress = progress = Progress.from_json(state["progress"])
+            trained.average.restart()
+        if before.ema:  # its weights are the average
+            restore_trained(trained.model, tensors)
+        if same_rule:
+            trained.optimizer.load_state(tensors)
+        elif world.is_main:
+            say("note: another update rule; its averages of gradients begin anew")
+        state = _state(found)
+        trained.progress = progress = _progress(found)
         trained.loss_scale.load_json(state["loss_scale"])
+        if tallies := manifest.extra.get(TALLIES):
+            trained.model.adapt([float(each) for each in tallies])
         rows = [row_from_json(text) for text in state["generators"]]
         trained.shards = tuple(str(each) for each in state.get("shards", ()))
+        if "soundness" in state:
+            trained.soundness = Soundness.from_json(state["soundness"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"the checkpoint's state cannot be used: {error!r}", where=str(folder)
         ) from None
-    if manifest.val_bpb is not None and not progress.is_evaluated:
-        # It was saved before it was evaluated, and the metric came to its manifest alone.
-        progress.note_metric(manifest.val_bpb, manifest.step_losses)
     if world.rank < len(rows):
         restore_generators(rows[world.rank], world.device)
-    if progress.cooldown is not None and not landing.keeps(progress.cooldown):
-        if progress.step > progress.cooldown.start:
+    if before_cooldown is not None:
+        trained.went_back_to = progress.step
+        progress.counted_on(_progress(latest))
+    elif progress.cooldown is not None and not landing.keeps(progress.cooldown, before.steps):
+        if progress.step > progress.cooldown.first:
             progress.warm_from = progress.step
         progress.cooldown = None
     if world.is_main:
         say(f"resumed from step {progress.step}")
+        if trained.went_back_to is not None:
+            say(
+                f"with what stood at step {trained.went_back_to}, before its cooldown: "
+                "the run was given more, and trains at the full rate again"
+            )
         if manifest.world_size != world.size:
             say(
                 f"note: {manifest.world_size} processes saved it, {world.size} go on; "
                 "the data's order is kept, but not every bit"
             )
+
+
+def _state(found: Found) -> Mapping[str, Any]:
+    state: Mapping[str, Any] = json.loads(read_text(found.folder, found.manifest, "state"))
+    return state
+
+
+def _progress(found: Found) -> Progress:
+    """
+    Raises:
+        CheckpointError: it cannot be used.
+    """
+    manifest = found.manifest
+    try:
+        progress = Progress.from_json(_state(found)["progress"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint's state cannot be used: {error!r}", where=str(found.folder)
+        ) from None
+    if manifest.val_bpb is not None and not progress.is_evaluated:
+        # It was saved before it was evaluated, and the metric came to its manifest alone.
+        progress.note_metric(manifest.val_bpb, manifest.step_losses)
+    return progress
 
 
 def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
@@ -201,5 +276,5 @@ def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
 
 
 def fresh(model: LanguageModel, optimizer: Optimizer, settings: PhaseRecipe) -> Trained:
-    average = Average(model) if settings.ema else None
+    average = Average(model, settings.ema_decay) if settings.ema else None
     return Trained(model, optimizer, LossScale.of(settings.dtype), Progress(), average=average)

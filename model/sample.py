@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Sequence
 
 from model.command import run_command
+from trmcloud.core.contract.pod_contract import strip_control
 from trmcloud.core.errors import UsageError
-from trmcloud.core.pod_contract import strip_control
 
 if TYPE_CHECKING:
     from model.load import Loaded
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest")
     parser.add_argument("--top-k", type=int, default=50, help="0: all tokens")
+    parser.add_argument("--top-p", type=float, default=1.0, help="1: all tokens")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
 
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_tokens=chosen.max_tokens,
             temperature=chosen.temperature,
             top_k=chosen.top_k,
+            top_p=chosen.top_p,
             seed=chosen.seed,
         )
         print(strip_control(text))
@@ -60,6 +62,7 @@ def sample(
     max_tokens: int,
     temperature: float,
     top_k: int,
+    top_p: float = 1.0,
     seed: int,
 ) -> str:
     """The prompt and what the model makes of it; it ends early where the model ends a document.
@@ -76,6 +79,7 @@ def sample(
         max_tokens=max_tokens,
         temperature=temperature,
         top_k=top_k,
+        top_p=top_p,
         seed=seed,
         known_ids=tokenizer.vocab_size,
         stop=tokenizer.bos,
@@ -90,6 +94,8 @@ def _check(chosen: argparse.Namespace) -> None:
         raise UsageError("--temperature lies between 0 and 10")
     if chosen.top_k < 0:
         raise UsageError("--top-k cannot be negative")
+    if not 0 < chosen.top_p <= 1:
+        raise UsageError("--top-p lies above 0 and up to 1")
 
 
 if __name__ == "__main__":

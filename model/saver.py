@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -19,10 +19,14 @@ from model.optim import Optimizer
 from model.precision import LossScale
 from model.progress import Progress, rows_to_json
 from model.reporting import say
+from model.soundness import Soundness
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.pod_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.manifest import CheckpointManifest
-from trmcloud.core.pod_contract import PhaseJob
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
+
+TALLIES = "tallies"
+"""In a manifest: what the model adapted to after its weights were saved."""
 
 
 @dataclass
@@ -39,6 +43,9 @@ class Trained:
     shards: tuple[str, ...] = ()
     average: Average | None = None
     """Of the weights, where the recipe asks for one."""
+    soundness: Soundness = field(default_factory=Soundness)
+    went_back_to: int | None = None
+    """The step whose weights it goes on from, where that is not its latest: see ``resume``."""
 
     def judged(self) -> AbstractContextManager[None]:
         """The model has the weights that are evaluated and handed out, for the block."""
@@ -46,7 +53,8 @@ class Trained:
 
     def weights(self) -> Mapping[str, Tensor]:
         """Those that are evaluated and handed out."""
-        return self.average.weights() if self.average is not None else self.model.state_dict()
+        averaged = self.average.weights() if self.average is not None else {}
+        return {**self.model.state_dict(), **averaged}
 
     def beside(self) -> dict[str, Tensor]:
         """What the optimizer's file holds: every other tensor that a resumed run needs."""
@@ -72,8 +80,14 @@ class Saver:
         self._trained, self._feed = trained, feed
         self._checkpoints, self._epoch = checkpoints, epoch
 
-    def save(self, generators: list[Tensor], *, cooled: bool) -> int:
+    def save(
+        self, generators: list[Tensor], *, cooled: bool, cooldown_from: int | None = None
+    ) -> int:
         """Writes this step's checkpoint; ``generators`` are all ranks' random states.
+
+        Args:
+            cooled: whether the rate has come down to its end.
+            cooldown_from: the step at which it began to.
 
         Returns:
             Its size in bytes; 0 on the ranks that wrote nothing.
@@ -85,18 +99,19 @@ class Saver:
         before = progress.saved_step, progress.best_bpb, progress.best_step
         progress.note_saved()
         try:
-            return self._written(lambda: self._write(generators, cooled))
+            return self._written(lambda: self._write(generators, cooled, cooldown_from))
         except OSError:
             progress.saved_step, progress.best_bpb, progress.best_step = before
             raise
 
-    def add_metric(self) -> None:
-        """Puts this step's metric into the manifest that was saved without it.
+    def add_metric(self, tallies: Sequence[float] = ()) -> None:
+        """Puts this step's metric into the manifest that was saved without it, and what the model
+        adapted to since.
 
         Raises:
             OSError: on all ranks: the manifest could not be replaced.
         """
-        self._written(self._add_metric)
+        self._written(lambda: self._add_metric(tallies))
 
     def _written(self, write: Callable[[], int]) -> int:
         failed: OSError | None = None
@@ -112,18 +127,19 @@ class Saver:
             raise failed or OSError(number, "rank 0 could not write a checkpoint")
         return size
 
-    def _add_metric(self) -> int:
+    def _add_metric(self, tallies: Sequence[float]) -> int:
         progress = self._trained.progress
         try:
             self._checkpoints.add_metric(
-                progress.step, progress.val_bpb or 0.0, progress.val_step_losses
+                *(progress.step, progress.val_bpb or 0.0, progress.val_step_losses),
+                {TALLIES: list(tallies)} if tallies else {},
             )
         except CheckpointError as error:  # somebody has deleted it: no reason to stop training
             say(f"warning: the metric of step {progress.step} has no checkpoint: {error}")
         self._checkpoints.prune(self._settings.keep_best)
         return 0
 
-    def _write(self, generators: list[Tensor], cooled: bool) -> int:
+    def _write(self, generators: list[Tensor], cooled: bool, cooldown_from: int | None) -> int:
         settings, trained, progress = self._settings, self._trained, self._trained.progress
         manifest = CheckpointManifest(
             run_id=self._job.run_id,
@@ -137,6 +153,7 @@ class Saver:
             val_bpb=progress.val_bpb if progress.is_evaluated else None,
             step_losses=tuple(progress.val_step_losses) if progress.is_evaluated else (),
             cooled=cooled,
+            cooldown_from=cooldown_from,
             data_sha256=self._data.source_sha256,
             tokenizer_sha256=self._data.tokenizer_sha256,
             files=(),
@@ -153,6 +170,7 @@ class Saver:
                 "loss_scale": trained.loss_scale.to_json(),
                 "generators": rows_to_json(generators),
                 "shards": self._feed.shards(),
+                "soundness": trained.soundness.to_json(),
             },
             tokenizer_json=self._data.tokenizer_json,
         )

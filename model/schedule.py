@@ -3,7 +3,8 @@ cooldown begins.
 
 The rate is a pure function of the step once the cooldown is known, so a run that is stopped and
 resumed repeats it bit for bit. Where steps alone bind, the cooldown is known from the start.
-Where a deadline binds, one process decides it once, from a measured clock, and writes it down.
+Where a deadline binds, one process decides it from a measured clock, again where steps become
+faster or slower, and writes each decision down.
 
 Steps are counted from 0 here: ``step`` is the one about to run, after ``step`` finished ones.
 """
@@ -11,10 +12,10 @@ Steps are counted from 0 here: ``step`` is the one about to run, after ``step`` 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Iterable, Mapping
 
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 WSD, COSINE, CONSTANT = "wsd", "cosine", "constant"
 
@@ -23,6 +24,11 @@ LEAST_COOLDOWN, MOST_COOLDOWN = 0.20, 0.40
 #: Steps planned beyond those that fit. Cut short by the deadline, the last rates are merely not
 #: quite zero; finished early, paid time would be left unused.
 SURPLUS = 1.02
+#: A cooldown that has begun follows the time: looked at after so many steps, and in its last ones,
+#: and changed where it is off by more than this share of what is left.
+FOLLOW_EVERY = 8
+LAST_STEPS = 2
+FOLLOW_BEYOND = 0.02
 #: A run whose last rate was below this share of the full one counts as cooled.
 COOLED_BELOW = 0.05
 
@@ -35,17 +41,49 @@ class Cooldown:
     steps: int
     deadline_at: float | None = None
     """The deadline (epoch seconds) it was decided for; None where steps alone decide."""
+    done: float = 0.0
+    """How much of the whole cooldown was behind it at its start: 0, unless it took the place of
+    one that had begun."""
+    began: int | None = None
+    """The step at which the first of those began; None: this is the first."""
+    asked: bool = False
+    """It was begun since further steps no longer paid, and is the training's end."""
 
     @property
     def end(self) -> int:
         return self.start + self.steps
 
+    @property
+    def first(self) -> int:
+        """The step at which the rate began to fall."""
+        return self.start if self.began is None else self.began
+
+    def behind(self, step: int) -> float:
+        """t, the share of the cooldown that ``step`` is taken with: from above 0 to below 1, so
+        that neither the first step is stable nor the last one idle."""
+        past = max(0, min(step - self.start + 1, self.steps))
+        return self.done + (1.0 - self.done) * past / (self.steps + 1)
+
+    def followed_by(self, start: int, steps: int) -> Cooldown:
+        """The cooldown that takes this one's place from ``start`` on, at the rate it had come to,
+        and ends after ``steps`` more."""
+        done = self.behind(start - 1)
+        return Cooldown(start, steps, self.deadline_at, done, self.first, self.asked)
+
     def to_json(self) -> dict[str, Any]:
-        return {"start": self.start, "steps": self.steps, "deadline_at": self.deadline_at}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cooldown:
-        return cls(int(data["start"]), int(data["steps"]), data["deadline_at"])
+        began = data.get("began")
+        return cls(
+            int(data["start"]),
+            int(data["steps"]),
+            data["deadline_at"],
+            float(data.get("done", 0.0)),
+            None if began is None else int(began),
+            bool(data.get("asked", False)),
+        )
 
 
 @dataclass(frozen=True)
@@ -104,12 +142,25 @@ class Schedule:
 
     @classmethod
     def of(cls, settings: PhaseRecipe) -> Schedule:
-        return cls(WSD, settings.steps, settings.warmup_steps, settings.cooldown_fraction)
+        return cls(
+            settings.schedule,
+            settings.steps,
+            settings.warmup_steps,
+            settings.cooldown_fraction,
+            settings.rate_floor,
+        )
 
     @property
     def fraction(self) -> float:
         """Of the time before it, that a cooldown for a deadline may take; 0: there is none."""
         return 0.0 if self.kind == CONSTANT else self.cooldown_fraction
+
+    def steps_to_cool(self, step: int) -> int:
+        """Of a cooldown that begins with ``step`` because it is asked for: as long as one for a
+        deadline, in steps; 0: there is none."""
+        if self.fraction == 0.0:
+            return 0
+        return max(1, min(self.steps - step, round(_share(self.fraction) * step)))
 
     @property
     def own_cooldown(self) -> Cooldown | None:
@@ -120,8 +171,9 @@ class Schedule:
         """The factor at ``step``, at most 1, and above 0 before the last step has been taken.
 
         Warm-up rises linearly from ``warm_from`` on. In the cooldown t = (step − start + 1) /
-        (steps + 1), so that neither its first step is stable nor its last one idle; the cosine's
-        angle is π·(step + 1) / (steps + 1) for the same reason.
+        (steps + 1), so that neither its first step is stable nor its last one idle, and one that
+        follows the time goes on from the t it had come to; the cosine's angle is π·(step + 1) /
+        (steps + 1) for the same reason.
         """
         warm = (step - warm_from + 1) / (self.warmup_steps + 1) if self.warmup_steps else 1.0
         warmed = min(1.0, max(warm, 1.0 / (self.warmup_steps + 1)))
@@ -130,8 +182,7 @@ class Schedule:
             done = min((step + 1) / (self.steps + 1), 1.0)
             left = 0.5 * (1.0 + math.cos(math.pi * done))
         if cooldown is not None and step >= cooldown.start:
-            past = min(step - cooldown.start + 1, cooldown.steps)
-            left *= 1.0 - math.sqrt(past / (cooldown.steps + 1))
+            left *= 1.0 - math.sqrt(cooldown.behind(step))
         return warmed * (self.floor + (1.0 - self.floor) * left)
 
     def has_come_down(self, step: int, cooldown: Cooldown | None, warm_from: int = 0) -> bool:
@@ -140,7 +191,7 @@ class Schedule:
         if self.kind == COSINE:
             begun, over = step > self.warmup_steps, step >= self.steps
         elif cooldown is not None:
-            begun, over = step > cooldown.start, step >= cooldown.end
+            begun, over = step > cooldown.first, step >= cooldown.end
         else:
             return False
         if not begun or over:
@@ -163,6 +214,37 @@ def steps_that_fit(first: int, remaining_s: float, costs: Costs) -> int:
     return low
 
 
+def is_due(
+    step: int,
+    *,
+    steps: int,
+    fraction: float,
+    elapsed_s: float,
+    remaining_s: float,
+    by_steps_too: bool = True,
+) -> bool:
+    """Whether it is time to cool down.
+
+    It is when what is left until the deadline is no more than ``fraction`` (held within 20
+    to 40 %) of the time trained so far, or when the recipe's own steps begin to cool, whichever
+    comes first. A ``fraction`` of 0 means that it never is.
+
+    Args:
+        by_steps_too: whether the recipe's own steps cool.
+        elapsed_s: seconds since training began, earlier attempts included.
+        remaining_s: seconds until the deadline; infinite where there is none.
+    """
+    if fraction == 0.0:
+        return False
+    by_steps = cooldown_of_steps(steps, fraction).start if by_steps_too else steps
+    return remaining_s <= _share(fraction) * elapsed_s or step >= by_steps
+
+
+def _share(fraction: float) -> float:
+    """Of what was trained before it, that a cooldown takes which no step count has planned."""
+    return min(max(fraction, LEAST_COOLDOWN), MOST_COOLDOWN)
+
+
 def decide_cooldown(
     step: int,
     *,
@@ -174,25 +256,40 @@ def decide_cooldown(
     costs: Costs,
     by_steps_too: bool = True,
 ) -> Cooldown | None:
-    """The cooldown beginning with ``step``, or None while it is too early to begin.
-
-    It begins when what is left until the deadline is no more than ``fraction`` (held within 20
-    to 40 %) of the time trained so far, or when the recipe's own steps begin to cool, whichever
-    comes first. A ``fraction`` of 0 means that there is to be none.
-
-    Args:
-        by_steps_too: whether the recipe's own steps cool.
-        elapsed_s: seconds since training began, earlier attempts included.
-        remaining_s: seconds until the deadline.
-    """
-    if fraction == 0.0:
-        return None
-    share = min(max(fraction, LEAST_COOLDOWN), MOST_COOLDOWN)
-    by_steps = cooldown_of_steps(steps, fraction).start if by_steps_too else steps
-    if remaining_s > share * elapsed_s and step < by_steps:
+    """The cooldown beginning with ``step``, or None while it is too early: see ``is_due``."""
+    if not is_due(
+        step,
+        steps=steps,
+        fraction=fraction,
+        elapsed_s=elapsed_s,
+        remaining_s=remaining_s,
+        by_steps_too=by_steps_too,
+    ):
         return None
     fitting = math.ceil(steps_that_fit(step, remaining_s, costs) * SURPLUS)
     return Cooldown(step, max(1, min(steps - step, fitting)), deadline_at)
+
+
+def follow(
+    step: int, cooldown: Cooldown, *, steps: int, remaining_s: float, costs: Costs
+) -> Cooldown | None:
+    """The cooldown to go on with where ``cooldown`` would end too early or too late for the time
+    that is left; None: it goes on.
+
+    Args:
+        steps: where the recipe's own end.
+        remaining_s: seconds until the deadline.
+    """
+    left = cooldown.end - step
+    if step - cooldown.start < FOLLOW_EVERY and left > LAST_STEPS:
+        return None
+    fitting = steps_that_fit(step, remaining_s, costs)
+    wanted = min(steps - step, fitting)
+    # One step fewer than fit is no reason: a clock's noise is not to be written down each time.
+    slack = max(1, round(fitting * FOLLOW_BEYOND))
+    if wanted < 1 or -slack <= left - wanted <= 2 * slack:
+        return None
+    return cooldown.followed_by(step, wanted)
 
 
 def recent_mean(seconds: Iterable[float]) -> float:

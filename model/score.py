@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from model.data.folder import PreparedData
+
+WORSE_BY = 0.02
+"""Worse than a model of one step by more: then refinement was bought (the guides' bound)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tokens", type=int, default=0, help="validation tokens (default: as in training)"
     )
+    parser.add_argument(
+        "--control", default="", help="a checkpoint of supervision_steps=1, to hold step 0 to"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
 
@@ -30,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.tokens < 0:
             raise UsageError("--tokens cannot be negative")
         result = score(Path(chosen.checkpoint), Path(chosen.data), chosen.tokens)
+        if chosen.control:
+            control = score(Path(chosen.control), Path(chosen.data), chosen.tokens)
+            result |= beside_control(result, control)
         print(json.dumps(result) if chosen.json else _as_text(result))
 
     return run_command(command)
@@ -73,6 +86,9 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
         "step": manifest.step,
         "sha256": manifest.sha256,
         "val_bpb": result.bits_per_byte,
+        "bits_per_token": result.step_losses[-1] / math.log(2),
+        "perplexity": math.exp(min(result.step_losses[-1], 700.0)),
+        "token_unigram_bits": token_unigram_bits(data),
         "val_step_losses": list(result.step_losses),
         "tokens": result.tokens,
         "bytes": result.bytes,
@@ -80,6 +96,37 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
         "byte_bigram_bits": data.meta["byte_bigram_bits"],
         "trained_on_this_text": manifest.data_sha256 == data.source_sha256,
     }
+
+
+def token_unigram_bits(data: PreparedData) -> float:
+    """Shannon entropy of a validation token by its own counts, in bits; special ids are left
+    out."""
+    import numpy as np
+
+    lengths = data.tokenizer.byte_lengths()
+    counts = np.bincount(data.validation, minlength=len(lengths))[: len(lengths)]
+    shares = counts[(lengths > 0) & (counts > 0)].astype(float)
+    shares /= shares.sum()
+    return float(-(shares * np.log2(shares)).sum())
+
+
+def beside_control(result: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:
+    """How a recursive model's first step does beside a model that has but one.
+
+    Refinement can be bought by making the first step worse: then it says nothing of the last.
+
+    Raises:
+        UsageError: the control is judged more than once.
+    """
+    losses = control["val_step_losses"]
+    if len(losses) != 1:
+        raise UsageError(
+            f"the control is judged {len(losses)} times, not once",
+            where=control["checkpoint"],
+            next_step="train it with --set supervision_steps=1",
+        )
+    worse = result["val_step_losses"][0] / losses[0] - 1.0
+    return {"control_loss": losses[0], "first_step_worse": worse}
 
 
 def _as_text(result: dict[str, Any]) -> str:
@@ -90,11 +137,25 @@ def _as_text(result: dict[str, Any]) -> str:
         else f"  loss: {loss:.4f} nats/token"
         for number, loss in enumerate(every)
     ]
+    beside = []
+    if "control_loss" in result:
+        worse = result["first_step_worse"]
+        beside.append(
+            f"control (N = 1): {result['control_loss']:.4f} nats/token; step 0 is "
+            f"{abs(worse):.1%} {'worse' if worse > 0 else 'better'}"
+        )
+        if worse > WORSE_BY:
+            beside.append(
+                f"warning: more than {WORSE_BY:.0%}: refinement was bought by a worse first step"
+            )
     return "\n".join(
         [
             f"{result['phase']}/step {result['step']} on {result['tokens']:,} tokens "
             f"({result['bytes']:,} bytes)",
             *losses,
+            *beside,
+            f"per token:     {result['bits_per_token']:.4f} bits, perplexity "
+            f"{result['perplexity']:.2f}; unigrams {result['token_unigram_bits']:.4f} bits",
             f"final step:    {result['val_bpb']:.4f} bits/byte",
             f"byte unigrams: {result['byte_unigram_bits']:.4f} bits/byte",
             f"byte bigrams:  {result['byte_bigram_bits']:.4f} bits/byte",

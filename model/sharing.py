@@ -9,7 +9,7 @@ from pathlib import Path
 
 from model.checkpoint import read_manifest, verify
 from model.distributed import World
-from trmcloud.core.manifest import MANIFEST_NAME
+from trmcloud.core.contract.manifest import MANIFEST_NAME
 
 _CHUNK_BYTES = 1 << 26
 

@@ -7,16 +7,19 @@ from types import FrameType
 
 
 class SignalFlag:
-    """Whether this process was told to land (SIGTERM, SIGINT), and to save now (SIGUSR1)."""
+    """Whether this process was told to land (SIGTERM, SIGINT), to save now (SIGUSR1), and
+    that it no longer pays (SIGUSR2)."""
 
     def __init__(self) -> None:
         self.raised = False
         self.save = False
+        self.finish = False
 
     def install(self) -> SignalFlag:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._raise)
         signal.signal(signal.SIGUSR1, self._save)
+        signal.signal(signal.SIGUSR2, self._finish)
         return self
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
@@ -24,3 +27,6 @@ class SignalFlag:
 
     def _save(self, number: int, frame: FrameType | None) -> None:
         self.save = True
+
+    def _finish(self, number: int, frame: FrameType | None) -> None:
+        self.finish = True

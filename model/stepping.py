@@ -9,19 +9,33 @@ from typing import Any, Callable, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model.data.batch import Batch
+from model.data.padding import PAD
 from model.distributed import World
 from model.families.protocol import Objective
 from model.optim import Optimizer
 from model.precision import LossScale, autocast
-from trmcloud.core.recipe import PhaseRecipe
+from model.soundness import Soundness
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PADDED
 
 
 class Told(NamedTuple):
-    """What a step came to: means over its micro-batches and over all ranks."""
+    """What a step came to: means over the tokens of its micro-batches, on all ranks."""
 
     loss: float
     nats: list[float]
     parts: dict[str, float]
+
+
+class Step(NamedTuple):
+    """What one step was: the gradients' norm before clipping, and why it was left out."""
+
+    norm: float
+    loss: float
+    sums: Sums
+    left_out: str = ""
+    """Empty: its update was made."""
 
 
 class Sums:
@@ -31,18 +45,36 @@ class Sums:
         self._names: list[str] = []
         self._passes = 0
         self._sum: Tensor | None = None
-        self._count = 0
+        self._weight: Tensor | None = None
 
-    def add(self, made: Objective) -> None:
+    def add(self, made: Objective, weight: Tensor) -> None:
+        """
+        Args:
+            weight: scalar, the micro-batch's share of tokens that are no padding.
+        """
         self._names, self._passes = list(made.parts), len(made.nats)
-        row = torch.cat([made.nats, torch.stack([made.loss, *made.parts.values()])]).detach()
+        scalars = torch.stack([made.loss, *made.parts.values()])
+        row = torch.cat([made.nats, scalars]).detach() * weight
         self._sum = row if self._sum is None else self._sum + row
-        self._count += 1
+        self._weight = weight if self._weight is None else self._weight + weight
+
+    def weight(self, world: World) -> float:
+        """Of all ranks' micro-batches together; a collective call."""
+        assert self._weight is not None
+        return float(world.total(self._weight))
+
+    def loss_and(self, norm: Tensor, world: World) -> tuple[float, float]:
+        """The step's loss and the gradients' norm, alike on all ranks. A collective call."""
+        assert self._sum is not None
+        assert self._weight is not None
+        told = torch.stack([self._sum[self._passes], self._weight, norm.to(self._sum.dtype)])
+        loss, weight, norms = world.total(told).tolist()
+        return loss / weight, norms / world.size
 
     def told(self, world: World) -> Told:
         """A collective call."""
         assert self._sum is not None
-        row = (world.total(self._sum / self._count) / world.size).tolist()
+        row = (world.total(self._sum) / self.weight(world)).tolist()
         nats, (loss, *parts) = row[: self._passes], row[self._passes :]
         return Told(loss, nats, dict(zip(self._names, parts, strict=True)))
 
@@ -57,44 +89,61 @@ class Stepper:
         parallel_model: nn.Module,
         optimizer: Optimizer,
         loss_scale: LossScale,
+        soundness: Soundness,
     ) -> None:
         self._settings, self._world = settings, world
         self._model, self._optimizer, self._loss_scale = parallel_model, optimizer, loss_scale
         self._autocast = autocast(settings.dtype, world.device)
+        self._soundness = soundness
+        self._whole = torch.ones((), device=world.device)
 
-    def step(
-        self, step: int, rate: float, batch: Callable[[], tuple[Tensor, Tensor]]
-    ) -> tuple[float, Sums]:
-        """One step after ``step`` finished ones, at ``rate`` times the recipe's learning rates.
+    def step(self, number: int, updates: int, rate: float, batch: Callable[[], Batch]) -> Step:
+        """The ``number``-th step, at ``rate`` times the recipe's learning rates.
 
         Args:
-            batch: gives the next micro-batch's inputs and targets.
-
-        Returns:
-            The gradients' global norm before clipping, and what the micro-batches came to.
+            updates: how many steps these weights have taken.
+            batch: gives the next micro-batch.
 
         Raises:
-            FloatingPointError: the gradients are not finite.
+            FloatingPointError, Diverged: see ``Soundness.judge``.
         """
         settings, scale = self._settings, self._loss_scale.scale
         sums = Sums()
         for micro in range(settings.accumulation):
-            ids, targets = batch()
+            taken = batch()
+            weight = self._weight(taken.targets)
             with self._unsynced(micro), self._autocast():
-                made: Objective = self._model(ids, targets)
-                (made.loss * (scale / settings.accumulation)).backward()
-            sums.add(made)
+                made: Objective = self._model(*taken)
+                (made.loss * (weight * (scale / settings.accumulation))).backward()
+            sums.add(made, weight)
         # DDP has reduced the gradients by now, so every rank clips by the same norm.
         parameters = list(self._optimizer.parameters())
+        if settings.rows == PADDED:
+            # Each micro-batch by its tokens: the same step as if it were one batch.
+            scale *= sums.weight(self._world) / (settings.accumulation * self._world.size)
         if scale != 1.0:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad /= scale
-        norm = float(nn.utils.clip_grad_norm_(parameters, settings.grad_clip))
-        if self._loss_scale.accept(math.isfinite(norm)):
-            self._optimizer.step(step, rate)
+        clipped = nn.utils.clip_grad_norm_(parameters, settings.grad_clip)
+        loss, norm = sums.loss_and(clipped.detach(), self._world)
+        finite = math.isfinite(norm)
+        # Too large a scale is mended by a smaller one; nothing is wrong with the step.
+        scaled = self._loss_scale.accept(finite)
+        left_out = ""
+        if scaled or not self._loss_scale.active:
+            left_out = self._soundness.judge(
+                number, loss, norm, finite=finite and math.isfinite(loss)
+            )
+        if scaled and not left_out:
+            self._optimizer.step(updates, rate)
         self._optimizer.zero_grad()
-        return norm, sums
+        return Step(norm, loss, sums, left_out)
+
+    def _weight(self, targets: Tensor) -> Tensor:
+        if self._settings.rows == PADDED:
+            return (targets != PAD).float().mean()
+        return self._whole
 
     def _unsynced(self, micro: int) -> AbstractContextManager[Any]:
         """Gradients are reduced once a step, in its last micro-batch."""

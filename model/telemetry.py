@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, TextIO
 
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract.pod_contract import (
     HEARTBEAT_NAME,
     METRICS_NAME,
     TENSORBOARD_DIR,
@@ -25,7 +25,8 @@ from trmcloud.core.pod_contract import (
     dump,
     load_heartbeat,
 )
-from trmcloud.core.records import finite
+from trmcloud.core.contract.records import finite
+from trmcloud.io.files import write_atomic
 
 BEAT_EVERY_S = 1.0
 #: The names under which ``Heartbeat.seconds`` counts the time spent in each state.
@@ -148,7 +149,7 @@ class Pulse:
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
         self.now = replace(self.now, at=self._clock.epoch(), seconds=seconds)
         self._written = self._clock.monotonic()
-        replace_text(self._path, dump(self.now))
+        write_atomic(self._path, dump(self.now), durable=False)
 
 
 def end_for_another(job: PhaseJob, attempt: int, outcome: str, message: str, now: float) -> None:
@@ -158,7 +159,7 @@ def end_for_another(job: PhaseJob, attempt: int, outcome: str, message: str, now
         last = load_heartbeat(path.read_bytes())
         if last.attempt == attempt and last.state != "ended":
             ended = replace(last, state="ended", outcome=outcome, message=message[:2000], at=now)
-            replace_text(path, dump(ended))
+            write_atomic(path, dump(ended), durable=False)
 
 
 def ended_by_another(job: PhaseJob, attempt: int) -> bool:
@@ -188,7 +189,7 @@ class Metrics:
                 with suppress(ValueError, KeyError, TypeError):
                     if step is not None and json.loads(line)["step"] <= step:
                         kept.append(line + "\n")
-            replace_text(self._path, "".join(kept))
+            write_atomic(self._path, "".join(kept), durable=False)
 
     def open_board(self, step: int) -> None:
         """Starts TensorBoard's file where TensorBoard is installed; later steps are purged."""
@@ -218,20 +219,9 @@ class Metrics:
             self._board.close()
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Gives the file this content in one rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name, value in values.items():
-        if isinstance(value, (list, tuple)):
-            yield from ((f"{name}/{number}", each) for number, each in enumerate(value))
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield name, value
+        several = isinstance(value, (list, tuple))
+        for number, each in enumerate(value if several else [value]):
+            if isinstance(each, (int, float)) and not isinstance(each, bool):
+                yield (f"{name}/{number}" if several else name), each

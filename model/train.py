@@ -20,6 +20,18 @@ from typing import Mapping, Sequence
 from model.command import error_json, run_command
 from model.signals import SignalFlag
 from model.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
+from trmcloud.core.contract.pod_contract import (
+    CHECKPOINTS_DIR,
+    CLEAN,
+    ENV_ACCEPT_CHANGE,
+    ENV_ATTEMPT,
+    ENV_JOB,
+    ENV_OVERRIDES,
+    ContractError,
+    PhaseJob,
+    load_job,
+)
+from trmcloud.core.contract.recovery import read_overrides
 from trmcloud.core.errors import (
     CheckpointError,
     DataError,
@@ -27,16 +39,8 @@ from trmcloud.core.errors import (
     TrmcloudError,
     UsageError,
 )
-from trmcloud.core.pod_contract import (
-    CHECKPOINTS_DIR,
-    CLEAN,
-    ENV_ATTEMPT,
-    ENV_JOB,
-    ContractError,
-    PhaseJob,
-    load_job,
-)
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.overrides import overridden
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 _DATA_POLL_S = 0.5
 _NEXT = ". Next: "
@@ -140,7 +144,7 @@ def _train(
     from model.peaks import peak_flops
     from model.precision import check_dtype
     from model.reporting import Reporter, say
-    from model.warm_up import needs_warm_up, warm_up
+    from model.warm_up import compiled_graphs, needs_warm_up, warm_up
 
     def pause() -> bool:
         if pulse.now.state != "waiting":
@@ -185,12 +189,14 @@ def _train(
     trained = resume.begin(
         job,
         resume.fresh(model, optimizer, settings),
+        settings,
         world,
         data,
         landing,
         checkpoints,
         metrics,
-        accept_change=bool(environment.get(resume.ENV_ACCEPT_CHANGE)),
+        now=clock.epoch(),
+        accept_change=bool(environment.get(ENV_ACCEPT_CHANGE)),
     )
     if not is_late:
         prepare_passes()
@@ -209,6 +215,8 @@ def _train(
             world_size=world.size,
             params=parameters,
             device=device.type,
+            **({"graphs": compiled_graphs()} if settings.compile else {}),
+            **({} if trained.went_back_to is None else {"weights_of": trained.went_back_to}),
         )
         say(f"{parameters:,} parameters on {world.size} × {device.type}, from step {step}")
     reporter = Reporter(settings, world, metrics, peak)
@@ -226,16 +234,19 @@ def _read(environment: Mapping[str, str]) -> tuple[PhaseJob, PhaseRecipe, int]:
     try:
         job = load_job(Path(path).read_bytes())
         settings = PhaseRecipe.from_json(job.settings)
+        overrides = read_overrides(environment.get(ENV_OVERRIDES) or "{}")
+        settings = overridden(settings, overrides)
         return job, settings, int(environment.get(ENV_ATTEMPT, "1"))
     except (OSError, ContractError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"the job cannot be read: {error}", where=path) from None
 
 
 def _check_ids(settings: PhaseRecipe, known_ids: int) -> None:
-    if known_ids > settings.vocab_size:
+    if known_ids > settings.text_ids:
+        needed = known_ids + settings.vocab_size - settings.text_ids
         raise UsageError(
-            f"the data's tokenizer has {known_ids} ids, the model room for {settings.vocab_size}",
-            next_step=f"--set vocab_size={known_ids}, or prepare the data again",
+            f"the data's tokenizer has {known_ids} ids, the model room for {settings.text_ids}",
+            next_step=f"--set vocab_size={needed}, or prepare the data again",
         )
 
 
@@ -246,6 +257,8 @@ def _outcome_of(error: BaseException) -> tuple[str, str]:
         text += f"{_NEXT}{error.next_step}"
     if isinstance(error, FloatingPointError):
         return "non_finite", str(error)
+    if type(error).__name__ == "Diverged":  # torch may not be there to ask
+        return "diverged", str(error)
     if isinstance(error, DataError):
         return "bad_data", text
     if isinstance(error, CheckpointError):

@@ -7,15 +7,23 @@ import math
 import torch
 from torch import nn
 
+from model.data.batch import Batch, Draws
 from model.distributed import World
 from model.families.protocol import LanguageModel, Objective
 from model.precision import autocast
 from trmcloud.core.errors import UsageError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 
 def needs_warm_up(settings: PhaseRecipe, world: World) -> bool:
     return settings.compile or world.size > 2
+
+
+def compiled_graphs() -> int:
+    """How many graphs torch.compile has made here; 0 where it was told to do nothing."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def warm_up(
@@ -36,15 +44,16 @@ def warm_up(
     cast = autocast(settings.dtype, world.device)
     # Ids of no text: the data may still be on its way.
     shape = (settings.batch, settings.sequence + 1)
-    rows = torch.arange(math.prod(shape), device=world.device).view(shape) % settings.vocab_size
+    rows = torch.arange(math.prod(shape), device=world.device).view(shape) % settings.text_ids
     ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    batch = Batch(ids, targets, Draws.alone(settings.batch))
     for _ in range(2):
         try:
             with cast():
-                made: Objective = parallel_model(ids, targets)
+                made: Objective = parallel_model(*batch)
             made.loss.backward()
             with torch.no_grad(), cast():
-                model.evaluate(ids, targets)
+                model.evaluate(*batch)
         except Exception as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise UsageError(

@@ -16,10 +16,13 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from trmcloud.core.control.run_state import TRANSITIONS
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DEMO = ROOT / "docs" / "guide" / "demo.md"
 COMMANDS = ROOT / "docs" / "commands.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "screens" / "demo.svg"
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -38,6 +41,7 @@ _STYLES = (
 
 def main() -> None:
     _put(COMMANDS, "help", help_table())
+    _put(ARCHITECTURE, "states", state_diagram())
     if len(sys.argv) > 1:
         _put(DEMO, "demo", transcript(Path(sys.argv[1]).read_text(encoding="utf-8")))
     shown = block(DEMO, "demo")
@@ -58,6 +62,15 @@ def help_table() -> str:
     lines = [line.rstrip() for line in _ANSI.sub("", answer.stdout).splitlines()]
     first = next(n for n, line in enumerate(lines) if "─ Before" in line)
     return "\n".join(lines[first:]).strip()
+
+
+def state_diagram() -> str:
+    """Every transition of a run, as Mermaid draws them."""
+    arrows = (
+        f"    {before.value} --> {after.value}: {event.__name__}"
+        for (before, event), after in TRANSITIONS.items()
+    )
+    return "\n".join(["stateDiagram-v2", *arrows])
 
 
 def transcript(log: str) -> str:
@@ -104,7 +117,9 @@ def picture_of(shown: str) -> str:
 def block(page: Path, name: str) -> str:
     """What stands on a page between a name's two marks."""
     found = re.search(
-        rf"<!-- {name} -->\n```\n(.*?)\n?```\n<!-- /{name} -->", page.read_text("utf-8"), re.DOTALL
+        rf"<!-- {name} -->\n```\w*\n(.*?)\n?```\n<!-- /{name} -->",
+        page.read_text("utf-8"),
+        re.DOTALL,
     )
     if found is None:
         raise SystemExit(f"{page.name} has no block {name!r}")
@@ -118,9 +133,10 @@ def _commands(shown: str) -> dict[str, list[str]]:
 
 
 def _put(page: Path, name: str, content: str) -> None:
-    old = f"<!-- {name} -->\n```\n{block(page, name)}".rstrip("\n")
+    old = block(page, name)  # there is one
     text = page.read_text(encoding="utf-8")
-    page.write_text(text.replace(old, f"<!-- {name} -->\n```\n{content}"), encoding="utf-8")
+    start = text.index("\n", text.index("```", text.index(f"<!-- {name} -->"))) + 1
+    page.write_text(text[:start] + content + text[start + len(old) :], encoding="utf-8")
 
 
 if __name__ == "__main__":

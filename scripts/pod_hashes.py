@@ -1,5 +1,5 @@
 """Write the hashes that pods hold their packages to: of every wheel of the versions pinned in
-trmcloud/pod/environment.txt that runs on Linux with glibc, under CPython 3.11 to 3.14.
+trmcloud/pod/machine/environment.txt that runs on Linux with glibc, under CPython 3.11 to 3.14.
 
     python scripts/pod_hashes.py
 

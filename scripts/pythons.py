@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.pythons import OLDEST_ON_A_POD, found  # noqa: E402
-from trmcloud.app.packing import own_sources, pack  # noqa: E402
+from trmcloud.app.staging.packing import own_sources, pack  # noqa: E402
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
-ENTRIES = ("trmcloud.pod.boot", "trmcloud.pod.standalone")
+ENTRIES = ("trmcloud.pod.boot", "trmcloud.export.standalone")
+AGENT = "trmcloud.pod.agent.process"
 PLACES = ROOT / "build" / "pythons"
 UV = Path(sys.executable).with_name("uv")
 ROOMS = ("core", "planner", "app", "cli", "pod")
@@ -63,7 +64,7 @@ def on_a_pod(python: Path) -> bool:
             for words in (
                 ["-m", "compileall", "-q", "."],
                 ["-W", "error", "-S", "-c", code, *modules],
-                ["-m", entry.replace("boot", "agent"), "--help"],
+                ["-m", AGENT if entry == ENTRIES[0] else entry, "--help"],
             ):
                 done = subprocess.run(
                     [python, *words], cwd=folder, env={}, capture_output=True, text=True

@@ -10,6 +10,9 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # What is started hundreds of times, and rewritten for its assertions, is compiled once.
     sys.dont_write_bytecode = False
 
+# Workers share the cores: torch's threads would wait for one another on those that others need.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import HealthCheck, settings
 
 from tests.scheduling import (

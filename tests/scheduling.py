@@ -1,7 +1,7 @@
 """Which worker runs which test, and the table of the slowest.
 
 Most tests of real processes wait; what they need of a machine, they need at once. Tests that
-compute need all of it, and can wait. So ``make test`` has five workers for each core. Of every
+compute need all of it, and can wait. So ``make test`` has five workers for two cores. Of every
 five one computes, and is nice about it, one begins with what runs torch, so that few of those
 fight at a time, and three with what waits. Each begins with the slowest that is known, and helps
 the others when its own are done. ``--dist`` with another name than ``load`` switches this off.

@@ -1,9 +1,10 @@
 """Commands forked from a process that has imported the program already.
 
-Most of what a short command costs is the import of its modules, and tests start some thousand of
-them. A ``Warm`` process is one of its own (pid, signals, standard streams, folder, environment,
-exit status) and runs the same ``-m module`` from its first line; only the modules were read before
-it was forked. What an interpreter takes from its environment as it starts cannot be had that way:
+Most of what a short command costs is the import of its modules, and of a launch the packing of what
+a pod is sent, the same each time; tests start some thousand of them. A ``Warm`` process is one of
+its own (pid, signals, standard streams, folder, environment, exit status) and runs the same
+``-m module`` from its first line; only the modules were read, and the sources packed, before it was
+forked. What an interpreter takes from its environment as it starts cannot be had that way:
 ``can_warm`` says no to such environments, and ``TRMCLOUD_TEST_COLD=1`` to all.
 
     python -m tests.warm FD     what forks; FD: where it is asked
@@ -47,12 +48,17 @@ _MESSAGE_BYTES = 1 << 17
 _NOT_IMPORTED = ("trmcloud.__main__",)
 _LIBRARIES = (
     "boto3",
+    "httpcore2",
     "rich.console",
     "rich.live",
     "rich.progress",
     "rich.table",
     "typer.rich_utils",
 )
+_RENT = frozenset({"launch", "resume", "smoke"})
+_KEYS = frozenset({"RUNPOD_API_KEY", "TRMCLOUD_SKY"})
+_TRAINERS = (None, str(ROOT / "tests" / "standins" / "trainer"))
+"""By their variable: those that no test changes."""
 _STATUS = struct.Struct("i")
 
 
@@ -175,6 +181,17 @@ def _import_everything() -> None:
             importlib.import_module(name)
 
 
+def _pack(asked: Mapping[str, Any]) -> None:
+    """What this command will send, if it rents; kept for all that come after it."""
+    env, own = asked["env"], asked["env"].get("TRMCLOUD_TRAINER")
+    if _RENT.isdisjoint(asked["argv"]) or _KEYS.isdisjoint(env) or own not in _TRAINERS:
+        return
+    from trmcloud.adapters.runpod.bundle import boot_payload
+    from trmcloud.app.staging.bundle import bundle_root
+
+    boot_payload((Path(own) if own else bundle_root()) / "model")
+
+
 def _become(asked: Mapping[str, Any], files: Sequence[int]) -> None:
     """In the child: streams, folder, environment and arguments are those of the command."""
     global _page
@@ -226,6 +243,7 @@ def _fork_until_left(asks: socket.socket) -> Mapping[str, Any] | None:
             if not message:
                 return None
             asked = json.loads(message.decode("utf-8", "surrogateescape"))
+            _pack(asked)
             pid = os.fork()
             if pid == 0:
                 for _, told in running.values():

@@ -9,52 +9,51 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.adapters.local import LocalCompute
-from trmcloud.adapters.run_files import LocalRunFiles
-from trmcloud.adapters.system_clock import SystemClock
-from trmcloud.adapters.workers import ThreadWorkers
-from trmcloud.app.bundle import bundle_root
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.local.clock import SystemClock
+from trmcloud.adapters.local.compute import LocalCompute
+from trmcloud.adapters.local.run_files import LocalRunFiles
+from trmcloud.adapters.local.workers import ThreadWorkers
+from trmcloud.app.context import Context
 from trmcloud.app.home import close_home, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
-from trmcloud.app.world import World
+from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
 from trmcloud.core.errors import LedgerError, TrmcloudError, UsageError
-from trmcloud.core.hardware import LOCAL
-from trmcloud.core.providers import BY_SKYPILOT
-from trmcloud.pod import processes
+from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.wiring_skypilot import SkyPilot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trmcloud.adapters.prices import Source
+    from trmcloud.adapters.local.timer import ReaperTimer
     from trmcloud.adapters.runpod.api import RunPodApi
     from trmcloud.adapters.runpod.compute import RunPodCompute
     from trmcloud.adapters.runpod.volumes import RunPodVolumes
     from trmcloud.adapters.ssh.link import SshPodLink
+    from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
-    from trmcloud.app.needs import Need
-    from trmcloud.app.smoke_ground import Ground
-    from trmcloud.core.hardware import LocalMachine
+    from trmcloud.app.smoke.setting import SmokeSetting
+    from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
-    from trmcloud.core.offers import Offer
-    from trmcloud.core.run_state import RunState
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
 """A folder that holds another ``model`` package: a trainer of your own that keeps the contract of
-``trmcloud.core.pod_contract``."""
+``trmcloud.core.contract.pod_contract``."""
 
 
-def build_world() -> World:
+def build_context() -> Context:
     """The world as this process's environment describes it."""
     return _build()[0]
 
 
-def build_smoke(provider: str) -> tuple[World, Ground]:
+def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
     """The world, and what a smoke run asks of it beyond the ports.
 
     Raises:
@@ -79,7 +78,7 @@ def build_volumes() -> RunPodVolumes:
     return _build()[1]().volumes
 
 
-def _build() -> tuple[World, Callable[[], RunPodPods]]:
+def _build() -> tuple[Context, Callable[[], RunPodPods]]:
     home = home_dir(os.environ)
     close_home(os.environ)
     local = LocalCompute(home, python_path())
@@ -97,7 +96,7 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
             return None if processes.stopped(controller.pid) else True
         return False
 
-    world = World(
+    world = Context(
         home=home,
         clock=clock,
         ledger=ledger,
@@ -125,6 +124,7 @@ def _build() -> tuple[World, Callable[[], RunPodPods]]:
         bucket=cache(_bucket),
         folder_on_pod=_folder_on_pod,
         needs=lambda provider: machine_needs(home, provider),
+        trainer_path=python_path,
         was_used=lambda provider: (home / provider).is_dir(),
     )
     return world, runpod
@@ -194,13 +194,13 @@ def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
             "there is no RunPod key", next_step=f"export {settings.ENV_KEY}=…; trmcloud doctor"
         )
     settings.require_client()
+    from trmcloud.adapters.pod_history import Sightings
     from trmcloud.adapters.runpod.api import RunPodApi
     from trmcloud.adapters.runpod.bundle import boot_payload
     from trmcloud.adapters.runpod.compute import RunPodCompute
     from trmcloud.adapters.runpod.graphql import RunPodGraphql
     from trmcloud.adapters.runpod.http import Http
     from trmcloud.adapters.runpod.volumes import RunPodVolumes
-    from trmcloud.adapters.sightings import Sightings
     from trmcloud.adapters.ssh.keys import KeyStore
     from trmcloud.adapters.ssh.link import SshPodLink
 
@@ -222,21 +222,22 @@ def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
     return RunPodPods(compute, link, volumes, api)
 
 
-def _runpod_ground(pods: RunPodPods) -> Ground:
+def _runpod_ground(pods: RunPodPods) -> SmokeSetting:
     from trmcloud.adapters.runpod.compute import CONTAINER_DISK_GB
     from trmcloud.adapters.runpod.offers import live_offers
     from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
     from trmcloud.adapters.ssh.round_trip import round_trip
-    from trmcloud.app.jobs import LEAST_DISK_GB
-    from trmcloud.app.smoke_ground import Account, Ground
+    from trmcloud.app.pod_request import LEAST_DISK_GB
+    from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
     from trmcloud.core.errors import AuthError, LinkError, ProviderError
-    from trmcloud.pod.terminate import TERMINATION_NAME
+    from trmcloud.pod.agent.terminate import TERMINATION_NAME
+    from trmcloud.wiring_plans import known_offers
 
-    def account() -> Account:
+    def account() -> AccountFigures:
         try:
-            return Account(*pods.compute.account())
+            return AccountFigures(*pods.compute.account())
         except ProviderError as error:
-            return Account(None, None, None, error.what)
+            return AccountFigures(None, None, None, error.what)
 
     def offers(now: float) -> list[Offer]:
         try:
@@ -258,7 +259,7 @@ def _runpod_ground(pods: RunPodPods) -> Ground:
         except LinkError:
             return ""
 
-    return Ground(
+    return SmokeSetting(
         provider="runpod",
         account=account,
         offers=offers,
@@ -283,8 +284,8 @@ def _stage_items(
     home: Path, files: LocalRunFiles, run: RunState
 ) -> tuple[Sequence[StageItem], Sequence[StageItem]]:
     """(what is sent to the run's pod from here, what it fetches from its bucket)"""
-    from trmcloud.app.jobs import read_launch_note
-    from trmcloud.app.staging import stage_items, through_bucket
+    from trmcloud.app.pod_request import read_launch_note
+    from trmcloud.app.staging.stage import stage_items, through_bucket
 
     note = read_launch_note(home, run.run_id)
     items = stage_items(files, note, trainer_package(), run, home)
@@ -294,13 +295,13 @@ def _stage_items(
 
 def _bucket(place: str) -> Bucket:
     from trmcloud.adapters.s3.bucket import S3Bucket
-    from trmcloud.core.bucket import parse_place
+    from trmcloud.core.contract.bucket import parse_place
 
     return S3Bucket(parse_place(place))
 
 
 def _folder_on_pod(kind: str, folder: Path) -> str:
-    from trmcloud.app.staging import remote_folder
+    from trmcloud.app.staging.stage import remote_folder
 
     return remote_folder(kind, folder)
 
@@ -326,25 +327,6 @@ def python_path() -> list[str]:
     return [str(package)] if bundle == package else [str(package), str(bundle)]
 
 
-def local_machine() -> LocalMachine:
-    from trmcloud.adapters.local_machine import this_machine
-
-    return this_machine()
-
-
-def price_sources(environ: Mapping[str, str]) -> list[Source]:
-    """Where live prices come from, the best first."""
-    from trmcloud.adapters.price_sources.catalogues import PROVIDERS
-    from trmcloud.adapters.price_sources.skypilot import read_cloud
-    from trmcloud.adapters.prices import Source
-    from trmcloud.adapters.runpod.offers import price_rows
-
-    sky = [
-        Source(f"SkyPilot's {cloud}", partial(read_cloud, cloud, environ)) for cloud in PROVIDERS
-    ]
-    return [Source("runpod", partial(price_rows, environ)), *sky]
-
-
 def keys_unseen(
     environ: Mapping[str, str], elsewhere: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
@@ -355,6 +337,13 @@ def keys_unseen(
     if settings.account_key(environ) is None or settings.account_key(elsewhere) is not None:
         return []
     return [(settings.ENV_KEY, "runpod", f'~/{settings.CONFIG} (apikey = "…", mode 0600)')]
+
+
+def reaper_timer() -> ReaperTimer:
+    """The timer of this user that runs the reaper for this home."""
+    from trmcloud.adapters.local.timer import ReaperTimer
+
+    return ReaperTimer(os.environ, home_dir(os.environ), Path.home())
 
 
 def account_checks(
@@ -381,11 +370,5 @@ def _rents(environ: Mapping[str, str], home: Path) -> bool:
     from trmcloud.adapters.runpod.settings import account_key
     from trmcloud.adapters.skypilot.command import ENV_SKY
 
-    used = any((home / provider).is_dir() for provider in ("runpod", *BY_SKYPILOT))
+    used = any((home / provider).is_dir() for provider in RENTABLE)
     return used or bool(environ.get(ENV_SKY)) or account_key(environ) is not None
-
-
-def known_offers(now: float) -> list[Offer]:
-    from trmcloud.adapters.prices import load_offers
-
-    return load_offers(now, home_dir(os.environ))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.skypilot.command import Sky
     from trmcloud.adapters.skypilot.compute import SkyPilotCompute
     from trmcloud.adapters.ssh.link import SshPodLink
+    from trmcloud.export.task import SkyNames
 
 
 class SkyPilot:
@@ -71,6 +72,16 @@ class SkyPilot:
             way_to=compute.way_to,
             ways_to_others=compute.ways_to_others,
         )
+
+
+def skypilot_names() -> SkyNames:
+    """Its words for what is exported to it."""
+    from trmcloud.adapters.skypilot.task import CLOUDS, LIMIT_SLACK_MINUTES, accelerator
+    from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
+    from trmcloud.export.task import SkyNames
+
+    clouds = {name: cloud for name, cloud in CLOUDS.items() if name != RUNPOD_BY_SKYPILOT}
+    return SkyNames(clouds, accelerator, LIMIT_SLACK_MINUTES)
 
 
 def enabled_by_skypilot() -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from model.data.feed import FAILED, READY, WAITING
 from model.data.folder import Preparer
 from model.distributed import World
+from trmcloud.core.contract.pod_contract import DATA_META_NAME
 from trmcloud.core.errors import DataError
-from trmcloud.core.pod_contract import DATA_META_NAME
 
 
 class Arrival:

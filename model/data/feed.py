@@ -15,11 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from model.data.folder import PreparedData, Supply
+from model.data.batch import Batch, Draws
+from model.data.folder import PreparedData, Supply, nothing_fits
 from model.data.order import batch_samples
 from model.distributed import World
 from trmcloud.core.errors import DataError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 READY, WAITING, FAILED = 0, 1, 2
 _AHEAD = 2
@@ -40,7 +41,7 @@ class Feed:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._world = settings, world
-        self._monotonic = monotonic
+        self._monotonic, self._folder = monotonic, data.folder
         self._stream = data.train_stream(settings)
         self._supply = Supply(data, self._stream, epoch=epoch, monotonic=monotonic)
         self._global_batch = settings.global_batch(world.size)
@@ -68,15 +69,25 @@ class Feed:
             if self._can_step():
                 return READY
             self.problem = self._supply.trouble()
+            if self._supply.complete and not self._stream.rows:
+                self.problem = nothing_fits(self.left_out, self._settings, self._folder)
         except DataError as error:
             self.problem = error
         return FAILED if self.problem is not None else WAITING
 
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (batch, sequence) of the next micro-batch, on the device."""
+    @property
+    def left_out(self) -> int:
+        """Texts so far that no row has room for."""
+        return self._stream.left_out
+
+    def batch(self) -> Batch:
+        """The next micro-batch, on the device."""
+        samples, step = self._samples(self._next), self._step_start(self._next)
+        rows = [sample - step for sample in samples]
+        draws = Draws(self._settings.seed, step, rows, self._global_batch)
         began = self._monotonic()
         if self._threads is None:
-            tokens = self._read(self._samples(self._next))
+            tokens = self._read(samples)
         else:
             self._fill()
             tokens = self._ahead.popleft().result()
@@ -86,7 +97,7 @@ class Feed:
         if self._threads is not None:
             self._fill()
         self.waited_s += self._monotonic() - began
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), draws)
 
     def shards(self) -> list[str]:
         """The shards that are here, by their hashes, in order: what a checkpoint keeps of them."""
@@ -120,7 +131,7 @@ class Feed:
     # -- reading ahead ---------------------------------------------------------------------------
 
     def _can_step(self) -> bool:
-        start = self._first + self._next // self._settings.accumulation * self._global_batch
+        start = self._step_start(self._next)
         return self._stream.covers(range(start, start + self._global_batch))
 
     def _fill(self) -> None:
@@ -132,9 +143,12 @@ class Feed:
                 break
             self._ahead.append(self._threads.submit(self._read, samples))
 
+    def _step_start(self, number: int) -> int:
+        """The first sample of the step that takes this micro-batch."""
+        return self._first + number // self._settings.accumulation * self._global_batch
+
     def _samples(self, number: int) -> range:
-        step, micro = divmod(number, self._settings.accumulation)
-        first = self._first + step * self._global_batch
+        first, micro = self._step_start(number), number % self._settings.accumulation
         world = self._world
         return batch_samples(first, micro, world.rank, world.size, self._settings.batch)
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.data.stream import Rows, Shard, Stream, rows_of
+from model.data.stream import Cut, Rows, Shard, Stream, rows_of
 from model.tokenizers import TextTokenizer, load_tokenizer
-from trmcloud.core.data_progress import (
+from trmcloud.core.contract.data_progress import (
     PROGRESS_NAME,
     SHARDS_NAME,
     STALE_AFTER_S,
@@ -27,15 +27,15 @@ from trmcloud.core.data_progress import (
     load_progress,
     load_shard,
 )
-from trmcloud.core.errors import DataError
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
     DATA_TOKENIZER_NAME,
     DATA_TRAIN_NAME,
     DATA_VALIDATION_NAME,
 )
-from trmcloud.core.recipe import PhaseRecipe
-from trmcloud.core.records import ContractError
+from trmcloud.core.contract.records import ContractError
+from trmcloud.core.errors import DataError
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 WHOLE_VERSION, GROWING_VERSION = 1, 2
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -73,16 +73,29 @@ class PreparedData:
         return self.meta["version"] == GROWING_VERSION and not self.meta["complete"]
 
     def validation_rows(self, settings: PhaseRecipe) -> Rows:
-        return rows_of(self.validation, settings.sequence, settings.rows, self.tokenizer.bos)
+        """
+        Raises:
+            DataError: no text of it fits a row.
+        """
+        rows = rows_of(self.validation, self._cut(settings))
+        if not rows.count:
+            raise nothing_fits(rows.left_out, settings, self.folder / DATA_VALIDATION_NAME)
+        return rows
 
     def train_stream(self, settings: PhaseRecipe) -> Stream:
         """An empty stream; a ``Supply`` fills it."""
-        return Stream(
-            sequence=settings.sequence,
-            kind=settings.rows,
-            bos=self.tokenizer.bos,
-            seed=settings.seed,
-        )
+        return Stream(self._cut(settings), settings.seed)
+
+    def _cut(self, settings: PhaseRecipe) -> Cut:
+        return Cut(settings.rows, settings.sequence, self.tokenizer.bos, settings.block)
+
+
+def nothing_fits(left_out: int, settings: PhaseRecipe, where: Path) -> DataError:
+    return DataError(
+        f"none of its {left_out} texts fits a row of {settings.sequence} tokens",
+        where=str(where),
+        next_step="--set sequence=… higher, or --set rows=stream",
+    )
 
 
 def open_data(folder: Path) -> PreparedData:

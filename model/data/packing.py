@@ -28,6 +28,8 @@ class PackedRows:
     first: Ints
     starts: Ints
     lengths: Ints
+    left_out: int = 0
+    """Documents that are in no row, as none has room for them."""
 
     @property
     def count(self) -> int:

@@ -19,7 +19,9 @@ import numpy.typing as npt
 
 from model.data.order import Order, Tokens, read_windows, window_count
 from model.data.packing import PackedRows, document_starts, pack
+from model.data.padding import fill_up, rows_of_documents
 from trmcloud.core.errors import DataError
+from trmcloud.core.spec.settings import PADDED
 
 _OPEN_FILES = 64
 
@@ -44,11 +46,42 @@ class Shard:
         )
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How tokens become rows: ``kind`` is one of ``recipe.ROWS``, ``bos`` what a document begins
+    with, ``block`` what a padded row's end fills a multiple of."""
+
+    kind: str
+    sequence: int
+    bos: int
+    block: int = 1
+
+    @property
+    def is_windows(self) -> bool:
+        return self.kind == "stream"
+
+    def pieces(self, tokens: npt.NDArray[Any]) -> PackedRows:
+        """The rows of ``tokens``, where they are not windows."""
+        starts = document_starts(tokens, self.bos)
+        if self.kind == PADDED:
+            return rows_of_documents(starts, len(tokens), self.sequence)
+        return pack(starts, len(tokens), self.sequence + 1)
+
+    def finish(self, row: Tokens, at: int) -> None:
+        """Fills what the pieces of a row left of it, from ``at`` on."""
+        if self.kind == PADDED:
+            fill_up(row, at, self.bos, self.block)
+
+
 class Rows(Protocol):
     """Rows of sequence + 1 ids, by their number."""
 
     @property
     def count(self) -> int: ...
+
+    @property
+    def left_out(self) -> int:
+        """Documents that are in no row, as none has room for them."""
 
     def read(self, rows: Sequence[int]) -> Tokens:
         """(len(rows), sequence + 1) ids."""
@@ -64,6 +97,10 @@ class Windows:
     def count(self) -> int:
         return window_count(len(self._tokens), self._sequence)
 
+    @property
+    def left_out(self) -> int:
+        return 0
+
     def read(self, rows: Sequence[int]) -> Tokens:
         return read_windows(self._tokens, rows, self._sequence)
 
@@ -71,34 +108,39 @@ class Windows:
 class Packed:
     """Rows of whole documents from an array."""
 
-    def __init__(self, tokens: npt.NDArray[Any], sequence: int, bos: int) -> None:
-        self._tokens, self._capacity = tokens, sequence + 1
-        self._rows = pack(document_starts(tokens, bos), len(tokens), self._capacity)
+    def __init__(self, tokens: npt.NDArray[Any], cut: Cut) -> None:
+        self._tokens, self._cut = tokens, cut
+        self._rows = cut.pieces(tokens)
 
     @property
     def count(self) -> int:
         return self._rows.count
 
+    @property
+    def left_out(self) -> int:
+        return self._rows.left_out
+
     def read(self, rows: Sequence[int]) -> Tokens:
-        made = np.empty((len(rows), self._capacity), np.int64)
+        made = np.empty((len(rows), self._cut.sequence + 1), np.int64)
         for out, row in zip(made, rows, strict=True):
             at = 0
             for start, length in self._rows.pieces(row):
                 out[at : at + length] = self._tokens[start : start + length]
                 at += length
+            self._cut.finish(out, at)
         return made
 
 
-def rows_of(tokens: npt.NDArray[Any], sequence: int, kind: str, bos: int) -> Rows:
-    """An array's rows, ``kind`` one of ``recipe.ROWS``."""
-    return Packed(tokens, sequence, bos) if kind == "bestfit" else Windows(tokens, sequence)
+def rows_of(tokens: npt.NDArray[Any], cut: Cut) -> Rows:
+    """An array's rows."""
+    return Windows(tokens, cut.sequence) if cut.is_windows else Packed(tokens, cut)
 
 
 class Stream:
     """The rows of all training shards that have come so far, by the run's sample numbers."""
 
-    def __init__(self, *, sequence: int, kind: str, bos: int, seed: int) -> None:
-        self._sequence, self._kind, self._bos = sequence, kind, bos
+    def __init__(self, cut: Cut, seed: int) -> None:
+        self._cut, self._sequence = cut, cut.sequence
         self._order = Order(seed)
         self._shards: list[Shard] = []
         self._ends: list[int] = []
@@ -114,13 +156,17 @@ class Stream:
         """That can be read by now; all of an epoch's once finished."""
         return self._order.rows
 
+    @property
+    def left_out(self) -> int:
+        """Documents that are in no row, as none has room for them."""
+        return sum(packed.left_out for packed in self._packed)
+
     def add(self, shard: Shard) -> None:
         """The next shard of the list is there."""
         self._shards.append(shard)
         self._ends.append((self._ends[-1] if self._ends else 0) + shard.tokens)
-        if self._kind == "bestfit":
-            starts = document_starts(shard.array(), self._bos)
-            self._packed.append(pack(starts, shard.tokens, self._sequence + 1))
+        if not self._cut.is_windows:
+            self._packed.append(self._cut.pieces(shard.array()))
             self._order.add(self._packed[-1].count)
         else:
             block = len(self._shards) - 1
@@ -142,11 +188,12 @@ class Stream:
         made = np.empty((len(samples), self._sequence + 1), np.int64)
         for out, sample in zip(made, samples, strict=True):
             place = self._order.place(sample)
-            if self._kind == "bestfit":
+            if not self._cut.is_windows:
                 at = 0
                 for start, length in self._packed[place.block].pieces(place.row):
                     self._read(place.block, start, out[at : at + length])
                     at += length
+                self._cut.finish(out, at)
             else:
                 self._read_across(self._first_window(place.block) + place.row, out)
         return made

@@ -35,7 +35,7 @@ def generate(
     for _ in range(sampling.max_tokens):
         logits = model.decode(torch.tensor([fresh], device=device), cache)[0]
         logits[sampling.known_ids :] = -torch.inf
-        token = _choose(logits, sampling.temperature, sampling.top_k, generator)
+        token = choose(logits, sampling, generator)
         if token == sampling.stop:
             return
         yield token
@@ -48,11 +48,22 @@ def generate(
             fresh, cache = context, Cache(sequence)
 
 
-def _choose(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    if temperature == 0:
+def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """One id by its logits (V,)."""
+    if sampling.temperature == 0:
         return int(logits.argmax())
-    if 0 < top_k < len(logits):
-        least = logits.topk(top_k).values[-1]
+    if 0 < sampling.top_k < len(logits):
+        least = logits.topk(sampling.top_k).values[-1]
         logits = logits.masked_fill(logits < least, float("-inf"))
-    weights = (logits / temperature).softmax(dim=-1)
+    weights = (logits / sampling.temperature).softmax(dim=-1)
+    if sampling.top_p < 1.0:
+        weights = _nucleus(weights, sampling.top_p)
     return int(weights.multinomial(1, generator=generator))
+
+
+def _nucleus(weights: Tensor, share: float) -> Tensor:
+    """Only the likeliest, as few as come to ``share`` (Holtzman et al. 2020); always one at least.
+    What is left is not brought back to a sum of 1."""
+    ordered, places = weights.sort(descending=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    return torch.zeros_like(weights).scatter(0, places, ordered * (before < share))

@@ -13,6 +13,7 @@ value in ``up``), so that they cost one product; Muon takes them apart again.
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import Iterator, Mapping, Sequence
 
 import torch
@@ -20,7 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from model.data.batch import Draws
 from model.families import norms
+from model.families.activations import relu_squared
+from model.families.attention import Mask, attend
 from model.families.cache import Cache, Slot, causal_mask
 from model.families.decoding import generate
 from model.families.dense_shape import Shape
@@ -36,14 +40,12 @@ from model.families.protocol import (
     Sampling,
     draw_weights,
 )
+from model.families.rotary import Turn, rotate, turns
 from model.precision import DTYPES
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
-ROPE_BASE = 10_000.0
 GATE_INPUTS = 32
 """Of a token's state that decide how much of its value embedding is let in."""
-
-Turn = tuple[Tensor, Tensor]
 
 
 def build(settings: PhaseRecipe, device: torch.device) -> Dense:
@@ -57,8 +59,9 @@ class Block(nn.Module):
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
-        self.mlp, self.qk_norm, self.dropout = shape.mlp, shape.qk_norm, shape.dropout
-        self.norm = norms.layer if shape.norm == "layer" else norms.fast_rms
+        self.mlp, self.qk_norm = shape.mlp, shape.qk_norm
+        self.dropout = self.attention_dropout = shape.dropout
+        self.norm = norms.layer if shape.norm == "layer" else norms.rms
         rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         self.qkv = nn.Linear(shape.width, rows, bias=False)
         self.mix = nn.Linear(shape.width, shape.width, bias=False)
@@ -84,7 +87,7 @@ class Block(nn.Module):
         self,
         h: Tensor,
         turn: Turn | None,
-        mask: Tensor | None = None,
+        mask: Mask = None,
         values: Tensor | None = None,
         slot: Slot | None = None,
     ) -> Tensor:
@@ -92,8 +95,8 @@ class Block(nn.Module):
 
         Args:
             turn: RoPE's cosines and sines of these positions; None where they are learned.
-            mask: (T, all) bool of what each token may see; None: all up to itself, or with a
-                ``slot`` all there are.
+            mask: of what each token may see; None: all up to itself, or with a ``slot`` all there
+                are.
             values: (B, T, kv_heads · head_dim) to be let into the values.
         """
         h = h + self._drop(self._attend(self.norm(h), turn, mask, values, slot))
@@ -103,7 +106,7 @@ class Block(nn.Module):
         self,
         h: Tensor,
         turn: Turn | None,
-        mask: Tensor | None,
+        mask: Mask,
         values: Tensor | None,
         slot: Slot | None,
     ) -> Tensor:
@@ -113,7 +116,7 @@ class Block(nn.Module):
         qk, v = qkv.split((heads + kv_heads, kv_heads), dim=2)
         # Queries and keys go through the same, so they go together.
         if turn is not None:
-            qk = _rotate(qk, turn)
+            qk = rotate(qk, turn)
         if self.qk_norm:
             qk = self.norm(qk)
         q, k = qk.split((heads, kv_heads), dim=2)
@@ -123,12 +126,11 @@ class Block(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if slot is not None:
             k, v = slot.extend(k, v)
-        mixed = F.scaled_dot_product_attention(
+        mixed = attend(
             *(q, k, v),
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None and slot is None,
-            enable_gqa=heads != kv_heads,
+            mask,
+            causal=mask is None and slot is None,
+            dropout=self.attention_dropout if self.training else 0.0,
         )
         out: Tensor = self.mix(mixed.transpose(1, 2).reshape(batch, new, width))
         return out
@@ -139,7 +141,7 @@ class Block(nn.Module):
             gate, inner = inner.chunk(2, dim=-1)
             inner = F.silu(gate) * inner
         elif self.mlp == "relu2":
-            inner = F.relu(inner).square()
+            inner = relu_squared(inner)
         else:
             inner = F.gelu(inner)
         out: Tensor = self.down(inner)
@@ -149,14 +151,14 @@ class Block(nn.Module):
         return F.dropout(h, self.dropout, self.training) if self.dropout else h
 
 
-class Dense(LanguageModel):
-    """The model of this module's docstring."""
+class Transformer(LanguageModel):
+    """Embedding, blocks and head: all that a family needs but what it is to learn with them."""
 
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.shape, self.compute_dtype = shape, compute_dtype
         self.sequence, self.vocab_size = shape.sequence, shape.vocab_size
-        self.norm = norms.layer if shape.norm == "layer" else norms.fast_rms
+        self.norm = norms.layer if shape.norm == "layer" else norms.rms
         self.embedding = nn.Embedding(shape.vocab_size, shape.width)
         self.positions = (
             nn.Embedding(shape.sequence, shape.width) if shape.positions == "learned" else None
@@ -171,7 +173,6 @@ class Dense(LanguageModel):
         self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.depth))
         self.head = None if shape.tied else nn.Linear(shape.width, shape.vocab_size, bias=False)
         self._turns: dict[torch.device, Turn] = {}
-        self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
 
     def initialise(self, seed: int) -> None:
         """Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
@@ -179,31 +180,6 @@ class Dense(LanguageModel):
         token's own logit is ln V − 1, and a fresh model still predicts nearly every id alike."""
         stds = {name: self._std(name, weight) for name, weight in self.named_parameters()}
         draw_weights(self, seed, stds)
-
-    def loss(self, ids: Tensor, targets: Tensor) -> Objective:
-        nats = self._nats(ids, targets).mean()
-        return Objective(nats, nats.unsqueeze(0), {})
-
-    def evaluate(self, ids: Tensor, targets: Tensor) -> Tensor:
-        dropping = self.training and self.shape.dropout > 0.0
-        if dropping:
-            self.eval()
-        nats = self._nats(ids, targets).view(1, *targets.shape)
-        if dropping:
-            self.train()
-        return nats
-
-    def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
-        return generate(self, start, sampling, self.embedding.weight.device)
-
-    @torch.no_grad()
-    def decode(self, ids: Tensor, cache: Cache) -> Tensor:
-        """Logits (B, V) for what follows the last of ``ids`` (B, new), ``cache`` holding the tokens
-        before them, and taking these up."""
-        cache.begin(ids.shape[1])
-        state = self._state(ids, cache)[:, -1]
-        cache.end()
-        return self._logits(state)
 
     def parameter_groups(self) -> Mapping[str, Group]:
         groups: dict[str, Group] = {}
@@ -225,6 +201,28 @@ class Dense(LanguageModel):
             block.compile()
         self._token_losses = torch.compile(self._token_losses)  # type: ignore[method-assign]
 
+    @contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        dropping = self.training and self.shape.dropout > 0.0
+        if dropping:
+            self.eval()
+        try:
+            yield
+        finally:
+            if dropping:
+                self.train()
+
+    def _through(
+        self, layer: int, h: Tensor, turn: Turn | None, mask: Mask, values: Tensor | None = None
+    ) -> Tensor:
+        """One block, without a cache."""
+        block = self.blocks[layer]
+        if self.shape.activation_checkpointing and torch.is_grad_enabled():
+            made: Tensor = checkpoint(block, h, turn, mask, values, use_reentrant=False)
+        else:
+            made = block(h, turn, mask, values)
+        return made
+
     def _std(self, name: str, weight: Tensor) -> float:
         if name in ("embedding.weight", "positions.weight"):
             tied = (math.log(self.shape.vocab_size) - 1.0) / self.shape.width
@@ -234,9 +232,58 @@ class Dense(LanguageModel):
         # A value embedding is as large as the values that it is added to.
         return 1.0 if name.startswith("values.") else float(weight.shape[1] ** -0.5)
 
-    def _nats(self, ids: Tensor, targets: Tensor) -> Tensor:
-        states = self._state(ids).flatten(0, 1)
-        return in_pieces(self._token_losses, states, targets.flatten(), self.shape.vocab_size)
+    def _turn(self, past: int, new: int, device: torch.device) -> Turn:
+        if device not in self._turns:
+            places = torch.arange(self.shape.sequence, device=device, dtype=torch.float32)
+            cosines, sines = turns(places, self.shape.head_dim, self.compute_dtype)
+            self._turns[device] = cosines[:, None], sines[:, None]  # the same for every head
+        cosines, sines = self._turns[device]
+        return cosines[past : past + new], sines[past : past + new]
+
+    def _logits(self, state: Tensor) -> Tensor:
+        logits = F.linear(self.norm(state), self._head_rows()).float()
+        cap = self.shape.logit_cap
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def _head_rows(self) -> Tensor:
+        """(ids, D): a row for every id that can be predicted."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def _nats_of(self, states: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) from the states of the last block."""
+        flat = states.flatten(0, 1), targets.flatten()
+        return in_pieces(self._token_losses, *flat, self.shape.vocab_size).view(targets.shape)
+
+    def _token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(self._logits(states), targets, reduction="none")
+
+
+class Dense(Transformer):
+    """The model of this module's docstring."""
+
+    def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(shape, compute_dtype)
+        self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
+
+    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
+        nats = self._nats_of(self._state(ids), targets).mean()
+        return Objective(nats, nats.unsqueeze(0), {})
+
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
+        with self._without_dropout():
+            return self._nats_of(self._state(ids), targets).unsqueeze(0)
+
+    def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
+        return generate(self, start, sampling, self.embedding.weight.device)
+
+    @torch.no_grad()
+    def decode(self, ids: Tensor, cache: Cache) -> Tensor:
+        """Logits (B, V) for what follows the last of ``ids`` (B, new), ``cache`` holding the tokens
+        before them, and taking these up."""
+        cache.begin(ids.shape[1])
+        state = self._state(ids, cache)[:, -1]
+        cache.end()
+        return self._logits(state)
 
     def _state(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T, D) after the last block."""
@@ -258,25 +305,11 @@ class Dense(LanguageModel):
             values = None
             if shape.has_value_embedding(layer):
                 values = self.values[str(layer)](ids)
-            slot = cache.slot(layer) if cache else None
-            if shape.recompute and torch.is_grad_enabled():
-                h = checkpoint(block, h, turn, mask, values, use_reentrant=False)
+            if cache is None:
+                h = self._through(layer, h, turn, mask, values)
             else:
-                h = block(h, turn, mask, values, slot)
+                h = block(h, turn, mask, values, cache.slot(layer))
         return h
-
-    def _turn(self, past: int, new: int, device: torch.device) -> Turn:
-        if device not in self._turns:
-            half = self.shape.head_dim // 2
-            rates = ROPE_BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
-            places = torch.arange(self.shape.sequence, device=device, dtype=torch.float32)
-            angles = (places[:, None] * rates)[:, None]  # (T, 1, head_dim / 2)
-            cos, sin = angles.cos(), angles.sin()
-            # Both halves at once: (h₁, h₂)·(cos, cos) + (h₂, h₁)·(sin, −sin).
-            turn = torch.cat((cos, cos), dim=-1), torch.cat((sin, -sin), dim=-1)
-            self._turns[device] = turn[0].to(self.compute_dtype), turn[1].to(self.compute_dtype)
-        cosines, sines = self._turns[device]
-        return cosines[past : past + new], sines[past : past + new]
 
     def _mask(self, new: int, window: int, device: torch.device) -> Tensor | None:
         """None where a causal mask is all there is to it."""
@@ -286,18 +319,3 @@ class Dense(LanguageModel):
         if key not in self._masks:
             self._masks[key] = causal_mask(new, 0, window, device)
         return self._masks[key]
-
-    def _logits(self, state: Tensor) -> Tensor:
-        weights = self.embedding.weight if self.head is None else self.head.weight
-        logits = F.linear(self.norm(state), weights).float()
-        cap = self.shape.logit_cap
-        return cap * torch.tanh(logits / cap) if cap else logits
-
-    def _token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(self._logits(states), targets, reduction="none")
-
-
-def _rotate(h: Tensor, turn: Turn) -> Tensor:
-    """RoPE (Su et al. 2021) on (B, T, heads, head_dim): turns each pair (hⱼ, hⱼ₊ₕₐₗ𝒻)."""
-    cosines, sines = turn
-    return h * cosines + h.roll(h.shape[-1] // 2, dims=-1) * sines

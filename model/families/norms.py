@@ -9,19 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NORM_EPS = 1e-6
+_WIDE = (torch.float32, torch.float64)
+"""Whose squares may be added up as they are."""
 
 
 def rms(h: Tensor) -> Tensor:
     """h / √(mean(h²) + ε), in h's own dtype."""
-    return F.rms_norm(h, (h.shape[-1],), eps=NORM_EPS).to(h.dtype)
-
-
-def fast_rms(h: Tensor) -> Tensor:
-    """``rms``, in a third of the time where it runs on a CPU and is not compiled."""
-    if h.is_cpu and not torch.compiler.is_compiling():
+    if h.is_cpu and h.dtype in _WIDE and not torch.compiler.is_compiling():
         made: Tensor = _Rms.apply(h)
         return made
-    return rms(h)
+    return F.rms_norm(h, (h.shape[-1],), eps=NORM_EPS).to(h.dtype)
 
 
 def layer(h: Tensor) -> Tensor:
@@ -32,7 +29,8 @@ def layer(h: Tensor) -> Tensor:
 class _Rms(torch.autograd.Function):
     """With y = r·h and r = (mean(h²) + ε)^−½, the gradient is r·(g − y·mean(g·y)).
 
-    torch's own is put together of eight kernels each way on a CPU.
+    Half the time where it runs on a CPU and is not compiled: torch's own is put together of
+    eight kernels each way.
     """
 
     @staticmethod
@@ -45,5 +43,5 @@ class _Rms(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
         y, scale = context.saved_tensors
-        along = gradient.unsqueeze(-2) @ y.unsqueeze(-1) / y.shape[-1]
-        return torch.addcmul(gradient, y, along.squeeze(-1), value=-1.0) * scale
+        along = (gradient.unsqueeze(-2) @ y.unsqueeze(-1)).squeeze(-1)
+        return torch.addcmul(gradient, y, along, value=-1.0 / y.shape[-1]).mul_(scale)

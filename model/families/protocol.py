@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Iterator, Mapping, NamedTuple, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from model.data.batch import Draws
 from trmcloud.core.errors import UsageError
-from trmcloud.core.recipe import PhaseRecipe
 
 MATRIX, EMBEDDING, HEAD, SCALAR = "matrix", "embedding", "head", "scalar"
 
@@ -49,6 +49,8 @@ class Sampling:
     """0: always the likeliest."""
     top_k: int
     """0: all ids."""
+    top_p: float
+    """Of the likeliest, as few as come to this probability together; 1: all."""
     seed: int
     known_ids: int
     """Ids from here on stand for nothing, and are never drawn."""
@@ -59,33 +61,42 @@ class Sampling:
 class LanguageModel(nn.Module, ABC):
     """A model of token sequences."""
 
-    first_loss: ClassVar[str] = "the loss"
-    """What ``Objective.nats[0]`` is called in a warning."""
-
     sequence: int
     """Tokens that it was made for."""
     vocab_size: int
+    margin: float = 1e-4
+    """By which share what ``evaluate`` comes to may be above what it stands for."""
 
     @property
-    def passes(self) -> int:
-        """K of ``Objective.nats`` and of ``evaluate``."""
-        return 1
+    def judged(self) -> tuple[str, ...]:
+        """What ``Objective.nats`` and ``evaluate`` are the nats of, by name, in order. Where there
+        are several, each is to be better than the one before."""
+        return ("the text",)
 
     @abstractmethod
     def initialise(self, seed: int) -> None:
         """Fresh weights, the same on every rank and device for one seed."""
 
     @abstractmethod
-    def loss(self, ids: Tensor, targets: Tensor) -> Objective:
-        """The objective on token ids and targets, each (B, T)."""
+    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
+        """The objective on token ids and targets, each (B, T): means over the targets that are not
+        ``padding.PAD``, which there are only where the recipe pads rows."""
 
-    def forward(self, ids: Tensor, targets: Tensor) -> Objective:
+    def forward(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         """``loss``, under the name that DistributedDataParallel calls."""
-        return self.loss(ids, targets)
+        return self.loss(ids, targets, draws)
 
     @abstractmethod
-    def evaluate(self, ids: Tensor, targets: Tensor) -> Tensor:
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
         """(K, B, T) nats of every target after each judged pass."""
+
+    def tallied(self, nats: Tensor, targets: Tensor, draws: Draws) -> Tensor:
+        """(N,) sums over rows that ``evaluate`` gave ``nats`` of: what ``adapt`` is to know of
+        them. Nothing, for most families."""
+        return nats.new_zeros(0)
+
+    def adapt(self, tallies: Sequence[float]) -> None:
+        """Takes up what an evaluation of all rows tallied, for the steps that follow it."""
 
     @abstractmethod
     def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
@@ -117,10 +128,9 @@ def draw_weights(model: nn.Module, seed: int, std_of: Mapping[str, float]) -> No
             weight.copy_(made)
 
 
-def check_heads(settings: PhaseRecipe) -> None:
-    """Raises: UsageError: rotary positions turn pairs, and heads share out the width."""
-    if settings.width % settings.head_dim or settings.head_dim % 2:
+def check_heads(width: int, head_dim: int) -> None:
+    """Raises: UsageError: heads share out the width."""
+    if width % head_dim:
         raise UsageError(
-            f"head_dim {settings.head_dim} must be even and divide width {settings.width}",
-            next_step="--set head_dim=32",
+            f"head_dim {head_dim} must divide width {width}", next_step="--set head_dim=32"
         )

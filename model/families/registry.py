@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,7 @@ _MODULES = {
     "trm": "model.families.trm",
     "gpt": "model.families.dense",
     "nanochat": "model.families.dense",
+    "bd3lm": "model.families.block_diffusion",
 }
 
 

@@ -23,7 +23,9 @@ from typing import Iterator, Mapping, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from model.data.batch import Draws
 from model.families.cache import Cache, Slot
 from model.families.decoding import generate
 from model.families.head import in_pieces
@@ -39,17 +41,20 @@ from model.families.protocol import (
     check_heads,
     draw_weights,
 )
+from model.families.rotary import Turn, rotate, turns
 from model.families.supervision import refinement_percent, supervise
 from model.precision import DTYPES
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 LOGIT_CAP = 15.0
-ROPE_BASE = 10_000.0
 
 
 def build(settings: PhaseRecipe, device: torch.device) -> TRM:
     """Raises: UsageError: heads that do not divide the width, or are odd."""
-    check_heads(settings)
+    check_heads(settings.width, settings.head_dim)
+    if settings.head_dim % 2:
+        raise UsageError(f"head_dim {settings.head_dim} is odd, and rotary positions turn pairs")
     return TRM(
         Shape.of(settings),
         DTYPES[settings.dtype],
@@ -70,6 +75,8 @@ class Shape:
     loops: int
     sequence: int
     control: bool = False
+    activation_checkpointing: bool = False
+    """Keep each application's input alone, and compute the rest again in the backward pass."""
 
     @classmethod
     def of(cls, settings: PhaseRecipe) -> Shape:
@@ -82,6 +89,7 @@ class Shape:
             loops=settings.loops,
             sequence=settings.sequence,
             control=settings.control,
+            activation_checkpointing=settings.activation_checkpointing,
         )
 
     @property
@@ -126,7 +134,7 @@ class Block(nn.Module):
     def forward(
         self,
         h: Tensor,
-        turn: tuple[Tensor, Tensor],
+        turn: Turn,
         slot: Slot | None = None,
     ) -> Tensor:
         """(B, T, D) → (B, T, D). ``turn`` holds RoPE's cosines and sines for these T positions."""
@@ -136,11 +144,11 @@ class Block(nn.Module):
         inner = rms(h)
         return h + self.down(F.silu(self.gate(inner)) * self.up(inner))
 
-    def _attend(self, h: Tensor, turn: tuple[Tensor, Tensor], slot: Slot | None) -> Tensor:
+    def _attend(self, h: Tensor, turn: Turn, slot: Slot | None) -> Tensor:
         batch, new, width = h.shape
         heads = (batch, new, -1, self.head_dim)
-        q = rms(_rotate(self.query(h).view(heads).transpose(1, 2), turn))
-        k = rms(_rotate(self.key(h).view(heads).transpose(1, 2), turn))
+        q = rms(rotate(self.query(h).view(heads).transpose(1, 2), turn))
+        k = rms(rotate(self.key(h).view(heads).transpose(1, 2), turn))
         v = self.value(h).view(heads).transpose(1, 2)
         if slot is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -153,8 +161,6 @@ class Block(nn.Module):
 
 class TRM(LanguageModel):
     """The model of this module's docstring."""
-
-    first_loss = "the first supervision step"
 
     def __init__(
         self,
@@ -174,20 +180,20 @@ class TRM(LanguageModel):
         self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
 
     @property
-    def passes(self) -> int:
-        return self.shape.supervision_steps
+    def judged(self) -> tuple[str, ...]:
+        return tuple(f"supervision step {step}" for step in range(self.shape.supervision_steps))
 
     def initialise(self, seed: int) -> None:
         """Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
         ``down``) and the head start at zero, so that a fresh model predicts every id alike."""
         draw_weights(self, seed, {name: _std(name, w) for name, w in self.named_parameters()})
 
-    def loss(self, ids: Tensor, targets: Tensor) -> Objective:
+    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         nats = self.losses(ids, targets).float()
         judged = supervise(nats, self._weight_base, self._reward_scale)
         return Objective(judged.loss, nats, {"ce": judged.ce, "reward": judged.reward})
 
-    def evaluate(self, ids: Tensor, targets: Tensor) -> Tensor:
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
         return self.losses(ids, targets, per_token=True)
 
     def losses(self, ids: Tensor, targets: Tensor, per_token: bool = False) -> Tensor:
@@ -252,18 +258,23 @@ class TRM(LanguageModel):
                     slot = cache.slot((step, layer, loop)) if cache else None
                     used += 1
                     if shape.control:
-                        y = y + block(y.to(dtype), turn, slot)
+                        y = y + self._through(block, y.to(dtype), turn, slot)
                     elif loop < shape.loops:
-                        z = z + block((x + y + z).to(dtype), turn, slot)
+                        z = z + self._through(block, (x + y + z).to(dtype), turn, slot)
                     else:
-                        y = y + block((y + z).to(dtype), turn, slot)
+                        y = y + self._through(block, (y + z).to(dtype), turn, slot)
             yield y
 
-    def _turn(self, new: int, past: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        half = self.shape.head_dim // 2
-        rates = ROPE_BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
-        angles = torch.arange(past, past + new, device=device, dtype=torch.float32)[:, None] * rates
-        return angles.cos().to(self.compute_dtype), angles.sin().to(self.compute_dtype)
+    def _through(self, block: nn.Module, h: Tensor, turn: Turn, slot: Slot | None) -> Tensor:
+        if self.shape.activation_checkpointing and torch.is_grad_enabled():
+            kept: Tensor = checkpoint(block, h, turn, use_reentrant=False)
+            return kept
+        out: Tensor = block(h, turn, slot)
+        return out
+
+    def _turn(self, new: int, past: int, device: torch.device) -> Turn:
+        places = torch.arange(past, past + new, device=device, dtype=torch.float32)
+        return turns(places, self.shape.head_dim, self.compute_dtype)
 
     def _logits(self, y: Tensor) -> Tensor:
         return LOGIT_CAP * torch.tanh(self.head(rms(y)).float() / LOGIT_CAP)
@@ -281,10 +292,3 @@ def _std(name: str, weight: Tensor) -> float:
     if name.startswith("head.") or ".mix." in name or ".down." in name:
         return 0.0
     return 1.0 if name.startswith("embedding.") else float(weight.shape[1] ** -0.5)
-
-
-def _rotate(h: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE (Su et al. 2021) on (B, heads, T, head_dim): turns each pair (hⱼ, hⱼ₊ₕₐₗ𝒻)."""
-    cos, sin = turn
-    first, second = h.chunk(2, dim=-1)
-    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import numpy as np
 
 from model.data.folder import DTYPES
 from model.preparing.corpus import Corpus, ShardFile
-from model.preparing.fetch import file_sha256
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256
 
 FORMAT_VERSION = 1
 """Of the token files: a change of what is written for the same text is a new version."""
@@ -78,9 +78,7 @@ def record_path(path: Path) -> Path:
 
 def write_record(path: Path, record: Tokens) -> None:
     """Last: a token file without its record is none."""
-    part = record_path(path).with_suffix(".json.part")
-    part.write_text(json.dumps(asdict(record)))
-    os.replace(part, record_path(path))
+    write_atomic(record_path(path), json.dumps(asdict(record)), durable=False)
 
 
 def believed(path: Path, vocab_size: int) -> Tokens | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from model.preparing.gpt2 import is_token_file
 from model.sources import PYTHON_STDLIB
-from trmcloud.core.datasets import (
+from trmcloud.core.catalog.datasets import (
     DataSet,
     is_address,
     layout_of,
@@ -23,7 +23,8 @@ from trmcloud.core.errors import DataError, UsageError
 
 DATA_SETS = Path(__file__).parents[1] / "datasets"
 _SHARD_LAYOUTS = ("parquet", "gpt2")
-"""Of files of this machine; every other kind of file is taken for text, as it always was."""
+"""Of files of this machine; every other kind of file is taken for text, as it always was, but for
+JSONL where a row of training is to be one text."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,19 @@ def named_corpus(source: str, data_set: DataSet) -> Corpus:
     )
 
 
-def local_corpus(source: str) -> Corpus | None:
+def local_corpus(source: str, *, by_rows: bool = False, like: str = "") -> Corpus | None:
     """The corpus of a parquet or token file, or of a folder of such files, the last one of which is
     for validation; None for anything else.
 
+    Args:
+        by_rows: lines of JSON are texts, too.
+        like: the data set whose fields they have, where it is one of lines of JSON.
+
     Raises:
-        DataError: a folder of parquet and token files both.
+        DataError: a folder of files of several kinds.
     """
     path = Path(source)
+    layouts = (*_SHARD_LAYOUTS, "jsonl") if by_rows else _SHARD_LAYOUTS
 
     def kind_of(file: Path) -> str:
         layout = layout_of(file.name) if file.is_file() else ""
@@ -147,13 +153,14 @@ def local_corpus(source: str) -> Corpus | None:
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if not each.name.startswith("."))
         kinds = {kind_of(each) for each in files}
-        if not kinds or not kinds <= set(_SHARD_LAYOUTS):
+        if not kinds or not kinds <= set(layouts):
             return None
         if len(kinds) > 1:
-            raise DataError("the folder holds parquet and token files both", where=source)
+            told = " and ".join(sorted(kinds)).replace("gpt2", "token")
+            raise DataError(f"the folder holds {told} files both", where=source)
     else:
         files, kinds = [path], {kind_of(path)}
-        if not kinds <= set(_SHARD_LAYOUTS):
+        if not kinds <= set(layouts):
             return None
     shards = tuple(ShardFile(each.name, path=each.absolute()) for each in files)
     data_set = DataSet(
@@ -163,6 +170,9 @@ def local_corpus(source: str) -> Corpus | None:
         shard_bytes=sum(each.stat().st_size for each in files) // len(files),
         tokenizer_shards=max(1, min(8, len(shards) - 1)),
     )
+    if data_set.layout == "jsonl" and like in data_set_names():
+        named = load_data_set(like)
+        data_set = replace(data_set, fields=named.fields, answer_mark=named.answer_mark)
     if len(shards) == 1:
         return Corpus(source, data_set, shards, None)
     return Corpus(source, data_set, shards[:-1], shards[-1])

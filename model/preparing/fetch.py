@@ -24,8 +24,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from model.preparing.errors import PassingError
-from trmcloud.core.datasets import ENV_HOSTS, TOKEN_OF_HOST, parse_hosts, rehosted
+from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, parse_hosts, rehosted
 from trmcloud.core.errors import DataError
+from trmcloud.io.hashing import file_sha256
 
 PATIENCE_S = 600.0
 _TIMEOUT_S = 30.0
@@ -56,6 +57,10 @@ class Pauses:
     """From 0 to 1: tries of many machines shall not fall together."""
 
 
+_TOLD_FROM_TRY = 2
+"""One answer that does not come is no news."""
+
+
 class Fetcher:
     """Downloads; safe in several threads at once."""
 
@@ -65,16 +70,18 @@ class Fetcher:
         pauses: Pauses,
         *,
         patience_s: float = PATIENCE_S,
+        waits: Callable[[str], None] = lambda why: None,
     ) -> None:
         """
         Args:
             patience_s: how long a host may give not one byte before it is given up.
+            waits: is called with what is waited for, where a host has given nothing repeatedly.
         """
         self._hosts = parse_hosts(environment.get(ENV_HOSTS, ""))
         self._tokens = {
             host: environment[name] for host, name in TOKEN_OF_HOST.items() if environment.get(name)
         }
-        self._pauses, self._patience_s = pauses, patience_s
+        self._pauses, self._patience_s, self._waits = pauses, patience_s, waits
 
     def fetch(
         self,
@@ -221,6 +228,9 @@ class Fetcher:
                 where=address,
                 next_step="run the same command again later; it goes on where it stopped",
             )
+        if tries >= _TOLD_FROM_TRY:
+            host, minutes = urlsplit(address).netloc, self._patience_s / 60
+            self._waits(f"waiting for {host} ({busy}), {minutes:,.0f} min at most")
         self._pauses.sleep(pause)
 
     def _retry_after(self, headers: Any) -> float:
@@ -351,18 +361,6 @@ class _Part:
         )
         os.replace(self.path, self.target)
         self._note.unlink(missing_ok=True)
-
-
-def file_sha256(path: Path, offset: int = 0, size: int | None = None) -> str:
-    """Of a file, or of ``size`` bytes from ``offset`` on."""
-    digest = hashlib.sha256()
-    left = size if size is not None else 1 << 62
-    with open(path, "rb") as file:
-        file.seek(offset)
-        while left and (chunk := file.read(min(_CHUNK_BYTES, left))):
-            digest.update(chunk)
-            left -= len(chunk)
-    return digest.hexdigest()
 
 
 def _whole(target: Path, record: Path, address: str, sha256: str) -> Fetched | None:

@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 
 from model.data.folder import DTYPES
-from model.preparing.fetch import file_sha256
-from model.telemetry import process_started, replace_text
-from trmcloud.core.data_progress import (
+from model.telemetry import process_started
+from trmcloud.core.contract.data_progress import (
     PROGRESS_NAME,
     SHARDS_NAME,
     DataProgress,
     ShardRecord,
     load_shard,
 )
+from trmcloud.core.contract.pod_contract import DATA_META_NAME
+from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.errors import ConflictError, TrmcloudError
-from trmcloud.core.pod_contract import DATA_META_NAME
-from trmcloud.core.records import ContractError, dump
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256
 
 IDENTITY_NAME = "corpus.json"
 _LOCK_NAME = ".lock"
@@ -88,7 +89,7 @@ class GrowingFolder:
                 where=str(self.path),
                 next_step="name a new folder",
             )
-        replace_text(known, text)
+        write_atomic(known, text, durable=False)
         self.tell(at_once=True)
         self._take_up_records()
 
@@ -115,7 +116,7 @@ class GrowingFolder:
         if at_once or now - self._told >= _TOLD_EVERY_S:
             self._told = now
             self.now = replace(self.now, at=self._epoch())
-            replace_text(self.path / PROGRESS_NAME, dump(self.now))
+            write_atomic(self.path / PROGRESS_NAME, dump(self.now), durable=False)
 
     def reached(self, what: str) -> None:
         """Notes how long it took to come so far."""
@@ -139,7 +140,7 @@ class GrowingFolder:
         self._counted()
 
     def write(self, name: str, text: str) -> None:
-        replace_text(self.path / name, text)
+        write_atomic(self.path / name, text, durable=False)
 
     def place(self, name: str, made: Path) -> None:
         """A file from elsewhere, under its name here."""
@@ -180,7 +181,7 @@ class GrowingFolder:
                 self.records.append(record)
                 kept += line
             if kept != path.read_bytes():
-                replace_text(path, kept.decode())
+                write_atomic(path, kept.decode(), durable=False)
         self._counted()
 
     def _sound(self, line: bytes) -> ShardRecord | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from model.data.folder import open_data
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
 from model.preparing.crew import cores
@@ -20,10 +21,12 @@ from model.preparing.fetch import PATIENCE_S, Fetcher, Pauses
 from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import is_merges, tokenizer_from_merges
 from model.preparing.pipeline import Pipeline
+from model.preparing.whole import check_ids, check_size
 from model.tokenizers import CharTokenizer, load_tokenizer
-from trmcloud.core.datasets import GPT2_BPE_SHA256, GPT2_BPE_URL, is_address
+from trmcloud.core.catalog.datasets import GPT2_BPE_SHA256, GPT2_BPE_URL, is_address
 from trmcloud.core.errors import DataError, MissingExtra, TrmcloudError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PADDED
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -41,7 +44,12 @@ class Means:
     told: Callable[[str, int, int], None] = lambda stage, done, total: None
 
     def fetcher(self) -> Fetcher:
-        return Fetcher(self.environment, self._pauses(), patience_s=self.patience_s)
+        return Fetcher(
+            self.environment,
+            self._pauses(),
+            patience_s=self.patience_s,
+            waits=lambda why: self.told(why, 0, 0),
+        )
 
     def _pauses(self) -> Pauses:
         def sleep(seconds: float) -> None:
@@ -88,7 +96,9 @@ def grow(
             told=means.told,
         )
         meta = pipeline.run()
-        _check_size(meta, settings, corpus.source)
+        check_size(meta["train_tokens"], meta["validation_tokens"], settings, corpus.source)
+        if settings.rows == PADDED:
+            open_data(out).validation_rows(settings)  # at least one text fits
         folder.reached("done")
         folder.end("done")
         return meta
@@ -141,12 +151,7 @@ def given_tokenizer(
     if is_merges(text):
         text = tokenizer_from_merges(text, where)
     made = load_tokenizer(text, where)
-    if made.vocab_size > settings.vocab_size:
-        raise DataError(
-            f"the tokenizer has {made.vocab_size} ids, the model room for {settings.vocab_size}",
-            where=where,
-            next_step=f"--set vocab_size={made.vocab_size}",
-        )
+    check_ids(made.vocab_size, settings, where)
     return text
 
 
@@ -160,7 +165,7 @@ def _identity(corpus: Corpus, settings: PhaseRecipe, tokenizer: str) -> dict[str
         "source_sha256": corpus.sha256(settings.seed),
         "tokenizer": tokenizer or settings.tokenizer,
         "characters": settings.characters,
-        "vocab_size": settings.vocab_size,
+        "vocab_size": settings.text_ids,
         "validation_fraction": None if corpus.validation else settings.validation_fraction,
     }
 
@@ -172,9 +177,3 @@ def _need_packages(corpus: Corpus) -> None:
         import pyarrow.parquet  # noqa: F401
     except ModuleNotFoundError:
         raise MissingExtra("reading parquet", "data") from None
-
-
-def _check_size(meta: Mapping[str, Any], settings: PhaseRecipe, where: str) -> None:
-    from model.preparing.whole import check_size
-
-    check_size(meta["train_tokens"], meta["validation_tokens"], settings, where)

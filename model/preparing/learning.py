@@ -8,8 +8,8 @@ from pathlib import Path
 
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
-from model.telemetry import replace_text
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.io.files import write_atomic
 
 
 class KeptTokenizer:
@@ -26,7 +26,7 @@ class KeptTokenizer:
             *data_set.fields,
             str(data_set.tokenizer_text_bytes),
             settings.tokenizer,
-            str(settings.vocab_size),
+            str(settings.text_ids),
             str(settings.seed) if corpus.layout == "generated" else "",
         ]
         self._path: Path = cache.tokenizer(hashlib.sha256("\0".join(said).encode()).hexdigest())
@@ -43,4 +43,4 @@ class KeptTokenizer:
     def write(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        replace_text(self._path, json.dumps({"tokenizer": text, "sha256": digest}))
+        write_atomic(self._path, json.dumps({"tokenizer": text, "sha256": digest}), durable=False)

@@ -21,7 +21,7 @@ from model.preparing.cache import Cache, Tokens, believed, record_path, write_re
 from model.preparing.corpus import Corpus
 from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew
 from model.preparing.errors import DamagedFile, PassingError, Stopped
-from model.preparing.fetch import Fetched, Fetcher, file_sha256
+from model.preparing.fetch import Fetched, Fetcher
 from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import HEADER_BYTES, count_tokens
 from model.preparing.learning import KeptTokenizer
@@ -31,7 +31,8 @@ from model.preparing.telling import Telling, Told
 from model.preparing.work import Job, Lesson, Made
 from model.tokenizers import TextTokenizer, load_tokenizer
 from trmcloud.core.errors import DataError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.io.hashing import file_sha256
 
 _AHEAD = 12
 """Shards beyond the tokenizer's that may be on the disk as text at once."""
@@ -229,7 +230,7 @@ class Pipeline:
             self._corpus.data_set,
             tuple((shard.file, shard.path) for shard in shards),
             self._settings.tokenizer,
-            self._settings.vocab_size,
+            self._settings.text_ids,
             self._settings.seed,
         )
 

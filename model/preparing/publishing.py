@@ -15,9 +15,13 @@ from model.preparing.folder import GrowingFolder
 from model.preparing.gpt2 import HEADER_BYTES
 from model.preparing.work import Made
 from model.tokenizers import BOS, TextTokenizer
-from trmcloud.core.data_progress import ShardRecord
-from trmcloud.core.pod_contract import DATA_META_NAME, DATA_TOKENIZER_NAME, DATA_VALIDATION_NAME
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.contract.data_progress import ShardRecord
+from trmcloud.core.contract.pod_contract import (
+    DATA_META_NAME,
+    DATA_TOKENIZER_NAME,
+    DATA_VALIDATION_NAME,
+)
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 VALIDATION = -1
 

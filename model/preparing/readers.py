@@ -14,7 +14,7 @@ from typing import Any
 
 from model.preparing.errors import DamagedFile
 from model.preparing.generated import DOCUMENT_CHARACTERS, ledgers
-from trmcloud.core.datasets import DataSet
+from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 
 UNIT_TEXT_BYTES = 8 << 20
@@ -61,7 +61,7 @@ def documents(
             yield ledgers(seed, start, min(unit.stop, start + at_once))
     elif data_set.layout == "jsonl":
         assert path is not None
-        yield from _json_lines(path, unit, data_set.fields)
+        yield from _json_lines(path, unit, data_set)
     else:
         assert path is not None
         yield from _parquet_rows(path, unit, data_set.column)
@@ -156,7 +156,7 @@ def _damaged(path: Path, error: Exception) -> DataError:
 # -- JSONL ----------------------------------------------------------------------------------------
 
 
-def _json_lines(path: Path, unit: Unit, fields: tuple[str, ...]) -> Iterator[list[str]]:
+def _json_lines(path: Path, unit: Unit, data_set: DataSet) -> Iterator[list[str]]:
     """A line belongs to the unit that its first byte lies in."""
     batch: list[str] = []
     size = 0
@@ -167,7 +167,7 @@ def _json_lines(path: Path, unit: Unit, fields: tuple[str, ...]) -> Iterator[lis
         while (at := file.tell()) < unit.stop and (line := file.readline()):
             if not line.strip():
                 continue
-            text = _text_of(line, fields, path, at)
+            text = _text_of(line, data_set, path, at)
             if text:
                 batch.append(text)
                 size += len(line)
@@ -178,15 +178,14 @@ def _json_lines(path: Path, unit: Unit, fields: tuple[str, ...]) -> Iterator[lis
         yield batch
 
 
-def _text_of(line: bytes, fields: tuple[str, ...], path: Path, at: int) -> str:
+def _text_of(line: bytes, data_set: DataSet, path: Path, at: int) -> str:
     try:
         row = json.loads(line)
-        values = [row[field] for field in fields]
+        values = [row[field] for field in data_set.fields]
         if not all(isinstance(value, str) for value in values):
             raise TypeError("not text")
         text = "\n".join(values)
         text.encode()  # half a surrogate pair can be written in JSON, and is no text
-        return text
     except KeyError as error:
         known = ", ".join(list(row)[:20])
         raise DataError(
@@ -199,3 +198,21 @@ def _text_of(line: bytes, fields: tuple[str, ...], path: Path, at: int) -> str:
             f"{path.name} holds what is no JSON object with text at byte {at}: {error}",
             where=str(path),
         ) from None
+    if data_set.answer_mark:
+        _check_answer(dict(zip(data_set.fields, values, strict=True)), data_set, path, at)
+    return text
+
+
+def _check_answer(values: dict[str, str], data_set: DataSet, path: Path, at: int) -> None:
+    for field, value in values.items():
+        if not value.strip():
+            raise DataError(
+                f"{path.name} has a row with an empty {field!r} at byte {at}", where=str(path)
+            )
+    mark, last = data_set.answer_mark, data_set.fields[-1]
+    if not values[last].rpartition(mark)[2].strip() or mark not in values[last]:
+        raise DataError(
+            f"{path.name} has an {last!r} without {mark} and what follows it at byte {at}",
+            where=str(path),
+            next_step="mend or remove that line",
+        )

@@ -17,14 +17,15 @@ from typing import Any, Callable, Iterator, Sequence
 
 from model.data.folder import WHOLE_VERSION
 from model.sources import Document, Source, open_source, read_pieces, source_sha256
-from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
     DATA_TOKENIZER_NAME,
     DATA_TRAIN_NAME,
     DATA_VALIDATION_NAME,
 )
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.errors import ConflictError, DataError
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PADDED
 
 #: The tokenizer learns from a sample of at most this much text: more changes its merges little,
 #: and would make the time to the first step grow with the text.
@@ -83,16 +84,10 @@ def prepare(
             texts = sample_text(parts.train + parts.validation, size, size)
         progress("tokenizer", 0, size)
         tokenizer = train_tokenizer(
-            settings.tokenizer, texts, settings.vocab_size, settings.characters
+            settings.tokenizer, texts, settings.text_ids, settings.characters
         )
         progress("tokenizer", size, size)
-    if tokenizer.vocab_size > settings.vocab_size:
-        raise DataError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model room for "
-            f"{settings.vocab_size}",
-            where=source_name,
-            next_step=f"--set vocab_size={tokenizer.vocab_size}",
-        )
+    check_ids(tokenizer.vocab_size, settings, source_name)
 
     making = out.with_name(f".{out.name}.making-{os.getpid()}")
     shutil.rmtree(making, ignore_errors=True)
@@ -272,11 +267,27 @@ def _line_start(document: Document, fraction: float) -> int:
     return wanted
 
 
+def check_ids(known_ids: int, settings: PhaseRecipe, where: str) -> None:
+    """
+    Raises:
+        DataError: the tokenizer has more ids than the model has for text.
+    """
+    if known_ids > settings.text_ids:
+        needed = known_ids + settings.vocab_size - settings.text_ids
+        raise DataError(
+            f"the tokenizer has {known_ids} ids, the model room for {settings.text_ids}",
+            where=where,
+            next_step=f"--set vocab_size={needed}",
+        )
+
+
 def check_size(train: int, validation: int, settings: PhaseRecipe, where: str) -> None:
     """
     Raises:
         DataError: too few tokens for one batch, or for one sequence of validation.
     """
+    if settings.rows == PADDED:
+        return  # a row is one text, however short
     needed = (settings.sequence + 1) * settings.batch
     if train < needed:
         raise DataError(

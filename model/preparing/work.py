@@ -21,7 +21,7 @@ from typing import Any
 
 from model.preparing.corpus import ShardFile
 from model.preparing.readers import Unit, documents, units_of
-from trmcloud.core.datasets import DataSet
+from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 
 _PR_SET_PDEATHSIG = 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from tests.plans import plan_json
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId
 
@@ -19,7 +21,7 @@ def ledger_at(path: Path, busy_timeout_s: float = 5.0) -> SqliteLedger:
 
 
 def open_run(path: Path, run_id: str = "r1") -> int:
-    planned = ev.RunPlanned({"id": "p1", "text": "é" * 300}, Usd(10), "thesis")
+    planned = ev.RunPlanned({**plan_json(), "text": "é" * 300}, Usd(10), "thesis")
     return ledger_at(path).open_run(run_id, planned, Usd(1), WHO, AT)
 
 
@@ -28,7 +30,16 @@ def append(path: Path, *names: str) -> None:
     driver = ledger.driver("r1")
     assert driver is not None
     for name in names:
-        ledger.append("r1", driver.epoch, [ev.ActionStarted(name, "create")], AT + 1)
+        ledger.append("r1", driver.epoch, [begun(name)], AT + 1)
+
+
+def begun(name: str) -> ev.ActionStarted:
+    """An action that ``begun_in`` finds again by its name."""
+    return ev.ActionStarted(str(ActionKey("r1", 1, "pull", 1, name)), "pull")
+
+
+def begun_in(ledger: SqliteLedger) -> set[str]:
+    return {key.item for key in ledger.read().runs["r1"].actions}
 
 
 def edit(path: Path, *statements: str) -> None:

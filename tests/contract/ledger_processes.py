@@ -18,8 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from tests.contract.ledger_file import begun
+from tests.plans import plan_json
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.errors import BudgetRefused, LedgerError
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId
@@ -57,7 +60,7 @@ def exit_code(pid: int) -> int:
 
 
 def plan(cap: int = 10) -> ev.RunPlanned:
-    return ev.RunPlanned({"id": "p1"}, Usd(cap), "thesis")
+    return ev.RunPlanned(plan_json(), Usd(cap), "thesis")
 
 
 def kill(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
@@ -75,7 +78,7 @@ def kill(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
             epoch = ledger.take_over(run_id, WHO, AT)
             number = start
             while True:
-                pair = [ev.ActionStarted(f"{number}a", "x"), ev.ActionStarted(f"{number}b", "x")]
+                pair = [begun(f"{number}a"), begun(f"{number}b")]
                 ledger.append(run_id, epoch, pair, AT)
                 os.write(pipe, b".")
                 number += 1
@@ -96,7 +99,7 @@ def kill(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
         if number % 50 == 0 or number == rounds - 1:
             assert SqliteLedger(path).read() == state
         for run_id, acked in acks.items():
-            actions = set(state.runs[run_id].actions)
+            actions = {key.item for key in state.runs[run_id].actions}
             found = len(actions) // 2
             assert actions == {f"{i}{part}" for i in range(found) for part in "ab"}, "half a write"
             extra = found - wrote[run_id] - acked
@@ -183,7 +186,12 @@ def full(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
         try:
             for number in range(1000):
                 text = "x" * 2000
-                ledger.append("r0", epoch, [ev.ActionFailed(str(number), "x", "error", text)], AT)
+                ledger.append(
+                    "r0",
+                    epoch,
+                    [ev.ActionFailed(f"r0/g1/pull/{number}", "pull", FailureKind.ERROR, text)],
+                    AT,
+                )
                 os.write(pipe, b".")
         except LedgerError as error:
             os.write(pipe, f"\n{type(error).__name__}: {error}".encode())

@@ -11,22 +11,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from trmcloud.adapters.data_set_files import source_of
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.files.data_sets import source_of
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.bundle import boot_payload
 from trmcloud.adapters.runpod.compute import RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.adapters.runpod.settings import ENV_API, ENV_GRAPHQL, pod_environment
-from trmcloud.app.jobs import LaunchData, pod_request
-from trmcloud.core import pod_contract as contract
+from trmcloud.app.pod_request import LaunchData, pod_request
+from trmcloud.core.clock import Instant
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd
-from trmcloud.core.planning import make_plan
-from trmcloud.core.recipe import PHASES
-from trmcloud.core.run_state import Generation, RunState
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.ports.compute import PodKeys, PodRequest
 
 NOW = 1_795_000_000.123456
@@ -63,11 +64,11 @@ def _request(plan: Any, candidate: Any) -> PodRequest:
     note = {"data_dir": "", "initial_weights": "/weights", "data": data.to_json()}
     world = SimpleNamespace(
         home=Path("/home"),
-        read_note=lambda run_id: note,
+        notes={RUN: note},
         folder_on_pod=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{'0' * 24}",
     )
     run = RunState(RUN, epoch=9_999)
-    made = pod_request(cast(Any, world), run, plan, generation, 9_999, NOW)
+    made = pod_request(cast(Any, world), run, plan, generation, 9_999, Instant(NOW, 0.0))
     return replace(
         made, region="EUR-IS-1-and-a-longer-one", volume="v" * 32, volume_gb=4000, spot=True,
         lease=replace(made.lease, uploads=True, hold=True),

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.standins.runpod.standin import GivenClock, StandIn
+from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.bundle import boot_payload
 from trmcloud.adapters.runpod.compute import RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
-from trmcloud.adapters.sightings import Sightings
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
 

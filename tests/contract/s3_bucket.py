@@ -13,8 +13,8 @@ import pytest
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.client import Client
-from trmcloud.core import bucket as bk
-from trmcloud.core import manifest as mf
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import manifest as mf
 from trmcloud.ports.bucket import GrantRequest
 
 SMALL_BYTES = 1 << 14
@@ -53,7 +53,9 @@ def bucket(connected: Client, prefix: str) -> S3Bucket:
     return at(connected, prefix)
 
 
-def checkpoint(folder: Path, step: int, bpb: float, size: int = 3000) -> mf.CheckpointManifest:
+def checkpoint(
+    folder: Path, step: int, bpb: float, size: int = 3000, cooldown_from: int | None = None
+) -> mf.CheckpointManifest:
     """A checkpoint of r1's fast phase on this disk."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -66,6 +68,7 @@ def checkpoint(folder: Path, step: int, bpb: float, size: int = 3000) -> mf.Chec
         run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
         settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
         data_sha256="0" * 64, tokenizer_sha256="0" * 64, files=tuple(files),
+        cooldown_from=cooldown_from,
     )  # fmt: skip
 
 

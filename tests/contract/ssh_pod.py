@@ -16,7 +16,12 @@ import pytest
 from tests.standins.sshd import Sshd, find_sshd, running
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.keys import KeyStore
-from trmcloud.core.manifest import CheckpointFile, CheckpointManifest, step_dir_name, to_json
+from trmcloud.core.contract.manifest import (
+    CheckpointFile,
+    CheckpointManifest,
+    step_dir_name,
+    to_json,
+)
 
 needs_sshd = pytest.mark.skipif(find_sshd() is None, reason="there is no sshd on this machine")
 
@@ -48,11 +53,13 @@ class SshPod:
         self.connections.append(made)
         return made
 
-    def checkpoint(self, *files: CheckpointFile, step: int = 120) -> CheckpointManifest:
+    def checkpoint(
+        self, *files: CheckpointFile, step: int = 120, phase: str = "fast"
+    ) -> CheckpointManifest:
         """A manifest that names the files; the folder on the pod is ``folder_of``."""
         return CheckpointManifest(
             run_id=RUN,
-            phase="fast",
+            phase=phase,
             step=step,
             tokens=step * 100,
             created_at=1_790_000_000.0 + step,
@@ -71,9 +78,11 @@ class SshPod:
         steps = self.root / "runs" / RUN / manifest.phase / "checkpoints"
         return steps / step_dir_name(manifest.step)
 
-    def save(self, *files: CheckpointFile, step: int = 120) -> CheckpointManifest:
+    def save(
+        self, *files: CheckpointFile, step: int = 120, phase: str = "fast"
+    ) -> CheckpointManifest:
         """The checkpoint's manifest, on the pod too; the files are the test's own to write."""
-        manifest = self.checkpoint(*files, step=step)
+        manifest = self.checkpoint(*files, step=step, phase=phase)
         folder = self.folder_of(manifest)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "manifest.json").write_text(to_json(manifest))

@@ -10,26 +10,31 @@ from types import SimpleNamespace
 
 import pytest
 
-from trmcloud.app import bucket_checkpoints as bc
-from trmcloud.app import bucket_limits, checkpoints
-from trmcloud.app.bucket_grants import to_go_on_from
+from trmcloud.app.bucket_report import BucketReport
+from trmcloud.app.checkpoints import bucket_limits, fetching
+from trmcloud.app.checkpoints import in_bucket as bc
+from trmcloud.app.checkpoints.bucket_grants import to_go_on_from
+from trmcloud.app.checkpoints.pruning import plan as plan_pruning
+from trmcloud.app.context import Context, bucket_at, is_quiet
 from trmcloud.app.drive import reconcile
-from trmcloud.app.last_word import LastWord
-from trmcloud.app.launch import check_loss
-from trmcloud.app.world import World, bucket_at, is_quiet
-from trmcloud.cli.plan_making import make_spec, plan_for
-from trmcloud.core import events as ev
-from trmcloud.core import manifest as mf
-from trmcloud.core.bucket import AFTER_HARD_STOP_S, parse_place, report_name
+from trmcloud.app.launch_checks import check_loss
+from trmcloud.app.launch_request import LaunchRequest
+from trmcloud.app.reap import Did
+from trmcloud.app.staging.stage import _to_go_on_from
 from trmcloud.core.clock import Instant
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.bucket import parse_place, report_name
+from trmcloud.core.contract.bucket_terms import AFTER_HARD_STOP_S
+from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES, AgentReport, dump
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.pending_pulls import owes_sweep
+from trmcloud.core.control.run_fold import apply_event
+from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.plan import Plan, plan_to_json
-from trmcloud.core.pod_contract import MAX_JSON_BYTES, AgentReport, dump
-from trmcloud.core.run_fold import apply_event
-from trmcloud.core.run_state import Generation, RunState, State
-from trmcloud.core.safekeeping import owes_sweep
-from trmcloud.wiring import build_world
+from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
+from trmcloud.wiring import build_context
+from trmcloud.wiring_plans import build_planner
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
@@ -41,16 +46,17 @@ POD = "trmc-abcd1234-r1-g1-1790003000"
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    made = make_spec(hardware="1xA100", recipe="trm-tiny", phase="fast", settings=["keep_best=1"])
-    return plan_for(made, home=tmp_path_factory.mktemp("plans"), tokens_available=10_000_000)
+    request = LaunchRequest("1xA100", "trm-tiny", "fast", setting=["keep_best=1"])
+    planner = build_planner(tmp_path_factory.mktemp("plans"))
+    return planner.plan(planner.spec(request), tokens_available=10_000_000)
 
 
 @pytest.fixture
-def world(tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch) -> Context:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "home"))
-    return build_world()
+    return build_context()
 
 
 @pytest.fixture
@@ -65,11 +71,13 @@ def run_of(plan: Plan, **changes: object) -> RunState:
         number=1, pod_name=POD, provider="runpod", candidate_id=plan.candidates[0].id,
         rate=Usd(1), soft_stop_at=1.0, hard_stop_at=2.0, intended_at=0.0, up_at=0.0,
     )  # fmt: skip
-    run = RunState("r1", plan=plan_to_json(plan), generations=(generation,), state=State.CLOSED)
+    run = RunState("r1", State.CLOSED, RecordedPlan(plan_to_json(plan)), generations=(generation,))
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def saved(world: World, step: int, bpb: float | None) -> mf.CheckpointManifest:
+def saved(
+    world: Context, step: int, bpb: float | None, cooldown_from: int | None = None
+) -> mf.CheckpointManifest:
     """A checkpoint that was pulled to this machine."""
     files = []
     folder = world.home / "runs" / "r1" / "fast" / "checkpoints" / mf.step_dir_name(step)
@@ -83,26 +91,27 @@ def saved(world: World, step: int, bpb: float | None) -> mf.CheckpointManifest:
         run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
         settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
         data_sha256="0" * 64, tokenizer_sha256="0" * 64, files=tuple(files),
+        cooldown_from=cooldown_from,
     )  # fmt: skip
     (folder / mf.MANIFEST_NAME).write_text(mf.to_json(made))
     return made
 
 
-def relayed(world: World, plan: Plan, run: RunState, *made: mf.CheckpointManifest) -> None:
+def relayed(world: Context, plan: Plan, run: RunState, *made: mf.CheckpointManifest) -> None:
     generation = run.generations[0]
     for manifest in made:
         bc._relay(world, run, plan, generation, manifest, lambda done, whole: None)
 
 
 def test_what_is_pulled_goes_on_to_a_store_that_pods_cannot_write_to(
-    world: World, bucketed: Plan
+    world: Context, bucketed: Plan
 ) -> None:
     run = run_of(bucketed)
     every = [saved(world, 10, 1.0), *(saved(world, step, 2.0) for step in (20, 30, 40, 50))]
     relayed(world, bucketed, run, *every, every[-1])
     stored = {one.manifest.step for one in bc.in_bucket(world, run).shelf.whole}
     assert {10, 50} <= stored, "the best and the latest are never written over"
-    assert len(stored) == 3
+    assert len(stored) == 4
     on, before = to_go_on_from(run, bc.in_bucket(world, run).shelf)
     assert on.manifest.step == 50 > before.manifest.step
     done = ev.PhaseEnded(1, "fast", "finished", 50, 1.0, {})
@@ -110,7 +119,7 @@ def test_what_is_pulled_goes_on_to_a_store_that_pods_cannot_write_to(
 
 
 def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
-    world: World, bucketed: Plan, s3: S3
+    world: Context, bucketed: Plan, s3: S3
 ) -> None:
     """Once all that was signed has ended: till then whoever has it could store it again."""
     epoch = world.ledger.open_run(
@@ -136,7 +145,7 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     for key, size in ((large, (64 << 20) + 1), (fine, 1000)):
         s3.client.put_object(Bucket=BUCKET, Key=key, Body=bytes(size))
 
-    def at(wall: float) -> tuple[list[str], RunState]:
+    def at(wall: float) -> tuple[list[Did], RunState]:
         clock = SimpleNamespace(now=lambda: Instant(wall, wall, "boot"))
         there = replace(world, clock=clock, listed={}, unswept=set())
         return reconcile(there), there.ledger.read().runs["r1"]
@@ -146,7 +155,9 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     assert large in s3.keys(BUCKET)
     said, run = at(3000.0 + 500 * 3600.0)
     (line,) = said
-    assert "r1: its pod had uploaded 0.1 GB that it was not granted: deleted from s3://" in line
+    assert "r1: its pod had uploaded 0.1 GB that it was not granted: deleted from s3://" in str(
+        line
+    )
     assert run.settled > Usd("0.5")
     # Since the pod was asked for, at $0.023 per GB and month.
     assert run.settled == Usd("0.5") + bucket_limits.rent((64 << 20) + 1, 500 + 2900 / 3600)
@@ -158,7 +169,7 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     assert is_quiet(world), "nothing is owed any more"
 
 
-def test_what_was_found_twice_is_counted_once(world: World, bucketed: Plan) -> None:
+def test_what_was_found_twice_is_counted_once(world: Context, bucketed: Plan) -> None:
     """A command that dies between its record and the deletion leaves both to the next one."""
     run = run_of(bucketed)
     ours = Usd("0.01")
@@ -176,8 +187,36 @@ def test_what_was_found_twice_is_counted_once(world: World, bucketed: Plan) -> N
     assert run.oversized_bytes == 9
 
 
+def test_what_was_found_before_is_counted_from_then_on(bucketed: Plan) -> None:
+    """A command dies before it has deleted what it found, and the run is resumed meanwhile; another
+    dies in the midst of deleting. What is found again was paid for up to then."""
+    run = run_of(bucketed)
+
+    def found(size_bytes: int, hours: float) -> None:
+        nonlocal run
+        event = bucket_limits.swept(
+            run, (("a/key", size_bytes),) if size_bytes else (), 3600 * hours
+        )
+        run = apply_event(run, ev.Record(9, run.run_id, 1, 3600 * hours, event))
+
+    found(3 << 30, 100)
+    assert run.oversized_rent == bucket_limits.rent(3 << 30, 100)
+    run = replace(run, generations=(*run.generations, replace(run.generations[0], number=2)))
+    found(3 << 30, 300)
+    assert run.oversized_rent == bucket_limits.rent(3 << 30, 100) + bucket_limits.rent(3 << 30, 200)
+    before = run.oversized_rent
+    found(1 << 30, 400)
+    assert run.oversized_rent == before + bucket_limits.rent(1 << 30, 100)
+    found(0, 400)
+    assert run.swept_generation == 2
+    run = replace(run, generations=(*run.generations, replace(run.generations[0], number=3)))
+    before = run.oversized_rent
+    found(2 << 30, 450)
+    assert run.oversized_rent == before + bucket_limits.rent(2 << 30, 50), "nothing was left at 400"
+
+
 def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
-    world: World, bucketed: Plan, monkeypatch: pytest.MonkeyPatch
+    world: Context, bucketed: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     granted = replace(run_of(bucketed).generations[0], agent_at=1.0)
     run = run_of(bucketed, generations=(granted,))
@@ -213,14 +252,37 @@ def test_a_bucket_is_swept_once_nothing_that_was_signed_is_good(
     run = run_of(bucketed, **{"generations": (granted,), **changes})
     assert owes_sweep(run, now) is owes
     assert not owes_sweep(run_of(bucketed), now), "no agent, no grants"
-    none = {**run.plan, "spec": {**run.plan["spec"], "bucket": ""}}
-    relayed = {**run.plan, "spec": {**run.plan["spec"], "bucket_relayed": True}}
-    for plan in (none, relayed):
-        assert not owes_sweep(replace(run, plan=plan), now)
+    for spec in ({"bucket": ""}, {"bucket_relayed": True}):
+        other = replace(bucketed, spec=replace(bucketed.spec, **spec))
+        plan = RecordedPlan(plan_to_json(other))
+        assert not owes_sweep(replace(run, recorded_plan=plan), now)
+
+
+def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_week_ends(
+    world: Context, bucketed: Plan, s3: S3
+) -> None:
+    run = run_of(bucketed)
+    made = [saved(world, 10, 3.0), saved(world, 20, 1.0, 10), saved(world, 30, 2.0, 10)]
+    relayed(world, bucketed, run, *made)
+    found = [one.manifest for one in bc.in_bucket(world, run).shelf.whole]
+    pruning = fetching.what_to_prune(found, 1)
+    assert pruning.checkpoints == ()
+    assert [m.step for m in bc.optimizers_to_drop(pruning)] == [20], "from 10 a run may go on"
+    items = {item.local.name: item.sha256 for item in _to_go_on_from(world.files, run)}
+    assert sorted(items) == ["step-00000010", "step-00000030"], "what a new pod is sent"
+    assert [s.manifest.step for s in to_go_on_from(run, bc.in_bucket(world, run).shelf)] == [
+        *(30, 20, 10),
+    ]  # fmt: skip
+    ended = replace(run, generations=(replace(run.generations[0], ended_at=1000.0),))
+    for days, gone in ((6.9, []), (7.1, [10])):
+        now = 1000.0 + days * 86_400
+        clock = SimpleNamespace(now=lambda now=now: Instant(now, now, "boot"))
+        for each in plan_pruning(replace(world, clock=clock), ended, 1):
+            assert [m.step for m in each.pruning.checkpoints] == gone
 
 
 def test_what_is_known_of_it_is_asked_once_and_forgotten_by_a_resume(
-    world: World, bucketed: Plan, s3: S3
+    world: Context, bucketed: Plan, s3: S3
 ) -> None:
     run = run_of(bucketed)
     relayed(world, bucketed, run, saved(world, 10, 1.0))
@@ -233,14 +295,14 @@ def test_what_is_known_of_it_is_asked_once_and_forgotten_by_a_resume(
 
 
 def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
-    world: World, bucketed: Plan, s3: S3
+    world: Context, bucketed: Plan, s3: S3
 ) -> None:
     run = run_of(bucketed)
     relayed(
         world, bucketed, run, *(saved(world, s, b) for s, b in ((10, 1.0), (20, 3.0), (30, 2.0)))
     )
     found = bc.in_bucket(world, run)
-    pruning = checkpoints.what_to_prune([one.manifest for one in found.shelf.whole], 1)
+    pruning = fetching.what_to_prune([one.manifest for one in found.shelf.whole], 1)
     assert [m.step for m in bc.optimizers_to_drop(pruning)] == [10]
     assert bc.freed_bytes(pruning) == 4000 + 2000
     with pytest.raises(ConflictError):
@@ -257,7 +319,7 @@ def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
 
 
 def test_a_store_that_is_down_is_a_trouble_and_no_end(
-    world: World, bucketed: Plan, monkeypatch: pytest.MonkeyPatch
+    world: Context, bucketed: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trmcloud.adapters.s3 import client
 
@@ -291,9 +353,9 @@ def ran(plan: Plan, **changes: object) -> RunState:
 
 
 def test_a_last_word_is_asked_for_now_and_then_and_kept(
-    world: World, bucketed: Plan, s3: S3
+    world: Context, bucketed: Plan, s3: S3
 ) -> None:
-    clock, run, left = Clock(), ran(bucketed), LastWord()
+    clock, run, left = Clock(), ran(bucketed), BucketReport()
     world = replace(world, clock=clock)
     place = parse_place(run.bucket)
 
@@ -323,14 +385,14 @@ def test_a_last_word_is_asked_for_now_and_then_and_kept(
         assert known(run=other) is None
     for hostile in (b"", b"[]", b"x" * (MAX_JSON_BYTES + 1), dump(report).encode()[:-1]):
         say(hostile)
-        left = LastWord()
+        left = BucketReport()
         assert known(run=settling) is None
 
 
 def test_a_store_that_is_down_when_a_word_is_wanted_is_asked_again_after_a_minute(
-    world: World, bucketed: Plan, s3: S3, monkeypatch: pytest.MonkeyPatch
+    world: Context, bucketed: Plan, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, run, left = Clock(), ran(bucketed), LastWord()
+    clock, run, left = Clock(), ran(bucketed), BucketReport()
     world = replace(world, clock=clock)
     report = AgentReport("r1", POD, 1, 7, 0.0, 0.0, (), 1.0, 2.0, result="finished")
     key = parse_place(run.bucket).run("r1", report_name(1))
@@ -355,7 +417,7 @@ def test_only_what_its_pod_uploads_itself_may_be_left_alone(plan: Plan, bucketed
 
 
 def test_a_metric_that_came_later_is_passed_on_to_the_store_and_wins(
-    world: World, bucketed: Plan
+    world: Context, bucketed: Plan
 ) -> None:
     run = run_of(bucketed)
     saved(world, 10, 2.0)
@@ -369,6 +431,6 @@ def test_a_metric_that_came_later_is_passed_on_to_the_store_and_wins(
     assert (again.manifest, again.at) == (scored, stored.at)
 
     # The copy here is from before the metric: what the store says of the same weights counts.
-    assert checkpoints.choose(world, run).step == 10
-    best = checkpoints.choose(world, run, also=(), told=[again.manifest])
+    assert fetching.choose(world, run).step == 10
+    best = fetching.choose(world, run, also=(), told=[again.manifest])
     assert (best.step, best.val_bpb) == (20, 1.25)

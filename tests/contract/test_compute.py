@@ -12,15 +12,15 @@ import pytest
 
 from tests.contract.runpod_rig import Clocked, build
 from tests.unit.skypilot.rig import Rig
-from trmcloud.adapters.local import LocalCompute
+from trmcloud.adapters.local.compute import LocalCompute
+from trmcloud.core.contract.pod_contract import Lease, PodName
+from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.observation import PodSeen
-from trmcloud.core.pod_contract import Lease, PodName
 from trmcloud.ports.compute import Compute, PodRequest
-from trmcloud.sim.invariants import Invariants
-from trmcloud.sim.process import Process
-from trmcloud.sim.world import SimWorld
+from trmcloud.sim.oracle.invariants import Invariants
+from trmcloud.sim.world.controllers import Process
+from trmcloud.sim.world.world import SimWorld
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = Usd("0.49")
@@ -134,8 +134,12 @@ def test_a_bill_becomes_final_and_is_what_its_time_cost(ground: Ground) -> None:
     assert ZERO < bill.amount <= cost(RATE, life_s * 1.05 + 2)
 
 
-def test_a_request_that_comes_too_late_makes_nothing(ground: Ground) -> None:
-    wanted = replace(ground.request(), send_by=ground.now() - 1)
+def unwanted() -> None:
+    raise ProviderRefused("another one has given it up")
+
+
+def test_a_request_that_is_not_wanted_any_more_makes_nothing(ground: Ground) -> None:
+    wanted = replace(ground.request(), require_wanted=unwanted)
     with pytest.raises(ProviderRefused):
         ground.compute.create(wanted)
     ground.on(0.2 if ground.name == "local" else 300.0)

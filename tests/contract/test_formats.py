@@ -15,14 +15,19 @@ import pytest
 
 from tests.contract.formats.schema import SCHEMA, schema
 from tests.contract.ledger_file import AT, edit, ledger_at
-from trmcloud.adapters.ledger_records import VERSION
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from tests.reasons import sentence
+from trmcloud.adapters.ledger.records import VERSION
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.app import plans
 from trmcloud.app.plans import load
-from trmcloud.core import events as ev
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.event_json import UnknownEvent, event_from_json
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.plan import PLAN_VERSION, plan_from_json
-from trmcloud.core.run_state import State
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.plan import PLAN_VERSION, plan_from_json, plan_to_json
 
 FORMATS = Path(__file__).with_name("formats")
 OLD = sorted(path.name for path in FORMATS.iterdir() if path.name.isdigit())
@@ -77,11 +82,43 @@ def test_an_old_ledger_opens_and_is_left_as_it_is_until_it_is_written_to(old: Pa
     ledger = SqliteLedger(path)
     state = ledger.read()
     assert [run.state for run in state.runs.values()] == [State.CLOSED]
-    assert all(plan_from_json(run.plan).id == run.plan["id"] for run in state.runs.values())
+    assert all(plans.is_plan_id(run.plan.id) for run in state.runs.values())
     assert path.read_bytes() == before
     ledger.set_cap(ev.CapSet("project", "thesis", Usd(7)), AT)
     assert version_of(path) == VERSION
     assert SqliteLedger(path).read().runs == state.runs
+
+
+def test_what_was_called_unheard_is_read_as_unreported(tmp_path: Path) -> None:
+    """Of two machines that ended while nobody was there, one's report was found later."""
+    home = tmp_path / "home"
+    shutil.copytree(FORMATS / "2" / "unheard", home)
+    with sqlite3.connect(home / "ledger.db") as conn:
+        kinds = {kind for (kind,) in conn.execute("SELECT kind FROM events")}
+    conn.close()
+    assert "Heard" in kinds, "what the version before wrote"
+    runs = SqliteLedger(home / "ledger.db").read().runs
+    assert runs["r-aaaaaa"].outcome is Outcome.UNREPORTED
+    found = runs["r-bbbbbb"]
+    assert found.outcome is Outcome.LANDED
+    assert sentence(found.reason) == "the budget's soft stop came"
+    written = {type(record.event) for record in SqliteLedger(home / "ledger.db").records()}
+    assert ev.LateReport in written
+
+
+def test_a_sentence_of_the_version_before_is_told_as_it_was(tmp_path: Path) -> None:
+    shutil.copytree(FORMATS / "3" / "home", tmp_path / "home")
+    (run,) = SqliteLedger(tmp_path / "home" / "ledger.db").read().runs.values()
+    assert run.stop is not None
+    assert run.reason == run.stop.reason == because(ReasonKind.SAID, text="trmcloud stop")
+    assert sentence(run.reason) == "trmcloud stop"
+
+
+def test_a_plan_newer_than_this_makes_its_ledger_newer(old: Path) -> None:
+    (run,) = SqliteLedger(old / "home" / "ledger.db").read().runs.values()
+    newer = {**plan_to_json(run.plan), "version": PLAN_VERSION + 1}
+    with pytest.raises(UnknownEvent, match="of a plan"):
+        event_from_json("RunPlanned", {"plan": newer, "cap": "1", "project": "default"})
 
 
 def test_an_old_plan_opens(old: Path) -> None:

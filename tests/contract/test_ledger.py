@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from tests.contract.ledger_file import begun
+from tests.plans import plan_json
+from tests.reasons import quoted
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_state import IllegalTransition, State
 from trmcloud.core.errors import (
     BudgetRefused,
     ConflictError,
@@ -16,10 +21,8 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.providers import TRAITS
-from trmcloud.core.run_state import IllegalTransition, State
 from trmcloud.ports.ledger import ControllerId, Driver, Ledger
-from trmcloud.sim.ledger_memory import MemoryLedger
+from trmcloud.sim.world.ledger_memory import MemoryLedger
 
 LAPTOP = ControllerId("laptop", 101, "boot-1")
 SERVER = ControllerId("server", 202, "boot-2")
@@ -34,9 +37,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
 
 
 def planned(cap: str = "10", project: str = "thesis") -> ev.RunPlanned:
-    return ev.RunPlanned(
-        plan={"id": "p1", "limits": {"z": "1", "a": "2"}}, cap=Usd(cap), project=project
-    )
+    return ev.RunPlanned(plan=plan_json(), cap=Usd(cap), project=project)
 
 
 def through_to_settled(ledger: Ledger, run_id: str, epoch: int, amount: str) -> None:
@@ -66,7 +67,7 @@ def test_opening_a_run_reserves_its_money_and_makes_its_driver(ledger: Ledger) -
     epoch = ledger.open_run("r1", planned(), Usd("7.5"), LAPTOP, AT)
     run = ledger.read().runs["r1"]
     assert (run.state, run.reserved, run.cap) == (State.RESERVED, Usd("7.5"), Usd(10))
-    assert list(run.plan["limits"]) == ["z", "a"], "the order a user reads is kept"
+    assert list(run.plan.limits) == ["z", "a"], "the order a user reads is kept"
     assert ledger.driver("r1") == Driver(epoch, LAPTOP, AT)
     assert [type(r.event) for r in ledger.records("r1")] == [ev.RunPlanned, ev.Reserved]
 
@@ -183,7 +184,7 @@ def test_a_stale_controller_cannot_write(ledger: Ledger) -> None:
     assert new > old
     before = ledger.records()
     with pytest.raises(StaleEpoch, match="r1") as caught:
-        ledger.append("r1", old, [ev.ActionStarted("a", "create")], AT + 2)
+        ledger.append("r1", old, [begun("a")], AT + 2)
     assert "trmcloud status r1" in caught.value.next_step
     with pytest.raises(StaleEpoch):
         ledger.append("r1", new + 1, [], AT + 2)
@@ -192,7 +193,7 @@ def test_a_stale_controller_cannot_write(ledger: Ledger) -> None:
     ledger.release("r1", old)
     assert ledger.records() == before
     assert ledger.driver("r1") == Driver(new, SERVER, AT + 1)
-    ledger.append("r1", new, [ev.ActionStarted("a", "create")], AT + 2)
+    ledger.append("r1", new, [begun("a")], AT + 2)
     assert ledger.read().runs["r1"].epoch == new
 
 
@@ -209,11 +210,11 @@ def test_a_driver_beats_and_lets_go(ledger: Ledger) -> None:
     "events",
     [
         [ev.AgentUp(1)],
-        [ev.ActionStarted("a", "create"), ev.AgentUp(1)],
+        [begun("a"), ev.AgentUp(1)],
         [ev.PodIntended(1, "p", "local", "c", Usd(1), AT, AT), ev.PodUp(2, "id", Usd(1))],
         [ev.CapSet("account", "", Usd(1))],
         [ev.Reserved(Usd(1))],
-        [ev.RunPlanned({}, Usd(1), "p")],
+        [ev.RunPlanned(plan_json(), Usd(1), "p")],
     ],
     ids=["early", "second of two", "another generation", "not a run's", "twice", "planned twice"],
 )
@@ -253,14 +254,14 @@ def test_after_a_cut_below_what_is_spent_nothing_more_is_reserved(ledger: Ledger
 def test_a_closed_run_goes_on_within_a_new_cap(ledger: Ledger) -> None:
     epoch = ledger.open_run("r1", planned(cap="4"), Usd(4), LAPTOP, AT)
     with pytest.raises(ConflictError, match="reserved"):
-        ledger.reopen_run("r1", Usd(9), Usd(1), LAPTOP, AT)
+        ledger.reopen_run("r1", ev.Reopened(Usd(9)), Usd(1), LAPTOP, AT)
     through_to_settled(ledger, "r1", epoch, "3")
     ledger.append("r1", epoch, [ev.Closed("stopped")], AT + 60)
     with pytest.raises(BudgetRefused):
-        ledger.reopen_run("r1", Usd(5), Usd("2.01"), SERVER, AT + 61)
+        ledger.reopen_run("r1", ev.Reopened(Usd(5)), Usd("2.01"), SERVER, AT + 61)
     assert ledger.read().runs["r1"].state is State.CLOSED
     assert ledger.driver("r1") == Driver(epoch, LAPTOP, AT)
-    again = ledger.reopen_run("r1", Usd(5), Usd(2), SERVER, AT + 61)
+    again = ledger.reopen_run("r1", ev.Reopened(Usd(5)), Usd(2), SERVER, AT + 61)
     run = ledger.read().runs["r1"]
     assert (run.state, run.cap, run.reserved, run.settled) == (
         State.RESERVED, Usd(5), Usd(2), Usd(3),
@@ -272,14 +273,14 @@ def test_a_closed_run_goes_on_within_a_new_cap(ledger: Ledger) -> None:
 
 def test_a_wish_needs_no_epoch_and_only_a_wish(ledger: Ledger) -> None:
     epoch = ledger.open_run("r1", planned(), Usd(1), LAPTOP, AT)
-    ledger.request("r1", ev.StopRequested("user", "enough"), AT + 1)
-    assert ledger.read().runs["r1"].stop == ev.StopRequested("user", "enough")
+    ledger.request("r1", ev.StopRequested("user", quoted("enough")), AT + 1)
+    assert ledger.read().runs["r1"].stop == ev.StopRequested("user", quoted("enough"))
     with pytest.raises(IllegalTransition):
         ledger.request("r1", ev.Closed("stopped"), AT + 2)
     assert ledger.driver("r1") == Driver(epoch, LAPTOP, AT)
     ledger.append("r1", epoch, [ev.Closed("stopped")], AT + 3)
     with pytest.raises(IllegalTransition):
-        ledger.request("r1", ev.StopRequested("user", "again"), AT + 4)
+        ledger.request("r1", ev.StopRequested("user", quoted("again")), AT + 4)
 
 
 def test_what_does_not_exist_is_said_to_be_missing(ledger: Ledger) -> None:
@@ -288,9 +289,9 @@ def test_what_does_not_exist_is_said_to_be_missing(ledger: Ledger) -> None:
     with pytest.raises(NotFoundError, match="r9"):
         ledger.take_over("r9", LAPTOP, AT)
     with pytest.raises(NotFoundError, match="r9"):
-        ledger.reopen_run("r9", Usd(1), Usd(1), LAPTOP, AT)
+        ledger.reopen_run("r9", ev.Reopened(Usd(1)), Usd(1), LAPTOP, AT)
     with pytest.raises(NotFoundError, match="r9"):
-        ledger.request("r9", ev.StopRequested("user", "x"), AT)
+        ledger.request("r9", ev.StopRequested("user", quoted("x")), AT)
     assert ledger.records("r9") == ()
     assert ledger.read().runs == {}
 
@@ -299,7 +300,7 @@ def test_records_are_numbered_without_gaps_and_belong_to_runs(ledger: Ledger) ->
     ledger.set_cap(ev.CapSet("account", "", Usd(100)), AT)
     for run_id in ("r1", "r2"):
         epoch = ledger.open_run(run_id, planned(), Usd(1), LAPTOP, AT)
-        ledger.append(run_id, epoch, [ev.ActionStarted("a", "create")], AT)
+        ledger.append(run_id, epoch, [begun("a")], AT)
     assert [r.seq for r in ledger.records()] == list(range(1, 8))
     assert {r.run_id for r in ledger.records("r2")} == {"r2"}
     assert [r.run_id for r in ledger.records()].count("") == 1

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 
 SCRIPT = Path(__file__).with_name("ledger_processes.py")
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, WHO, append, edit, head_of, ledger_at, open_run
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from tests.contract.ledger_file import AT, WHO, append, begun, edit, head_of, ledger_at, open_run
+from tests.reasons import quoted
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerTooNew
 from trmcloud.core.money import Usd
 
@@ -169,7 +170,7 @@ def test_a_driver_changed_by_hand_is_noticed(path: Path, statement: str) -> None
     with pytest.raises(LedgerDamaged, match="driver"):
         ledger_at(path).driver("r1")
     with pytest.raises(LedgerDamaged, match="driver"):
-        ledger_at(path).append("r1", 1, [ev.ActionStarted("a", "create")], AT)
+        ledger_at(path).append("r1", 1, [begun("a")], AT)
 
 
 def test_a_lost_driver_is_not_taken_for_a_run_that_nobody_ever_drove(path: Path) -> None:
@@ -232,4 +233,4 @@ def test_a_forged_record_that_is_legal_is_read(path: Path) -> None:
     """The forger above is right about the hash: else its tests would prove nothing."""
     open_run(path)
     forge(path, "StopRequested", '{"by": "x", "reason": "y"}')
-    assert ledger_at(path).read().runs["r1"].stop == ev.StopRequested("x", "y")
+    assert ledger_at(path).read().runs["r1"].stop == ev.StopRequested("x", quoted("y"))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, WHO, append, edit, ledger_at, open_run
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from tests.contract.ledger_file import AT, WHO, append, begun, edit, ledger_at, open_run
+from tests.plans import plan_json
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
 from trmcloud.core.errors import LedgerError, LedgerLocked
 from trmcloud.core.money import Usd
 
@@ -129,7 +130,7 @@ def test_one_ledger_serves_many_threads(path: Path) -> None:
 
     def work(name: str) -> None:
         for i in range(25):
-            ledger.append("r1", epoch, [ev.ActionStarted(f"{name}{i}", "create")], AT)
+            ledger.append("r1", epoch, [begun(f"{name}{i}")], AT)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
     for thread in threads:
@@ -144,7 +145,7 @@ def test_two_long_lived_ledgers_see_each_others_writes(path: Path) -> None:
     one, two = ledger_at(path), ledger_at(path)
     epoch = open_run(path)
     for i in range(4):
-        (one, two)[i % 2].append("r1", epoch, [ev.ActionStarted(f"a{i}", "create")], AT)
+        (one, two)[i % 2].append("r1", epoch, [begun(f"a{i}")], AT)
         assert one.read() == two.read() == ledger_at(path).read()
 
 
@@ -181,15 +182,17 @@ def test_what_json_cannot_say_is_refused_with_nothing_written(
 def test_an_instant_is_finite(path: Path, at: float) -> None:
     epoch = open_run(path)
     with pytest.raises(ValueError, match="instant"):
-        ledger_at(path).append("r1", epoch, [ev.ActionStarted("a", "create")], at)
+        ledger_at(path).append("r1", epoch, [begun("a")], at)
     assert len(ledger_at(path).records()) == 2
 
 
 def test_what_is_kept_in_memory_is_what_is_read_back(path: Path) -> None:
     ledger = ledger_at(path)
     planned = ev.RunPlanned(
-        {"tuple": (1, 2), "nested": {"b": [1.5, None]}}, Usd("0.000001"), "é\ud800"
+        {**plan_json(), "tuple": (1, 2), "nested": {"b": [1.5, None]}}, Usd("0.000001"), "é\ud800"
     )
     ledger.open_run("r1", planned, Usd("0.000001"), WHO, 1)
     assert ledger.read() == ledger_at(path).read()
-    assert ledger.read().runs["r1"].plan["tuple"] == [1, 2]
+    (opened, _) = ledger.records("r1")
+    assert isinstance(opened.event, ev.RunPlanned)
+    assert opened.event.plan["tuple"] == [1, 2]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, WHO, append, edit, head_of, ledger_at, open_run
-from trmcloud.adapters.ledger_records import VERSION
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from tests.contract.ledger_file import AT, WHO, append, begun_in, edit, head_of, ledger_at, open_run
+from trmcloud.adapters.ledger.records import VERSION
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.ledger_facts import Restored
+from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import BudgetRefused, LedgerDamaged, LedgerError, LedgerTooNew
 from trmcloud.core.money import Usd
-from trmcloud.core.run_state import IllegalTransition
-from trmcloud.core.strays import Restored
 
 
 def test_a_newer_ledger_is_left_alone(path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_restored_backup_is_noticed(path: Path) -> None:
     assert path.read_bytes() == backup
     head_of(path).unlink()
     append(path, "c")
-    assert set(ledger_at(path).read().runs["r1"].actions) == {"a", "c"}
+    assert begun_in(ledger_at(path)) == {"a", "c"}
 
 
 def test_a_restored_backup_is_accepted_once_and_reserves_nothing_until_reconciled(
@@ -139,7 +139,7 @@ def test_a_crash_before_the_head_was_written_is_no_error(path: Path, head: str) 
         head_of(path).unlink()
     else:
         head_of(path).write_bytes(contents[head])
-    assert set(ledger_at(path).read().runs["r1"].actions) == {"a"}
+    assert begun_in(ledger_at(path)) == {"a"}
     append(path, "b")
     assert head_of(path).read_bytes().startswith(b"4 ")
 

@@ -16,8 +16,8 @@ from trmcloud.adapters.runpod.checkup import check_account
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.core.errors import ProviderError
-from trmcloud.pod.objects import Objects, StoreError
-from trmcloud.pod.terminate import ways_of
+from trmcloud.pod.agent.terminate import ways_of
+from trmcloud.pod.storage.presigned import Objects, StoreError
 
 KEY = "rpa_CANARY0123456789"
 CODES = (301, 302, 303, 307, 308)

@@ -9,13 +9,13 @@ import pytest
 
 from tests.contract.runpod_rig import Rig, request
 from tests.standins.runpod.standin import StandIn
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.runpod import offers
 from trmcloud.adapters.runpod.checkup import check_account
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.app import reap
+from trmcloud.app.context import Context
 from trmcloud.app.doctor import Finding
-from trmcloud.app.world import World
 from trmcloud.core.clock import Instant
 from trmcloud.core.errors import (
     NotFoundError,
@@ -24,7 +24,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import Usd
-from trmcloud.ports.compute import PodRequest, Volumes, VolumeSeen
+from trmcloud.ports.compute import PodRequest, VolumeSeen
 
 LEDGER = "0a1b2c3d"
 
@@ -65,7 +65,6 @@ def test_the_reaper_sees_and_ends_only_volumes_of_this_ledger(rig: Rig) -> None:
     mine = RunPodVolumes(rig.api, LEDGER).ensure("EU-RO-1", 31)
     RunPodVolumes(rig.api, "ffffffff").ensure("EU-RO-1", 31)
     rig.compute._volumes = RunPodVolumes(rig.api, LEDGER)
-    assert isinstance(rig.compute, Volumes)
     assert rig.compute.kept_volumes() == [VolumeSeen(mine.id, "EU-RO-1", 31)]
     for _ in range(2):  # somebody may have been quicker
         rig.compute.delete_volume(mine.id)
@@ -143,7 +142,7 @@ def test_reap_finds_what_the_first_list_omits(rig: Rig, tmp_path: Path) -> None:
             return Instant(rig.clock(), rig.clock())
 
     unused: Any = None
-    world = World(
+    world = Context(
         home=tmp_path, clock=Here(), ledger=SqliteLedger(tmp_path / "ledger.db"),  # type: ignore[arg-type]
         computes={"runpod": rig.compute}, links={}, files=unused, who=unused, is_alive=unused,
         project="p", workers=unused, stage_items=unused, folder_on_pod=unused,
@@ -154,7 +153,7 @@ def test_reap_finds_what_the_first_list_omits(rig: Rig, tmp_path: Path) -> None:
     rig.standin.control.set(list_empty=1)
     found = reap.look(world)
     assert [orphan.pod.name for _, orphan in found.orphans] == [wanted.name], "past its hard stop"
-    assert reap.end(world, found)[0].startswith(f"ended {wanted.name} on runpod")
+    assert reap.end(world, found)[0] == reap.Ended("runpod", found.orphans[0][1])
     assert rig.standin.control.live() == []
     rig.on(5)
     rig.standin.control.set(graphql_errors=1)

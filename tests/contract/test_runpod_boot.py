@@ -22,7 +22,7 @@ from trmcloud.adapters.runpod.bundle import boot_payload
 from trmcloud.adapters.runpod.compute import RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
 
@@ -129,7 +129,7 @@ def test_a_rented_pod_is_reached_with_its_pinned_key_and_checks_itself(
     script = (
         "import time\n"
         "from pathlib import Path\n"
-        "from trmcloud.pod.prepare import Preparation\n"
+        "from trmcloud.pod.machine.prepare import Preparation\n"
         "empty = Path('/tmp/none.txt'); empty.write_text('# none')\n"
         f"made = Preparation(Path({str(ROOT)!r}), {name!r}, wanted=empty)\n"
         "while (now := made.poll(time.monotonic())).state == 'checking': time.sleep(0.1)\n"

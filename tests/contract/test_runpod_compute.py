@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, request
 from tests.standins.runpod import oracle
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,

@@ -36,14 +36,14 @@ from trmcloud.adapters.runpod.bundle import (
 from trmcloud.adapters.runpod.compute import LIMIT_BODY_BYTES, MAX_BODY_BYTES, RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http, compact
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodRequest
 
 WHY_NOT = no_namespaces()
 isolated_only = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")
-LEAST_ROOM_BYTES = 3_000
+LEAST_ROOM_BYTES = 8_000
 """Where less is left, it is time for what docs/decisions/0015 names, before agents have grown."""
 POOR = (
     "bash",
@@ -243,7 +243,7 @@ def test_sources_that_cannot_be_unpacked_end_the_pod(standin: StandIn) -> None:
     name = rent(standin, lambda: boot_payload()[:-2000])
     eventually(lambda: not standin.control.live())
     assert standin.control.pod(name).ended_by == "self"
-    first, second = said(standin, name)
+    first, second, *_ = said(standin, name)  # its own end may come in the midst of asking for it
     assert first.startswith("trmcloud: the agent cannot be started on this image: EOFError: ")
     assert second == "trmcloud: this pod asks for its own end in 0 s"
 

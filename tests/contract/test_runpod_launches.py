@@ -10,22 +10,23 @@ from typing import Any
 import pytest
 
 from tests.contract.runpod_rig import Rig
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from tests.reasons import sentence
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.runpod.offers import live_offers
-from trmcloud.app import launch
+from trmcloud.app import launching
+from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.jobs import LaunchData
+from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.smoke_plan import make_smoke_plan
-from trmcloud.app.world import World
-from trmcloud.core import events as ev
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import FinalRefusal, LinkError, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Plan
-from trmcloud.core.providers import traits_of
-from trmcloud.core.report import spent_so_far
-from trmcloud.core.run_state import RunState, State
+from trmcloud.core.spec.plan import Plan
 from trmcloud.ports.ledger import ControllerId
 
 
@@ -44,6 +45,12 @@ class _Silent:
     """A pod that never says a word."""
 
     def report(self, pod_name: str) -> None:
+        return None
+
+    def trouble(self, pod_name: str) -> None:
+        return None
+
+    def left_behind(self, pod_name: str, earlier: str) -> None:
         return None
 
     def send_orders(self, pod_name: str, orders: Any) -> None:
@@ -67,7 +74,7 @@ class Launch:
     def __init__(self, rig: Rig, folder: Path) -> None:
         self.rig = rig
         unused: Any = None
-        self.world = World(
+        self.world = Context(
             home=folder, clock=_Clock(rig), ledger=SqliteLedger(folder / "ledger.db"),
             computes={"runpod": rig.compute}, links={"runpod": _Silent()},  # type: ignore[dict-item]
             files=unused, who=ControllerId("here", 1, "boot"), is_alive=lambda who: True,
@@ -85,7 +92,7 @@ class Launch:
         return make_smoke_plan(offers, traits_of("runpod"), Usd(2), 1800.0, Usd("0.01"), now)
 
     def start(self, plan: Plan) -> RunDriver:
-        self._driver = launch.start(self.world, plan, data=LaunchData())
+        self._driver = launching.start(self.world, plan, data=LaunchData())
         self.rig.standin.requests.clear()
         return self._driver
 
@@ -115,9 +122,9 @@ def made(rig: Rig, tmp_path: Path) -> Launch:
 
 def nothing_rented(made: Launch, run: RunState, says: str) -> None:
     assert (run.state, run.outcome) == (State.CLOSED, Outcome.NOT_STARTED)
-    assert says in run.message
-    assert "\n" not in run.message
-    assert len(run.message) < 400
+    assert says in sentence(run.reason)
+    assert "\n" not in sentence(run.reason)
+    assert len(sentence(run.reason)) < 400
     assert spent_so_far(run, made.rig.clock()) == run.reserved == ZERO
 
 
@@ -157,7 +164,7 @@ def test_a_403_on_the_first_of_three_leads_to_the_second(made: Launch) -> None:
     made.rig.standin.control.set(forbidden_gpus=["NVIDIA L4"])
     made.start(plan)
     run = made.until(lambda run: run.state is State.BOOTING)
-    assert "cannot access the requested pool" in (run.generations[0].not_made or "")
+    assert "cannot access the requested pool" in sentence(run.generations[0].not_made)
     (pod,) = made.rig.standin.control.live()
     assert pod.gpu_id != "NVIDIA L4"
     assert made.created() == 2
@@ -194,7 +201,7 @@ def test_two_minutes_of_429_end_in_one_line(made: Launch) -> None:
     made.rig.standin.control.set(throttled_until=began_at + 120.0, retry_after_s=20)
     run = made.to_the_end()
     nothing_rented(made, run, "asks to be asked less often")
-    assert "nothing was rented" in run.message
+    assert "nothing was rented" in sentence(run.reason)
     assert made.created() == 0
     assert made.rig.clock() - began_at < 240.0
 
@@ -241,9 +248,9 @@ def test_a_pod_that_landed_elsewhere_is_ended_and_the_next_is_tried(made: Launch
     made.until(lambda run: len(run.generations) > 1 and run.state is State.BOOTING)
     assert made.rig.standin.control.pod(astray).ended_by == "api"
     (reason,) = {
-        event.detail
+        sentence(event.reason)
         for event in (record.event for record in made.world.ledger.records(first.run_id))
-        if isinstance(event, ev.ActionFinished) and event.verb == "terminate" and event.detail
+        if isinstance(event, ev.ActionFinished) and event.verb == "terminate" and event.reason
     }
     asked_for = plan.candidate(plan.launchable[0]).region
     assert reason == f"it stands in EUR-IS-1, and {asked_for} was asked for"

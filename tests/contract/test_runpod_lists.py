@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.runpod_rig import Clocked, Rig, build, request
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 

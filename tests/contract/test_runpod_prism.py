@@ -25,10 +25,10 @@ from trmcloud.adapters.runpod.compute import RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import FinalRefusal, ProviderError
 from trmcloud.core.money import Usd
-from trmcloud.pod.terminate import ways_of
+from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.ports.compute import PodRequest
 
 KEY = "rpa_JUDGED0BY0PRISM"

@@ -85,7 +85,13 @@ def test_an_hour_is_not_waited_for(rig: Rig) -> None:
 def test_a_create_is_not_sent_after_its_time(rig: Rig) -> None:
     """Another controller may have found out by then that there is no pod."""
     rig.standin.control.set(create_throttled=1, retry_after_s=40)
-    late = request(rig, send_by=rig.clock() + 30.0)
+    began_at = rig.clock()
+
+    def require_wanted() -> None:
+        if rig.clock() > began_at + 30.0:
+            raise ProviderRefused("too late to be sent")
+
+    late = request(rig, require_wanted=require_wanted)
     with pytest.raises(ProviderRefused, match="too late to be sent"):
         rig.compute.create(late)
     assert len(rig.asked("POST")) == 1

@@ -16,7 +16,7 @@ from tests.standins.runpod.client import Client, eventually
 from tests.standins.runpod.knobs import BEHAVIOUR, Knobs
 from tests.standins.runpod.standin import GivenClock, StandIn
 from tests.standins.runpod.world import NO_CAPACITY, NO_FREE_GPUS
-from trmcloud.sim.habits import HABITS
+from trmcloud.sim.world.provider_profiles import PROFILES
 
 Clocked = tuple[StandIn, GivenClock]
 
@@ -353,7 +353,7 @@ def test_the_control_over_http(runpod_on_paper: StandIn) -> None:
 
 
 def test_the_simulator_and_the_stand_in_share_their_habits() -> None:
-    habits = HABITS["runpod"]
+    habits = PROFILES["runpod"]
     assert BEHAVIOUR.boot_s == habits.boot_s
     assert BEHAVIOUR.delete_s == habits.delete_s
     assert BEHAVIOUR.lists_new_after_s == habits.lists_new_after_s

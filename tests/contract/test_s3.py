@@ -12,11 +12,11 @@ from tests.contract.s3_bucket import SMALL_BYTES, request, stored
 from tests.standins.s3 import BUCKET, CANARY, S3
 from trmcloud.adapters.s3 import settings
 from trmcloud.adapters.s3.bucket import S3Bucket
-from trmcloud.core import bucket as bk
-from trmcloud.core import manifest as mf
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
 from trmcloud.core.errors import ConflictError, NotSupported
-from trmcloud.core.pod_contract import MAX_JSON_BYTES
-from trmcloud.pod.objects import Objects, StoreError
+from trmcloud.pod.storage.presigned import Objects, StoreError
 from trmcloud.ports.bucket import Shelf
 
 pytestmark = pytest.mark.usefixtures("credentials")
@@ -48,7 +48,7 @@ def test_a_run_of_somebody_else_is_never_taken(bucket: S3Bucket, s3: S3, prefix:
 
 def test_a_grant_is_one_object_and_one_verb(bucket: S3Bucket, s3: S3, prefix: str) -> None:
     grants = bucket.grant(request())
-    assert len(grants.puts) == 4 * len(bk.puts_in_slot(SMALL_BYTES))
+    assert len(grants.puts) == 5 * len(bk.puts_in_slot(SMALL_BYTES))
     url = grants.puts["fast/g1-slot-0/state.json"]
     objects = Objects()
     objects.put(url, 2, hashlib.md5(b"{}").digest(), lambda at, count: b"{}"[at : at + count])
@@ -88,7 +88,7 @@ def test_grants_last_until_the_hard_stop_or_for_seven_days(bucket: S3Bucket) -> 
 def test_grants_tell_what_the_slots_hold_and_where_to_go_on_from(
     bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trmcloud.pod.fetch import fetch_folder
+    from trmcloud.pod.storage.fetch import fetch_folder
 
     monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
     made = stored(bucket, tmp_path, 10, 1.0, slot=1)
@@ -102,6 +102,19 @@ def test_grants_tell_what_the_slots_hold_and_where_to_go_on_from(
     for file in made.files:
         data = (target / file.name).read_bytes()
         assert hashlib.sha256(data).hexdigest() == file.sha256
+
+
+def test_what_was_saved_before_a_cooldown_comes_with_what_has_cooled(
+    bucket: S3Bucket, tmp_path: Path
+) -> None:
+    for step, since in ((10, None), (20, 10), (30, 10)):
+        stored(bucket, tmp_path, step, 1.0, slot=step // 10, cooldown_from=since)
+    found = sorted(bucket.checkpoints("r1").whole, key=lambda each: -each.manifest.step)
+    grants = bucket.grant(request(go_on_from=[(each, f"/{each.at}") for each in found]))
+    assert [(get.needed, get.beside) for get in grants.gets] == [
+        *((False, False), (False, False), (False, True)),
+    ]  # fmt: skip
+    assert bk.load_grants(bk.dump_grants(grants)) == grants
 
 
 def test_a_store_without_presigned_requests_is_known_by_its_name(

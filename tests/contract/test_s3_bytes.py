@@ -16,8 +16,8 @@ from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3 import fetching, sending
 from trmcloud.adapters.s3.bucket import S3Bucket
-from trmcloud.core import bucket as bk
-from trmcloud.core import manifest as mf
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import CheckpointError, DataError, ProviderError
 from trmcloud.ports.link import StageItem
 

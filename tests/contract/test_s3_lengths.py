@@ -29,12 +29,12 @@ from tests.standins.strict_store import SECRET, StrictStore, strict_store
 from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.client import Client
-from trmcloud.core import bucket as bk
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.pod_contract import MAX_JSON_BYTES
-from trmcloud.pod.files import write_atomic
-from trmcloud.pod.objects import Objects, StoreError
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
+from trmcloud.io.files import write_atomic
+from trmcloud.pod.storage.presigned import Objects, StoreError
 
 __all__ = ["bucket", "connected", "credentials", "prefix", "s3"]
 

@@ -15,7 +15,7 @@ from tests.standins.s3 import BUCKET, CANARY, S3
 from trmcloud.adapters.s3 import client
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.checkup import check_bucket
-from trmcloud.core import bucket as bk
+from trmcloud.core.contract import bucket as bk
 from trmcloud.core.errors import AccessDenied, AuthError, MissingExtra, NotFoundError, ProviderError
 
 pytestmark = pytest.mark.usefixtures("credentials")

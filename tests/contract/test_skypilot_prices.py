@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.price_sources.catalogues import PROVIDERS, read_catalogue
-from trmcloud.adapters.price_sources.skypilot import BASES, VERSIONS
+from trmcloud.adapters.prices.catalogues import PROVIDERS, read_catalogue
+from trmcloud.adapters.prices.skypilot import BASES, VERSIONS
 from trmcloud.adapters.skypilot.task import CLOUDS, accelerator
+from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.errors import NotSupported
-from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"

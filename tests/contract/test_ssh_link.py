@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ssh_pod import OTHER_POD, POD, RUN, SshPod, needs_sshd, ssh_pod, written
-from trmcloud.adapters.run_files import LocalRunFiles
+from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.ssh.link import SshPodLink
-from trmcloud.adapters.ssh.mirror import remote_manifests
-from trmcloud.core import pod_contract as contract
+from trmcloud.adapters.ssh.sync import remote_manifests
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import CheckpointFile, to_json
 from trmcloud.core.errors import CheckpointError, Dropped, HostKeyChanged, LinkError
-from trmcloud.core.manifest import CheckpointFile, to_json
 
 pytestmark = needs_sshd
 WEIGHTS = CheckpointFile("weights.safetensors", "weights", 1000, "ab" * 32)
@@ -28,7 +29,7 @@ REPORT = contract.AgentReport(
     pid=7,
     started_at=1_790_000_000.0,
     at=1_790_000_100.0,
-    phases=(contract.PhaseReport("fast", "running", step=12),),
+    phases=(contract.PhaseReport("fast", contract.PhaseState.RUNNING, step=12),),
     soft_stop_at=1_790_003_000.0,
     hard_stop_at=1_790_003_600.0,
 )
@@ -106,6 +107,18 @@ def test_a_report_brings_what_local_readers_read(rented: Rented) -> None:
     assert remote_manifests(rented.pod.home, RUN) == [manifest]
     assert rented.files.manifests(RUN) == [], "what was not pulled is not here"
     assert rented.files.phases(RUN) == ["fast"]
+
+
+def test_a_recipe_of_one_phase_is_read_as_any_other(rented: Rented) -> None:
+    manifest = rented.pod.save(WEIGHTS, phase="train")
+    there = rented.pod.root / "runs" / RUN / "train"
+    (there / "heartbeat.json").write_text(contract.dump(replace(BEAT, phase="train")))
+    (there / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    assert rented.report() == REPORT
+    assert rented.files.heartbeat(RUN, "train") == replace(BEAT, phase="train")
+    assert [line["step"] for line in rented.files.metrics(RUN, "train")] == [1]
+    assert remote_manifests(rented.pod.home, RUN) == [manifest]
+    assert rented.files.phases(RUN) == ["train"]
 
 
 def test_only_what_is_new_is_brought_and_nothing_is_lost(rented: Rented) -> None:
@@ -321,6 +334,24 @@ def test_a_pulled_checkpoint_is_one_for_local_readers(rented: Rented) -> None:
     rented.files.fetch(manifest, names, str(out), lambda done, whole: None)
 
 
+def test_a_checkpoint_is_brought_to_where_it_is_wanted_and_lies_there_once(
+    rented: Rented,
+) -> None:
+    folder = rented.pod.folder_of(rented.pod.checkpoint())
+    weights = written(folder / "weights.safetensors", 3 << 20)
+    manifest = rented.pod.save(weights)
+    into = rented.pod.home / "elsewhere" / "best.partial"
+    for _ in range(2):  # the second time, nothing is missing
+        rented.link.fetch(POD, RUN, manifest, [weights.name], str(into), lambda done, whole: None)
+    assert (into / weights.name).read_bytes() == (folder / weights.name).read_bytes()
+    assert os.listdir(into) == [weights.name]
+    assert os.listdir(into.parent) == [into.name], "no lock is left behind"
+    assert rented.files.manifests(RUN) == []
+    evil = replace(manifest, phase="../../../x")
+    with pytest.raises(CheckpointError, match="phase is not what it should be"):
+        rented.link.fetch(POD, RUN, evil, [weights.name], str(into), lambda done, whole: None)
+
+
 def test_a_manifest_that_got_its_metric_is_told_and_pulled_again_without_its_files(
     rented: Rented,
 ) -> None:
@@ -421,3 +452,30 @@ def test_it_can_tell_whether_a_pod_lets_us_in_and_why_not(rented: Rented) -> Non
     assert not rented.link.answers(POD)
     assert isinstance(rented.link.trouble(POD), HostKeyChanged)
     assert rented.report() is None, "a stranger's report is not read"
+
+
+def test_somebody_logs_in_by_the_same_key_to_the_same_pod_alone(rented: Rented) -> None:
+    command = ["sh", "-c", "cat; echo $0 done; exit 3", "it's"]
+    done = subprocess.run(
+        rented.link.login(POD, command, terminal=False),
+        input="typed here",
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (3, "typed hereit's done\n"), done.stderr
+    shell = list(rented.link.login(POD))
+    assert {"RequestTTY=yes", "EscapeChar=~", "ControlPath=none", "ForwardAgent=no"} < {*shell}
+    rented.pod.server.stop()
+    rented.pod.server.set_host_key(rented.pod.keys.for_pod(OTHER_POD).host_private)
+    rented.pod.server.start()
+    refused = subprocess.run(
+        rented.link.login(POD, ["true"], terminal=False), capture_output=True, text=True
+    )
+    assert refused.returncode == 255
+    assert "HOST IDENTIFICATION HAS CHANGED" in refused.stderr
+
+
+def test_nobody_logs_in_to_a_pod_without_an_address(rented: Rented) -> None:
+    rented.address = None
+    with pytest.raises(Dropped):
+        rented.link.login(POD)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.ssh_pod import OTHER_POD, POD, SshPod, needs_sshd, ssh_pod
 from tests.contract.test_ssh_link import REPORT
-from trmcloud.adapters.ssh.others import HEAD_LOST_S, Others
-from trmcloud.core import pod_contract as contract
+from trmcloud.adapters.ssh.peers import HEAD_LOST_S, Others
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import Dropped
 
 pytestmark = needs_sshd

@@ -14,8 +14,8 @@ import pytest
 
 from tests.contract.ssh_pod import SshPod, needs_sshd, sha256_of, ssh_pod, tools, written
 from trmcloud.adapters.ssh.pull import pull
+from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError
-from trmcloud.core.manifest import CheckpointFile
 
 pytestmark = needs_sshd
 BIG = 40 << 20
@@ -262,7 +262,7 @@ def test_a_pod_that_stays_away_is_given_up_and_what_came_is_kept(
     pod: SshPod, tmp_path: Path
 ) -> None:
     file = written(pod.root / "weights.safetensors", BIG)
-    replace_dd(pod, tmp_path, 0.005)
+    replace_dd(pod, tmp_path, 0.03)
     gone: list[int] = []
 
     def kill(done: int, whole: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.ssh_pod import POD, SshPod, needs_sshd, sha256_of, ssh_pod, tools, written
 from trmcloud.adapters.ssh.link import SshPodLink
 from trmcloud.adapters.ssh.push import local_rsync, parcel_of, push
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import LinkError
 from trmcloud.ports.link import StageItem
 

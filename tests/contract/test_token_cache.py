@@ -12,10 +12,10 @@ import pytest
 from tests.contract.s3_bucket import request
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
-from trmcloud.core.bucket import CacheGrants, dump_grants, load_grants
-from trmcloud.core.records import ContractError
-from trmcloud.core.token_cache import MOST_SLOTS, load_index, slots_for
-from trmcloud.pod.token_cache import TokenCache
+from trmcloud.core.contract.bucket import CacheGrants, dump_grants, load_grants
+from trmcloud.core.contract.records import ContractError
+from trmcloud.core.contract.token_cache import MOST_SLOTS, load_index, slots_for
+from trmcloud.pod.storage.token_cache import TokenCache
 from trmcloud.ports.bucket import CacheRequest
 
 pytest.importorskip("boto3")
@@ -166,9 +166,9 @@ def test_a_store_that_does_not_answer_holds_nobody_up(
     tokens(cache, 0)
     settle(first)
     granted = pods.grants("later")
-    monkeypatch.setattr("trmcloud.pod.fetch.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("trmcloud.pod.storage.fetch.time.sleep", lambda seconds: None)
     monkeypatch.setattr(
-        "trmcloud.pod.objects.http.client.HTTPConnection.connect",
+        "trmcloud.pod.storage.presigned.http.client.HTTPConnection.connect",
         lambda self: (_ for _ in ()).throw(ConnectionRefusedError(111, "Connection refused")),
     )
     made, brought = pods.with_grants("later", granted)

@@ -25,9 +25,9 @@ from tests.crash.ledger_writer import Violation
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
-    *("trmcloud/adapters/ledger_sqlite.py", "trmcloud/adapters/ledger_file.py"),
-    *("trmcloud/adapters/ledger_records.py", "trmcloud/core/bookkeeping.py"),
-    *("trmcloud/core/manifest.py", "model/checkpoint.py"),
+    *("trmcloud/adapters/ledger/sqlite.py", "trmcloud/adapters/ledger/file.py"),
+    *("trmcloud/adapters/ledger/records.py", "trmcloud/core/control/bookkeeping.py"),
+    *("trmcloud/core/contract/manifest.py", "model/checkpoint.py"),
 )
 #: kind → how large a share of the kills is its.
 SHARES = {

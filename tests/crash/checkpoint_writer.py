@@ -19,8 +19,8 @@ import torch
 from model.checkpoint import CheckpointFolder, Contents, verify
 from tests.crash.killing import Child, pause
 from tests.crash.ledger_writer import Violation
-from trmcloud.adapters.run_files import LocalRunFiles
-from trmcloud.core import manifest as mf
+from trmcloud.adapters.local.run_files import LocalRunFiles
+from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import CheckpointError
 
 RUN, PHASE = "r1", "fast"

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud import wiring
-from trmcloud.app import drive
-from trmcloud.app.world import World
+from trmcloud.app import run_queries
+from trmcloud.app.context import Context
 
 COUNTED = ("open_run", "reopen_run", "take_over", "release", "append", "request", "set_cap")
 
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     how, _, at = arguments.die.partition(":")
-    build = wiring.build_world
+    build = wiring.build_context
 
     def at_write(number: int, before: bool, what: str) -> None:
         if before and arguments.list is not None:
@@ -72,13 +72,13 @@ def main() -> None:
         if how and number == int(at) and before == (how == "before"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def build_watched() -> World:
+    def build_watched() -> Context:
         world = build()
         return replace(world, ledger=WatchedLedger(world.ledger, at_write))
 
-    wiring.build_world = build_watched
+    wiring.build_context = build_watched
     if arguments.stale is not None:
-        drive._STALE_DRIVER_S = arguments.stale
+        run_queries._STALE_DRIVER_S = arguments.stale
     sys.argv = ["trmcloud", *arguments.words]
     from trmcloud.cli.main import main as command
 

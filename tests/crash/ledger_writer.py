@@ -13,8 +13,9 @@ from itertools import count
 from pathlib import Path
 
 from tests.crash.killing import Child, pause
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from tests.plans import plan_json
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId
 
@@ -40,7 +41,7 @@ def events_of(number: int) -> tuple[ev.RunEvent, ...]:
 
 
 def _stage(lap: int, stage: int, g: int) -> tuple[ev.RunEvent, ...]:
-    opened = ev.RunPlanned({"id": "p1"}, CAP, "thesis") if lap == 0 else ev.Reopened(CAP)
+    opened = ev.RunPlanned(plan_json(), CAP, "thesis") if lap == 0 else ev.Reopened(CAP)
     create, name = f"r/g{g}/create/1", f"pod-{g}"
     return (
         (opened, ev.Reserved(Usd(2))),
@@ -69,7 +70,7 @@ def write(ledger: SqliteLedger, run_id: str, start: int, told: Callable[[], None
         if isinstance(events[0], ev.RunPlanned):
             epoch = ledger.open_run(run_id, events[0], Usd(2), WHO, AT)
         elif isinstance(events[0], ev.Reopened):
-            epoch = ledger.reopen_run(run_id, CAP, Usd(2), WHO, AT)
+            epoch = ledger.reopen_run(run_id, events[0], Usd(2), WHO, AT)
         else:
             ledger.append(run_id, epoch, events, AT)
         told()

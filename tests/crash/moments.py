@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from trmcloud.sim.soak import code_hash
+from tests.sim.soak import code_hash
 
 ENV_ALL = "TRMCLOUD_TEST_ALL_MOMENTS"
 Moment = TypeVar("Moment")

@@ -12,11 +12,11 @@ import pytest
 
 from tests.crash.user import CrashUser, stop_at_rest, stop_process
 from tests.e2e.user import SMALL, until
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_state import State
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
-from trmcloud.pod import processes
+from trmcloud.pod.machine import processes
 
 TOOK_OVER = "another command has taken it over"
 
@@ -57,7 +57,7 @@ def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: C
     assert "is running already" in err, "it may wake any moment"
     time.sleep(1.2)
     second = user.start_with(("--stale", "1"), "resume")
-    until(lambda: user.driver_pid() == second.pid, what="the second command drives")
+    user.drives_on(second.pid)
     first.send_signal(signal.SIGCONT)
     assert processes.started(second.pid) is not None, "the run goes on under the second"
     held.unlink()

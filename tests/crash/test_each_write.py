@@ -10,6 +10,7 @@ import pytest
 
 from tests.crash.moments import drawn
 from tests.crash.user import SHORT, CrashUser
+from tests.reasons import sentence
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
 
@@ -42,7 +43,7 @@ def test_killed_at_any_write_of_a_launch_the_next_command_settles_it(new_user: N
         run = user.settled()
         rented = [g for g in run.generations if g.not_made is None]
         if rented:
-            assert run.outcome is Outcome.FINISHED, f"{what}: {run.outcome} {run.message}"
+            assert run.outcome is Outcome.FINISHED, f"{what}: {run.outcome} {sentence(run.reason)}"
             assert ZERO < run.settled == run.billed, what
         else:
             # Killed before it asked, or as it asked: a bystander carries no launch on.

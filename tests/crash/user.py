@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.user import SMALL, User, until
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import RunState
-from trmcloud.pod import processes
+from trmcloud.pod.machine import processes
 
 BUDGET = Usd("1")
 #: Twenty steps, and then it has finished.
@@ -46,6 +46,24 @@ class CrashUser(User):
         """The process that drives the only run; 0 for none."""
         driver = SqliteLedger(self.home / "ledger.db").driver(self.only_run().run_id)
         return driver.controller.pid if driver is not None and driver.controller else 0
+
+    def drives_on(self, pid: int) -> None:
+        """Wait until ``pid`` drives the only run for good.
+
+        Before it does, it brings every run up to date, a step each: it drives the run then too,
+        lets it go, and whoever comes just then may take it. A step beats once, so more than two
+        beats (one is the taking over) of one epoch are another kind of drive.
+        """
+        beats: dict[int, set[float]] = {}
+
+        def drives() -> bool:
+            driver = SqliteLedger(self.home / "ledger.db").driver(self.only_run().run_id)
+            if driver is None or driver.controller is None or driver.controller.pid != pid:
+                return False
+            beats.setdefault(driver.epoch, set()).add(driver.beat_at)
+            return len(beats[driver.epoch]) > 2
+
+        until(drives, what=f"{pid} drives the run")
 
     def settled(self) -> RunState:
         """The only run, once whatever lives of it has ended by itself and a command has looked."""

@@ -15,15 +15,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from trmcloud.adapters.run_files import LocalRunFiles
-from trmcloud.cli.run_bar import RunBar
-from trmcloud.cli.streams import forgive_streams
-from trmcloud.core import pod_contract as contract
+from tests.plans import a_candidate, recorded
+from tests.reasons import quoted
+from trmcloud.adapters.local.run_files import LocalRunFiles
+from trmcloud.cli.views.run_bar import RunBar
+from trmcloud.cli.views.streams import forgive_streams
 from trmcloud.core.clock import Unknown
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.control.action_key import ActionKey, FailureKind
+from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError
 from trmcloud.core.money import Usd
-from trmcloud.core.pod_contract import AgentReport, Heartbeat
-from trmcloud.core.run_state import ActionState, Generation, RunState, State
 
 STEER = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x85\u202e\u2066\u200f\u2028\ufeff\x00\x7f\x08\r\x1b[5A"
 FORGED = "error: all your money is gone"
@@ -39,12 +42,12 @@ def words(place: str) -> str:
 
 
 @dataclass
-class World:
+class Context:
     """What the bar asks of one."""
 
     home: Path
     now: float = AT
-    running: dict[str, tuple[int, int]] = field(default_factory=dict)
+    running: dict[ActionKey, tuple[int, int]] = field(default_factory=dict)
     trouble: LinkError | None = None
     troubles: dict[str, Exception] = field(default_factory=dict)
     unasked: frozenset[str] = frozenset()
@@ -62,9 +65,9 @@ class World:
 
 
 class Link:
-    """Every method of ``TroubledLink``; the bar asks for one."""
+    """Every method of ``PodLink``; the bar asks for one."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Context) -> None:
         self._world = world
 
     def trouble(self, pod_name: str) -> LinkError | None:
@@ -79,10 +82,7 @@ class Link:
 POD = Generation(
     1, "trmc-0badcafe-r1-g1-1790003600", "runpod", "c1", Usd("1.79"), AT + 3000, AT + 3600, AT,
 )  # fmt: skip
-PLAN = {
-    "candidates": [{"id": "c1", "hardware": words("hardware"), "region": words("region")}],
-    "spec": {"bucket": "s3://b/p"},
-}
+PLAN = recorded(a_candidate(hardware=words("hardware"), region=words("region")), bucket="s3://b/p")
 RUN = RunState("r-1", State.RESERVED, PLAN, Usd(9), generations=(POD,))
 BEAT = Heartbeat(
     "r-1", "fast", 1, 7, "b", AT + 100, "training", 3, 9, step_losses=(5.0, 4.0), message="x",
@@ -95,7 +95,7 @@ class Show:
     """Shows the bar one state after another, a quarter of a minute apart, each of them drawn."""
 
     def __init__(self, home: Path) -> None:
-        self.world = World(home)
+        self.world = Context(home)
         self.bar = RunBar(self.world)  # type: ignore[arg-type]
 
     def __call__(self, run: RunState, times: int = 1) -> None:
@@ -122,14 +122,14 @@ def main() -> None:
     show = Show(Path(sys.argv[1]))
     world = show.world
     with show.bar:
-        gone = replace(POD, not_made=words("not-made"))
+        gone = replace(POD, not_made=quoted(words("not-made")))
         show(replace(RUN, generations=(gone,)))
         second = replace(POD, number=2)
-        refused = replace(second, unfit=words("unfit"))
+        refused = replace(second, unfit=quoted(words("unfit")))
         show(replace(RUN, generations=(gone, refused)))
         run = replace(RUN, generations=(gone, refused, replace(second, number=3)))
-        made = ActionState("create", AT, AT + 1, "ambiguous", words("create"))
-        run = replace(run, state=State.RENTING, actions={"r-1/g3/create/1": made})
+        made = ActionState("create", AT, AT + 1, FailureKind.AMBIGUOUS, words("create"))
+        run = replace(run, state=State.RENTING, actions={ActionKey("r-1", 3, "create", 1): made})
         world.listed["runpod"] = Unknown(AT, words("list"))
         show(run, 2)
         run = replace(run, state=State.BOOTING)
@@ -145,11 +145,11 @@ def main() -> None:
         world.trouble = None
         show.says(notes={contract.DATA_NOTE: words("data")})
         show(run, 2)
-        asked = ActionState("grant", AT, AT + 1, "error", words("grant"))
-        show(replace(run, actions={**run.actions, "r-1/g3/grant/1": asked}))
+        asked = ActionState("grant", AT, AT + 1, FailureKind.ERROR, words("grant"))
+        show(replace(run, actions={**run.actions, ActionKey("r-1", 3, "grant", 1): asked}))
         show.says(trouble=words("upload"))
         show.beats(BEAT)
-        world.running[f"r-1/g3/{words('pull')}/1"] = (1_000_000, 3_000_000)
+        world.running[ActionKey("r-1", 3, "pull", 1, words("pull"))] = (1_000_000, 3_000_000)
         show(run, 3)
         world.troubles["r-1"] = ValueError(words("unforeseen"))
         show(run)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from trmcloud.cli.main import main
-from trmcloud.core import providers
+from trmcloud.core.catalog import providers
 
 ABSENT_S = 2.0
 

@@ -7,13 +7,14 @@ Net, vocabulary, batch and steps are shrunk by ``TRMCLOUD_TEST_SETTINGS``; all e
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.e2e import web_corpus
-from tests.e2e.user import User
+from tests.e2e.user import RANKS, User
 from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
@@ -39,8 +40,9 @@ log_every = 3
 @contextlib.contextmanager
 def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, DataHost]]:
     """(a user in an empty home, the host of their data); ``reach``: more ports that pods reach."""
+    inside = _image(folder / "image")
     image_env = {
-        "PATH": f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}",
+        "PATH": f"{inside}:{SYSTEM_PATH}",
         "OMP_NUM_THREADS": "1",  # eight ranks share what cores there are
     }
     settings = folder / "small.toml"
@@ -48,7 +50,9 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
     host = web_corpus.put_on(DataHost(), folder / "corpus")
     with serving(host):
         ports = [*reach, *(urlsplit(url).port or 0 for url in (host.hub, host.cdn))]
-        with judged(folder / "runpod", isolated=True, image_env=image_env, reach=ports) as standin:
+        with judged(
+            folder / "runpod", isolated=True, keep=[inside], image_env=image_env, reach=ports
+        ) as standin:
             user = User(folder, trainer=None, program=("-m", "tests.e2e.impatient"))
             user.environment |= {
                 "RUNPOD_API_KEY": standin.api_key,
@@ -59,3 +63,17 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
                 **host.environment,
             }
             yield user, host
+
+
+def _image(folder: Path) -> Path:
+    """Where an image has this interpreter with its torch; ranks begin as ``tests/standins/ranks``
+    says."""
+    folder.mkdir()
+    shutil.copy(RANKS / "sitecustomize.py", folder)
+    python = folder / "python3"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{folder}" '
+        f'exec "{Path(sys.prefix) / "bin" / "python3"}" "$@"\n'
+    )
+    python.chmod(0o755)
+    return folder

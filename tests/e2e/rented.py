@@ -11,7 +11,7 @@ from tests.e2e.user import STANDIN, User
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
-from trmcloud.pod import packages
+from trmcloud.pod.machine import packages
 
 #: A launch that rents for cents; follow it with --phase, --steps and the like.
 LAUNCH = (

@@ -22,11 +22,11 @@ from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.pods import Pod
 from tests.standins.runpod.standin import GivenClock, StandIn
 from tests.standins.sshd import find_sshd
-from trmcloud.core import manifest as mf
-from trmcloud.core.billing import awaiting_bill
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
-from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import RunState, State
 
 _ENV_CLOCK = "TEST_CLOCK"
 _SITECUSTOMIZE = f"""
@@ -175,7 +175,7 @@ class RentedUser(User):
 
     # -- what happens ---------------------------------------------------------------------------
 
-    def run_in(self, *states: State, within_s: float = 60.0) -> RunState:
+    def run_in(self, *states: State, within_s: float = 150.0) -> RunState:
         """The only run, once it is in one of these states."""
         until(lambda: self._state() in states, within_s=within_s, what=f"{states}")
         return self.only_run()
@@ -190,7 +190,7 @@ class RentedUser(User):
         return bool(notes) and all(note["gone_at"] is not None for note in notes)
 
     def see_out(
-        self, process: subprocess.Popen[str], code: int | Sequence[int] = 0, within_s: float = 60.0
+        self, process: subprocess.Popen[str], code: int | Sequence[int] = 0, within_s: float = 150.0
     ) -> tuple[str, str]:
         """stdout and stderr of a command that drives a run to its end: its pod's, then its bill's,
         for which time is moved on."""
@@ -222,7 +222,7 @@ class RentedUser(User):
         out, err = process.communicate()
         return f"{self.only_run().state}\n{out}\n{err}\n{self.truth()}"
 
-    def drive(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 60.0) -> str:
+    def drive(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 150.0) -> str:
         """stdout of a command that drives a run to its end."""
         return self.see_out(self.start(*arguments), code, within_s)[0]
 
@@ -264,9 +264,9 @@ class RentedUser(User):
         return str(made["id"])
 
 
-def in_hand(run: RunState, word: str) -> bool:
-    """Whether an action whose id holds the word was begun and has not ended."""
-    return any(word in name and a.ended_at is None for name, a in run.actions.items())
+def in_hand(run: RunState, verb: str) -> bool:
+    """Whether such an action was begun and has not ended."""
+    return any(action.verb == verb and action.ended_at is None for action in run.actions.values())
 
 
 def _sha256(path: Path) -> str:

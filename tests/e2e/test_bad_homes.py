@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import LAUNCH, SMALL, User, until
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
-from trmcloud.core.run_state import RunState
 
 
 def best_of(user: User) -> Path:

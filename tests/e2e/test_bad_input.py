@@ -114,7 +114,8 @@ def test_words_that_mean_nothing(
         ("width=33", 2, "width 33 is not a multiple of head_dim 32", "--set width=32"),
         ("head_dim=64", 2, "width 32 is not a multiple of head_dim 64", "--set head_dim=32"),
         ("head_dim=1", 2, "head_dim 1 is odd", ""),
-        ("optimizer=adamw", 2, "runs with optimizer = muon only", ""),
+        ("hidden=64", 2, "trm has no setting 'hidden'", ""),
+        ("schedule=linear", 2, "schedule is one of", ""),
         ("cooldown_fraction=2", 2, "lies between 0 and 1", ""),
         ("batch=100000", 5, "does not fit on local", "trmcloud plan"),
         ("depth=100000000000", 5, "does not fit on local", "trmcloud plan"),
@@ -131,16 +132,22 @@ def test_settings_that_cannot_be(
 
 
 def test_a_recipe_without_a_trainer_is_not_launched(user: User) -> None:
-    arguments = ("--recipe", "d24", "--data", "python-stdlib", "--rate", "1", "--budget", "100")
+    arguments = ("--recipe", "hdp", "--data", "python-stdlib", "--rate", "1", "--budget", "100")
     err = user.refused("launch", "local", *arguments, "-y", code=12)
     assert "its trainer is not there yet" in err
     assert "none: plan only" in user.run("launch", "local", *arguments, "--dry-run")
     # At once: neither data nor a key nor a budget would help.
     for hardware in ("local", "8xH100"):
-        err = user.refused("launch", hardware, "--recipe", "d64", "-y", code=12)
-        assert err.startswith("error: d64 can be planned, not launched")
-    told = user.run("plan", "--recipe", "d64", "--hardware", "8xH100").splitlines()
-    assert told[1] == "d64 can be planned, not launched: its trainer is not there yet"
+        err = user.refused("launch", hardware, "--recipe", "hdp", "-y", code=12)
+        assert err.startswith("error: hdp can be planned, not launched")
+    told = user.run("plan", "--recipe", "hdp", "--hardware", "8xH100").splitlines()
+    assert told[1] == "hdp can be planned, not launched: its trainer is not there yet"
+    # Before anything is rented or prepared, too: what its trainer would refuse.
+    err = user.refused("launch", "8xH200", "--recipe", "bd3lm", "--set", "block=20", "-y", code=2)
+    assert "blocks of 20 do not divide a sequence of 512" in err
+    # A family that is trained, in a size that it is not: before a key or a budget is asked for.
+    err = user.refused("launch", "8xH100", "--recipe", "d64", "-y", code=12)
+    assert err.startswith("error: d64 can be planned, not launched: it needs sharding (FSDP2)")
     assert user.ledger().runs == {}
 
 

@@ -149,7 +149,7 @@ def test_a_rented_pod_that_is_lost_and_one_left_alone_live_on_in_the_bucket(
     until(lambda: stored_steps(s3, prefix) == {45}, within_s=60, what="its first one is stored")
     renter_in.standin.control.end(pod.id)
     lost = renter_in.close_books()
-    assert lost.outcome is Outcome.UNHEARD
+    assert lost.outcome is Outcome.UNREPORTED
 
     image_env["TRMCLOUD_STANDIN_FAULT"] = "hang@30"  # where one that begins anew comes by
     renter_in.run("resume", lost.run_id, "-d")

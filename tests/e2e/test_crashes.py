@@ -15,14 +15,15 @@ import pytest
 
 from tests.crash.moments import drawn
 from tests.e2e.user import SMALL, User, until
-from trmcloud.core import manifest as mf
+from tests.reasons import sentence
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import RunState
-from trmcloud.pod import processes
+from trmcloud.pod.machine import processes
 
 BUDGET = Usd("0.02")
-MOMENTS, TRIED = 20, 5
+MOMENTS, TRIED = 20, 3
 LATEST_S = 8.0
 LAUNCH = (
     *("launch", "local", *SMALL, "--phase", "fast", "--budget", BUDGET.plain(), "-y"),
@@ -112,9 +113,11 @@ def test_killing_the_command(new_user: NewUser) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["trmcloud.pod.agent", "model.train", "torch.distributed.run"])
+@pytest.mark.parametrize(
+    "victim", ["trmcloud.pod.agent.process", "model.train", "torch.distributed.run"]
+)
 def test_killing_agent_rank_or_torchrun(new_user: NewUser, victim: str) -> None:
-    """The guardian starts the agent again, the agent the trainer; the run goes on and lands."""
+    """The watchdog starts the agent again, the agent the trainer; the run goes on and lands."""
 
     def play(user: User, delay_s: float) -> None:
         user.run(*LAUNCH, "-d")
@@ -124,7 +127,7 @@ def test_killing_agent_rank_or_torchrun(new_user: NewUser, victim: str) -> None:
         if victims:
             kill(random.Random(delay_s).choice(victims))
         run = settle(user)
-        assert run.outcome is Outcome.LANDED, run.message
+        assert run.outcome is Outcome.LANDED, sentence(run.reason)
         after = mf.pick_best(checkpoints(user).values())
         assert after is not None
         if before is not None and before.val_bpb is not None and after.val_bpb is not None:
@@ -133,14 +136,16 @@ def test_killing_agent_rank_or_torchrun(new_user: NewUser, victim: str) -> None:
     at_random_moments(new_user, play)
 
 
-def test_killing_guardian_and_agent_leaves_the_trainer_to_land_by_itself(user: User) -> None:
+def test_killing_watchdog_and_agent_leaves_the_trainer_to_land_by_itself(user: User) -> None:
     user.run(*LAUNCH, "-d")
     until(lambda: bool(pids(user, "model.train")))
 
     def no_guard_left() -> bool:
-        """The guardian first; what it was starting just then, and who has yet to die, again."""
+        """The watchdog first; what it was starting just then, and who has yet to die, again."""
         guards = [
-            pid for word in ("trmcloud.pod.guardian", "trmcloud.pod") for pid in pids(user, word)
+            pid
+            for word in ("trmcloud.pod.agent.watchdog_process", "trmcloud.pod")
+            for pid in pids(user, word)
         ]
         for pid in guards:
             kill(pid)
@@ -178,12 +183,12 @@ def test_a_deaf_trainer_is_killed_at_the_hard_stop(user: User) -> None:
     assert checkpoints(user)
 
 
-def test_a_stopped_agent_is_outlived_by_the_guardian(user: User) -> None:
-    """SIGSTOP to agent and trainer: the guardian alone still keeps the hard stop."""
+def test_a_stopped_agent_is_outlived_by_the_watchdog(user: User) -> None:
+    """SIGSTOP to agent and trainer: the watchdog alone still keeps the hard stop."""
     user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
     user.run(*LAUNCH, "--set", "steps=100000", "-d")
     until(lambda: bool(pids(user, "model.train")))
-    for word in ("trmcloud.pod.agent", "torch.distributed.run", "model.train"):
+    for word in ("trmcloud.pod.agent.process", "torch.distributed.run", "model.train"):
         for pid in pids(user, word):
             os.kill(pid, signal.SIGSTOP)
     run = settle(user)

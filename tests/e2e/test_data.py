@@ -13,8 +13,9 @@ import pytest
 from tests.e2e import web_corpus
 from tests.e2e.test_crashes import checkpoints, pids
 from tests.e2e.user import User, until
+from tests.reasons import sentence
 from tests.standins.data_host import DataHost, Fault, serving
-from trmcloud.adapters.data_set_files import load_data_set
+from trmcloud.adapters.files.data_sets import load_data_set
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 
@@ -80,14 +81,14 @@ def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> N
     os.kill(preparing[0], signal.SIGKILL)
     until(lambda: _others(reader, preparing), what="it is started again")
     again = pids(reader, "model.prepare")
-    for agent in pids(reader, "trmcloud.pod.agent"):
+    for agent in pids(reader, "trmcloud.pod.agent.process"):
         os.kill(agent, signal.SIGKILL)
     until(lambda: not set(again) & set(pids(reader, "model.prepare")), what="it ends, too")
     host.bytes_per_second = 0
     until(lambda: not reader.live_pods(), within_s=200, what="the pod ends by itself")
     reader.run("status")
     run = reader.only_run()
-    assert run.outcome is Outcome.FINISHED, run.message
+    assert run.outcome is Outcome.FINISHED, sentence(run.reason)
     assert run.phases["fast"].step == 30
     assert len(checkpoints(reader)) >= 2
     folder = Path(json.loads(_note(reader))["data_dir"])

@@ -9,9 +9,9 @@ import time
 from tests.e2e.runpod_user import ACCEPT, RentedUser
 from tests.e2e.user import LAUNCH, until
 from tests.standins.runpod.pods import Pod
+from trmcloud.core.control.run_state import State
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import strip_control
-from trmcloud.core.run_state import State
 
 MODE = "/tmp/mode"
 #: Whatever is sent from the pod passes ``tr``: each word of the pod's mode adds a lie of its own.

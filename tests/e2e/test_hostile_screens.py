@@ -12,11 +12,14 @@ import pytest
 from tests.e2e import hostile_bar
 from tests.e2e.test_terminal import Desk, terminal
 from tests.e2e.user import User
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
-from trmcloud.core import pod_contract as contract
+from tests.reasons import quoted
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import strip_control
+from trmcloud.core.spec.plan import plan_to_json
 from trmcloud.ports.ledger import ControllerId
 
 __all__ = ["terminal"]
@@ -45,17 +48,17 @@ def _hostile_run(ledger: SqliteLedger, plan: object, run_id: str, *, ends: bool,
     events: list[ev.RunEvent] = [
         ev.PodIntended(1, name, "local", candidate, Usd("3.6"), at + 3000, at + 3600),
         ev.ActionStarted(act, "create"),
-        ev.ActionFailed(act, "create", "ambiguous", WORDS),
+        ev.ActionFailed(act, "create", FailureKind.AMBIGUOUS, WORDS),
         ev.PodUp(1, name, Usd("3.6")),
         ev.AgentUp(1),
         ev.PhaseEnded(1, "fast", "finished", 5, 1.5, {WORDS: 3.0, "training": 2.0}),
         ev.GateJudged(1, "fast", False, _verdict(odd)),
-        ev.ResultKnown("failed", WORDS),
+        ev.ResultKnown("failed", quoted(WORDS)),
         ev.PodGone(1, at + 60),
         ev.Settled(1, Usd("0.1"), Usd("0.1")),
     ]
     if ends:
-        events += [ev.Closed("failed", WORDS), ev.Fetched("fast", 5, "ab" * 32, WORDS)]
+        events += [ev.Closed("failed", quoted(WORDS)), ev.Fetched("fast", 5, "ab" * 32, WORDS)]
     for event in events:
         ledger.append(run_id, epoch, [event], at + 1)
 
@@ -65,8 +68,9 @@ def told(owner: User) -> User:
     """A home in which every word that came from elsewhere is hostile."""
     ledger = SqliteLedger(owner.ledger_path)
     run = owner.only_run()
-    _hostile_run(ledger, run.plan, "r-aaaaaa", ends=True, odd=False)
-    _hostile_run(ledger, run.plan, "r-bbbbbb", ends=True, odd=True)
+    plan = plan_to_json(run.plan)
+    _hostile_run(ledger, plan, "r-aaaaaa", ends=True, odd=False)
+    _hostile_run(ledger, plan, "r-bbbbbb", ends=True, odd=True)
     good = owner.home / "runs" / run.run_id / "fast"
     for run_id in ("r-aaaaaa", "r-bbbbbb"):
         folder = owner.home / "runs" / run_id / "fast"
@@ -152,13 +156,13 @@ def test_a_verdict_of_an_earlier_version_breaks_no_screen(told: User) -> None:
 def test_the_end_of_a_launch_is_shown_likewise(
     told: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trmcloud.cli.run_view import show_end
-    from trmcloud.cli.streams import forgive_streams
-    from trmcloud.wiring import build_world
+    from trmcloud.cli.views.run import show_end
+    from trmcloud.cli.views.streams import forgive_streams
+    from trmcloud.wiring import build_context
 
     for name, value in told.env().items():
         monkeypatch.setenv(name, value)
-    world = build_world()
+    world = build_context()
     forgive_streams()
     for run in world.ledger.read().runs.values():
         show_end(world, run)
@@ -194,5 +198,5 @@ def test_what_is_drawn_is_cleaned_by_whoever_draws() -> None:
         return sorted(found)
 
     assert uses("drawn_on(") == ["run_bar.py", "streams.py"]
-    assert uses(" draw(") == ["fetch_best.py", "launch_steps.py", "streams.py"]
+    assert uses(" draw(") == ["data_progress.py", "progress.py", "streams.py"]
     assert uses("__stdout__") == uses("stdout.buffer") == uses("__stderr__") == []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 from tests.e2e.user import SMALL, User, until
+from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
 
 
 def test_a_budget_that_binds_lands_the_run_within_it(user: User) -> None:
@@ -66,6 +67,32 @@ def test_both_phases_with_the_terminal_closed(user: User) -> None:
     assert run.settled == run.billed
 
 
+def test_another_command_looks_on_leaves_and_comes_back(user: User) -> None:
+    held = user.hold()
+    launch = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "60", "--budget", "1", "-y")
+    first = user.start(*launch)
+    until(lambda: bool(user.live_pods()) and user.only_run().trains, what="training")
+    run = user.only_run()
+    watching = user.start("attach")
+    assert watching.stdout is not None
+    seen = watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    out, err = watching.communicate(timeout=60)
+    assert watching.returncode == 0, out + err
+    assert f"{run.run_id} goes on by itself, and ends by itself." in seen + out
+    assert first.poll() is None, "whoever drives it drives on"
+    first.kill()
+    first.wait()
+    again = user.start("attach", run.run_id)
+    held.unlink()
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 0, out + err
+    assert f"{run.run_id} finished: every step was trained" in out
+    assert user.only_run().outcome is Outcome.FINISHED
+    err = user.fails("ssh", run.run_id, code=2)
+    assert "is a run of this machine" in err
+
+
 def test_a_failing_gate_ends_the_run_before_extreme(user: User) -> None:
     user.environment["TRMCLOUD_STANDIN_FAULT"] = "fail-gate"
     out = user.run("launch", "local", *SMALL, "--steps", "40", "--budget", "1", "-y", code=22)
@@ -74,6 +101,7 @@ def test_a_failing_gate_ends_the_run_before_extreme(user: User) -> None:
     run = user.only_run()
     assert list(run.phases) == ["fast"]
     user.run("gate", run.run_id, code=22)
+    assert "gate after fast: FAILED" in user.run("attach", code=22)
     err = user.fails("resume", run.run_id, code=8)
     assert "the gate after" in err
 

@@ -12,9 +12,9 @@ from tests.e2e.mission import world
 from tests.e2e.runpod_user import why_not
 from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User
-from trmcloud.app.checkpoints import read_manifest
+from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.core.outcome import Outcome
-from trmcloud.pod.processes import of_pod
+from trmcloud.pod.machine.processes import of_pod
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,7 +57,7 @@ def _mission(user: User) -> None:
     folder = next(line.split()[-1] for line in best.splitlines() if "lies in" in line)
     manifest = read_manifest(Path(folder))
     runs = user.ledger().runs
-    assert {run.outcome for run in runs.values() if run.plan["recipe"] == "trm"} <= {
+    assert {run.outcome for run in runs.values() if run.spec.recipe == "trm"} <= {
         Outcome.FINISHED,
         None,  # its bill is still to come
     }

@@ -17,8 +17,8 @@ import pytest
 
 from tests.e2e.test_export import TINY
 from tests.e2e.user import User
-from trmcloud.pod import processes
-from trmcloud.pod.spawn import guardian_of
+from trmcloud.pod.agent.start_watchdog import watchdog_of
+from trmcloud.pod.machine import processes
 
 HEAD = "10.77.0.1"
 
@@ -28,13 +28,15 @@ def why_not() -> str:
         return "no ip command"
     if os.geteuid() != 0:
         return "network namespaces want root"
-    made = subprocess.run(["ip", "netns", "add", "trmc-try"], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", "trmc-try"], capture_output=True)
+    name = f"trmc-try-{os.getpid()}"  # every worker asks, all at once
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return made.stderr.strip()
 
 
+_WHY_NOT = why_not()
 pytestmark = [
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+    pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT),
     pytest.mark.slow,
     pytest.mark.timeout(600),
 ]
@@ -96,9 +98,9 @@ class Node:
 
     def lose(self) -> None:
         """All of it at once, as when a machine is taken away."""
-        guardian = guardian_of(self.pod())
-        assert guardian is not None
-        os.kill(guardian[0], 9)
+        watchdog = watchdog_of(self.pod())
+        assert watchdog is not None
+        os.kill(watchdog[0], 9)
         while processes.kill_pod(self.pod().name, excluding=frozenset()):
             time.sleep(0.02)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import LAUNCH, SMALL, User, until
+from trmcloud.core.control.run_state import State
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
 
 NewUser = Callable[[str], User]
 

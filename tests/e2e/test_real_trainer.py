@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_crashes import checkpoints, kill, pids
-from tests.e2e.user import User, until
-from trmcloud.core import manifest as mf
+from tests.e2e.user import User, real_trainer, until
+from tests.reasons import sentence
+from trmcloud.core.contract import manifest as mf
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 
@@ -33,7 +34,8 @@ LAST = f"fast/step-{STEPS:08d}"
 @pytest.fixture
 def trainee(tmp_path: Path) -> Iterator[User]:
     """A user with the real trainer and a text of 100 kB."""
-    user = User(tmp_path, trainer=None, environment={"OMP_NUM_THREADS": "1"})
+    trainer = real_trainer(tmp_path / "trainer")
+    user = User(tmp_path, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
     write_text(tmp_path)
     yield user
     user.end_everything()
@@ -53,6 +55,7 @@ def metrics(user: User, kind: str) -> list[dict[str, object]]:
 
 
 def test_a_budget_that_binds(trainee: User) -> None:
+    trainee.trainer = None  # this one begins as a user's does
     budget = Usd("0.04")
     out = trainee.run("launch", "local", *TINY, "--budget", budget.plain(), "-y", code=20)
     run = trainee.only_run()
@@ -76,8 +79,68 @@ def test_a_budget_that_binds(trainee: User) -> None:
     assert trainee.json("eval", "best", "--data", "other.py", "--json")["tokens"] > 1000
 
     arguments = ("sample", "best", "--prompt", "def f", "--max-tokens", "8")
-    assert trainee.run(*arguments).startswith("def f")
-    assert trainee.run(*arguments) == trainee.run(*arguments, "--seed", "0")
+    sampled = trainee.run(*arguments)
+    assert sampled.startswith("def f")
+    assert sampled == trainee.run(*arguments, "--seed", "0")
+
+
+def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) -> None:
+    one = ("--processes", "1", "--set", "warmup_steps=4", "--set", "keep_best=1")
+    trainee.run("launch", "local", *TINY, *one, "--budget", "0.03", "-y", code=20)
+    run = trainee.only_run()
+    assert run.outcome is Outcome.LANDED
+    landed, first = run.phases["fast"].step, metrics(trainee, "decision")[0]["cooldown_from"]
+    assert isinstance(landed, int)
+    assert isinstance(first, int)
+    kept = {m.step: m.cooldown_from for m in checkpoints(trainee).values()}
+    assert (kept[first], kept[landed]) == (None, first)
+    before = f"fast/step-{first:08d}"
+    assert before in trainee.json("prune", "--json")["keep"]
+
+    told = trainee.run("resume", "--budget", "0.08", code=20)
+    assert f"since step {first:,}: given more than a cooldown takes, it trains on from" in told
+    assert before in told
+    start = metrics(trainee, "start")[-1]
+    assert (start["from_step"], start["weights_of"]) == (landed, first)
+    lines = metrics(trainee, "train")
+    rates = {line["step"]: line["lr"] for line in lines}
+    steps = [int(str(line["step"])) for line in (*lines, *metrics(trainee, "skip"))]
+    assert sorted(steps) == list(range(1, len(steps) + 1)), "each step once, or left out"
+    assert {rates.get(step, 1.0) for step in (landed + 1, landed + 2)} == {1.0}, "at once"
+    assert rates.get(landed) != 1.0
+    again = metrics(trainee, "decision")[-1]["cooldown_from"]
+    assert isinstance(again, int)
+    assert again > landed
+    run = trainee.only_run()
+    assert run.outcome is Outcome.LANDED
+    assert ZERO < run.settled <= Usd("0.08")
+    last = checkpoints(trainee)[f"fast/step-{run.phases['fast'].step:08d}"]
+    assert last.cooldown_from is not None
+    assert last.cooldown_from > landed
+
+
+def test_a_dense_recipe_from_its_small_table_to_its_report(trainee: User) -> None:
+    """One phase, one loss, and neither: what is read of it is found under its own names."""
+    shrunk = ("vocab_size=512", "depth=1", "sequence=64", "eval_tokens=2048", "eval_every=20")
+    settings = [word for each in shrunk for word in ("--set", each)]
+    trainee.run(
+        "launch", "local", "--recipe", "gpt350m-small", "--data", "text.py", "--rate", "3.60",
+        *settings, "--steps", "60", "--budget", "0.30", "--processes", "1", "-y",
+    )  # fmt: skip
+    run = trainee.only_run()
+    assert run.outcome is Outcome.FINISHED, sentence(run.reason)
+    assert list(run.phases) == ["train"]
+    told = trainee.run("gate", run.run_id)
+    assert "✔ falling bits per byte" in told
+    assert "order" not in told
+    fetched = trainee.json("fetch-best", "--into", "best", "--json")
+    assert fetched["checkpoint"].startswith("train/step-")
+    scored = trainee.json("eval", "best", "--json")
+    assert len(scored["val_step_losses"]) == 1
+    assert scored["val_bpb"] < scored["byte_unigram_bits"]
+    assert trainee.run("sample", "best", "--prompt", "def f", "--max-tokens", "8").startswith("def")
+    [report] = trainee.json("report", "--json")
+    assert report["best"]["val_bpb"] == pytest.approx(scored["val_bpb"], rel=1e-3)
 
 
 def test_killing_a_rank_and_the_agent(trainee: User) -> None:
@@ -88,13 +151,13 @@ def test_killing_a_rank_and_the_agent(trainee: User) -> None:
     assert before.val_bpb is not None
     ranks = pids(trainee, "model.train")
     kill(random.Random(7).choice(ranks))
-    for agent in pids(trainee, "trmcloud.pod.agent"):
+    for agent in pids(trainee, "trmcloud.pod.agent.process"):
         kill(agent)
     until(lambda: not trainee.live_pods(), within_s=150, what="the pod ends by itself")
     trainee.run("status")
     run = trainee.only_run()
     assert ZERO < run.settled <= Usd("0.40")
-    assert run.outcome is Outcome.FINISHED, run.message
+    assert run.outcome is Outcome.FINISHED, sentence(run.reason)
     assert run.phases["fast"].step == 80
     after = mf.pick_best(checkpoints(trainee).values())
     assert after is not None
@@ -128,6 +191,41 @@ def test_stop_and_resume_is_bit_exact(trainee: User, tmp_path: Path) -> None:
     losses = [[(m["step"], m["loss"]) for m in metrics(user, "train")] for user in (trainee, other)]
     assert losses[0] == losses[1]
     assert [step for step, _ in losses[0]] == list(range(1, STEPS + 1))
+
+
+def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
+    trainee: User,
+) -> None:
+    one = ("--steps", "20", "--budget", "1", "-y", "--processes", "1")
+    trainee.run("launch", "local", *TINY, *one)
+    run = trainee.only_run()
+    assert run.outcome is Outcome.FINISHED
+    refusal = trainee.refused("resume", run.run_id, code=8)
+    assert "--set steps=40 trains on" in refusal
+    changed = ("resume", run.run_id, "--set", "steps=30", "--set", "seed=7", "--set", "batch=2")
+    refusal = trainee.refused(*changed, code=10)
+    assert "trained with other settings: seed 1337 → 7, sequences a step " in refusal
+    assert " --set seed=7 --set batch=2 --accept-change" in refusal
+    refusal = trainee.refused(*changed[:4], "--accept-change", code=2)
+    assert "with the very settings it was trained with" in refusal
+    refusal = trainee.refused("resume", "--set", "steps=30", "--set", "width=128", code=2)
+    assert "width is 64 in this run" in refusal
+    assert trainee.only_run() == run, "nothing was reserved, rented or written down"
+
+    told = trainee.run(*changed, "--accept-change")
+    assert "accepted        seed 1337 → 7, sequences a step " in told
+    run = trainee.only_run()
+    assert run.outcome is Outcome.FINISHED, sentence(run.reason)
+    assert (run.phases["fast"].step, len(run.generations)) == (30, 2)
+    assert [line["from_step"] for line in metrics(trainee, "start")] == [0, 20]
+    settings = checkpoints(trainee)["fast/step-00000030"].settings
+    assert (settings["seed"], settings["batch"], settings["steps"]) == (7, 2, 30)
+    status = trainee.run("status", run.run_id)
+    assert "fast from here  seed = 7, batch = 2, steps = 30" in status
+    assert "another training from here on" in status
+    # What was accepted is the run's now: more of the same needs no word.
+    trainee.run("resume", run.run_id, "--set", "steps=32")
+    assert trainee.only_run().phases["fast"].step == 32
 
 
 def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:

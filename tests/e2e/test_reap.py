@@ -11,15 +11,15 @@ from pathlib import Path
 from tests.e2e.runpod_user import RentedUser
 from tests.e2e.test_crashes import BUDGET, LAUNCH, kill, pids
 from tests.e2e.user import User, until
-from trmcloud.core.pod_contract import ENV_POD, PodName
-from trmcloud.pod import processes
+from trmcloud.core.contract.pod_contract import ENV_POD, PodName
+from trmcloud.pod.machine import processes
 
 
 def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user: User) -> None:
     user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
     user.run(*LAUNCH, "--set", "steps=100000", "-d")
     until(lambda: bool(pids(user, "model.train")))
-    for word in ("trmcloud.pod.guardian", "trmcloud.pod.agent"):
+    for word in ("trmcloud.pod.agent.watchdog_process", "trmcloud.pod.agent.process"):
         for pid in pids(user, word):
             kill(pid)
     for name in ("ledger.db", "ledger.head"):

@@ -11,10 +11,10 @@ import pytest
 
 from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
-from trmcloud.core import manifest as mf
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import RunState, State
 
 
 @pytest.mark.slow
@@ -28,6 +28,10 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     assert secret not in json.dumps(pod.body)
     assert rented.holding(pod, secret[:12]) == ""
     assert secret not in "".join(command_lines())
+    lease = json.loads(
+        rented.run("ssh", run.run_id, "--", "sh", "-c", "cat /workspace/trmcloud/pods/*/lease.json")
+    )
+    assert lease["run_id"] == run.run_id
     out, err = rented.see_out(launch, code=20)
     run = rented.only_run()
     assert run.outcome is Outcome.LANDED
@@ -66,9 +70,9 @@ def command_lines() -> list[str]:
 MOMENTS: dict[str, Callable[[RunState], bool]] = {
     "renting": lambda run: run.state is State.RENTING and bool(run.actions),
     "booting": lambda run: run.state is State.BOOTING,
-    "staging": lambda run: in_hand(run, "/stage/"),
+    "staging": lambda run: in_hand(run, "stage"),
     "training": lambda run: run.trains,
-    "pulling": lambda run: in_hand(run, "/pull-"),
+    "pulling": lambda run: in_hand(run, "pull"),
     "ending": lambda run: run.state is State.ENDING,
     "missed": lambda run: run.generation is not None and run.generation.missed_at is not None,
 }
@@ -96,7 +100,8 @@ def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> 
         run = rented.only_run()
         assert run.live, (name, run.outcome)
         if name != "missed":
-            command = rented.start("resume", run.run_id)
+            again = "attach" if name == "training" else "resume"
+            command = rented.start(again, run.run_id)
     for _ in range(2):  # its end is put on record, then it is settled
         rented.clock.advance(BILLED_AFTER_S)
         rented.run("status")

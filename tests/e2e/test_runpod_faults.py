@@ -14,11 +14,12 @@ import pytest
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
+from tests.reasons import sentence
 from tests.standins.sshd import Sshd, make_key, running
+from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.providers import TRAITS
-from trmcloud.core.run_state import RunState, State
 
 BOOT_S = TRAITS["runpod"].boot_deadline_s
 
@@ -31,7 +32,7 @@ def begin(user: RentedUser, *more: str, steps: int = 60) -> subprocess.Popen[str
 def ended(user: RentedUser, outcome: Outcome) -> RunState:
     """The only run, closed so, with nothing left alive and nothing spent beyond its cap."""
     run = user.close_books()
-    assert run.outcome is outcome, (run.outcome, run.message)
+    assert run.outcome is outcome, (run.outcome, sentence(run.reason))
     assert user.live() == []
     assert run.settled <= run.cap
     assert user.billed() <= float(run.settled) + 2e-6
@@ -114,7 +115,7 @@ def test_a_machine_that_was_not_rented_is_refused_before_training(
     rented.standin.control.set(**knobs)
     out, _ = rented.see_out(begin(rented), code=Outcome.UNFIT.exit_code)
     run = ended(rented, Outcome.UNFIT)
-    assert says in run.message, run.message
+    assert says in sentence(run.reason), sentence(run.reason)
     assert says in out
     assert run.phases == {}
     assert rented.checkpoints() == {}
@@ -176,7 +177,7 @@ def test_a_host_that_is_lost_leaves_what_was_pulled(rented: RentedUser) -> None:
 
 @pytest.mark.slow
 def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -> None:
-    """The guardian starts another agent, which keeps the trainer; while the line is down the run
+    """The watchdog starts another agent, which keeps the trainer; while the line is down the run
     goes on, and then pulls and the log go on where they stood."""
     launch = training(rented, steps=1_000_000)
     (pod,) = rented.live()
@@ -194,17 +195,17 @@ def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -
         return int(json.loads((there / "heartbeat.json").read_text())["step"])
 
     def is_down_while_pulling() -> bool:
-        if not in_hand(rented.only_run(), "/pull-"):
+        if not in_hand(rented.only_run(), "pull"):
             return False
         control.inside(pod.id, "pkill -STOP sshd")
-        if in_hand(rented.only_run(), "/pull-"):
+        if in_hand(rented.only_run(), "pull"):
             return True
         control.inside(pod.id, "pkill -CONT sshd")  # it was just over
         return False
 
     logs = rented.start("logs", "-f")
     write()
-    agents = control.inside(pod.id, "pgrep -f trmcloud.pod.agent").split()
+    agents = control.inside(pod.id, "pgrep -f trmcloud.pod.agent.process").split()
     assert agents
     control.inside(pod.id, f"kill -9 {' '.join(agents)}")
     until(is_down_while_pulling, what="the line is down while a checkpoint is pulled")
@@ -263,9 +264,9 @@ def test_another_machine_at_the_pods_address_is_told_nothing(
         rented.clock.advance(70.0)
         out, err = rented.see_out(launch, code=Outcome.LOST.exit_code)
     run = ended(rented, Outcome.LOST)
-    assert "another machine answers at its address" in run.message
+    assert "another machine answers at its address" in sentence(run.reason)
     assert "host key" in out + err
-    assert not any("/stage/" in name for name in run.actions)
+    assert not any(key.verb == "stage" for key in run.actions)
 
 
 # -- with the terminal gone ------------------------------------------------------------------------
@@ -330,7 +331,7 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     found = list((root / "volumes" / volume).glob("trmcloud/runs/*/extreme/checkpoints/step-*/m*"))
     assert found
     run = rented.close_books()
-    assert (run.outcome, run.phases) == (Outcome.UNHEARD, {})
+    assert (run.outcome, run.phases) == (Outcome.UNREPORTED, {})
     # The rent of its volume is held until its day; then it goes on, since nothing was fetched.
     shown = rented.run("budget", "show")
     print(shown, rented.run("status", run.run_id))

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.rented import image
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
+from tests.reasons import sentence
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from trmcloud.core.money import ZERO, Usd
@@ -52,7 +53,7 @@ def told(user: RentedUser) -> str:
     assert re.search(r"^  spent \$0\.\d+ of \$0\.30", out, re.MULTILINE), out
     assert f"  try: trmcloud resume {run.run_id}" in out
     (why,) = [line for line in out.splitlines() if line.startswith("  why: ")]
-    assert run.message in why
+    assert sentence(run.reason) in why
     return why
 
 

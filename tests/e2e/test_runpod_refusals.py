@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.reasons import sentence
+from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
 
 SHORT = ("--steps", "60", "--budget", "0.30")
 
@@ -103,7 +104,7 @@ def test_a_forbidden_pool_is_no_end_while_there_is_another(renter: RentedUser) -
     arguments = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *ACCEPT)
     launch = renter.start(*arguments, *renter.data)
     run = renter.run_in(State.BOOTING)
-    assert "cannot access the requested pool" in (run.generations[0].not_made or "")
+    assert "cannot access the requested pool" in sentence(run.generations[0].not_made)
     (pod,) = renter.live()
     assert pod.gpu_id == "NVIDIA A100 80GB PCIe"
     launch.kill()

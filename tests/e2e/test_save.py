@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.test_crashes import LAUNCH, checkpoints, pids
 from tests.e2e.test_real_trainer import TINY, metrics, trainee
 from tests.e2e.user import User, until
-from trmcloud.core import manifest as mf
+from trmcloud.core.contract import manifest as mf
 from trmcloud.core.outcome import Outcome
 
 pytestmark = pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_request_is_left_with_whoever_drives_the_run(user: User) -> None:
     rarely = ("--set", "save_every=100000", "--set", "eval_every=100000")
     with_driver = user.start(*LAUNCH, *rarely, "--steps", "2000", "--budget", "1", "-y")
     try:
-        until(lambda: bool(list(user.home.glob("runs/*/fast/metrics.jsonl"))))
+        until(lambda: bool(user.ledger().runs) and user.only_run().trains, what="training")
         assert user.run("save", "-d").endswith("asked to save\n")
         until(lambda: bool(checkpoints(user)), what="a checkpoint")
         assert with_driver.poll() is None

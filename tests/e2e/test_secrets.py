@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.e2e.test_crashes import pids
 from tests.e2e.user import SMALL, User, until
-from trmcloud.pod import processes
+from trmcloud.pod.machine import processes
 
 CANARY = "canary-7d1f0c"
 KEYS = (

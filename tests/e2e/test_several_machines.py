@@ -20,18 +20,19 @@ import pytest
 from tests.e2e import web_corpus
 from tests.e2e.rented import image
 from tests.e2e.runpod_user import RentedUser, TestClock, why_not
-from tests.e2e.user import until
+from tests.e2e.user import RANKS, until
+from tests.reasons import sentence
 from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.pods import Pod
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.adapters.data_set_files import load_data_set
-from trmcloud.core import manifest as mf
+from trmcloud.adapters.files.data_sets import load_data_set
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO, cost
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
-from trmcloud.pod.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S
+from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S
 
 LAUNCH = (
     *("launch", "2x1xL40S", "--provider", "digitalocean", "--recipe", "trm-tiny"),
@@ -67,6 +68,7 @@ def sailor(tmp_path: Path) -> Iterator[Sailor]:
     site = Path(torch.origin).parents[1]
     python = inside / "bin" / "python3"
     python.write_text(python.read_text().replace(f"{inside / 'site'}", f"{site}:{inside / 'site'}"))
+    shutil.copy(RANKS / "sitecustomize.py", inside / "site")
     path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
     host = web_corpus.put_on(DataHost(), tmp_path / "corpus")
     with (
@@ -192,7 +194,7 @@ def test_where_the_first_is_lost_its_controller_hears_it_from_the_other(
     assert time.monotonic() - lost_at < HEAD_LOST_S
     sailor.see_out(launch, code=24, within_s=120.0)
     run = sailor.only_run()
-    assert "the first machine is lost; machine 1: " in run.message
+    assert "the first machine is lost; machine 1: " in sentence(run.reason)
     assert ZERO < run.settled <= run.cap
 
 

@@ -18,11 +18,11 @@ from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.sshd import free_port
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.core import manifest as mf
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import State
 
 VIA = ("--via", "skypilot", "--provider", "runpod")
 KEY = "--allow-account-key-on-pod"
@@ -55,6 +55,8 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     assert "armed · SkyPilot's autodown, 4 min from when it was set" in limit
     (pod,) = skyfarer.live()
     assert skyfarer.standin.control.inside(pod.id, "pgrep -x tail"), "the job shows the agent's log"
+    saved = skyfarer.json("save", "--json")
+    assert saved["safe"], "it is here, and whole"
     skyfarer.see_out(launch, code=20)
     run = skyfarer.only_run()
     assert run.outcome is Outcome.LANDED
@@ -116,7 +118,8 @@ def test_a_machine_without_torch_gets_one_while_it_is_guarded(
         user.run_in(State.RUNNING, within_s=60.0)
         until(lambda: "uv" in commands("'uv (venv|pip)'"), what="an installation")
         guards = commands("trmcloud.pod").splitlines()
-    assert {"boot", "agent"} <= {line.rpartition("pod.")[2].split()[0] for line in guards}
+    started = {word for line in guards for word in line.split()}
+    assert {"trmcloud.pod.boot", "trmcloud.pod.agent.process"} <= started
     assert all(str(old_python()) in line for line in guards if "trmcloud.pod.boot" in line)
     until(lambda: user.only_run().trains, within_s=120.0, what="training")
     assert "/workspace/trmcloud/env/" in commands("model.train")

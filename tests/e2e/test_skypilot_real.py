@@ -27,9 +27,9 @@ from tests.standins.downloads import downloads
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.sshd import free_port
+from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
 
 ENV_IMAGE = "TRMCLOUD_E2E_SKY"
 """Folder with ``root/``: uv and SkyPilot's runtime, as ``make e2e-sky`` lays it out."""

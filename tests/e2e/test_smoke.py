@@ -18,10 +18,10 @@ from tests.standins.runpod.catalog import GPUS
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
-from trmcloud.core.exposure import exposure_of
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.control.exposure import exposure_of
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
-from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import RunState
 
 needs_pods = pytest.mark.skipif(
     bool(no_namespaces()) or not Path("/usr/sbin/sshd").exists(),
@@ -218,15 +218,15 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     assert states == {
         "trainer": "absent",
         "agent": "armed",
-        "guardian": "armed",
+        "watchdog": "armed",
         "controller": "armed",
         "reap": "absent",
         "prepaid": "armed",
         "guard-elsewhere": "absent",
     }
     assert time.time() - layers["agent"]["heard_at"] < 30
-    assert shown["worst_overshoot_usd"] == 0.0
-    assert "while this controller lives" in shown["worst_overshoot"]
+    assert shown["max_overspend_usd"] == 0.0
+    assert "while this controller lives" in shown["max_overspend"]
 
     note = {"at": time.time(), "host": "a-server:1", "every_s": 300.0, "reached": ["runpod"]}
     (user.home / "guard.json").write_text(json.dumps(note))
@@ -234,7 +234,7 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     states = {layer["name"]: layer["state"] for layer in shown["kill_layers"]}
     assert states["reap"] == "armed"
     assert states["guard-elsewhere"] == "verified"
-    assert shown["worst_overshoot_usd"] == pytest.approx(0.46 * 300 / 3600, rel=0.01)
+    assert shown["max_overspend_usd"] == pytest.approx(0.46 * 300 / 3600, rel=0.01)
 
     process.send_signal(signal.SIGINT)
     ended(process, 130)

@@ -74,7 +74,7 @@ class Terminal:
         finally:
             os.close(window)
 
-    def sees(self, text: str, *, within_s: float = 60.0) -> None:
+    def sees(self, text: str, *, within_s: float = 150.0) -> None:
         """Wait until ``text`` is shown."""
         deadline = time.monotonic() + within_s
         while text not in self.shown:
@@ -84,7 +84,7 @@ class Terminal:
     def types(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def ends(self, *, within_s: float = 60.0) -> int:
+    def ends(self, *, within_s: float = 150.0) -> int:
         """The exit code, once the command has ended by itself."""
         deadline = time.monotonic() + within_s
         while self._read():

@@ -18,13 +18,13 @@ import pytest
 from tests.e2e import hinted, web_corpus, written
 from tests.e2e.test_data import SETTINGS
 from tests.e2e.test_terminal import Terminal
-from tests.e2e.user import User
+from tests.e2e.user import User, real_trainer
 from tests.e2e.written import Written
 from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.fixture import judged
 from tests.standins.s3 import S3, s3
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.core import events as ev
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
 from trmcloud.core.outcome import Outcome
 
 __all__ = ["s3"]
@@ -50,8 +50,15 @@ REFUSALS = {
 }
 FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"
 #: What needs a run of its own kind: where it is run as it is written, and to its end.
+REFUSED = "launch local --recipe trm-tiny --rate 3.60 --budget 1 --steps 60"
 ELSEWHERE = {
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
+    "launch local --recipe bd3lm-small --data gsm8k-train.jsonl --rate 3.60 --budget 3 -y": (
+        "half an hour: tests/model/test_block_diffusion_training.py"
+    ),
+    "eval best": "of what that launch left",
+    f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_stop_rules.py",
+    f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
 }
 
 
@@ -61,17 +68,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def reader(folder: Path, s3: S3) -> Iterator[User]:
+def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
     """A user who reads the documents from the top, at a machine on which their files lie."""
     host = web_corpus.put_on(DataHost(), folder / "corpus")
     settings = folder / "small.toml"
     settings.write_text(SETTINGS)
-    for name in ("text.txt", "tinyshakespeare.txt"):
+    for name in ("text.txt", "notes.txt"):
         (folder / name).write_text("To be, or not to be: that is the question.\n" * 4000)
     s3.client.create_bucket(Bucket="my-bucket")
     with serving(host), judged(folder / "runpod", real_pods=False) as standin:
         standin.control.set(no_capacity=["*"])
-        user = User(folder, trainer=None)
+        user = User(folder, trainer=real_trainer(tmp_path / "trainer"))
         user.environment |= {
             "RUNPOD_API_KEY": standin.api_key,
             "TRMCLOUD_RUNPOD_API": standin.url,
@@ -109,8 +116,8 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
 
 
 def test_a_recipe_without_a_trainer_is_refused_by_name(reader: User) -> None:
-    err = reader.fails("launch", "8xH100", "--recipe", "d64", "--budget", "1000", "-y", code=12)
-    assert "d64" in err
+    err = reader.fails("launch", "8xH100", "--recipe", "hdp", "--budget", "1000", "-y", code=12)
+    assert "hdp" in err
 
 
 def typed(user: User, words: list[str]) -> tuple[int, str]:
@@ -167,6 +174,8 @@ STANDS_FOR = {
     "recipe.name": "trm-tiny",
     "spec.budget.plain()": "100",
     "again": "",
+    "as_typed": "",
+    "2 * done": "60",
     "_for(key)": "",
 }
 #: Hints that are not carried out here, and why: that they are command lines is held by

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.warm import Warm, can_warm
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.adapters.local import LocalCompute
-from trmcloud.core.budget import LedgerState
-from trmcloud.core.observation import PodSeen
-from trmcloud.core.run_state import RunState
-from trmcloud.pod import processes
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.local.compute import LocalCompute
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.observation import PodSeen
+from trmcloud.core.control.run_state import RunState
+from trmcloud.pod.machine import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDIN = ROOT / "tests" / "standins" / "trainer"
+RANKS = ROOT / "tests" / "standins" / "ranks"
 
 #: A recipe so small that the planner reserves little for landing.
 SMALL = (
@@ -31,6 +32,14 @@ SMALL = (
     *("--set", "eval_every=10", "--set", "save_every=20"),
 )
 LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "-y")
+
+
+def real_trainer(folder: Path) -> Path:
+    """The real trainer, its ranks forked from their launcher as ``tests/standins/ranks`` says."""
+    folder.mkdir()
+    (folder / "model").symlink_to(ROOT / "model")
+    (folder / "sitecustomize.py").symlink_to(RANKS / "sitecustomize.py")
+    return folder
 
 
 @dataclass
@@ -85,7 +94,7 @@ class User:
             text=True,
         )
 
-    def run(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 120) -> str:
+    def run(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 200) -> str:
         """stdout of a command that must end with ``code``."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=within_s)
@@ -148,7 +157,7 @@ class User:
             assert processes.of_pod(pod.name) == []
 
 
-def until(condition: Callable[[], bool], *, within_s: float = 60.0, what: str = "") -> None:
+def until(condition: Callable[[], bool], *, within_s: float = 150.0, what: str = "") -> None:
     """Poll until ``condition`` holds; fails at the deadline."""
     deadline = time.monotonic() + within_s
     while not condition():

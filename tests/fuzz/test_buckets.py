@@ -16,10 +16,10 @@ from tests.unit.core.manifests import manifest
 from tests.unit.core.test_pod_contract import REPORT
 from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3.bucket import S3Bucket
-from trmcloud.core import bucket as bk
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import to_json
 from trmcloud.core.errors import ProviderError, TrmcloudError
-from trmcloud.core.manifest import to_json
 
 PLACE = bk.Place("bucket", "p")
 MANIFEST = to_json(manifest()).encode()

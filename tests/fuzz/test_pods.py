@@ -19,27 +19,28 @@ from tests.fuzz.mutate import NASTY, variants
 from tests.unit.core.manifests import manifest
 from tests.unit.core.runs import AT, a_report, ask, follow, running, the_pod
 from tests.unit.core.test_pod_contract import BEAT, JOB, LEASE, ORDERS, REPORT
-from trmcloud.adapters.run_files import LocalRunFiles
+from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.ssh import follow as follow_log
-from trmcloud.adapters.ssh.mirror import (
+from trmcloud.adapters.ssh.session import explain
+from trmcloud.adapters.ssh.sync import (
     MAX_MANIFESTS_BYTES,
     MOST_MANIFESTS,
     Mirror,
     remote_manifests,
 )
-from trmcloud.adapters.ssh.session import explain
-from trmcloud.app.checkpoints import best_of, what_to_prune
+from trmcloud.app.checkpoints.bucket_grants import furthest
+from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
 from trmcloud.app.reports import first_bpb
-from trmcloud.app.smoke_watch import last_way
-from trmcloud.core import bucket as bk
-from trmcloud.core import pod_contract as contract
+from trmcloud.app.smoke.watch import last_way
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.gate import judge, verdict_from_json
+from trmcloud.core.contract.manifest import from_json, to_json
+from trmcloud.core.contract.pod_contract import ContractError
+from trmcloud.core.contract.records import MAX_ITEMS, MAX_JSON_BYTES, parse, parse_lines, whole
+from trmcloud.core.control.report import report_on
 from trmcloud.core.errors import CheckpointError, TrmcloudError
-from trmcloud.core.gate import judge, verdict_from_json
-from trmcloud.core.manifest import from_json, to_json
-from trmcloud.core.pod_contract import ContractError
-from trmcloud.core.records import MAX_ITEMS, MAX_JSON_BYTES, parse, parse_lines, whole
-from trmcloud.core.report import report_on
-from trmcloud.pod.files import read_metrics
+from trmcloud.pod.machine.metrics_file import read_metrics
 
 KEPT = contract.Kept("fast", 120, "ab" * 32, 1000, 1.5)
 REPORT = replace(REPORT, kept=(KEPT,), uploaded=(KEPT,), notes={"ssh": "up"}, message="é → …")
@@ -213,7 +214,7 @@ def test_manifests_are_chosen_from_and_pruned_whatever_they_hold() -> None:
     for n in range(0, len(read), 5):
         few = read[n : n + 5]
         best_of(few)
-        bk.furthest(few)
+        furthest(few)
         with suppress(TrmcloudError):
             what_to_prune(few, None)
         report_on(running(), few, AT + 100)
@@ -298,8 +299,10 @@ def test_an_answer_of_nothing_but_lines(tmp_path: Path) -> None:
 def test_decisions_survive_any_report() -> None:
     """Nothing that a pod says of itself raises, nor ends anybody else's run."""
     run = running()
+    ended = contract.PhaseState.ENDED
     honest = a_report(
-        run, phases=(contract.PhaseReport("fast", "ended", AT, AT + 4, "finished", 1),),
+        run,
+        phases=(contract.PhaseReport("fast", ended, AT, AT + 4, "finished", 1),),
         kept=(KEPT,),
     )  # fmt: skip
     decided = 0

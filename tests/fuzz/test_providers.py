@@ -23,9 +23,9 @@ from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.adapters.skypilot.compute import SkyPilotCompute
 from trmcloud.adapters.skypilot.launches import Launches
+from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
-from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.plain_text import strip_control
 
 POD = pod_record(ssh={"proxy": None, "direct": {"host": "1.2.3.4", "port": 22}})

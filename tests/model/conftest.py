@@ -18,9 +18,9 @@ import pytest
 
 from model.command import wait_asleep
 from model.telemetry import Clock
-from trmcloud.core.manifest import CheckpointManifest, from_json
-from trmcloud.core.pod_contract import Heartbeat, PhaseJob, dump, load_heartbeat
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.contract.manifest import CheckpointManifest, from_json
+from trmcloud.core.contract.pod_contract import Heartbeat, PhaseJob, dump, load_heartbeat
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 wait_asleep()  # torch is imported late here, too
 
@@ -145,9 +145,12 @@ class Run:
         return attend(self.job, made, attempt, SignalFlag(), environment, clock or Clock())
 
     def torchrun(
-        self, processes: int = 2, attempt: int = 1, **environment: str
+        self, processes: int = 2, attempt: int = 1, *, forked: bool = True, **environment: str
     ) -> subprocess.Popen[str]:
-        """Starts ``torchrun`` on this job; its output goes to ``train.log``."""
+        """Starts ``torchrun`` on this job; its output goes to ``train.log``. ``forked``: its ranks
+        begin sooner, as ``tests/standins/ranks`` says."""
+        root = Path(__file__).parents[2]
+        folders = [root / "tests" / "standins" / "ranks", root] if forked else [root]
         self.out.mkdir(parents=True, exist_ok=True)
         job_path = self.out / "job.json"
         job_path.write_text(dump(self.job))
@@ -161,9 +164,10 @@ class Run:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                cwd=Path(__file__).parents[2],
+                cwd=root,
                 env={
                     **os.environ,
+                    "PYTHONPATH": os.pathsep.join(map(str, folders)),
                     "TRMCLOUD_JOB": str(job_path),
                     "TRMCLOUD_ATTEMPT": str(attempt),
                     "OMP_NUM_THREADS": "1",

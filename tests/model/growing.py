@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from model.telemetry import process_started, replace_text
+from model.telemetry import process_started
 from model.tokenizers import CharTokenizer
-from trmcloud.core.data_progress import DataProgress, ShardRecord
-from trmcloud.core.records import dump
+from trmcloud.core.contract.data_progress import DataProgress, ShardRecord
+from trmcloud.core.contract.records import dump
+from trmcloud.io.files import write_atomic
 
 CHARACTERS = "".join(chr(0x4E00 + each) for each in range(60_000 // 4))
 BOS = len(CHARACTERS)
@@ -46,7 +47,8 @@ class HandMade:
             pid_started=process_started(),
             host=socket.gethostname(),
         )
-        replace_text(self.path / "progress.json", dump(replace(said, **values)))  # type: ignore[arg-type]
+        made = dump(replace(said, **values))  # type: ignore[arg-type]
+        write_atomic(self.path / "progress.json", made, durable=False)
 
     def begin(self, *, complete: bool = False) -> None:
         (self.path / "tokenizer.json").write_text(self.tokenizer, encoding="utf-8")
@@ -63,7 +65,7 @@ class HandMade:
             "byte_unigram_bits": 8.0,
             "byte_bigram_bits": 8.0,
         }
-        replace_text(self.path / "meta.json", json.dumps(meta))
+        write_atomic(self.path / "meta.json", json.dumps(meta), durable=False)
 
     def add(self, ids: Sequence[int]) -> None:
         content = np.array(ids, "<u2").tobytes()

@@ -20,9 +20,9 @@ from model.preparing.corpus import find_data_set, local_corpus, named_corpus
 from model.preparing.growing import Means, grow
 from tests.model.corpora import data_set, parquet, texts
 from tests.standins.data_host import DataHost, Fault, serving
-from trmcloud.core.data_progress import DataProgress, load_progress, load_shard
-from trmcloud.core.datasets import one_file
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.catalog.datasets import one_file
+from trmcloud.core.contract.data_progress import DataProgress, load_progress, load_shard
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 ROOT = Path(__file__).parents[2]
 PATH = "/datasets/me/x/resolve/main/"

@@ -21,8 +21,8 @@ from model.checkpoint import (
     read_text,
     verify,
 )
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.manifest import CheckpointManifest
 
 NAMES = ["weights.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json"]
 

@@ -14,8 +14,8 @@ import pytest
 from model import command, sample, score
 from model.load import load_model
 from model.peaks import peak_flops
+from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import DataError, MissingExtra
-from trmcloud.core.hardware import GPUS
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +129,30 @@ def test_a_score_is_that_of_training(
     assert f"{last['val_bpb']:.4f} bits/byte" in text
 
 
+def test_a_first_step_is_held_to_a_model_that_has_but_one(
+    folder: Path, data_dir: Path, new_run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_run("hardly", supervision_steps=1, steps=2)
+    assert run.train_here() == "finished"
+    control = str(run.out / "checkpoints/step-00000002")
+    arguments = ["--checkpoint", str(folder), "--data", str(data_dir), "--control"]
+    capsys.readouterr()
+    assert score.main([*arguments, control, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["first_step_worse"] == pytest.approx(
+        told["val_step_losses"][0] / told["control_loss"] - 1
+    )
+    assert told["first_step_worse"] < 0, "two steps teach nothing"
+    assert score.main([*arguments, control]) == 0
+    text = capsys.readouterr().out
+    assert "% better" in text
+    assert "warning" not in text
+    bought = {**told, "first_step_worse": 0.031}
+    assert "3.1% worse\nwarning: more than 2%" in score._as_text(bought)
+    assert score.main([*arguments, str(folder)]) == 2
+    assert "supervision_steps=1" in capsys.readouterr().err
+
+
 def test_data_of_another_tokenizer_is_refused(
     folder: Path, data_dir: Path, tmp_path: Path, settings: Any, text: str
 ) -> None:
@@ -184,6 +208,8 @@ def test_a_trainer_without_a_job_says_so() -> None:
         ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
         ("NVIDIA A100 80GB PCIe", "A100-80GB-PCIe"),
         ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA RTX A1000", "RTXA1000"),
         ("NVIDIA L4", "L4"),
         ("NVIDIA GeForce RTX 4090", "RTX4090"),
     ],

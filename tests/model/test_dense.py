@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.families import head, registry
+from model.families.activations import relu_squared
 from model.families.cache import Cache
 from model.families.dense import Block, Dense
 from model.families.dense_shape import Shape
-from model.families.norms import fast_rms, layer, rms
+from model.families.norms import NORM_EPS, layer, rms
+from model.families.rotary import rotate, turns
+from model.warm_up import compiled_graphs
 from trmcloud.core.errors import UsageError
-from trmcloud.core.flops import work_of
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.planner.flops import work_of
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 SHAPE = Shape(
     vocab_size=61, depth=3, width=32, head_dim=8, sequence=16, hidden=48, kv_heads=4, norm="rms"
@@ -178,13 +181,48 @@ def test_gradients_reach_every_weight(changes: dict[str, Any]) -> None:
         assert parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("reference", [rms, layer])
-def test_norms_have_their_formulas_gradients(reference: Callable[[Tensor], Tensor]) -> None:
-    fast = fast_rms if reference is rms else layer
+def _plain_rms(h: Tensor) -> Tensor:
+    return torch.nn.functional.rms_norm(h, (h.shape[-1],), eps=NORM_EPS)
+
+
+def _plain_rotation(h: Tensor) -> Tensor:
+    first, second = h.chunk(2, dim=-1)
+    cos, sin = TURN[0][..., :4], TURN[1]
+    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
+
+
+TURN = turns(torch.arange(5.0), 8, torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain"),
+    [
+        (rms, _plain_rms),
+        (layer, layer),
+        (relu_squared, lambda h: torch.relu(h) ** 2),
+        (lambda h: rotate(h, TURN), _plain_rotation),
+    ],
+    ids=["rms", "layer", "relu2", "rotation"],
+)
+def test_what_is_ours_has_its_formulas_values_and_gradients(
+    ours: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor]
+) -> None:
     torch.manual_seed(0)
     h = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(fast, h)
-    torch.testing.assert_close(fast(h), reference(h))
+    assert torch.autograd.gradcheck(ours, h)
+    torch.testing.assert_close(ours(h), plain(h))
+    upwards = torch.randn_like(h)
+    (got,) = torch.autograd.grad(ours(h), h, upwards)
+    (wanted,) = torch.autograd.grad(plain(h), h, upwards)
+    torch.testing.assert_close(got, wanted)
+
+
+def test_a_rotation_turns_heads_that_lie_apart_as_it_turns_those_side_by_side() -> None:
+    torch.manual_seed(0)
+    h = torch.randn(2, 5, 3, 8, dtype=torch.float64)
+    beside = rotate(h, (TURN[0][:, None], TURN[1][:, None]))
+    torch.testing.assert_close(rotate(h.transpose(1, 2), TURN).transpose(1, 2), beside)
+    assert not torch.equal(beside, h)
 
 
 @every_variant
@@ -263,7 +301,9 @@ def test_dropout_drops_in_training_and_not_in_evaluation() -> None:
 def test_recomputed_blocks_give_the_same_gradients() -> None:
     gradients = []
     for recompute in (False, True):
-        model = make({"recompute": recompute, "windows": "SL", "value_embeddings": True})
+        model = make(
+            {"activation_checkpointing": recompute, "windows": "SL", "value_embeddings": True}
+        )
         model(*batch()).loss.backward()
         gradients.append([p.grad for p in model.parameters()])
     for kept, again in zip(*gradients, strict=True):
@@ -282,8 +322,10 @@ def test_compiled_blocks_are_the_same_model() -> None:
     model = make({**VARIANTS["nanochat"], "depth": 1})
     plain = [model(*batch()).loss.item()]
     model.compile_parts()
+    before = compiled_graphs()
     made = model(*batch())
     made.loss.backward()
+    assert compiled_graphs() > before, "what says that nothing was compiled must see what was"
     assert [made.loss.item()] == pytest.approx(plain, rel=1e-5)
 
 
@@ -291,7 +333,7 @@ def test_compiled_blocks_are_the_same_model() -> None:
 
 
 def settings_of(name: str) -> PhaseRecipe:
-    from trmcloud.adapters.recipe_files import load_recipe
+    from trmcloud.adapters.files.recipes import load_recipe
 
     recipe = load_recipe(name)
     return recipe.resolve("train", hardware=recipe.reference_hardware, gpus=8)
@@ -345,7 +387,7 @@ def test_flops_are_those_that_the_planner_counts(settings: PhaseRecipe, family: 
     [
         ({"kv_heads": 3}, "cannot serve 4 heads"),
         ({"head_dim": 7}, "must divide width"),
-        ({"width": 28, "head_dim": 7, "kv_heads": 4}, "rope turns pairs"),
+        ({"width": 28, "head_dim": 7, "kv_heads": 4}, "rotary positions turn pairs"),
         ({"norm": "batch"}, "norm is one of"),
         ({"windows": "SXL"}, "made of S and L"),
         ({"dropout": 1.0}, "dropout lies between"),

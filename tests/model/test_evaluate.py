@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from model.data.folder import open_data
 from model.distributed import World
 from model.evaluate import evaluate, token_bytes, validation_rows
 from model.families.trm import TRM, Shape
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 CPU = torch.device("cpu")
 
@@ -84,9 +85,9 @@ def test_all_ranks_take_equally_many_batches(
     for rank in range(7):
         calls: list[torch.Size] = []
 
-        def watch(ids: Tensor, targets: Tensor, calls: list[torch.Size] = calls) -> Tensor:
+        def watch(ids: Tensor, *rest: Any, calls: list[torch.Size] = calls) -> Tensor:
             calls.append(ids.shape)
-            return real(ids, targets)
+            return real(ids, *rest)
 
         monkeypatch.setattr(model, "evaluate", watch)
         rows = data.validation_rows(settings)

@@ -11,7 +11,14 @@ import torch
 
 from model import loop, sample, score
 from model.average import Average
+from model.checkpoint import read_tensors
+from model.families import registry
 from model.load import load_model
+from trmcloud.core.contract.gate import judge
+from trmcloud.core.errors import UsageError
+from trmcloud.core.spec import families
+from trmcloud.core.spec.continuing import SHAPE_KEYS, with_overrides
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -64,6 +71,10 @@ def test_it_learns_is_scored_and_asked(
     assert line["step_losses"] == [line["loss"]]
     assert run.heartbeat.step_losses == (line["loss"],)
     assert not {"ce", "reward"} & set(line)
+    assert last["judged"] == ["the text"]
+    verdict = judge("train", run.metrics())
+    assert verdict.passed
+    assert "validation order" not in {check.name for check in verdict.checks}
 
     folder = run.out / "checkpoints/step-00000040"
     scored = score.score(folder, data_dir)
@@ -73,6 +84,11 @@ def test_it_learns_is_scored_and_asked(
     capsys.readouterr()
     assert sample.main(["--checkpoint", str(folder), "--prompt", "the dog"]) == 0
     assert capsys.readouterr().out.startswith("the dog")
+
+
+def test_every_family_with_a_trainer_has_one_and_no_other() -> None:
+    trained = {name for name, family in families.FAMILIES.items() if family.has_trainer}
+    assert set(registry._MODULES) == trained
 
 
 def test_a_tied_head_is_saved_once(new_run: NewRun) -> None:
@@ -113,6 +129,8 @@ def test_an_average_is_the_sum_of_its_formula_and_leaves_the_weights() -> None:
         ({"accumulation": 3}, "sequences a step 2 → 6"),
         ({"optimizer": "adamw"}, "optimizer muon → adamw"),
         ({"ema": True}, "ema False → True"),
+        ({"mlp": "gelu"}, "mlp swiglu → gelu"),
+        ({"kv_heads": 1}, "kv_heads 0 → 1"),
     ],
 )
 def test_a_resume_that_would_train_something_else_is_refused_by_name(
@@ -144,7 +162,73 @@ def test_a_change_that_is_accepted_goes_on_and_rates_and_steps_may_always_change
     run.job = replace(run.job, settings={**changed, "steps": 10, "batch": 4})
     assert run.train_here(attempt=3, TRMCLOUD_ACCEPT_CHANGE="1") == "finished"
     assert run.metrics("start")[-1]["from_step"] == 8
+    run.job = replace(run.job, settings={**run.job.settings, "steps": 11, "seed": 3})
+    assert run.train_here(attempt=3) == "bad_checkpoint"
+    accepting = replace(run, job=replace(run.job, accept_change=True))
+    assert accepting.train_here(attempt=3) == "finished"
+    changed = run.job.settings
     # Equal whole batches mean the same, however they are taken.
     taken = {**changed, "steps": 12, "batch": 1, "accumulation": 4}
     run.job = replace(run.job, settings=taken)
     assert run.train_here(attempt=4) == "finished"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"optimizer": "muon"}, {"optimizer": "adamw"}),
+        ({"optimizer": "adamw"}, {"optimizer": "muon"}),
+        ({"normuon": False}, {"normuon": True}),
+        ({"ema": False}, {"ema": True}),
+        ({"ema": True}, {"ema": False}),
+    ],
+)
+def test_another_update_rule_that_is_accepted_goes_on_from_the_trained_weights(
+    new_run: NewRun, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    run = new_run(steps=20, schedule="constant", **(FAMILIES["gpt"] | before))
+    assert run.train_here() == "finished"
+    settings = {**run.job.settings, **after, "steps": 21}
+    run.job = replace(run.job, settings=settings, accept_change=True)
+    assert run.train_here(attempt=2) == "finished"
+    first, last = [line["loss"] for line in run.metrics("train")][:: len(run.metrics("train")) - 1]
+    assert run.metrics("train")[-1]["step"] == 21
+    assert last < first - 0.3, "what was learnt is not lost"
+    folder = run.out / "checkpoints/step-00000021"
+    saved = read_tensors(folder, run.manifests()[21], "optimizer")
+    assert any(name.startswith("trained.") for name in saved) == settings["ema"]
+
+
+SHAPES: dict[str, Any] = {
+    "depth": 2, "width": 64, "head_dim": 8, "vocab_size": 320, "hidden": 40, "tied": True,
+    "positions": "learned", "mlp": "gelu", "kv_heads": 1, "value_embeddings": True,
+}  # fmt: skip
+SAME_SHAPE: dict[str, Any] = {
+    "sequence": 32, "norm": "layer", "qk_norm": True, "dropout": 0.1, "logit_cap": 5.0,
+    "windows": "SL",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [*SHAPES, *SAME_SHAPE])
+def test_only_what_leaves_the_weights_shapes_alone_can_be_accepted(
+    settings: PhaseRecipe, key: str
+) -> None:
+    """Of the keys that a resume holds to the plan each changes some model's weights; no other
+    does."""
+    base = replace(settings, family="gpt", mlp="swiglu", value_embeddings=key == "head_dim")
+    other = replace(base, **{key: {**SHAPES, **SAME_SHAPE}[key]})
+
+    def shapes(each: PhaseRecipe) -> dict[str, Any]:
+        model = registry.build(each, torch.device("meta"))
+        return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+    assert (shapes(base) != shapes(other)) == (key in SHAPE_KEYS) == (key in SHAPES)
+
+
+def test_a_table_of_positions_keeps_its_sequence(settings: PhaseRecipe) -> None:
+    learned = replace(settings, family="gpt", positions="learned")
+    longer = replace(learned, sequence=32)
+    sizes = [registry.build(each, torch.device("meta")).state_dict() for each in (learned, longer)]
+    assert [t.shape for t in sizes[0].values()] != [t.shape for t in sizes[1].values()]
+    with pytest.raises(UsageError, match="sequence is 16 in this run"):
+        with_overrides(learned, {"sequence": 32})

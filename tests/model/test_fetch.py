@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -179,6 +180,17 @@ def test_nobody_listens(hand: HandTime, tmp_path: Path) -> None:
     environment = {"TRMCLOUD_DATA_HOSTS": "huggingface.co=http://127.0.0.1:9"}
     with pytest.raises(PassingError, match="refused"):
         Fetcher(environment, hand.pauses(), patience_s=30).fetch(HUB + LINKED, tmp_path / "f")
+
+
+def test_what_is_waited_for_is_told_from_the_third_try_on(hand: HandTime, tmp_path: Path) -> None:
+    environment = {"TRMCLOUD_DATA_HOSTS": "huggingface.co=http://127.0.0.1:9"}
+    told: list[str] = []
+    fetcher = Fetcher(environment, hand.pauses(), patience_s=120, waits=told.append)
+    with pytest.raises(PassingError, match="refused"):
+        fetcher.fetch(HUB + LINKED, tmp_path / "f")
+    assert len(told) == len(hand.paused) - 2 > 0
+    (words,) = set(told)
+    assert re.fullmatch(r"waiting for huggingface\.co \(.*refused.*\), 2 min at most", words)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from dataclasses import replace
 from typing import Any, Callable
 
@@ -9,12 +11,14 @@ import pytest
 import torch
 
 from model import loop
-from model.landing import Landing, Limits
-from model.schedule import Cooldown
+from model.landing import Landing, Limits, Replay
+from model.schedule import Cooldown, Schedule
 from model.signals import SignalFlag
 from model.telemetry import Clock
+from model.train import attend
+from trmcloud.core.contract.manifest import to_json
 from trmcloud.core.errors import UsageError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -47,48 +51,144 @@ def test_a_run_killed_in_its_cooldown_keeps_its_decision(
     """And is, to the last bit, what a replay of that decision gives."""
     run = new_run("timed", steps=10_000, save_every=8, keep_best=99)
     hand = TickingClock()
-    deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 8.0)}
+    deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 14.0)}
     real = loop.Trainer._step
 
     def die_in_cooldown(self: Any) -> Any:
         cooldown = self._progress.cooldown
-        if cooldown is not None and self._progress.step == cooldown.start + 12:
+        if cooldown is not None and self._progress.step == cooldown.first + 12:
             raise RuntimeError("struck by lightning")
         return real(self)
 
     monkeypatch.setattr(loop.Trainer, "_step", die_in_cooldown)
     assert run.train_here(clock=hand.clock(), **deadline) == "crashed"
     monkeypatch.undo()
-    [decision] = run.metrics("decision")
-    start, steps = decision["cooldown_from"], decision["cooldown_steps"]
+    [decision, *_] = run.metrics("decision")
+    start = decision["cooldown_from"]
     assert run.train_here(attempt=2, clock=hand.clock(), **deadline) == "landed_deadline"
     assert run.metrics("start")[-1]["from_step"] > start
-    assert run.metrics("decision") == [decision], "decided once"
+    decisions = run.metrics("decision")
+    assert decisions[0] == decision, "it begins once, whatever follows"
     assert hand.at <= float(deadline["TRMCLOUD_DEADLINE_AT"]) + 1.0
     last = run.heartbeat.step
-    assert start < last <= start + steps
+    assert start < last <= decisions[-1]["cooldown_from"] + decisions[-1]["cooldown_steps"]
     replayed = new_run("replayed", steps=10_000, save_every=8, keep_best=99)
-    record = {"TRMCLOUD_REPLAY_DECISION": f"{start}:{steps}:{last}"}
+    pairs = (f"{each['cooldown_from']}:{each['cooldown_steps']}" for each in decisions)
+    record = {"TRMCLOUD_REPLAY_DECISION": f"{','.join(pairs)}:{last}"}
     assert replayed.train_here(**record) == "landed_deadline"
     assert replayed.weights_at(last) == run.weights_at(last)
     rates = [[line["lr"] for line in each.metrics("train")] for each in (run, replayed)]
     assert rates[0] == rates[1]
 
 
-def test_a_run_topped_up_after_its_cooldown_goes_on_at_the_full_rate(new_run: NewRun) -> None:
-    run = new_run("timed", steps=10_000, keep_best=99)
+@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
+def test_a_run_topped_up_after_its_cooldown_goes_on_at_the_full_rate(
+    new_run: NewRun, lost: bool
+) -> None:
+    """From before its cooldown; where that is not to be had, after a short warm-up."""
+    run = new_run("timed", steps=10_000)
     hand = TickingClock(tick=0.05)
     for attempt in (1, 2):
         deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 35.0)}
         assert run.train_here(attempt, hand.clock(), **deadline) == "landed_deadline"
-    first, second = run.metrics("decision")
-    topped_up = run.metrics("start")[-1]["from_step"]
+        if attempt == 1:
+            landed, first = run.heartbeat.step, run.metrics("decision")[0]["cooldown_from"]
+            stable = run.manifests()[first]
+            assert (stable.cooldown_from, run.manifests()[landed].cooldown_from) == (None, first)
+            if lost:
+                shutil.rmtree(run.out / "checkpoints" / f"step-{first:08d}")
+    decisions, start = run.metrics("decision"), run.metrics("start")[-1]
+    assert (start["from_step"], start.get("weights_of")) == (landed, None if lost else first)
     rates = {line["step"]: line["lr"] for line in run.metrics("train")}
-    assert rates[topped_up] < 0.15
-    assert rates[topped_up + 1] == pytest.approx(1 / 4), "a short warm-up"
-    assert rates[topped_up + 4] == 1.0
-    assert second["cooldown_from"] > topped_up > first["cooldown_from"]
+    assert sorted(rates) == list(range(1, run.heartbeat.step + 1)), "all that was told stays"
+    assert rates[landed] < 0.15
+    if lost:
+        assert rates[landed + 1] == pytest.approx(1 / 4), "a short warm-up"
+    assert rates[landed + (4 if lost else 1)] == 1.0
+    again = decisions[-1]["cooldown_from"]
+    assert again > landed > first
     assert rates[run.heartbeat.step] < 0.15
+    kept = run.manifests()
+    assert kept[run.heartbeat.step].cooldown_from in kept, "and what the next one goes on from"
+    assert first not in kept, "which the first is not any more"
+
+
+@pytest.mark.parametrize("ema", [False, True], ids=["", "ema"])
+def test_what_was_topped_up_is_to_the_bit_what_would_have_been_trained(
+    new_run: NewRun, ema: bool
+) -> None:
+    """20 steps with a cooldown from 14 on, then 20 more: of the weights that stood at 14, 12 at the
+    full rate and 12 in a cooldown, on the data that follows there."""
+    run = new_run(steps=20, keep_best=99, ema=ema)
+    assert run.train_here() == "finished"
+    settings = {**run.job.settings, "steps": 40}
+    run.job = replace(run.job, settings=settings)
+    failing = {"at": 24}
+    real = loop.Trainer._step
+
+    def die_once(self: Any) -> Any:
+        if self._progress.step == failing["at"]:
+            failing["at"] = -1
+            raise RuntimeError("struck by lightning")
+        return real(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Trainer, "_step", die_once)
+        assert run.train_here(attempt=2) == "crashed"
+    assert run.train_here(attempt=3) == "finished", "and goes back once more: nothing was saved"
+    starts = [(line["from_step"], line.get("weights_of")) for line in run.metrics("start")]
+    assert starts == [(0, None), (20, 14), (20, 14)]
+    whole = new_run("whole", steps=10_000, keep_best=99, ema=ema)
+    record = {"TRMCLOUD_REPLAY_DECISION": "22:12:34"}
+    assert whole.train_here(**record) == "landed_deadline"
+    assert run.weights_at(40) == whole.weights_at(34)
+    assert run.manifests()[40].tokens == whole.manifests()[34].tokens, "as these weights have seen"
+    rates = [[line["lr"] for line in each.metrics("train")] for each in (run, whole)]
+    assert rates[0][20:] == rates[1][14:]
+
+
+def test_no_time_for_stable_steps_is_no_reason_to_go_back(new_run: NewRun) -> None:
+    """Topped up by less than a cooldown takes, what has cooled is gone on with."""
+    run = new_run("timed", steps=10_000)
+    hand = TickingClock(tick=0.05)
+    for attempt, seconds in ((1, 60.0), (2, 10.0)):
+        deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + seconds)}
+        assert run.train_here(attempt, hand.clock(), **deadline) == "landed_deadline"
+    assert "weights_of" not in run.metrics("start")[-1]
+
+
+def test_landing_at_once_after_going_back_leaves_what_has_cooled_as_it_was(
+    new_run: NewRun,
+) -> None:
+    """Neither its files nor its metric become those of the weights that were gone back to."""
+    run = new_run(steps=20)
+    assert run.train_here() == "finished"
+    run.job = replace(run.job, settings={**run.job.settings, "steps": 40})
+    before = run.manifests()
+    made = PhaseRecipe.from_json(run.job.settings)
+    flag = SignalFlag()
+    flag.raised = flag.save = True
+    environment = {"LOCAL_WORLD_SIZE": "64"}
+    assert attend(run.job, made, 2, flag, environment, Clock()) == "landed_signal"
+    assert run.metrics("start")[-1]["weights_of"] == 14
+    assert run.manifests() == before
+
+
+@pytest.mark.parametrize("fault", ["flipped", "bare"])
+def test_what_cannot_be_gone_back_to_is_passed_over(new_run: NewRun, fault: str) -> None:
+    run = new_run(steps=20)
+    assert run.train_here() == "finished"
+    folder = run.out / "checkpoints" / "step-00000014"
+    manifest = run.manifests()[14]
+    if fault == "flipped":
+        (folder / "state.json").write_text("{}")
+    else:  # its optimizer's state has made room
+        kept = tuple(file for file in manifest.files if file.kind != "optimizer")
+        (folder / "manifest.json").write_text(to_json(replace(manifest, files=kept)))
+    run.job = replace(run.job, settings={**run.job.settings, "steps": 24})
+    assert run.train_here(attempt=2) == "finished"
+    assert "weights_of" not in run.metrics("start")[-1]
+    assert run.heartbeat.step == 24
 
 
 def test_a_timed_run_whose_steps_end_first_finishes(new_run: NewRun) -> None:
@@ -127,7 +227,9 @@ def test_no_step_is_begun_that_would_pass_the_deadline(settings: PhaseRecipe) ->
     assert landing.consult(3, cooldown, now=98.1, elapsed_s=90.0).outcome == "landed_deadline"
 
 
-def test_the_cooldown_is_decided_once_and_its_end_lands(settings: PhaseRecipe) -> None:
+def test_the_cooldown_begins_once_and_stays_while_steps_take_their_time(
+    settings: PhaseRecipe,
+) -> None:
     landing = landing_of(replace(settings, steps=1000), Limits(deadline_at=100.0))
     landing.took(1.0)
     assert landing.consult(50, None, now=50.0, elapsed_s=50.0).cooldown is None
@@ -135,18 +237,81 @@ def test_the_cooldown_is_decided_once_and_its_end_lands(settings: PhaseRecipe) -
     assert decided is not None
     assert decided.start == 76
     assert 20 <= decided.steps <= 24
-    later = landing.consult(80, decided, now=78.0, elapsed_s=78.0)
+    later = landing.consult(80, decided, now=81.0, elapsed_s=81.0)
     assert (later.cooldown, later.outcome) == (None, None)
-    done = landing.consult(decided.end, decided, now=90.0, elapsed_s=90.0)
+    later = landing.consult(90, decided, now=91.0, elapsed_s=91.0)
+    assert (later.cooldown, later.outcome) == (None, None)
+    done = landing.consult(decided.end, decided, now=99.8, elapsed_s=99.8)
     assert done.outcome == "landed_deadline"
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "floor"),
+    [(0.9, 0.5, 0.0), (0.5, 0.9, 0.0), (0.9, 0.5, 0.1), (1.0, 0.25, 0.0), (0.5, 0.5, 0.0)],
+)
+def test_a_cooldown_follows_the_time_that_is_left(
+    settings: PhaseRecipe, before_s: float, after_s: float, floor: float
+) -> None:
+    """Steps become faster or slower within it: the time is used, and the rate comes down."""
+    made = replace(settings, steps=100_000, rate_floor=floor, cooldown_fraction=0.3)
+    made = replace(made, eval_every=50, save_every=100)
+    landing = landing_of(made, Limits(deadline_at=600.0))
+    landing.evaluation_s, landing.save_s = 1.0, 0.5
+    schedule = Schedule.of(made)
+    noise = random.Random(5)
+    now, step, cooldown, rates = 0.0, 0, None, []
+    decided: list[tuple[int, int]] = []
+    while True:
+        verdict = landing.consult(step, cooldown, now=now, elapsed_s=now)
+        if verdict.cooldown is not None:
+            cooldown = verdict.cooldown
+            decided.append((cooldown.start, cooldown.steps))
+        if verdict.outcome is not None:
+            break
+        rates.append(schedule.factor(step, cooldown))
+        late = cooldown is not None and step > cooldown.first + 30
+        took = (after_s if late else before_s) * noise.uniform(0.95, 1.05)
+        landing.took(took)
+        now, step = now + took, step + 1
+        if step % 50 == 0:
+            now += 1.0 if step % 100 else 1.5
+    assert verdict.outcome == "landed_deadline"
+    assert cooldown is not None
+    assert 0.97 * 600.0 <= now <= 600.0
+    down = rates[cooldown.first :]
+    assert down == sorted(down, reverse=True), "never up again"
+    assert rates[cooldown.first - 1] == 1.0
+    assert floor <= rates[-1] <= floor + 0.05
+    assert schedule.has_come_down(step, cooldown)
+    assert (before_s != after_s) < len(decided) <= 12, "neither once for all, nor at every noise"
+    # A replay takes the same steps at the same rates, without the clock.
+    replayed = landing_of(made, Limits(replay=Replay(tuple(decided), step)))
+    again, cooldown = [], None
+    for each in range(step):
+        verdict = replayed.consult(each, cooldown, now=0.0, elapsed_s=0.0)
+        cooldown = verdict.cooldown or cooldown
+        again.append(schedule.factor(each, cooldown))
+    assert again == rates
+    assert replayed.consult(step, cooldown, now=0.0, elapsed_s=0.0).outcome == "landed_deadline"
 
 
 def test_a_cooldown_holds_until_the_run_is_topped_up(settings: PhaseRecipe) -> None:
     cooldown = Cooldown(10, 5, 100.0)
-    assert landing_of(settings, Limits(deadline_at=100.0)).keeps(cooldown)
-    assert landing_of(settings, Limits(deadline_at=90.0)).keeps(cooldown)
-    assert not landing_of(settings, Limits(deadline_at=500.0)).keeps(cooldown)
-    assert not landing_of(settings, Limits()).keeps(cooldown)
+    steps = settings.steps
+    assert landing_of(settings, Limits(deadline_at=100.0)).keeps(cooldown, steps)
+    assert landing_of(settings, Limits(deadline_at=90.0)).keeps(cooldown, steps)
+    assert not landing_of(settings, Limits(deadline_at=500.0)).keeps(cooldown, steps)
+    assert not landing_of(settings, Limits()).keeps(cooldown, steps)
+
+
+def test_a_cooldown_that_steps_were_to_end_does_not_hold_for_more_of_them(
+    settings: PhaseRecipe,
+) -> None:
+    limits = Limits(deadline_at=100.0)
+    longer = landing_of(replace(settings, steps=30), limits)
+    assert not longer.keeps(Cooldown(10, 5, 100.0), 15)
+    assert longer.keeps(Cooldown(10, 5, 100.0), 20), "the deadline was to end it, and still is"
+    assert landing_of(replace(settings, steps=15), limits).keeps(Cooldown(10, 5, 100.0), 15)
 
 
 def test_limits_are_read_from_the_environment() -> None:
@@ -154,6 +319,106 @@ def test_limits_are_read_from_the_environment() -> None:
     assert Limits.from_environment({"TRMCLOUD_DEADLINE_AT": "12.5"}).deadline_at == 12.5
     replay = Limits.from_environment({"TRMCLOUD_REPLAY_DECISION": "7:3:9"}).replay
     assert replay is not None
-    assert (replay.cooldown.start, replay.cooldown.steps, replay.last_step) == (7, 3, 9)
+    assert (replay.decisions, replay.last_step) == (((7, 3),), 9)
+    several = Limits.from_environment({"TRMCLOUD_REPLAY_DECISION": "7:3,9:14:20"}).replay
+    assert several is not None
+    assert (several.decisions, several.last_step) == (((7, 3), (9, 14)), 20)
     with pytest.raises(UsageError):
         Limits.from_environment({"TRMCLOUD_REPLAY_DECISION": "7:3"})
+
+
+def test_one_that_no_longer_pays_cools_down_and_ends(settings: PhaseRecipe) -> None:
+    flag = SignalFlag()
+    landing = landing_of(replace(settings, steps=1000), Limits(), flag)
+    assert landing.consult(100, None, now=0.0, elapsed_s=1.0).cooldown is None
+    flag.finish = True
+    decided = landing.consult(100, None, now=0.0, elapsed_s=1.0).cooldown
+    assert decided is not None
+    assert (decided.asked, decided.start) == (True, 100)
+    assert 20 <= decided.steps <= 40, "as long as one for a deadline"
+    assert landing.consult(110, decided, now=0.0, elapsed_s=1.0) == landing_of(
+        replace(settings, steps=1000), Limits()
+    ).consult(110, decided, now=0.0, elapsed_s=1.0), "it is told once"
+    over = landing.consult(decided.end, decided, now=0.0, elapsed_s=1.0)
+    assert over.outcome == "stopped_paying"
+
+
+def test_one_that_is_worse_than_it_was_or_knows_no_cooldown_ends_at_once(
+    settings: PhaseRecipe,
+) -> None:
+    flag = SignalFlag()
+    flag.finish = True
+    landing = landing_of(replace(settings, steps=1000), Limits(), flag)
+    worse = landing.consult(100, None, now=0.0, elapsed_s=1.0, worse=True)
+    assert (worse.outcome, worse.cooldown) == ("stopped_paying", None)
+    constant = replace(settings, steps=1000, schedule="constant")
+    at_once = landing_of(constant, Limits(), flag).consult(100, None, now=0.0, elapsed_s=1.0)
+    assert (at_once.outcome, at_once.cooldown) == ("stopped_paying", None)
+
+
+def test_a_cooldown_that_was_asked_for_is_not_drawn_out_over_the_time_that_is_left(
+    settings: PhaseRecipe,
+) -> None:
+    flag = SignalFlag()
+    flag.finish = True
+    landing = landing_of(replace(settings, steps=9000), Limits(deadline_at=9000.0), flag)
+    for _ in range(20):
+        landing.took(1.0)
+    decided = landing.consult(100, None, now=100.0, elapsed_s=100.0).cooldown
+    assert decided is not None
+    assert decided.asked
+    later = landing.consult(110, decided, now=110.0, elapsed_s=110.0)
+    assert (later.cooldown, later.outcome) == (None, None)
+    over = landing.consult(decided.end, decided, now=140.0, elapsed_s=140.0)
+    assert over.outcome == "stopped_paying"
+    sooner = landing_of(replace(settings, steps=9000), Limits(deadline_at=120.0))
+    for _ in range(20):
+        sooner.took(1.0)
+    shorter = sooner.consult(110, decided, now=110.0, elapsed_s=110.0).cooldown
+    assert shorter is not None, "but a deadline cuts it"
+    assert shorter.asked
+    assert shorter.end < decided.end
+
+
+def test_it_holds_until_the_run_is_given_more_steps(settings: PhaseRecipe) -> None:
+    landing = landing_of(replace(settings, steps=1000), Limits())
+    asked = Cooldown(100, 25, 0.0, asked=True)
+    assert landing.keeps(asked, 1000)
+    assert not landing.keeps(asked, 900)
+    assert Cooldown.from_json(asked.to_json()) == asked
+
+
+def test_a_training_that_is_told_cools_down_and_a_crash_keeps_that(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trmcloud.core.contract.worth.is_worse", lambda points: False)
+    run = new_run("told", steps=400, save_every=5, eval_every=5, keep_best=99)
+    real = loop.Trainer._step
+    curves = []
+
+    def tell(self: Any) -> Any:
+        step = self._progress.step
+        curves.append((step, self._pulse.now.curve))
+        if step == 60 and self._pulse.now.attempt == 1:
+            self._landing._flag.finish = True
+        if step == 70 and self._pulse.now.attempt == 1:
+            raise RuntimeError("struck by lightning")
+        return real(self)
+
+    monkeypatch.setattr(loop.Trainer, "_step", tell)
+    assert run.train_here() == "crashed"
+    [decision] = run.metrics("decision")
+    start, steps = decision["cooldown_from"], decision["cooldown_steps"]
+    assert start == 61
+    known = dict(curves)
+    assert known[10] is None, "too little is known"
+    assert known[60] is not None
+    assert known[65] is None, "it cools down"
+    assert run.train_here(attempt=2) == "stopped_paying"
+    assert run.heartbeat.step == start + steps < 100
+    assert run.metrics("decision") == [decision], "the first attempt's word holds"
+    rates = {line["step"]: line["lr"] for line in run.metrics("train")}
+    assert rates[run.heartbeat.step] < 0.2
+    told = [line["curve"] for line in run.metrics("eval") if "curve" in line]
+    assert told
+    assert told[0].keys() == {"step", "slope", "scatter", "steps_per_hour", "since_best"}

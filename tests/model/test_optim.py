@@ -17,7 +17,7 @@ from model.families.dense_shape import Shape
 from model.families.trm import TRM
 from model.muon import muon_momentum, muon_scale, orthogonalise
 from model.optim import Optimizer, Rules
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 
 def make(settings: PhaseRecipe) -> tuple[TRM, Optimizer]:

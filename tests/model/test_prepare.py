@@ -24,7 +24,7 @@ from model.preparing import whole
 from model.preparing.whole import Span, prepare, sample_text, split
 from model.sources import open_source, read_pieces
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from model.preparing.growing import Means, grow
 from model.tokenizers import load_tokenizer
 from tests.model.corpora import jsonl, token_file
 from tests.model.preparing_rig import PATH, SHARDS, Rig, filled, serving_rig
-from trmcloud.core.data_progress import load_shard
-from trmcloud.core.datasets import GUIDE_CHARACTERS
+from trmcloud.core.catalog.datasets import GUIDE_CHARACTERS
+from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from model.preparing.errors import PassingError
 from tests.model.corpora import parquet
 from tests.model.preparing_rig import BASE, Rig, filled, serving_rig
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 
 @pytest.fixture

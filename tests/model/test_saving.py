@@ -17,9 +17,9 @@ from model.signals import SignalFlag
 from model.telemetry import Clock
 from model.train import attend
 from tests.model.test_checkpoint import contents, manifest
-from trmcloud.core import manifest as mf
+from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -50,7 +50,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, step: int, error: BaseException)
 def test_out_of_memory_in_the_last_evaluation_loses_nothing(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = new_run(steps=12)
+    run = new_run(steps=12, schedule="constant")
     failing_at(monkeypatch, 12, torch.OutOfMemoryError("CUDA out of memory"))
     assert run.train_here() == "out_of_memory"
     assert run.heartbeat.saved_step == 12
@@ -76,7 +76,7 @@ def test_an_evaluation_that_fails_on_the_way_costs_no_step(
     run = new_run(steps=25, keep_best=9)
     failing_at(monkeypatch, 20, RuntimeError("struck by lightning"))
     assert run.train_here() == "crashed"
-    assert sorted(run.manifests()) == [20]
+    assert sorted(run.manifests()) == [17, 20]
     monkeypatch.undo()
     assert run.train_here(attempt=2) == "finished"
     assert run.metrics("start")[-1]["from_step"] == 20
@@ -84,15 +84,14 @@ def test_an_evaluation_that_fails_on_the_way_costs_no_step(
     alone.train_here()
     assert run.weights_at(25) == alone.weights_at(25)
     found = {step: made.val_bpb is not None for step, made in run.manifests().items()}
-    assert found[25]
-    assert 20 not in found, "neither the best nor the latest"
+    assert found == {17: False, 20: True, 25: True}, "made up for by who goes on from there"
 
 
 def test_what_was_told_before_the_evaluation_is_on_disk(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeat and manifest stand as one that is killed in its last evaluation leaves them."""
-    run = new_run(steps=12)
+    run = new_run(steps=12, schedule="constant")
     seen: list[tuple[int | None, list[int]]] = []
     real = loop.evaluate  # type: ignore[attr-defined]
 
@@ -133,8 +132,9 @@ def test_a_save_that_is_asked_for_is_made_once_and_training_goes_on(
     flag = SignalFlag().install()
     monkeypatch.setattr("model.signals.SignalFlag", lambda: flag)
     assert run.train_here() == "finished"
-    assert sorted(run.manifests()) == [4, 7, 18]
-    assert all(made.val_bpb is not None for made in run.manifests().values())
+    assert sorted(run.manifests()) == [4, 7, 13, 18]
+    unscored = [step for step, made in run.manifests().items() if made.val_bpb is None]
+    assert unscored == [13], "saved before its cooldown, which nobody asked for"
     assert run.heartbeat.saves == 2
     monkeypatch.undo()
     alone = new_run("alone", steps=18)
@@ -150,7 +150,7 @@ def test_a_save_that_is_asked_for_before_the_first_step_waits_for_it(new_run: Ne
     made = PhaseRecipe.from_json(run.job.settings)
     environment = {"LOCAL_WORLD_SIZE": "64"}
     assert attend(run.job, made, 1, flag, environment, Clock()) == "finished"
-    assert sorted(run.manifests()) == [1, 9]
+    assert sorted(run.manifests()) == [1, 6, 9]
 
 
 # -- the manifest's one replacement ------------------------------------------------------------

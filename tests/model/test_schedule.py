@@ -167,7 +167,7 @@ def test_no_steps_have_no_mean() -> None:
 
 
 def test_a_cooldown_survives_json() -> None:
-    for cooldown in (Cooldown(3, 4), Cooldown(3, 4, 12.5)):
+    for cooldown in (Cooldown(3, 4), Cooldown(3, 4, 12.5), Cooldown(3, 9, 7.0).followed_by(6, 2)):
         assert Cooldown.from_json(cooldown.to_json()) == cooldown
 
 

@@ -19,7 +19,7 @@ from model.data.order import batch_samples, permuted
 from model.data.packing import AT_HAND, document_starts, pack
 from model.distributed import World
 from tests.model.growing import BOS, HandMade, complete
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 CPU = torch.device("cpu")
 SIZES = (1000, 37, 5, 2500, 1, 801)
@@ -47,7 +47,7 @@ def samples_read(
                 feed = Feed(open_data(folder), settings, world, step * whole)
             assert feed.state() == READY
             for micro in range(settings.accumulation):
-                inputs, targets = feed.batch()
+                inputs, targets, _ = feed.batch()
                 assert torch.equal(inputs[:, 1:], targets[:, :-1])
                 numbers = batch_samples(step * whole, micro, rank, ranks, settings.batch)
                 for number, row, last in zip(numbers, inputs, targets[:, -1:], strict=True):
@@ -124,7 +124,7 @@ def test_the_order_does_not_ask_when_a_shard_came(
             else:
                 folder.finish()
         for micro in range(2):
-            inputs, targets = feed.batch()
+            inputs, targets, _ = feed.batch()
             for number, row, last in zip(
                 batch_samples(step * 4, micro, 0, 1, 2), inputs, targets[:, -1:], strict=True
             ):

@@ -1,14 +1,16 @@
 """How good are the unit tests of what keeps the budget? ``python -m tests.mutation`` says.
 
-Every mutant (see ``mutants``) of the modules asked for is given to their unit tests; one that no
-test notices has survived. Those that can be noticed by nobody, since they do the same, stand with
-their reasons in ``equivalent.toml``.
+Every mutant (see ``mutants``) of the modules asked for (see ``targets``) is given to their unit
+tests; one that no test notices has survived. Those that can be noticed by nobody, since they do the
+same, stand with their reasons in ``equivalent.toml``.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
+import re
 import shlex
 import sys
 import tempfile
@@ -16,36 +18,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tomllib
 
 from tests.mutation.judge import BrokenTests, Verdict, copy_tree, judge
-from tests.mutation.mutants import mutants_of
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.reach import reached_from, source_of
+from tests.mutation.targets import CHIEF, READERS, TARGETS, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-#: Which tests answer for which module: names in ``tests/unit/core``, or paths below ``tests``.
-TESTS = {
-    "core.strays": ("test_strays*.py",),
-    "core.governance": ("test_controller_govern.py", "test_strays*.py"),
-    "core.budget": ("test_budget*.py", "test_strays*.py", "test_controller_govern.py"),
-    "core.lease": ("test_lease*.py",),
-    "core.bookkeeping": ("test_bookkeeping*.py", "test_budget*.py"),
-    "core.exposure": ("test_exposure*.py",),
-    "core.controller": ("test_controller*.py",),
-    "core.actions": ("test_controller*.py",),
-    "core.absence": ("test_controller*.py",),
-    "core.supervisor": ("test_supervisor*.py",),
-    # Parsers of what pods, buckets and providers say.
-    "core.records": ("test_records.py", "test_pod_contract.py"),
-    "core.manifest": ("test_contract_bounds.py", "test_manifest*.py"),
-    "core.pod_contract": ("test_contract_bounds.py", "test_pod_contract.py"),
-    "core.plain_text": ("test_contract_bounds.py", "test_pod_contract.py"),
-}
-CHIEF = (
-    *("core.controller", "core.actions", "core.absence", "core.governance"),
-    *("core.supervisor", "core.budget", "core.strays", "core.lease"),
-)
+_JUDGED_BY = [Path(__file__).with_name(name) for name in ("judge.py", "mutants.py", "swap.py")]
 
 
 @dataclass(frozen=True)
@@ -81,31 +65,55 @@ def equivalent_mutants(path: Path = EQUIVALENT) -> dict[str, str]:
     return {row["mutant"]: row["why"] for row in table.get("equivalent", ())}
 
 
-def judges_of(module: str, tree: Path) -> list[Path]:
-    """In the order in which they are asked."""
-    named = (f"tests/{n}" if "/" in n else f"tests/unit/core/{n}" for n in TESTS[module])
-    return list(dict.fromkeys(path for name in named for path in sorted(tree.glob(name))))
+class Known:
+    """Verdicts of an earlier run, module by module: they hold as long as nothing has changed that
+    the module and its tests lead to."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        there = path is not None and path.exists()
+        self._rows: dict[str, Any] = json.loads(path.read_text()) if path and there else {}
+
+    def verdicts(self, module: str, sources: str, mutants: Sequence[Mutant]) -> Score | None:
+        row = self._rows.get(module)
+        if row is None or row["sources"] != sources or set(row["how"]) != {m.key for m in mutants}:
+            return None
+        verdicts = tuple(Verdict(mutant, row["how"][mutant.key]) for mutant in mutants)
+        return Score(module, verdicts, equivalent_mutants(), sources, row["seconds"])
+
+    def keep(self, score: Score) -> None:
+        how = {v.mutant.key: v.how for v in score.verdicts}
+        self._rows[score.module] = {"sources": score.sources, "seconds": score.seconds, "how": how}
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(self._rows), encoding="utf-8")
 
 
-def score(module: str, tree: Path, jobs: int, *, quiet: bool = False) -> Score:
-    source = tree / "trmcloud" / Path(*module.split(".")).with_suffix(".py")
-    tests = judges_of(module, tree)
-    mutants = mutants_of(module, source, tree / "trmcloud")
+def score(module: str, target: Target, tree: Path, jobs: int, known: Known) -> Score:
+    source = source_of(f"trmcloud.{module}", tree)
+    tests = target.judges(tree)
+    mutants = [m for m in mutants_of(module, source, tree / "trmcloud") if target.holds(m.within)]
+    digest = hashlib.sha256(repr(target).encode())
+    for path in (*_JUDGED_BY, *reached_from([source, *tests], tree)):
+        digest.update(path.read_bytes())
+    sources = digest.hexdigest()[:12]
+    there = known.verdicts(module, sources, mutants)
+    if there is not None:
+        return there
     started = time.monotonic()
     done = 0
 
     def told(verdict: Verdict) -> None:
         nonlocal done
         done += 1
-        if not quiet and not verdict.killed:
+        if not verdict.killed and verdict.mutant.key not in equivalent:
             print(f"  {module} {done}/{len(mutants)}: {shown(verdict)}", flush=True)
 
+    equivalent = equivalent_mutants()
     verdicts = judge(tree, f"trmcloud.{module}", tests, mutants, jobs=jobs, told=told)
-    digest = hashlib.sha256()
-    for path in (source, *tests):
-        digest.update(path.read_bytes())
-    took_s = time.monotonic() - started
-    return Score(module, tuple(verdicts), equivalent_mutants(), digest.hexdigest()[:12], took_s)
+    made = Score(module, tuple(verdicts), equivalent, sources, time.monotonic() - started)
+    known.keep(made)
+    return made
 
 
 def shown(verdict: Verdict) -> str:
@@ -117,6 +125,7 @@ def shown(verdict: Verdict) -> str:
 def page(scores: Sequence[Score], command: str, date: str) -> str:
     """The Markdown page that is published."""
     chief = [s for s in scores if s.module in CHIEF]
+    readers = [s for s in scores if s.module in READERS]
     lines = [
         "# Mutants: how good the unit tests are",
         "",
@@ -124,19 +133,23 @@ def page(scores: Sequence[Score], command: str, date: str) -> str:
         " by its boundary, `and` for `or`, a condition negated or left out, plus for minus, `min`"
         " for `max`, a constant one off or 0, a statement dropped, two arguments of one type"
         " swapped. The module's own unit tests must notice it."
-        " Score = killed ÷ (all − equivalent).",
+        " Score = killed ÷ (all − equivalent). Of a module with names behind it those functions"
+        " alone are judged, which take an answer apart. The last column is a hash of the module,"
+        " its tests, all of ours that they import, and the judge.",
         "",
         f"- date: {date}",
         f"- command: `{command}`",
         f"- score of {', '.join(s.module for s in chief)} together: **{_percent(chief)}**; "
         f"{_percent(chief, of_all=True)} were none equivalent",
+        f"- score of the {len(readers)} readers of foreign words: **{_percent(readers)}**; "
+        f"{_percent(readers, of_all=True)} were none equivalent",
         "",
-        "| module | mutants | killed | equivalent | survived | score | s | source and tests |",
+        "| module | mutants | killed | equivalent | survived | score | s | sources |",
         "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for s in scores:
         lines.append(
-            f"| {s.module} | {len(s.verdicts)} | {s.killed} | {len(s.excused)} "
+            f"| {_named(s.module)} | {len(s.verdicts)} | {s.killed} | {len(s.excused)} "
             f"| {len(s.survivors)} | {_percent([s])} | {s.seconds:.0f} | `{s.sources}` |"
         )
     lines += ["", "## Survivors", ""]
@@ -148,6 +161,11 @@ def page(scores: Sequence[Score], command: str, date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _named(module: str) -> str:
+    parts = TARGETS[module].parts
+    return f"{module}: {', '.join(parts)}" if parts else module
+
+
 def _percent(scores: Sequence[Score], *, of_all: bool = False) -> str:
     counted = sum(len(s.verdicts if of_all else s.counted) for s in scores)
     killed = sum(s.killed for s in scores)
@@ -156,18 +174,19 @@ def _percent(scores: Sequence[Score], *, of_all: bool = False) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--module", nargs="+", choices=sorted(TESTS), default=list(TESTS))
+    parser.add_argument("--module", nargs="+", choices=sorted(TARGETS), default=list(TARGETS))
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, help="write the page here")
+    parser.add_argument("--state", type=Path, help="JSON: what is known so far, and holds still")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"), help="the date on the page")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         tree = Path(folder)
         copy_tree(ROOT, tree)
-        scores = []
+        scores, known = [], Known(arguments.state)
         for module in arguments.module:
             try:
-                scores.append(score(module, tree, max(1, arguments.jobs)))
+                scores.append(score(module, TARGETS[module], tree, max(1, arguments.jobs), known))
             except BrokenTests as error:
                 print(f"error: {error}", file=sys.stderr)
                 return 1
@@ -183,8 +202,8 @@ def main() -> int:
             print(f"equivalent.toml names a mutant that is no more: {key}")
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        words = [w for w in sys.argv[1:] if not w.startswith("--date")]
-        command = shlex.join(["python", "-m", "tests.mutation", *words])
+        words = shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]])
+        command = re.sub(r" --date[ =]\S+", "", words)
         arguments.out.write_text(page(scores, command, arguments.date), encoding="utf-8")
     return 0
 

@@ -7,8 +7,6 @@ an import hook gives out the changed module in place of the one on the disk.
 
 from __future__ import annotations
 
-import ast
-import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -17,19 +15,20 @@ import resource
 import shutil
 import signal
 import sys
-import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.mutation.mutants import Mutant
+from tests.mutation.reach import leading_to, source_of
+from tests.mutation.swap import NOTICED, Nursery
 
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 _MEMORY_BYTES = 3 << 30
-_BASELINE_LIMIT_S = 120.0
-_PASSED, _FAILED, _INTERRUPTED, _NO_TESTS = 0, 1, 2, 5
+_PASSED, _FAILED, _INTERRUPTED, _NO_TESTS, _BROKEN = 0, 1, 2, 5, 70
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,12 @@ class BrokenTests(Exception):
 
 
 def copy_tree(root: Path, into: Path) -> None:
-    """The package and its tests without a network or a process, as they are now."""
+    """The package and its tests, as they are now; how tests are handed out to workers is left
+    out."""
     leave_out = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(root / "trmcloud", into / "trmcloud", ignore=leave_out)
-    for name in ("unit", "fuzz", "standins"):
-        shutil.copytree(root / "tests" / name, into / "tests" / name, ignore=leave_out)
-    (into / "tests" / "__init__.py").touch()
+    for name in ("trmcloud", "tests"):
+        shutil.copytree(root / name, into / name, ignore=leave_out)
+    (into / "tests" / "conftest.py").unlink()
     settings = "[pytest]\naddopts = --import-mode=importlib\npythonpath = .\n"
     (into / "pytest.ini").write_text(settings)
 
@@ -72,76 +71,57 @@ def judge(
         BrokenTests: they fail, or are none, without any mutant.
     """
     _warm_up()
-    started = time.monotonic()
-    code = _wait(_fork(tree, module, tests, None), _BASELINE_LIMIT_S)
-    took_s = time.monotonic() - started
-    if code != _PASSED:
-        why = "there are none" if code == _NO_TESTS else f"pytest ended with {code}"
-        raise BrokenTests(f"the tests of {module} do not pass as they are: {why}")
-    limit_s = 10.0 + 5 * took_s
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = _BROKEN
+        try:
+            os.close(receive)
+            again = partial(_in_child, tree, module, tests)
+            tell = partial(_send, send)
+            dependents = set(map(str, leading_to(source_of(module, tree), tree)))
+            nursery = Nursery(module, mutants, dependents, again, tell, jobs)
+            code = _in_child(tree, module, tests, None, nursery)
+        finally:
+            os._exit(code)
+    os.close(send)
     verdicts: dict[int, Verdict] = {}
-    running: dict[int, tuple[int, float]] = {}
-    waiting = iter(enumerate(mutants))
-    while len(verdicts) < len(mutants):
-        while len(running) < jobs and (following := next(waiting, None)) is not None:
-            number, mutant = following
-            pid = _fork(tree, module, tests, mutant)
-            running[pid] = (number, time.monotonic() + limit_s)
-        for pid, code in _ended(running):
-            number, _ = running.pop(pid)
+    sound = False
+    with os.fdopen(receive) as lines:
+        for line in lines:
+            number, code = map(int, line.split())
+            if number < 0:
+                sound = code == _PASSED
+                continue
             verdicts[number] = Verdict(mutants[number], _meaning(code))
             told(verdicts[number])
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if not sound:
+        why = "there are none" if code == _NO_TESTS else f"pytest ended with {code}"
+        raise BrokenTests(f"the tests of {module} do not pass as they are: {why}")
+    if len(verdicts) < len(mutants):
+        raise BrokenTests(f"the judge of {module} broke off with {code}")
     return [verdicts[number] for number in range(len(mutants))]
 
 
-def _meaning(code: int | None) -> str:
-    if code is None:
-        return TIMED_OUT
+def _send(pipe: int, number: int, code: int) -> None:
+    os.write(pipe, f"{number} {code}\n".encode())
+
+
+def _meaning(code: int) -> str:
     if code == _PASSED:
         return SURVIVED
-    if code in (_FAILED, _INTERRUPTED) or code < 0:
+    if code in (-signal.SIGXCPU, -signal.SIGALRM):
+        return TIMED_OUT
+    if code in (_FAILED, _INTERRUPTED, NOTICED) or code < 0:
         return KILLED
     raise BrokenTests(f"pytest ended with {code}, which judges nothing")
 
 
-def _ended(running: dict[int, tuple[int, float]]) -> Iterator[tuple[int, int | None]]:
-    """Those that have ended, or been ended at their limit; waits a moment where none has."""
-    found: list[tuple[int, int | None]] = []
-    for pid, (_, deadline) in running.items():
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            found.append((pid, os.waitstatus_to_exitcode(status)))
-        elif time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            found.append((pid, None))
-    if not found:
-        time.sleep(0.005)
-    yield from found
-
-
-def _wait(pid: int, limit_s: float) -> int | None:
-    running = {pid: (0, time.monotonic() + limit_s)}
-    while True:
-        for _, code in _ended(running):
-            return code
-
-
-def _fork(tree: Path, module: str, tests: Sequence[Path], mutant: Mutant | None) -> int:
-    changed = mutant.build() if mutant is not None else None
-    gc.collect()
-    gc.freeze()
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            code = _in_child(tree, module, tests, changed)
-        finally:
-            os._exit(code)
-    return pid
-
-
-def _in_child(tree: Path, module: str, tests: Sequence[Path], changed: ast.Module | None) -> int:
+def _in_child(
+    tree: Path, module: str, tests: Sequence[Path], mutant: Mutant | None, *plugins: object
+) -> int:
+    """pytest's exit status, in a process that is made for it."""
     import pytest
 
     silent = os.open(os.devnull, os.O_RDWR)
@@ -149,21 +129,32 @@ def _in_child(tree: Path, module: str, tests: Sequence[Path], changed: ast.Modul
         os.dup2(silent, handle)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name in list(sys.modules):
-        if name.partition(".")[0] in ("trmcloud", "tests", "model"):
-            del sys.modules[name]
-    os.chdir(tree)
-    sys.path.insert(0, str(tree))
+    if mutant is None:
+        for name in list(sys.modules):
+            if name.partition(".")[0] in ("trmcloud", "tests", "model"):
+                del sys.modules[name]
+        os.chdir(tree)
+        sys.path.insert(0, str(tree))
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(tree / ".hypothesis")
     os.environ.pop("PYTEST_ADDOPTS", None)
-    if changed is not None:
-        path = tree.joinpath(*module.split(".")).with_suffix(".py")
-        code = compile(changed, str(path), "exec")
+    if mutant is not None:
+        path = source_of(module, tree)
+        code = compile(mutant.build(), str(path), "exec")
         sys.meta_path.insert(0, _Hook(module, str(path), code))
-    arguments = ["-x", "-q", "-c", str(tree / "pytest.ini"), "--rootdir", str(tree)]
+    # Why a test fails is shown to nobody, and takes longer to write down than to find out.
+    arguments = [
+        "-x",
+        "-q",
+        "--tb=native",
+        "--assert=plain",
+        "-c",
+        str(tree / "pytest.ini"),
+        "--rootdir",
+        str(tree),
+    ]
     for plugin in ("cacheprovider", "xdist", "timeout", "randomly"):
         arguments += ["-p", f"no:{plugin}"]
-    return int(pytest.main([*arguments, *map(str, tests)], plugins=[_Quick()]))
+    return int(pytest.main([*arguments, *map(str, tests)], plugins=[_Quick(), *plugins]))
 
 
 class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -205,6 +196,7 @@ class _Quick:
 
 def _warm_up() -> None:
     """What every child needs, imported once."""
-    names = ("pytest", "_pytest.assertion.rewrite", "hypothesis.strategies", "sqlite3", "tomllib")
-    for name in (*names, "_hypothesis_pytestplugin"):
+    names = ("pytest", "hypothesis.strategies", "sqlite3", "tomllib")
+    clients = ("httpx2", "pydantic", "tenacity", "boto3", "botocore.session", "email.utils")
+    for name in (*names, *clients, "_hypothesis_pytestplugin"):
         importlib.import_module(name)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import ROOT, TESTS, equivalent_mutants, judges_of
+from tests.mutation.__main__ import ROOT, equivalent_mutants
 from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.reach import reached_from
+from tests.mutation.targets import TARGETS
 
 MODULE = '''\
 """A module with a decision in it."""
@@ -151,9 +153,22 @@ def test_tests_that_fail_by_themselves_judge_nothing(tree: Path) -> None:
 
 
 def test_every_module_has_tests_and_every_excuse_a_reason() -> None:
-    for module in TESTS:
-        assert judges_of(module, ROOT), module
+    for module, target in TARGETS.items():
+        assert len(target.judges(ROOT)) >= len(target.tests), module
+        path = ROOT / "trmcloud" / Path(*module.split(".")).with_suffix(".py")
+        within = {m.within for m in mutants_of(module, path, ROOT / "trmcloud")}
+        for part in target.parts:
+            assert any(target.holds(w) and w.startswith(part) for w in within), (module, part)
     for key, why in equivalent_mutants().items():
-        assert key.partition(":")[0] in TESTS, key
+        assert key.partition(":")[0] in TARGETS, key
         assert " → " in key
         assert why.strip()
+
+
+def test_what_a_test_leads_to_is_found_by_its_imports(tree: Path) -> None:
+    tests = tree / "tests" / "unit" / "core"
+    (tests / "conftest.py").touch()
+    (tree / "trmcloud" / "core" / "unasked.py").touch()
+    reached = reached_from([tests / "test_tiny.py"], tree)
+    core = tree / "trmcloud" / "core"
+    assert reached == sorted([tests / "test_tiny.py", tests / "conftest.py", core / "tiny.py"])

@@ -8,19 +8,29 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.kept import KEPT, Kept
+from trmcloud.app.drive import RunDriver
 from trmcloud.core.clock import Instant
+from trmcloud.core.contract.pod_contract import (
+    Lease,
+    Orders,
+    PhaseLease,
+    PhaseReport,
+    PhaseState,
+    PodName,
+)
+from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import Lease, Orders, PhaseLease, PhaseReport, PodName
-from trmcloud.pod.anchors import AnchorNote
-from trmcloud.pod.guard_mind import GuardMind
+from trmcloud.pod.agent.lease_clock import AnchorNote
+from trmcloud.pod.agent.watchdog import Watchdog
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.invariants import Invariants
+from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.play import Played, play
-from trmcloud.sim.pod import SimPod
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.sim.trainer import Shape
-from trmcloud.sim.world import SimWorld, Trap, Truth
+from trmcloud.sim.world.controllers import Process
+from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.trainer import Shape
+from trmcloud.sim.world.world import SimWorld, Trap, Truth
 
 SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
 
@@ -70,20 +80,120 @@ def test_commands_that_look_once_each_settle_a_run() -> None:
 def test_an_ambiguous_create_is_not_answered_by_a_second_pod() -> None:
     for fault in ("15", "16"):
         played = held(world(fault))
-        assert fault in played.felt
+        assert fault in played.observed
         assert pods_made(played) == 1
 
 
 def test_a_duplicate_is_ended_by_the_controller_that_is_up() -> None:
     played = held(world("17", reaper="none"))
-    assert "17" in played.felt
+    assert "17" in played.observed
     assert pods_made(played) == 2
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+def test_a_pod_whose_clock_is_behind_is_sent_again_what_it_lost(bucket: bool) -> None:
+    """Its container starts anew without its disk, soon after its files had come: by its own clock
+    that was before they came."""
+
+    def wipe(made: SimWorld, _: Scenario) -> None:
+        made.knobs.pod_skew_s = -3600.0
+
+        def restart() -> None:
+            made.living()[0].pod.restart_container(wiped=True)
+            made.wake()
+
+        made.queue.after(1500.0, restart)
+
+    scenario = next(
+        found
+        for found in (world(seed=seed, reaper="none") for seed in range(40, 4000, 7))
+        if bool(found.wishes[0].plan.spec.bucket) is bucket
+        and not (found.wishes[0].plan.spec.volume or found.off)
+        and found.wishes[0].plan.candidates[0].hard_stop_s > 20_000
+    )
+    played = play(scenario, wipe)
+    assert played.violation == "", played.detail
+    assert sum(" attempt 1 " in t.text and "from step" in t.text for t in played.told) >= 2
+
+
+def test_an_end_is_not_asked_for_by_one_that_slept_since_it_was_decided_on() -> None:
+    """A pod that nobody heard was given up; who had decided so sleeps, and another hears it."""
+
+    def deaf(made: SimWorld, scenario: Scenario) -> None:
+        made.fire("64", "nobody hears the pod")
+        made.knobs.lies.append(lambda report: None)
+        (wish,) = scenario.wishes
+
+        def seize() -> None:
+            made.knobs.lies.clear()
+            other = Process(made, made.server, "launch", wish.project)
+
+            def drive() -> None:
+                epoch = other.world.ledger.take_over(wish.run_id, other.who, other.world.wall())
+                other.drive(RunDriver(other.world, wish.run_id, epoch))
+
+            other.do(drive)
+
+        def then() -> None:
+            made.queue.after(5.0, seize)
+
+        made.armed.append(
+            Trap("61", "ActionStarted.after", "stop", sleep_s=900.0, skip=1, then=then)
+        )
+
+    played = play(world(reaper="none", looks_every_s=1e7, off=frozenset()), deaf)
+    assert played.violation == "", played.detail
+    told = [line.text for line in played.told]
+    woke = next(n for n, text in enumerate(told) if text == "launch 1 goes on")
+    assert "StaleEpoch" in told[woke + 1]
+    assert any("agent is done: finished" in text for text in told[woke:])
+
+
+def test_a_clock_that_is_set_back_puts_no_look_off() -> None:
+    """The launch's own clock was a day ahead; after it is set right a second pod turns up, and
+    nobody else is there to end it."""
+    scenario = world("17", reaper="none", looks_every_s=1e7, off=frozenset())
+
+    def set_back(made: SimWorld, _: Scenario) -> None:
+        made.laptop.offset_s = 86_400.0
+
+        def right() -> None:
+            made.laptop.offset_s = 0.0
+
+        def twin() -> None:
+            (first,) = made.living()
+            made.fire("17", "another pod of its name turns up")
+            request = PodRequest(first.name, "sim", 8, Usd(1), first.pod.lease, ())
+            first.account.make(request)
+
+        made.queue.after(900.0, right)
+        made.queue.after(1000.0, twin)
+
+    played = play(scenario, set_back)
+    assert played.violation == "", played.detail
+    made_at, gone_at = (
+        next(t.at for t in played.told if text in t.text)
+        for text in ("runpod-2 is made", "runpod-2 is deleted by controller")
+    )
+    assert gone_at - made_at < 120.0
+
+
+def test_a_guard_that_is_killed_at_its_work_is_started_again_and_goes_on() -> None:
+    """Nobody else is there: the run was launched to be left alone."""
+    killed: set[str] = set()
+    for dice in range(30):
+        scenario = world("75", fault_seeds=(dice,), reaper="server", looks_every_s=1e7)
+        (wish,) = scenario.wishes
+        wish = replace(wish, detached=True, fetch_after_s=0.0)
+        played = held(replace(scenario, wishes=(wish,)))
+        killed |= {" ".join(t.text.split()[-3:]) for t in played.told if "FAULT 75" in t.text}
+    assert len(killed) >= 5, killed
 
 
 def test_a_price_that_rises_after_boot_ends_the_pod() -> None:
     for seed in range(40, 60):
         played = held(world("30", seed=seed))
-        if "30" in played.felt:
+        if "30" in played.observed:
             assert played.runs[0][1] == Outcome.LOST.value or played.runs[0][2] <= played.runs[0][3]
 
 
@@ -105,13 +215,13 @@ class NoAnchors:
 
 
 def test_an_agent_that_is_done_is_not_started_again_on_a_full_disk() -> None:
-    guard = GuardMind(NoAnchors())
+    guard = Watchdog(NoAnchors())
     now = Instant(1000.0, 50.0, "a")
     look = {"told": False, "result": None}
     started = guard.look(now, None, agent_runs=False, agent_done=False, **look)  # type: ignore[arg-type]
-    assert started == GuardMind.START
+    assert started == Watchdog.START
     ended = guard.look(now, None, agent_runs=False, agent_done=True, **look)  # type: ignore[arg-type]
-    assert ended == GuardMind.END
+    assert ended == Watchdog.END
 
 
 def pod_at_work() -> tuple[SimWorld, SimPod]:
@@ -159,7 +269,7 @@ def test_a_create_is_not_sent_by_one_that_slept_since_it_was_decided_on() -> Non
 
     played = play(world(looks_every_s=600.0, reaper="server"), asleep)
     assert played.violation == "", played.detail
-    assert "7" in played.felt
+    assert "7" in played.observed
     assert pods_made(played) == 0
 
 
@@ -185,10 +295,12 @@ def test_a_pod_that_lost_its_disk_does_not_train_again_what_it_had_finished() ->
 def test_what_is_being_trained_is_not_passed_over() -> None:
     made, pod = pod_at_work()
     pod.orders = Orders(epoch=1, finished=("fast",))
-    pod.poke()
+    pod.wake()
     made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
     assert pod.report is not None
-    assert [(phase.name, phase.state) for phase in pod.report.phases] == [("fast", "running")]
+    assert [(phase.name, phase.state) for phase in pod.report.phases] == [
+        ("fast", PhaseState.RUNNING)
+    ]
 
 
 def test_a_controller_tells_a_pod_that_lost_its_disk_what_it_had_finished() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.test_found import held, pod_at_work, world
-from trmcloud.core.bucket import Grants, PhaseSlots, slots_of
-from trmcloud.core.pod_contract import Orders
-from trmcloud.pod.mind import LAST_REPORT_S
-from trmcloud.sim.pod import SimPod
-from trmcloud.sim.world import SimWorld
+from trmcloud.core.contract.bucket import Grants, PhaseSlots, slots_of
+from trmcloud.core.contract.pod_contract import Orders
+from trmcloud.pod.agent.loop import LAST_REPORT_S
+from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.world import SimWorld
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def at_work() -> tuple[SimWorld, SimPod]:
     pod.lease = replace(pod.lease, epoch=2, uploads=True)
     slots = {"fast": PhaseSlots(1, slots_of(1, 1))}
     pod.uploader.give(Grants(pod.name, made.queue.now + 90_000, slots, {}))
-    pod.poke()
+    pod.wake()
     run_for(made, 60.0)
     return made, pod
 
@@ -32,7 +32,7 @@ def run_for(made: SimWorld, seconds: float) -> None:
 
 def land(pod: SimPod) -> None:
     pod.orders = Orders(epoch=2, land=True)
-    pod.poke()
+    pod.wake()
 
 
 def ended_after_s(made: SimWorld, pod: SimPod) -> float:

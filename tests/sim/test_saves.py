@@ -8,11 +8,11 @@ import pytest
 
 from tests.sim.test_found import SHAPE, pod_at_work
 from tests.sim.test_last_word import run_for
-from trmcloud.core.pod_contract import Kept, Orders, Saves
-from trmcloud.sim.pod import SimPod
-from trmcloud.sim.store import Checkpoint, SimFiles, make_manifest
-from trmcloud.sim.trainer import Ill, SimTrainer
-from trmcloud.sim.world import SimWorld
+from trmcloud.core.contract.pod_contract import Kept, Orders, Saves
+from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
+from trmcloud.sim.world.trainer import Ill, SimTrainer
+from trmcloud.sim.world.world import SimWorld
 
 
 @pytest.fixture
@@ -63,13 +63,47 @@ def test_a_save_that_is_asked_for_delays_the_steps_after_it_and_loses_none() -> 
     assert steps == sorted(steps)
 
 
+def test_a_trainer_that_ends_while_its_agent_looks_is_closed_at_the_next_look(
+    at_work: tuple[SimWorld, SimPod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look a second time found neither a process nor an outcome: every phase was called
+    finished, and what the last one had saved was not waited for."""
+    world, pod = at_work
+    trainer, agent = pod.trainer, pod.agent
+    assert trainer is not None
+    assert agent is not None
+    looks = iter([True])
+    monkeypatch.setattr(agent._body, "trainer_runs", lambda trainer: next(looks, False))
+    trainer.kill(world.queue.now)
+    agent.tick()
+    assert agent.report.result is None
+    assert agent.report.phases[0].state == "running"
+    agent.tick()
+    assert agent.report.phases[0].attempts == 2, "it was lost, and is begun anew"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
+def test_asked_while_it_is_at_a_save_it_saves_again_after_the_next_step(share: float) -> None:
+    """As the trainer does: what it was asked for until then is what it takes down as saved."""
+    made = trainer()
+    first = made.ask(made.trains_at + 100 * SHAPE.step_s + 1e-3)
+    assert first is not None
+    pause_s = SHAPE.save_s + SHAPE.eval_s
+    resumes_at = first - SHAPE.save_s + pause_s
+    second = made.ask(resumes_at - (1 - share) * pause_s)
+    assert second is not None
+    assert second == pytest.approx(resumes_at + SHAPE.step_s + SHAPE.save_s)
+    assert made.ask(resumes_at) is None, "one at a time"
+    assert made.saved_step(second + 1e-3) == (made.saved_step(first + 1e-3) or 0) + 1
+
+
 def test_a_pod_that_is_asked_saves_answers_and_goes_on(at_work: tuple[SimWorld, SimPod]) -> None:
     world, pod = at_work
     assert pod.report is not None
     assert pod.report.saves == Saves()
     before = pod.trainer
     pod.orders = Orders(epoch=1, save=1)
-    pod.poke()
+    pod.wake()
     run_for(world, 120.0)
     saves = pod.report.saves
     assert saves is not None
@@ -80,7 +114,7 @@ def test_a_pod_that_is_asked_saves_answers_and_goes_on(at_work: tuple[SimWorld, 
     pod.save_now()
     [made] = [c for c in world.files.checkpoints["r-1"] if c.manifest.step == saves.step]
     assert made.whole
-    pod.poke()
+    pod.wake()
     run_for(world, 120.0)
     assert len(before.requested) == 1, "the same request is met once"
 
@@ -90,7 +124,7 @@ def test_an_agent_that_is_killed_while_it_waits_for_a_save_asks_again_at_most_on
 ) -> None:
     world, pod = at_work
     pod.orders = Orders(epoch=1, save=1)
-    pod.poke()
+    pod.wake()
     run_for(world, 0.6)
     pod.kill_agent()
     run_for(world, 300.0)

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.e2e.user import STANDIN
-from trmcloud.pod import packages
+from trmcloud.pod.machine import packages
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT = ("__pycache__", "test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from trmcloud.app import doctor
-from trmcloud.app.needs import Need
+from trmcloud.app.context import Need
+from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import Offer
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0

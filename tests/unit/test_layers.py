@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from trmcloud.app.layers import verified_layers
+from trmcloud.app.kill_layers import verified_layers
 from trmcloud.app.reap import Found, last_visit, note_visit
-from trmcloud.core.events import LayerVerified
-from trmcloud.wiring import build_world
+from trmcloud.core.control.events import LayerVerified
+from trmcloud.wiring import build_context
 
 ELSEWHERE = ("runpod", "guard-elsewhere")
 
@@ -31,7 +31,7 @@ def visit(home: Path, **changes: Any) -> None:
 
 def test_a_fresh_visit_from_another_machine_counts_beside_what_is_on_record(home: Path) -> None:
     visit(home)
-    world = build_world()
+    world = build_context()
     at = world.wall()
     world.ledger.verify_layer(LayerVerified("runpod", "agent", "smoke"), at)
     found = verified_layers(world, "runpod")
@@ -52,12 +52,12 @@ def test_a_fresh_visit_from_another_machine_counts_beside_what_is_on_record(home
 )
 def test_any_other_visit_does_not(home: Path, changes: dict[str, Any]) -> None:
     visit(home, **changes)
-    assert ELSEWHERE not in verified_layers(build_world(), "runpod")
+    assert ELSEWHERE not in verified_layers(build_context(), "runpod")
 
 
 def test_a_visit_says_whom_it_did_not_reach(home: Path) -> None:
     (home / "runpod").mkdir(parents=True)
-    world = build_world()
+    world = build_context()
     note_visit(world, 300.0, Found((), (("runpod", "HTTP 503"),)))
     seen = last_visit(world)
     assert seen is not None

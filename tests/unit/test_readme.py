@@ -38,6 +38,18 @@ def test_the_table_of_commands_is_the_one_that_is_printed(pages: ModuleType) -> 
     assert all(f"│ {name} " in shown for name in COMMANDS)
 
 
+def test_a_runs_life_is_drawn_from_its_transitions(pages: ModuleType) -> None:
+    assert pages.block(pages.ARCHITECTURE, "states") == pages.state_diagram()
+
+
+def test_the_ways_through_the_house_lead_to_files_that_are_there(pages: ModuleType) -> None:
+    tables = [line for line in pages.ARCHITECTURE.read_text("utf-8").splitlines() if "|" in line]
+    named = set(re.findall(r"`((?:\w+/)[\w./]*)`", "\n".join(tables)))
+    assert len(named) > 20
+    for name in named:
+        assert any((root / name).exists() for root in (ROOT / "trmcloud", ROOT)), name
+
+
 def test_every_outcome_stands_with_its_exit_code() -> None:
     commands = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     for outcome in Outcome:

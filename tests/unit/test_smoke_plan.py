@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trmcloud.app.smoke.watch import last_way
 from trmcloud.app.smoke_plan import make_smoke_plan, only
-from trmcloud.app.smoke_watch import last_way
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.errors import BudgetRefused, NoCapacity
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.offers import Offer
-from trmcloud.core.plan import Plan, plan_from_json, plan_to_json
-from trmcloud.core.providers import traits_of
+from trmcloud.core.spec.plan import Plan, plan_from_json, plan_to_json
 
 NOW = 1_790_000_000.0
 RUNPOD = traits_of("runpod")

@@ -6,6 +6,7 @@ token goes to that host and nowhere else: redirects are followed by hand, withou
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -13,13 +14,15 @@ import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from trmcloud.app.data_check import Checked
-from trmcloud.core.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
+from trmcloud.app.data.check import Checked
+from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
+from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import MissingExtra
-from trmcloud.pod.one_request import send
+from trmcloud.io.one_request import send
 
 _TIMEOUT_S = 20.0
 _MOST_REDIRECTS = 5
@@ -104,11 +107,11 @@ class _RemoteFile:
                     if error.code not in (301, 302, 303, 307, 308):
                         raise _Unusable(self._refusal(error.code)) from None
                     sha256 = sha256 or (error.headers.get("X-Linked-ETag") or "").strip('"')
-                    size = size or int(error.headers.get("X-Linked-Size") or 0)
-                    url, token = urljoin(url, error.headers.get("Location") or ""), ""
-            except OSError as error:
+                    size = size or _number(error.headers.get("X-Linked-Size"))
+                    url, token = _moved(url, error.headers.get("Location") or ""), ""
+            except (OSError, HTTPException, ValueError) as error:
                 reason = getattr(error, "reason", error)
-                raise _Unusable(f"no answer: {reason}") from None
+                raise _Unusable(f"no answer: {reason}"[:200]) from None
         raise _Unusable("the host redirects without end")
 
     def _refusal(self, code: int) -> str:
@@ -118,9 +121,23 @@ class _RemoteFile:
         return f"the host answered {code}"
 
 
+def _moved(url: str, to: str) -> str:
+    """Where a redirect leads: to a server, and not to a file of this machine."""
+    with contextlib.suppress(ValueError):
+        address = urljoin(url, to)
+        if urlsplit(address).scheme in ("http", "https"):
+            return address
+    raise _Unusable("the host redirects to what is no address of a server")
+
+
 def _whole(headers: Any) -> int:
-    _, _, whole = (headers.get("Content-Range") or "").rpartition("/")
-    return int(whole) if whole.isdigit() else int(headers.get("Content-Length") or 0)
+    _, _, length = (headers.get("Content-Range") or "").rpartition("/")
+    return _number(length) or _number(headers.get("Content-Length"))
+
+
+def _number(text: str | None) -> int:
+    """A length that a host tells; 0 where it tells none that can be."""
+    return whole((text or "").strip()) or 0
 
 
 def _content(data_set: DataSet, file: _RemoteFile, size: int) -> str:
@@ -133,19 +150,21 @@ def _content(data_set: DataSet, file: _RemoteFile, size: int) -> str:
         return _columns(data_set.column, file, size)
     head = file.read_at(0, _HEAD_BYTES).content
     if data_set.layout == "gpt2":
-        magic, _, count = struct.unpack("<3i", head[:12]) if len(head) >= 12 else (0, 0, 0)
-        if magic != _GPT2_MAGIC:
+        words = struct.unpack("<3i", head[:12]) if len(head) >= 12 else ()
+        if not words or words[0] != _GPT2_MAGIC:
             raise _Unusable("no file of GPT-2 tokens: its first bytes are others")
-        return f"{count:,} tokens"
+        return f"{words[2]:,} tokens"
     if data_set.layout != "jsonl":
         return "text"
     try:
         row = json.loads(head.splitlines()[0])
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         raise _Unusable("its first line is no JSON") from None
+    if not isinstance(row, dict):
+        raise _Unusable("its first line is no JSON object")
     missing = [name for name in data_set.fields if name not in row]
     if missing:
-        raise _Unusable(f"it has {', '.join(row)}, and no {', '.join(missing)}")
+        raise _Unusable(f"it has {', '.join(row) or 'nothing'}, and no {', '.join(missing)}")
     return f"keys {', '.join(row)}"
 
 

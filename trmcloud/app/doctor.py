@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from trmcloud.app.context import Context, Need
 from trmcloud.app.home import make_home
-from trmcloud.app.needs import Need
-from trmcloud.app.world import World
+from trmcloud.core.catalog.hardware import LocalMachine
+from trmcloud.core.catalog.offers import FRESH_DAYS, Offer
+from trmcloud.core.catalog.providers import DIRECT, TRAITS
 from trmcloud.core.errors import TrmcloudError
-from trmcloud.core.hardware import LocalMachine
-from trmcloud.core.offers import FRESH_DAYS, Offer
 
 _LOW_DISK_BYTES = 5 << 30
 _WEEK_DAYS = 7
@@ -38,7 +38,7 @@ class Finding(NamedTuple):
 
 
 def examine(
-    build_world: Callable[[], World],
+    build_context: Callable[[], Context],
     machine: Callable[[], LocalMachine],
     python_path: Callable[[], Sequence[str]],
     offers: Callable[[float], Sequence[Offer]] | None = None,
@@ -51,10 +51,10 @@ def examine(
     """
     found = [_python(), _machine(machine()), _bundle(python_path)]
     try:
-        world = build_world()
-        found += [_home(world), _ledger(world), _disk(world), _clock(world)]
+        context = build_context()
+        found += [_home(context), _ledger(context), _disk(context), _clock(context)]
         if offers is not None:
-            found.append(_prices(offers(world.wall()), world.wall()))
+            found.append(_prices(offers(context.wall()), context.wall()))
     except TrmcloudError as error:
         found.append(Finding("ledger", "bad", str(error), error.next_step))
     found.append(_extra("train", "torch", "training on this machine"))
@@ -100,8 +100,8 @@ def _bundle(python_path: Callable[[], Sequence[str]]) -> Finding:
         return Finding("trainer", "bad", str(error), error.next_step)
 
 
-def _home(world: World) -> Finding:
-    home = world.home
+def _home(context: Context) -> Finding:
+    home = context.home
     try:
         make_home(home)
         with tempfile.TemporaryFile(dir=home):
@@ -115,22 +115,22 @@ def _home(world: World) -> Finding:
     return Finding("home", "ok", str(home))
 
 
-def _ledger(world: World) -> Finding:
-    state = world.ledger.read()
+def _ledger(context: Context) -> Finding:
+    state = context.ledger.read()
     live = sum(run.live for run in state.runs.values())
     return Finding("ledger", "ok", f"{state.ledger_id}: {len(state.runs)} runs, {live} live")
 
 
-def _disk(world: World) -> Finding:
-    free = shutil.disk_usage(world.home).free
-    text = f"{free / 1e9:.0f} GB free at {world.home}"
+def _disk(context: Context) -> Finding:
+    free = shutil.disk_usage(context.home).free
+    text = f"{free / 1e9:.0f} GB free at {context.home}"
     if free < _LOW_DISK_BYTES:
         return Finding("disk", "warn", text, "trmcloud prune RUN, or a larger TRMCLOUD_HOME")
     return Finding("disk", "ok", text)
 
 
-def _clock(world: World) -> Finding:
-    if world.wall() < _EARLIEST_SANE_AT:
+def _clock(context: Context) -> Finding:
+    if context.wall() < _EARLIEST_SANE_AT:
         return Finding("clock", "bad", "the date lies in the past", "set the clock (NTP)")
     if not os.path.exists("/proc/uptime"):
         return Finding("clock", "warn", "no /proc: launch local needs Linux", "use Linux or WSL")
@@ -147,10 +147,12 @@ def _extra(extra: str, package: str, purpose: str) -> Finding:
 
 
 def _prices(offers: Sequence[Offer], now: float) -> Finding:
-    rented = [offer.age_days(now) for offer in offers if offer.provider == "runpod"]
+    usual = TRAITS[DIRECT[0]]
+    rented = [offer.age_days(now) for offer in offers if offer.provider == usual.name]
     if not rented:
-        return Finding("prices", "warn", "none of RunPod's are known", "trmcloud prices refresh")
-    text = f"RunPod's are {min(rented)} to {max(rented)} days old"
+        text = f"none of {usual.title}'s are known"
+        return Finding("prices", "warn", text, "trmcloud prices refresh")
+    text = f"{usual.title}'s are {min(rented)} to {max(rented)} days old"
     if max(rented) > FRESH_DAYS:
         text += f"; those beyond {FRESH_DAYS} are planned dearer, and last"
     if min(rented) > _WEEK_DAYS:

@@ -11,18 +11,26 @@ from dataclasses import dataclass, field
 
 from trmcloud.app import reap
 from trmcloud.app.bills import final_bills
-from trmcloud.app.bucket_checkpoints import pull
-from trmcloud.app.bucket_grants import give_grants
-from trmcloud.app.bucket_limits import beyond_grants, drop_beyond, swept
-from trmcloud.app.jobs import pod_request
-from trmcloud.app.observing import Observer
-from trmcloud.app.world import World, is_unasked, plan_of
-from trmcloud.core import events as ev
-from trmcloud.core.accounts import heard, orders_for, unheard
-from trmcloud.core.actions import CREATE, FINAL, LAND, LONG, PULL, SAVE, TERMINATE, Action
-from trmcloud.core.billing import awaiting_bill
-from trmcloud.core.clock import Seen, Unknown
-from trmcloud.core.controller import decide
+from trmcloud.app.checkpoints.bucket_grants import give_grants
+from trmcloud.app.checkpoints.bucket_limits import beyond_grants, drop_beyond, swept
+from trmcloud.app.checkpoints.in_bucket import pull
+from trmcloud.app.context import Context, is_unasked
+from trmcloud.app.observer import Observer
+from trmcloud.app.pod_request import SEND_WITHIN_S, pod_request
+from trmcloud.app.run_queries import is_driven
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.clock import Instant, Seen, Unknown
+from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey, FailureKind
+from trmcloud.core.control.actions import CREATE, LAND, LONG, PULL, SAVE, TERMINATE, Action
+from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.controller import decide
+from trmcloud.core.control.governance import govern
+from trmcloud.core.control.pending_pulls import pull_name
+from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.report_events import late_report, orders_for, unreported
+from trmcloud.core.control.run_state import GRANT, IllegalTransition, RunState, State
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
@@ -36,21 +44,14 @@ from trmcloud.core.errors import (
     StaleEpoch,
     TrmcloudError,
 )
-from trmcloud.core.governance import govern
-from trmcloud.core.plan import Plan
-from trmcloud.core.pod_contract import Kept
-from trmcloud.core.providers import traits_of
-from trmcloud.core.run_state import GRANT, IllegalTransition, RunState, State
-from trmcloud.core.safekeeping import DAMAGED, pull_name
-from trmcloud.ports.ledger import Driver
-from trmcloud.ports.link import HearingLink
+from trmcloud.core.spec.plan import Plan
+from trmcloud.core.values import replace
 from trmcloud.ports.work import Progress
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0
 _SWEEP_EVERY_S = 30.0
 _BILLS_EVERY_S = 60.0
-_STALE_DRIVER_S = 120.0
 _MOST_EVENTS_AT_ONCE = 50
 _PASS_S = 60.0
 """One list serves a look at all runs, however many: providers count the questions."""
@@ -62,35 +63,29 @@ Watcher = Callable[[RunState], None]
 class RunDriver:
     """Drives one run under one epoch. ``stranger`` epochs are refused by the ledger."""
 
-    world: World
+    context: Context
     run_id: str
     epoch: int
     errands: bool = True
     """Whether this process stays long enough to send and pull files."""
     list_age_s: float = 0.0
     """How old a list that this process has may be, for one that looks at many runs in turn."""
-    _plan: Plan | None = None
     _beaten_at: float = 0.0
     _governed_at: float = 0.0
     _swept_at: float | None = None
     _heard: bool = False
     _billed_at: float = -_BILLS_EVERY_S
     _kept: dict[str, Kept] = field(default_factory=dict)
-    _pulling: dict[str, Kept] = field(default_factory=dict)
+    _pulling: dict[ActionKey, Kept] = field(default_factory=dict)
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._observer = Observer(self.world, self.list_age_s)
+        self._observer = Observer(self.context, self.list_age_s)
 
     def run(self) -> RunState:
         """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
-        return self.world.ledger.read().runs.get(self.run_id) or RunState(self.run_id)
-
-    def plan(self, run: RunState) -> Plan:
-        if self._plan is None:
-            self._plan = plan_of(self.world, run)
-        return self._plan
+        return self.context.ledger.read().runs.get(self.run_id) or RunState(self.run_id)
 
     def step(self) -> RunState:
         """Once around: facts are appended until none follow, then actions are carried out.
@@ -98,32 +93,32 @@ class RunDriver:
         Raises:
             StaleEpoch: another controller has taken the run over.
         """
-        now = self.world.wall()
-        if now - self._governed_at >= _GOVERN_EVERY_S:
+        now = self.context.wall()
+        if _is_due(self._governed_at, _GOVERN_EVERY_S, now):
             self._governed_at = now
-            land_overdrawn(self.world)
+            land_overdrawn(self.context)
         if self._swept_at is None:
             self._swept_at = now
-        elif now - self._swept_at >= _SWEEP_EVERY_S:
+        elif _is_due(self._swept_at, _SWEEP_EVERY_S, now):
             # A pod that came late, or came twice, is nobody's: whoever is up ends it.
             self._swept_at = now
-            reap.sweep(self.world)
+            reap.sweep(self.context)
         run = self._hear(self._correct(self._collect(self.run())))
         for _ in range(_MOST_EVENTS_AT_ONCE):
             if not run.live:
                 return run
             if not self.errands:
-                run = _call_off_unrented(self.world, run)
-            seen = self._observer.look(run, self.plan(run))
+                run = _call_off_unrented(self.context, run)
+            seen = self._observer.look(run, run.plan)
             if isinstance(seen.report, Seen):
                 self._kept = {pull_name(kept): kept for kept in seen.report.value.kept}
             decision = decide(
                 run,
-                self.plan(run),
-                self.world.ledger.ledger_id,
-                traits_of(_provider(run, self.plan(run))),
+                run.plan,
+                self.context.ledger.ledger_id,
+                traits_of(_provider(run, run.plan)),
                 seen,
-                self.world.wall(),
+                self.context.wall(),
             )
             if not decision.events:
                 break
@@ -131,42 +126,41 @@ class RunDriver:
                 self._append(*decision.events)
             except BudgetRefused as error:
                 # A budget was cut while the run was between two machines.
-                wish_to_stop(self.world, self.run_id, by="budget", reason=str(error))
+                why = because(ReasonKind.BUDGET_REFUSED, text=str(error))
+                wish_to_stop(self.context, self.run_id, by="budget", reason=why)
             run = self.run()
         for action in decision.actions:
             if action.verb not in LONG:
                 self._act(run, action)
             elif self.errands:
                 self._hand_over(run, action)
-        if now - self._beaten_at >= _BEAT_EVERY_S:
+        if _is_due(self._beaten_at, _BEAT_EVERY_S, now):
             self._beaten_at = now
-            self.world.ledger.beat(self.run_id, self.epoch, now)
+            self.context.ledger.beat(self.run_id, self.epoch, now)
         return self.run() if decision.actions else run
 
     def _correct(self, run: RunState) -> RunState:
         """Put final bills in the place of estimates, now and then."""
-        now = self.world.wall()
-        if not awaiting_bill(run) or 0 <= now - self._billed_at < _BILLS_EVERY_S:
+        now = self.context.wall()
+        if not awaiting_bill(run) or not _is_due(self._billed_at, _BILLS_EVERY_S, now):
             return run
         self._billed_at = now
-        events = final_bills(self.world, run)
+        events = final_bills(self.context, run)
         if events:
             self._append(*events)
         return self.run() if events else run
 
     def _hear(self, run: RunState) -> RunState:
         """On an errand: how the machine that was here before had ended, if nobody knows."""
-        earlier, here = unheard(run), run.generation
+        earlier, here = unreported(run), run.generation
         up = run.state in (State.RUNNING, State.ENDING)
         if earlier is None or here is None or not up or self._heard:
             return run
-        link = self.world.links[here.provider]
-        if not isinstance(link, HearingLink):
-            return run
+        link = self.context.links[here.provider]
         with suppress(LinkError):
             report = link.left_behind(here.pod_name, earlier.pod_name)
             self._heard = True
-            events = heard(run, self.plan(run), earlier, report) if report is not None else ()
+            events = late_report(run, run.plan, earlier, report) if report is not None else ()
             if events:
                 self._append(*events)
                 return self.run()
@@ -190,11 +184,11 @@ class RunDriver:
                 run = self.run()
                 if not self._must_stay(run):
                     raise
-                self.world.troubles[self.run_id] = error
+                self.context.troubles[self.run_id] = error
             watch(run)
             if done(run) or not run.live:
                 return run
-            self.world.clock.sleep(pause_s)
+            self.context.clock.sleep(pause_s)
 
     def _must_stay(self, run: RunState) -> bool:
         """Whether its pod may live and is not long past its end: ``sweep`` has it ended then."""
@@ -202,57 +196,57 @@ class RunDriver:
         if generation is None or not generation.open:
             return False
         late_s = traits_of(generation.provider).kill_latency_s + 2 * _SWEEP_EVERY_S
-        return self.world.wall() < generation.hard_stop_at + late_s
+        return self.context.wall() < generation.hard_stop_at + late_s
 
     # -- acting -------------------------------------------------------------------------------
 
     def _act(self, run: RunState, action: Action) -> None:
         """Carry an action out between its Started and its Finished or Failed."""
         # Read before it is put on record: whoever sleeps there wakes to another world.
-        decided_at = self.world.wall()
+        decided = self.context.clock.now()
         self._append(ev.ActionStarted(action.id, action.verb))
         if action.verb == TERMINATE:
             self._watch(self.run())  # it may take a provider a minute, and is a stage of its own
         try:
-            taken, detail = self._perform(self.run(), action, decided_at)
+            done = self._perform(self.run(), action, decided)
         except NoCapacity as error:
-            self._append(ev.ActionFailed(action.id, action.verb, "no_capacity", str(error)))
+            self._fail(action, FailureKind.NO_CAPACITY, str(error))
         except AmbiguousCreate as error:
-            self._append(ev.ActionFailed(action.id, action.verb, "ambiguous", str(error)))
+            self._fail(action, FailureKind.AMBIGUOUS, str(error))
         except TrmcloudError as error:
             if isinstance(error, StaleEpoch):
                 raise
             # A provider whose answer could not be understood may have made the pod all the same.
             certain = isinstance(error, ProviderRefused) or not isinstance(error, ProviderError)
-            unclear = "refused" if certain else "ambiguous"
+            unclear = FailureKind.REFUSED if certain else FailureKind.AMBIGUOUS
             told = str(error)
             if isinstance(error, FinalRefusal):
                 # No candidate follows that would explain itself: what to do is part of the reason.
-                unclear = FINAL
+                unclear = FailureKind.FINAL
                 told = "; ".join(filter(None, (told, error.next_step)))
-            kind = unclear if action.verb == CREATE else "error"
-            self._append(ev.ActionFailed(action.id, action.verb, kind, told))
+            kind = unclear if action.verb == CREATE else FailureKind.ERROR
+            self._fail(action, kind, told)
         else:
-            self._append(ev.ActionFinished(action.id, action.verb, detail, taken))
+            self._append(done)
 
     def _hand_over(self, run: RunState, action: Action) -> None:
         """Let a worker carry what takes long; ``_collect`` hears how it went."""
-        generation, world = run.generation, self.world
+        generation, context = run.generation, self.context
         if generation is None or generation.number != action.generation:
             return
-        link, pod_name = world.links[generation.provider], generation.pod_name
+        link, pod_name = context.links[generation.provider], generation.pod_name
         self._append(ev.ActionStarted(action.id, action.verb))
-        plan = self.plan(run)
+        plan = run.plan
         if action.verb == PULL:
-            kept = self._kept[action.id.split("/")[2].removeprefix(f"{PULL}-")]
-            self._pulling[action.id] = kept
-            world.workers.start(
-                action.id, lambda progress: pull(world, run, plan, generation, kept, progress)
+            kept = self._kept[action.key.item]
+            self._pulling[action.key] = kept
+            context.workers.start(
+                action.key, lambda progress: pull(context, run, plan, generation, kept, progress)
             )
             return
         if action.verb == GRANT:
-            world.workers.start(
-                action.id, lambda progress: give_grants(world, run, plan, generation, progress)
+            context.workers.start(
+                action.key, lambda progress: give_grants(context, run, plan, generation, progress)
             )
             return
 
@@ -263,27 +257,28 @@ class RunDriver:
             if orders.finished or orders.save:
                 link.send_orders(pod_name, orders)
         except TrmcloudError as error:
-            self._append(ev.ActionFailed(action.id, action.verb, "error", str(error)))
+            self._fail(action, FailureKind.ERROR, str(error))
             return
 
         def stage(progress: Progress) -> None:
-            link.stage(pod_name, world.stage_items(run), progress)
+            link.stage(pod_name, context.stage_items(run), progress)
 
-        world.workers.start(action.id, stage)
+        context.workers.start(action.key, stage)
 
     def _collect(self, run: RunState) -> RunState:
         """Put on record what workers have done."""
-        for done in self.world.workers.finished():
+        for done in self.context.workers.finished():
             kept = self._pulling.pop(done.key, None)
-            verb = PULL if kept is not None else done.key.split("/")[2]
+            action_id, verb = str(done.key), done.key.verb
             known = run.actions.get(done.key)
             if known is None or known.ended_at is not None or run.state is State.CLOSED:
                 continue
             if done.error is not None:
-                kind = DAMAGED if isinstance(done.error, CheckpointError) else "error"
-                self._append(ev.ActionFailed(done.key, verb, kind, str(done.error)))
+                damaged = isinstance(done.error, CheckpointError)
+                kind = FailureKind.DAMAGED if damaged else FailureKind.ERROR
+                self._append(ev.ActionFailed(action_id, verb, kind, str(done.error)))
                 continue
-            events: list[ev.RunEvent] = [ev.ActionFinished(done.key, verb, "")]
+            events: list[ev.RunEvent] = [ev.ActionFinished(action_id, verb, "")]
             if kept is not None and run.generation is not None:
                 number = run.generation.number
                 events.append(ev.Pulled(number, kept.phase, kept.step, kept.sha256, kept.val_bpb))
@@ -291,28 +286,46 @@ class RunDriver:
             run = self.run()
         return run
 
-    def _perform(self, run: RunState, action: Action, decided_at: float) -> tuple[bool, str]:
-        """(whether a provider took a deletion, what is to be noted)"""
-        generation = run.generation
+    def _perform(self, run: RunState, action: Action, decided: Instant) -> ev.ActionFinished:
+        generation, done = run.generation, ev.ActionFinished(action.id, action.verb)
         if generation is None or generation.number != action.generation:
-            return False, "overtaken"
-        compute = self.world.computes[generation.provider]
+            return replace(done, detail="overtaken")
+        compute = self.context.computes[generation.provider]
         if action.verb == CREATE:
-            request = pod_request(
-                self.world, run, self.plan(run), generation, self.epoch, decided_at
-            )
-            return False, compute.create(request)
+            request = pod_request(self.context, run, run.plan, generation, self.epoch, decided)
+            return replace(done, detail=compute.create(request))
         if action.verb in (LAND, SAVE):
             orders = orders_for(run, generation, self.epoch)
-            self.world.links[generation.provider].send_orders(generation.pod_name, orders)
+            self.context.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
-            self.world.workers.cancel()
-            return compute.terminate(action.pod_id or generation.pod_name), action.reason
-        return False, action.reason
+            self._require_timely(decided)
+            self.context.workers.cancel()
+            taken = compute.terminate(action.pod_id or generation.pod_name)
+            done = replace(done, taken=taken)
+        return replace(done, reason=action.reason)
+
+    def _require_timely(self, decided: Instant) -> None:
+        """Whoever has slept since it decided on a pod's end decides anew: another one may drive the
+        run by now, and have heard what gave up hope.
+
+        Raises:
+            ProviderRefused: nothing was asked for.
+        """
+        late_s = self.context.clock.now().since(decided)
+        if late_s > SEND_WITHIN_S:
+            raise ProviderRefused(f"its end was decided on {late_s:.0f} s ago: looking again")
+
+    def _fail(self, action: Action, kind: FailureKind, why: str) -> None:
+        self._append(ev.ActionFailed(action.id, action.verb, kind, why))
 
     def _append(self, *events: ev.RunEvent) -> None:
-        now = self.world.clock.now()
-        self.world.ledger.append(self.run_id, self.epoch, ev.stamped(events, now), now.wall)
+        now = self.context.clock.now()
+        self.context.ledger.append(self.run_id, self.epoch, ev.stamped(events, now), now.wall)
+
+
+def _is_due(last_at: float, every_s: float, now: float) -> bool:
+    """Whether it is time again; a clock that was set back puts nothing off until it caught up."""
+    return not 0 <= now - last_at < every_s
 
 
 def _provider(run: RunState, plan: Plan) -> str:
@@ -322,69 +335,58 @@ def _provider(run: RunState, plan: Plan) -> str:
     return plan.candidate(plan.launchable[0] if plan.launchable else plan.candidates[0].id).provider
 
 
-def land_overdrawn(world: World) -> None:
+def land_overdrawn(context: Context) -> None:
     """Ask every run to land whose budget, at any level, was cut below what it holds."""
-    ledger = world.ledger.read()
-    now = world.wall()
+    ledger = context.ledger.read()
+    now = context.wall()
     for run_id, reason in govern(ledger, Unknown(now), now).land:
-        wish_to_stop(world, run_id, by="budget", reason=reason)
+        wish_to_stop(context, run_id, by="budget", reason=reason)
 
 
-def wish_to_stop(world: World, run_id: str, *, by: str, reason: str) -> bool:
+def wish_to_stop(context: Context, run_id: str, *, by: str, reason: Reason) -> bool:
     """Put a wish to stop on record; False where the run has ended in the meantime."""
     try:
-        world.ledger.request(run_id, ev.StopRequested(by, reason), world.wall())
+        context.ledger.request(run_id, ev.StopRequested(by, reason), context.wall())
     except IllegalTransition:
         return False
     return True
 
 
-def is_driven(world: World, driver: Driver | None) -> bool:
-    """Whether a live controller drives the run now."""
-    if driver is None or driver.controller is None:
-        return False
-    alive = world.is_alive(driver.controller)
-    if alive is None:
-        return world.wall() - driver.beat_at < _STALE_DRIVER_S
-    return alive
-
-
-def _call_off_unrented(world: World, run: RunState) -> RunState:
+def _call_off_unrented(context: Context, run: RunState) -> RunState:
     """A bystander rents nothing for a launch that was killed before it asked for a pod: it would
     not stay to see to it."""
-    number = run.generation.number if run.generation is not None else 0
-    asked = any(f"/g{number}/{CREATE}/" in action_id for action_id in run.actions)
+    asked = run.generation is not None and bool(run.tries(run.generation, CREATE))
     unrented = run.state in (State.PLANNED, State.RESERVED)
     if run.stop is None and (unrented or (run.state is State.RENTING and not asked)):
-        reason = "its launch was killed before anything was rented"
-        wish_to_stop(world, run.run_id, by="reconcile", reason=reason)
-        return world.ledger.read().runs[run.run_id]
+        reason = because(ReasonKind.LAUNCH_KILLED)
+        wish_to_stop(context, run.run_id, by="reconcile", reason=reason)
+        return context.ledger.read().runs[run.run_id]
     return run
 
 
-def reconcile(world: World) -> list[str]:
+def reconcile(context: Context) -> list[reap.Did]:
     """Bring every run nobody drives up to what is true now, and end pods of ours nobody owns.
 
     Every command calls it first, so that a killed controller's money is settled by whatever the
-    user types next. Returns a line for each thing that it found and did.
+    user types next. Returns each thing that it found and did.
 
-    One run's trouble stops no other, nor the end of pods: it is left in ``world.troubles``.
+    One run's trouble stops no other, nor the end of pods: it is left in ``context.troubles``.
     """
-    said: list[str] = []
-    land_overdrawn(world)
-    world.listed.clear()
-    world.troubles.clear()
-    for run_id, run in world.ledger.read().runs.items():
-        if is_unasked(world, run):
+    said: list[reap.Did] = []
+    land_overdrawn(context)
+    context.listed.clear()
+    context.troubles.clear()
+    for run_id, run in context.ledger.read().runs.items():
+        if is_unasked(context, run):
             continue
         try:
-            after = _look_after(world, run)
+            after = _look_after(context, run)
         except StaleEpoch:
             continue
         except LedgerError:
             raise  # which is all runs' trouble
         except Exception as error:
-            world.troubles[run_id] = error
+            context.troubles[run_id] = error
             continue
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value
@@ -396,30 +398,30 @@ def reconcile(world: World) -> list[str]:
                 f"{run_id}: its pod had uploaded {size_gb:,.1f} GB that it was not granted: deleted"
                 f" from {run.bucket}, its rent of {cost} at most is counted"
             )
-    return said + reap.sweep(world, _PASS_S)
+    return said + reap.sweep(context, _PASS_S)
 
 
-def _look_after(world: World, run: RunState) -> RunState:
+def _look_after(context: Context, run: RunState) -> RunState:
     """The run once it is brought up to date, if nobody drives it."""
     run_id = run.run_id
-    facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(world, run)
-    beyond = beyond_grants(world, run)
+    facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(context, run)
+    beyond = beyond_grants(context, run)
     if beyond is not None:
-        facts = (*facts, swept(run, beyond, world.wall()))
-    if not (run.live or facts) or is_driven(world, world.ledger.driver(run_id)):
+        facts = (*facts, swept(run, beyond, context.wall()))
+    if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):
         return run
-    epoch = world.ledger.take_over(run_id, world.who, world.wall())
+    epoch = context.ledger.take_over(run_id, context.who, context.wall())
     if facts:
-        world.ledger.append(run_id, epoch, facts, world.wall())
-    if beyond and drop_beyond(world, run, beyond):
-        world.ledger.append(run_id, epoch, [swept(run, (), world.wall())], world.wall())
-    looker = RunDriver(world, run_id, epoch, errands=False, list_age_s=_PASS_S)
+        context.ledger.append(run_id, epoch, facts, context.wall())
+    if beyond and drop_beyond(context, run, beyond):
+        context.ledger.append(run_id, epoch, [swept(run, (), context.wall())], context.wall())
+    looker = RunDriver(context, run_id, epoch, errands=False, list_age_s=_PASS_S)
     try:
         after = looker.step() if run.live else looker.run()
     except LedgerError:
         raise
     except Exception:
-        world.ledger.release(run_id, epoch)
+        context.ledger.release(run_id, epoch)
         raise
-    world.ledger.release(run_id, epoch)
+    context.ledger.release(run_id, epoch)
     return after

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
+from trmcloud.app.context import Context
 from trmcloud.core.errors import MissingTool
 
-if TYPE_CHECKING:
-    from trmcloud.app.world import World
 
-
-class Need(NamedTuple):
-    """One program or right. ``missing``: it is not there, or does not work; ``detail`` says how."""
-
-    name: str
-    detail: str
-    missing: bool = False
-    fix: str = ""
-
-
-def check_needs(world: World, provider: str) -> None:
+def check_needs(context: Context, provider: str) -> None:
     """
     Raises:
         MissingTool: this machine could not reach what it would rent from ``provider``.
     """
-    for need in world.needs(provider):
+    for need in context.needs(provider):
         if need.missing:
             raise MissingTool(
                 f"nothing is rented that this machine could not reach: {need.name}: {need.detail}",

@@ -10,25 +10,27 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from trmcloud.core.errors import LinkError, ProviderError, ProviderRefused, TrmcloudError
+from trmcloud.ports.compute import Compute
+from trmcloud.ports.link import PodLink
 
 if TYPE_CHECKING:
-    from trmcloud.app.world import World
-    from trmcloud.core.manifest import CheckpointManifest
+    from trmcloud.app.context import Context
+    from trmcloud.core.contract.manifest import CheckpointManifest
+    from trmcloud.core.contract.pod_contract import AgentReport, Kept, Orders
+    from trmcloud.core.control.observation import Bill, PodSeen
     from trmcloud.core.money import Usd
-    from trmcloud.core.observation import Bill, PodSeen
-    from trmcloud.core.pod_contract import AgentReport, Kept, Orders
-    from trmcloud.ports.compute import PodRequest
+    from trmcloud.ports.compute import PodRequest, VolumeSeen
     from trmcloud.ports.link import StageItem
 
 
-class OutOfReach:
+class OutOfReach(Compute, PodLink):
     """``Compute`` and ``PodLink`` of a provider whose adapters could not be made; ``error`` is
     why."""
 
     def __init__(self, error: TrmcloudError) -> None:
         self.error = error
 
-    # -- Compute, Account ---------------------------------------------------------------------
+    # -- Compute ------------------------------------------------------------------------------
 
     def create(self, request: PodRequest) -> str:
         self._refuse()
@@ -45,18 +47,24 @@ class OutOfReach:
     def require_account(self, rate: Usd) -> None:
         raise self.error
 
+    def kept_volumes(self) -> Sequence[VolumeSeen]:
+        self._refuse()
+
     def _refuse(self) -> NoReturn:
         if isinstance(self.error, ProviderError):
             raise self.error
         raise ProviderRefused(str(self.error), next_step=self.error.next_step)
 
-    # -- PodLink, TroubledLink ----------------------------------------------------------------
+    # -- PodLink ------------------------------------------------------------------------------
 
     def report(self, pod_name: str) -> AgentReport | None:
         return None
 
     def trouble(self, pod_name: str) -> LinkError | None:
         return LinkError(str(self.error), next_step=self.error.next_step)
+
+    def grant(self, pod_name: str, text: str) -> None:
+        self._cut()
 
     def send_orders(self, pod_name: str, orders: Orders) -> None:
         self._cut()
@@ -76,6 +84,17 @@ class OutOfReach:
     ) -> None:
         self._cut()
 
+    def fetch(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._cut()
+
     def manifest(self, pod_name: str, run_id: str, kept: Kept) -> CheckpointManifest:
         self._cut()
 
@@ -83,11 +102,11 @@ class OutOfReach:
         raise LinkError(str(self.error), next_step=self.error.next_step)
 
 
-def require_reach(world: World, provider: str) -> None:
+def require_reach(context: Context, provider: str) -> None:
     """
     Raises:
         TrmcloudError: the provider cannot be had from here at all, and why.
     """
-    compute = world.computes.get(provider)
+    compute = context.computes.get(provider)
     if isinstance(compute, OutOfReach):
         raise compute.error

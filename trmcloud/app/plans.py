@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
 from trmcloud.app.home import make_home
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
-from trmcloud.core.plan import Plan, PlanTooNew, plan_from_json, plan_to_json
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.spec.plan import Plan, PlanTooNew, plan_from_json, plan_to_json
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.io.files import write_atomic
 
 PLANS_DIR = "plans"
 _ID = re.compile(r"p-[0-9a-f]{4,8}")
@@ -38,12 +38,10 @@ def save(home: Path, plan: Plan) -> Path:
         ConflictError: the folder cannot be written.
     """
     path = _path(home, plan.id)
-    scratch = path.with_name(f".{plan.id}.{os.getpid()}")
     try:
         make_home(home)
         path.parent.mkdir(exist_ok=True)
-        scratch.write_text(json.dumps(plan_to_json(plan)), encoding="utf-8")
-        os.replace(scratch, path)
+        write_atomic(path, json.dumps(plan_to_json(plan)))
         _forget_old(path.parent)
     except OSError as error:
         raise ConflictError(

@@ -12,17 +12,70 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.calibrated import Measured
+from trmcloud.app import probes
+from trmcloud.app.data.prepare import prepare
+from trmcloud.app.data.sources import resolve_source
+from trmcloud.app.planning import Planner
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import DoesNotFit, UsageError
-from trmcloud.core.flops import work_of
-from trmcloud.core.recipe import PhaseRecipe
-from trmcloud.pod.ranks import trainer_command
+from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.planner.flops import work_of
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.pod.agent.ranks import trainer_command
 
 PROBE_STEPS = 50
 LEAST_STEPS = 5
 LIMIT_S = 180.0
 """A machine too slow for fifty steps is measured on those it makes in three minutes."""
+
+
+class Probe:
+    """The first phase of a wish, measured on this machine and kept for later plans.
+
+    Raises:
+        UsageError: a probe elsewhere than here, or a recipe without a trainer.
+        DataError: a recipe without data.
+    """
+
+    def __init__(self, planner: Planner, spec: RunSpec, where: str) -> None:
+        if where != LOCAL:
+            raise UsageError(
+                f"--probe {where!r} cannot be run: only this machine can be probed without renting",
+                next_step="--probe local",
+            )
+        recipe = planner.recipe(spec.recipe)
+        if not recipe.has_trainer:
+            raise UsageError(f"the trainer of {recipe.name} is not there yet: nothing to probe")
+        here = dataclasses.replace(
+            spec, hardware=LOCAL, budget=None, deadline_at=None, fill=False, objective="value",
+            providers=(), regions=(), gpus=0,
+        )  # fmt: skip
+        candidate, machine = planner.plan(here).candidates[0], planner.machine()
+        self.recipe, self.processes = recipe.name, candidate.gpus
+        self.machine = machine.gpu_sku or machine.name
+        self.expected_s = candidate.phases[0].step_s.p50
+        self._settings = candidate.phases[0].settings
+        self._source = planner.inputs.data_source(resolve_source(spec.data, self._settings))
+
+    def prepare(self, home: Path, python_path: Sequence[str]) -> Path:
+        """The data that it takes."""
+        tokens = (PROBE_STEPS + 1) * self._settings.tokens_per_step(self.processes)
+        folder, _ = prepare(
+            home, self._source, self._settings, python_path, lambda stage, done, total: None,
+            tokens=tokens,
+        )  # fmt: skip
+        return folder
+
+    def measure(
+        self, home: Path, data: Path, python_path: Sequence[str], environ: Mapping[str, str]
+    ) -> Measured:
+        found = probe_local(
+            self._settings, self.machine, self.processes, data, python_path, environ
+        )
+        probes.record(home, found)
+        return found
 
 
 def probe_local(

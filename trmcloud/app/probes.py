@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from trmcloud.app.home import make_home
-from trmcloud.core.calibrated import Measured
+from trmcloud.core.planner.calibrated import Measured
+from trmcloud.io.files import write_atomic
 
 PROBES_NAME = "probes.json"
 _KEPT = 64
@@ -28,9 +28,7 @@ def record(home: Path, probe: Measured) -> None:
     kept = [probe, *(old for old in load(home) if old.sku != probe.sku)][:_KEPT]
     path = home / PROBES_NAME
     make_home(home)
-    scratch = path.with_name(f".{PROBES_NAME}.{os.getpid()}")
-    scratch.write_text(json.dumps([old._asdict() for old in kept], indent=1), encoding="utf-8")
-    os.replace(scratch, path)
+    write_atomic(path, json.dumps([old._asdict() for old in kept], indent=1))
 
 
 def _sane(probe: Measured) -> bool:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from trmcloud.app.context import Context, left_alone, providers_in_use
 from trmcloud.app.out_of_reach import OutOfReach
-from trmcloud.app.world import World, left_alone, providers_in_use
-from trmcloud.core import events as ev
-from trmcloud.core import kept_volumes, strays
+from trmcloud.core.catalog.providers import BY_SKYPILOT
 from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.core.control import events as ev
+from trmcloud.core.control import kept_volumes, orphan_costs
+from trmcloud.core.control.governance import Orphan, govern
+from trmcloud.core.control.observation import PodSeen
+from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import AuthError, LedgerError, ProviderError
-from trmcloud.core.governance import Orphan, govern
-from trmcloud.core.observation import PodSeen
-from trmcloud.core.pod_contract import parse_pod_name
-from trmcloud.core.providers import BY_SKYPILOT
-from trmcloud.core.run_state import IllegalTransition
-from trmcloud.pod.files import write_atomic
-from trmcloud.ports.compute import CrossListing, Volumes
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import write_atomic
+from trmcloud.ports.compute import Compute
 
 GUARD_NOTE_NAME = "guard.json"
 
@@ -36,7 +37,19 @@ class Found:
     """By provider that gave a list."""
 
 
-def look(world: World, *, own_only: bool = False, list_age_s: float = 0.0) -> Found:
+@dataclass(frozen=True)
+class Ended:
+    """A pod of nobody's was told to end."""
+
+    provider: str
+    orphan: Orphan
+
+
+Did = Ended | str
+"""One thing that was done, or failed; a line where it has its own words."""
+
+
+def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -> Found:
     """Every pod that is ours by name and owned by nothing: (provider, orphan).
 
     ``own_only`` leaves out pods that another ledger made, even where their hard stop has passed.
@@ -46,74 +59,79 @@ def look(world: World, *, own_only: bool = False, list_age_s: float = 0.0) -> Fo
     unreachable: list[tuple[str, str]] = []
     charged: list[ev.StrayCharged] = []
     lists: dict[str, tuple[PodSeen, ...]] = {}
-    in_use = providers_in_use(world)
+    in_use = providers_in_use(context)
     # A ledger that has forgotten runs may have forgotten whom it rented from; but asking SkyPilot
     # starts a server: not where this home has no trace of anything rented through it.
-    everywhere = not own_only or strays.is_pending(world.ledger.read())
-    others = [n for n in world.computes if n not in in_use and n not in BY_SKYPILOT]
+    everywhere = not own_only or orphan_costs.is_pending(context.ledger.read())
+    others = [n for n in context.computes if n not in in_use and n not in BY_SKYPILOT]
     for provider in (*in_use, *others) if everywhere else in_use:
-        compute = world.computes[provider]
+        compute = context.computes[provider]
         try:
             # Listed before the ledger is read: a run launched in between owns its pod.
-            known = world.listed.get(provider)
-            if not (isinstance(known, Seen) and 0 <= world.wall() - known.at < list_age_s):
-                known = Seen(tuple(compute.list_pods()), world.wall())
-            world.listed[provider], listed = known, known.value
+            known = context.listed.get(provider)
+            if not (isinstance(known, Seen) and 0 <= context.wall() - known.at < list_age_s):
+                known = Seen(tuple(compute.list_pods()), context.wall())
+            context.listed[provider], listed = known, known.value
         except ProviderError as error:
             # Without a key it is no account of ours, unless it was one. A key that is refused is
             # told, whoever is rented from: what it was meant to end is out of reach.
             keyless = isinstance(compute, OutOfReach) and isinstance(error, AuthError)
             if provider in in_use or not keyless:
                 unreachable.append((provider, str(error)))
-                world.listed[provider] = Unknown(world.wall(), str(error))
+                context.listed[provider] = Unknown(context.wall(), str(error))
             continue
-        if not own_only and isinstance(compute, CrossListing):
+        if not own_only:
             # Not on every sweep of a driver: it is one more question, for what hardly ever is.
             try:
                 listed += tuple(compute.cross_listed())
             except ProviderError as error:
                 unreachable.append((provider, f"its second list: {error}"))
-        ledger, now = world.ledger.read(), world.wall()
+        ledger, now = context.ledger.read(), context.wall()
         lists[provider] = listed
         found = govern(ledger, Seen(listed, now), now).orphans
-        charged += strays.charges(ledger, provider, listed, now)
+        ending = {orphan.pod.pod_id for orphan in found}
+        charged += orphan_costs.charges(ledger, provider, listed, now, ending)
         orphans += [
-            (provider, orphan) for orphan in found if not own_only or _is_own(world, orphan)
+            (provider, orphan) for orphan in found if not own_only or _is_own(context, orphan)
         ]
     return Found(tuple(orphans), tuple(unreachable), tuple(charged), lists)
 
 
-def end(world: World, found: Found) -> list[str]:
-    """End them all; a line for each, failures included. What they cost is put on record first:
+def end(context: Context, found: Found) -> list[Did]:
+    """End them all; what came of each, failures included. What they cost is put on record first:
     nobody may see them again."""
     for charge in found.charges:
-        _note(world, charge)
-    said = []
+        _note(context, charge)
+    said: list[Did] = []
     for provider, orphan in found.orphans:
         try:
-            world.computes[provider].terminate(orphan.pod.pod_id)
-            said.append(f"ended {orphan.pod.name} on {provider}: {orphan.reason}")
+            context.computes[provider].terminate(orphan.pod.pod_id)
+            said.append(Ended(provider, orphan))
         except ProviderError as error:
             said.append(f"could not end {orphan.pod.name} on {provider}: {error}")
     return said
 
 
-def sweep(world: World, list_age_s: float = 0.0) -> list[str]:
+def sweep(context: Context, list_age_s: float = 0.0) -> list[Did]:
     """End this ledger's own orphans, see to their bills, and, where an older copy of the ledger
-    was accepted, say so once it knows everything again. A line for each thing done."""
-    found = look(world, own_only=True, list_age_s=list_age_s)
-    said = end(world, found) + end_volumes(world)
-    ledger = world.ledger.read()
-    for stray in strays.awaiting_bill(ledger):
-        if stray.provider in world.unasked:
+    was accepted, say so once it knows everything again."""
+    found = look(context, own_only=True, list_age_s=list_age_s)
+    said = [*end(context, found), *end_volumes(context)]
+    ledger = context.ledger.read()
+    for stray in orphan_costs.awaiting_bill(ledger):
+        if stray.provider in context.unasked:
             continue
         with suppress(ProviderError, KeyError):
-            billed = strays.final_bill(stray, world.computes[stray.provider].bill(stray.pod_id))
+            billed = orphan_costs.final_bill(
+                stray, context.computes[stray.provider].bill(stray.pod_id)
+            )
             if billed is not None:
-                _note(world, billed)
-    complete = not found.unreachable and not left_alone(world)
-    if complete and strays.is_reconciled(ledger, found.listed, len(found.orphans), world.wall()):
-        _note(world, ev.LedgerReconciled())
+                _note(context, billed)
+    complete = not found.unreachable and not left_alone(context)
+    if complete and orphan_costs.is_reconciled(
+        ledger, found.listed, len(found.orphans), context.wall()
+    ):
+        _note(context, ev.LedgerReconciled())
         said.append(
             "the ledger is reconciled: no pod lives that it does not know; what ended before it was"
             " restored stands in the provider's bill alone"
@@ -121,43 +139,42 @@ def sweep(world: World, list_age_s: float = 0.0) -> list[str]:
     return said
 
 
-def end_volumes(world: World) -> list[str]:
+def end_volumes(context: Context) -> list[str]:
     """Delete network volumes whose rent is reserved no more, where every run that used them agreed
     to that. A line for each; those that go on are told where money is shown."""
     said = []
-    for due in kept_volumes.due(world.ledger.read(), world.wall()):
-        if due.why_kept or due.provider in world.unasked:
+    for due in kept_volumes.due(context.ledger.read(), context.wall()):
+        if due.why_kept or due.provider in context.unasked:
             continue
         try:
-            compute = world.computes[due.provider]
-            if isinstance(compute, Volumes):
-                said.append(_end_volume(world, compute, due))
+            compute = context.computes[due.provider]
+            said.append(_end_volume(context, compute, due))
         except ProviderError as error:
             said.append(f"could not delete the network volume in {due.place}: {error}")
     return said
 
 
-def _end_volume(world: World, compute: Volumes, due: kept_volumes.Due) -> str:
+def _end_volume(context: Context, compute: Compute, due: kept_volumes.Due) -> str:
     there = [volume for volume in compute.kept_volumes() if volume.place == due.place]
     # A run may have been launched while they were listed: it keeps what it saves there.
-    if due not in kept_volumes.due(world.ledger.read(), world.wall()):
+    if due not in kept_volumes.due(context.ledger.read(), context.wall()):
         return f"the network volume in {due.place} is wanted again"
     for volume in there:
         compute.delete_volume(volume.volume_id)
-    _note(world, ev.VolumeDeleted(due.provider, due.place, "agreed at launch"))
+    _note(context, ev.VolumeDeleted(due.provider, due.place, "agreed at launch"))
     names = ", ".join(volume.volume_id for volume in there) or "none was there any more"
     return f"deleted the network volume in {due.place} ({names}): {due.per_day} a day less"
 
 
-def _note(world: World, event: ev.Note) -> None:
+def _note(context: Context, event: ev.Note) -> None:
     """A full disk keeps no pod alive, and what another process has noted is noted."""
     with suppress(LedgerError, IllegalTransition):
-        world.ledger.note(event, world.wall())
+        context.ledger.note(event, context.wall())
 
 
-def _is_own(world: World, orphan: Orphan) -> bool:
+def _is_own(context: Context, orphan: Orphan) -> bool:
     name = parse_pod_name(orphan.pod.name)
-    return name is not None and name.ledger == world.ledger.ledger_id
+    return name is not None and name.ledger == context.ledger.ledger_id
 
 
 @dataclass(frozen=True)
@@ -171,18 +188,18 @@ class GuardVisit:
     reached: tuple[str, ...]
 
 
-def note_visit(world: World, every_s: float, found: Found) -> None:
-    """Leave word that the guard came by, and whom it reached."""
+def note_visit(context: Context, every_s: float, found: Found) -> None:
+    """Leave word that the reaper ran by its timer, and whom it reached."""
     failed = {provider for provider, _ in found.unreachable}
-    reached = [p for p in providers_in_use(world) if p not in failed]
-    note = {"at": world.wall(), "host": world.who.host, "every_s": every_s, "reached": reached}
-    write_atomic(world.home / GUARD_NOTE_NAME, json.dumps(note))
+    reached = [p for p in providers_in_use(context) if p not in failed]
+    note = {"at": context.wall(), "host": context.who.host, "every_s": every_s, "reached": reached}
+    write_atomic(context.home / GUARD_NOTE_NAME, json.dumps(note))
 
 
-def last_visit(world: World) -> GuardVisit | None:
-    """None where the guard never came by, or its note cannot be read."""
+def last_visit(context: Context) -> GuardVisit | None:
+    """None where no timer ever ran it, or its note cannot be read."""
     try:
-        note = json.loads((world.home / GUARD_NOTE_NAME).read_text(encoding="utf-8"))
+        note = json.loads((context.home / GUARD_NOTE_NAME).read_text(encoding="utf-8"))
         reached = tuple(str(name) for name in note.get("reached", ()))
         machine = str(note["host"]).partition(":")[0]
         return GuardVisit(float(note["at"]), float(note["every_s"]), machine, reached)

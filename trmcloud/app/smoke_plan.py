@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.catalog.providers import ProviderTraits
+from trmcloud.core.control.outcome_words import MEANINGS
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import BudgetRefused, NoCapacity
-from trmcloud.core.hardware import GPUS
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.offers import Offer
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Candidate, Interval, Plan
-from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_state import RunState
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.spec.plan import Candidate, Interval, Plan
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import replace
 
 RECIPE = "smoke"
 MOST_CANDIDATES = 6
@@ -33,10 +34,14 @@ _NOTHING = Interval(0.0, 0.0, 0.0)
 
 def meaning_of(run: RunState, outcome: Outcome) -> str:
     """What an outcome means for this run, in a sentence."""
-    own = _MEANINGS.get(outcome) if run.plan.get("recipe") == RECIPE else None
+    own = _MEANINGS.get(outcome) if run.spec.recipe == RECIPE else None
     if own is None and outcome is Outcome.LOST and never_heard(run):
         return "no machine of it was ever heard from: nothing was trained"
-    return own or outcome.meaning
+    if outcome is Outcome.FINISHED and any(
+        account.outcome == "stopped_paying" for account in run.phases.values()
+    ):
+        return "ended by its rule: more steps no longer paid; evaluated and saved"
+    return own or MEANINGS[outcome]
 
 
 def never_heard(run: RunState) -> bool:

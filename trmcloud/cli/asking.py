@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import select
+import signal
+import socket
 import sys
 
 import typer
 
 from trmcloud.core.errors import UsageError
+
+_ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
 def confirmed(question: str, *, before: str = "") -> bool:
@@ -14,8 +19,37 @@ def confirmed(question: str, *, before: str = "") -> bool:
 
     Raises:
         UsageError: stdin is no terminal.
+        KeyboardInterrupt: Ctrl-C, at whatever moment it comes.
+        typer.Abort: the terminal says that nothing more is typed.
     """
     if not sys.stdin.isatty():
         about = f"{before}, and " if before else ""
         raise UsageError(f"{about}this is not a terminal: nobody can say yes", next_step="pass -y")
-    return typer.confirm(question, default=False)
+    while True:
+        sys.stdout.write(f"{question} [y/N]: ")
+        sys.stdout.flush()
+        line = _typed()
+        if not line:
+            raise typer.Abort
+        if (answer := _ANSWERS.get(line.strip().lower())) is not None:
+            return answer
+        print("  answer y or n", file=sys.stderr)
+
+
+def _typed() -> str:
+    """The next line that is typed; empty where there will be none.
+
+    Not by ``input``: it drops a Ctrl-C that comes while it flushes streams which are written in
+    Python, as ours are. And a signal between Python's look for one and the read that waits would
+    not end that read: so what waits here is also woken by a signal's own byte.
+    """
+    waker, woken = socket.socketpair()
+    with waker, woken:
+        waker.setblocking(False)
+        before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        try:
+            while sys.stdin not in select.select([sys.stdin, woken], [], [])[0]:
+                woken.recv(64)
+        finally:
+            signal.set_wakeup_fd(before)
+    return sys.stdin.readline()

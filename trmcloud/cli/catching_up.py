@@ -6,34 +6,35 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trmcloud.app.world import World
+    from trmcloud.app.context import Context
+    from trmcloud.app.reap import Did
 
 
-def catch_up(world: World) -> list[str]:
+def catch_up(context: Context) -> list[Did]:
     """``reconcile``: what it found and did. Each run that it could not bring up to date gets one
     line on stderr, and each provider that gave no list; see ``trouble_code`` for the exit code."""
     from trmcloud.app.drive import reconcile
 
-    said = reconcile(world)
-    tell_troubles(world)
-    tell_unreached(world)
-    return said
+    did = reconcile(context)
+    tell_troubles(context)
+    tell_unreached(context)
+    return did
 
 
-def tell_unreached(world: World) -> None:
+def tell_unreached(context: Context) -> None:
     """Providers that gave no list: what they rent to us goes on, unseen from here."""
-    from trmcloud.app.world import unreached
+    from trmcloud.app.context import unreached
     from trmcloud.core.plain_text import one_line
 
-    for provider, why in unreached(world):
+    for provider, why in unreached(context):
         print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
 
 
-def tell_troubles(world: World) -> None:
+def tell_troubles(context: Context) -> None:
     from trmcloud.core.errors import TrmcloudError
     from trmcloud.core.plain_text import one_line
 
-    for run_id, error in world.troubles.items():
+    for run_id, error in context.troubles.items():
         known = isinstance(error, TrmcloudError)
         what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
         print(
@@ -43,8 +44,8 @@ def tell_troubles(world: World) -> None:
         )
 
 
-def trouble_code(world: World, run_id: str = "") -> int:
+def trouble_code(context: Context, run_id: str = "") -> int:
     """The exit code of a command that looks at all runs, or at the one that is named: 0 where each
     was brought up to date."""
-    troubles = [e for name, e in world.troubles.items() if run_id in ("", name)]
+    troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
     return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)

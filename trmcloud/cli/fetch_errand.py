@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 from trmcloud.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from trmcloud.app.world import World
-    from trmcloud.core.run_state import RunState
+    from trmcloud.app.context import Context
+    from trmcloud.core.control.run_state import RunState
 
 
-def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
+def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
     """The run once its best and latest checkpoints are here; itself where they are already.
 
     Raises:
         UsageError: it costs money, and nobody is there to agree.
     """
-    from trmcloud.app import errand
-    from trmcloud.app.launch import follow_or_drive
+    from trmcloud.app import volume_fetch
+    from trmcloud.app.launching import follow_or_drive
     from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.run_bar import RunBar
-    from trmcloud.cli.text import duration
+    from trmcloud.cli.views.run_bar import RunBar
+    from trmcloud.cli.views.text import duration
     from trmcloud.core.money import Usd
     from trmcloud.wiring import offers_for_errand
 
-    if not errand.lies_on_volume(run) or world.files.manifests(run.run_id):
+    if not volume_fetch.lies_on_volume(run) or context.files.manifests(run.run_id):
         return run
     if run.live:
         print(
@@ -34,10 +34,10 @@ def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
             "Ctrl-C leaves, and nothing is lost",
             file=sys.stderr,
         )
-        with RunBar(world) as bar:
-            run = follow_or_drive(world, run.run_id, lambda state: not state.live, bar.watch)
-    offers, disk_rate = offers_for_errand(world.wall())
-    candidate = errand.errand_for(run, offers, 0, disk_rate, world.wall())
+        with RunBar(context) as bar:
+            run = follow_or_drive(context, run.run_id, lambda state: not state.live, bar.watch)
+    offers, disk_rate = offers_for_errand(context.wall())
+    candidate = volume_fetch.errand_for(run, offers, 0, disk_rate, context.wall())
     most = candidate.worst_case
     print(
         f"{run.run_id}'s checkpoints lie on a network volume in {candidate.region}: a "
@@ -47,17 +47,17 @@ def bring_from_volume(world: World, run: RunState, *, yes: bool) -> RunState:
     )
     if not yes and not confirmed("  Proceed?", before="this rents a machine"):
         raise UsageError("nothing was rented, nothing was fetched")
-    driver = errand.start(world, run, candidate)
+    driver = volume_fetch.start(context, run, candidate)
 
     def fetched(state: RunState) -> bool:
         generation = state.generation
         ended = generation is not None and generation.ended_at is not None
-        return not state.live or (ended and bool(world.files.manifests(run.run_id)))
+        return not state.live or (ended and bool(context.files.manifests(run.run_id)))
 
-    with RunBar(world) as bar:
+    with RunBar(context) as bar:
         state = driver.until(fetched, bar.watch)
     if state.live:
-        world.ledger.release(run.run_id, driver.epoch)
+        context.ledger.release(run.run_id, driver.epoch)
     spent = state.settled - run.settled if not state.live else Usd(0)
     if spent:
         print(f"  the machine cost {spent}", file=sys.stderr)

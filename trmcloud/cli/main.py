@@ -31,7 +31,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("Reserve the worst case, train, stop in time.", "Running"),
     "export": ("Write a launch as a script that stands by itself.", "Running"),
     "status": ("Runs, their money, and what guards them.", "Running"),
+    "attach": ("The live line of a run again, after any loss of it.", "Running"),
     "logs": ("A run's training log; -f follows it.", "Running"),
+    "ssh": ("A shell on a run's pod, by the key made for it.", "Running"),
     "save": ("Make a checkpoint of a run now; it goes on.", "Running"),
     "stop": ("Land a run now: save, evaluate, end.", "Running"),
     "resume": ("Go on with a run that was stopped, landed or lost.", "Running"),
@@ -80,7 +82,7 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command of ``trmcloud.cli.<name>``: its ``app`` or its ``command``."""
-    module: Any = importlib.import_module(f"trmcloud.cli.{name.replace('-', '_')}")
+    module: Any = importlib.import_module(f"trmcloud.cli.commands.{name.replace('-', '_')}")
     if hasattr(module, "app"):
         made = typer.main.get_command(module.app)
     else:
@@ -119,7 +121,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every error becomes one line and an exit code of its own."""
-    from trmcloud.cli.streams import drop_stdout, forgive_streams
+    from trmcloud.cli.views.streams import drop_stdout, forgive_streams
 
     forgive_streams()
     try:
@@ -238,10 +240,10 @@ def _as_ours(error: Any) -> UsageError:
 
 def _nearest(typed: str, known: Iterable[str]) -> str:
     """``; did you mean 'launch'?``, where one of ``known`` is near."""
-    import difflib
+    from trmcloud.core.nearest import nearest
 
-    near = difflib.get_close_matches(typed, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(typed, known, likeness=0.5)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def print_error(error: TrmcloudError) -> None:

@@ -26,12 +26,33 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
 ]
+NewSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A recipe key that changes from here on, repeatable.", metavar="KEY=VALUE"
+    ),
+]
 Processes = Annotated[int, typer.Option(help="torchrun processes (local).")]
 InitialFrom = Annotated[
     str, typer.Option("--from", help="Start from the weights of a run or checkpoint folder.")
 ]
 StrictGuide = Annotated[
     bool, typer.Option("--strict-guide", help="The guide's bands block the gate, too.")
+]
+StopAtGain = Annotated[
+    str,
+    typer.Option(
+        help="End a phase, through its cooldown, once the next dollar is expected to buy fewer "
+        "bits per byte than this: 0.001/usd.",
+        metavar="BPB/usd",
+    ),
+]
+Patience = Annotated[
+    int,
+    typer.Option(
+        help="End it after so many evaluations in a row without a better one.",
+        metavar="N",
+    ),
 ]
 Bucket = Annotated[
     str,

@@ -8,19 +8,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trmcloud.app.world import World, find_run
+from trmcloud.app.context import Context, find_run
 
 
-def checkpoint_folder(world: World, named: str) -> str:
+def checkpoint_folder(context: Context, named: str) -> str:
     """A checkpoint folder: the one named, or the best checkpoint of the run named (or newest)."""
-    from trmcloud.app import checkpoints
+    from trmcloud.app.checkpoints import fetching
 
     folder = Path(named).expanduser() if named else None
     if folder is not None and folder.is_dir():
-        checkpoints.read_manifest(folder)
+        fetching.read_manifest(folder)
         return str(folder.absolute())
-    run = find_run(world, named or None)
-    return world.files.folder_of(checkpoints.choose(world, run))
+    run = find_run(context, named or None)
+    return context.files.folder_of(fetching.choose(context, run))
 
 
 def run_trainer_command(module: str, arguments: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def run_trainer_command(module: str, arguments: Sequence[str]) -> None:
     Raises:
         MissingExtra, DataError, CheckpointError
     """
-    from trmcloud.app.data import error_of, need_training_extra
+    from trmcloud.app.data.prepare import error_of, need_training_extra
     from trmcloud.wiring import python_path
 
     need_training_extra()

@@ -31,7 +31,7 @@
         └── Dropped               the connection ended, or never came about; trying again may help
             └── NoAddress         the pod has none yet: nothing was tried
 
-How runs end has exit codes of its own: see ``trmcloud.core.run_state.Outcome``.
+How runs end has exit codes of its own: see ``trmcloud.core.control.run_state.Outcome``.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ times down, so that rounding can only ever make a promise safer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import total_ordering
+
+from trmcloud.core.values import dataclass
 
 _MICROS_PER_USD = 1_000_000
 _SECONDS_PER_HOUR = 3600

@@ -16,17 +16,13 @@ class Outcome(str, Enum):
     FAILED = "failed"
     KILLED = "killed"
     LOST = "lost"
-    UNHEARD = "unheard"
+    UNREPORTED = "unreported"
     NOT_STARTED = "not_started"
     UNFIT = "unfit"
 
     @property
     def exit_code(self) -> int:
         return _EXIT_CODES[self]
-
-    @property
-    def meaning(self) -> str:
-        return _MEANINGS[self]
 
 
 _EXIT_CODES = {
@@ -40,18 +36,5 @@ _EXIT_CODES = {
     Outcome.LOST: 26,
     Outcome.NOT_STARTED: 27,
     Outcome.UNFIT: 28,
-    Outcome.UNHEARD: 29,
-}
-_MEANINGS = {
-    Outcome.FINISHED: "every step was trained",
-    Outcome.LANDED: "landed at its budget or time limit, evaluated and saved",
-    Outcome.STOPPED: "stopped on request, evaluated and saved",
-    Outcome.GATE_FAILED: "the gate after the fast phase failed",
-    Outcome.NEXT_PHASE_REFUSED: "the next phase no longer fitted the rest of the budget",
-    Outcome.FAILED: "training failed and could not be restarted",
-    Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
-    Outcome.LOST: "the machine was lost; the last checkpoint stands",
-    Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
-    Outcome.UNHEARD: "its machine ended while nobody was there to hear; what it kept outlives it",
-    Outcome.UNFIT: "no machine that came was fit for the run",
+    Outcome.UNREPORTED: 29,
 }

@@ -18,18 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trmcloud.core import pod_contract as contract
-from trmcloud.pod import processes
-from trmcloud.pod.environment import for_trainers, pod_environment
-from trmcloud.pod.files import read_small, write_atomic
-from trmcloud.pod.guard_mind import HARD_STOP
-from trmcloud.pod.guardian import Watch, listen
-from trmcloud.pod.hardware import load_check
-from trmcloud.pod.nodes import (
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.agent.boot_messages import Notes
+from trmcloud.pod.agent.nodes import (
     ALONE,
     HEAD_LOOK_EVERY_S,
     HeadWatch,
@@ -39,9 +35,13 @@ from trmcloud.pod.nodes import (
     parse_nodes,
     write_nodes,
 )
-from trmcloud.pod.notes import Notes
-from trmcloud.pod.sshd import Sshd
-from trmcloud.pod.terminate import TERMINATION_NAME, Chain, own_ways_of, ways_of
+from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, own_ways_of, ways_of
+from trmcloud.pod.agent.watchdog import HARD_STOP
+from trmcloud.pod.agent.watchdog_process import Watch, listen
+from trmcloud.pod.machine import processes
+from trmcloud.pod.machine.environment import for_trainers, pod_environment
+from trmcloud.pod.machine.hardware import load_check
+from trmcloud.pod.machine.sshd import Sshd
 
 _LINGER_S = 15.0
 _SHOWN_S = 2.0

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trmcloud.core.bucket import Grants
-    from trmcloud.core.manifest import CheckpointManifest
+    from trmcloud.core.contract.bucket import Grants
+    from trmcloud.core.contract.manifest import CheckpointManifest
     from trmcloud.ports.link import StageItem
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from trmcloud.core.manifest import CheckpointManifest
-    from trmcloud.core.pod_contract import Heartbeat
+    from trmcloud.core.contract.manifest import CheckpointManifest
+    from trmcloud.core.contract.pod_contract import Heartbeat
 
 
 class RunFiles(Protocol):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
-    from trmcloud.core import events as ev
-    from trmcloud.core.budget import LedgerState
+    from trmcloud.core.control import events as ev
+    from trmcloud.core.control.budget import LedgerState
     from trmcloud.core.money import Usd
 
 
@@ -57,14 +58,7 @@ class Ledger(Protocol):
         """
 
     def reopen_run(
-        self,
-        run_id: str,
-        cap: Usd,
-        amount: Usd,
-        who: ControllerId,
-        at: float,
-        *,
-        errand: Mapping[str, Any] | None = None,
+        self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
     ) -> int:
         """Likewise for a closed run that goes on: ``Reopened`` and ``Reserved``."""
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
+
+from trmcloud.core.errors import NotSupported
+from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trmcloud.core.contract.manifest import CheckpointManifest
+    from trmcloud.core.contract.pod_contract import AgentReport, Kept, Orders
     from trmcloud.core.errors import LinkError
-    from trmcloud.core.manifest import CheckpointManifest
-    from trmcloud.core.pod_contract import AgentReport, Kept, Orders
 
 
 @dataclass(frozen=True)
@@ -30,18 +33,22 @@ class StageItem:
     sha256: Mapping[str, str]
 
 
-class PodLink(Protocol):
+class PodLink(ABC):
     """Words and files to and from one pod. Bytes and seconds only: what they are worth is decided
     elsewhere.
 
-    All but ``report`` may raise ``LinkError``.
+    All but ``report`` and ``trouble`` may raise ``LinkError``. What not every machine has does
+    nothing, or is refused, unless an adapter says otherwise.
     """
 
+    @abstractmethod
     def report(self, pod_name: str) -> AgentReport | None:
         """What the agent last said; None where it cannot be asked now, or has said nothing."""
 
+    @abstractmethod
     def send_orders(self, pod_name: str, orders: Orders) -> None: ...
 
+    @abstractmethod
     def stage(
         self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
     ) -> None:
@@ -51,6 +58,7 @@ class PodLink(Protocol):
         and bytes in all.
         """
 
+    @abstractmethod
     def pull(
         self,
         pod_name: str,
@@ -68,6 +76,20 @@ class PodLink(Protocol):
             DoesNotFit: too little room here.
         """
 
+    @abstractmethod
+    def fetch(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Likewise into the folder ``into``, of which this home knows nothing; the manifest is the
+        caller's to write."""
+
+    @abstractmethod
     def manifest(self, pod_name: str, run_id: str, kept: Kept) -> CheckpointManifest:
         """The manifest of a checkpoint that the pod's agent has told of.
 
@@ -75,62 +97,40 @@ class PodLink(Protocol):
             CheckpointError: it is not there any more, or is not one, or another one.
         """
 
-
-@runtime_checkable
-class TroubledLink(Protocol):
-    """A ``PodLink`` that can say why a pod does not answer."""
+    @abstractmethod
+    def grant(self, pod_name: str, text: str) -> None:
+        """Give the pod its ``grants.json``, for its own user's eyes alone: with that it may upload
+        by itself."""
 
     def trouble(self, pod_name: str) -> LinkError | None:
         """Why the pod could not be asked last time; None where it could. Asks nothing."""
-
-
-@runtime_checkable
-class HearingLink(Protocol):
-    """A ``PodLink`` to machines whose disk an earlier one may have had."""
+        return None
 
     def left_behind(self, pod_name: str, earlier: str) -> AgentReport | None:
-        """What the agent of an ``earlier`` pod said last; None where there is no word of it.
-
-        Raises:
-            LinkError: the pod is out of reach.
-        """
-
-
-@runtime_checkable
-class DeletingLink(Protocol):
-    """A ``PodLink`` to a machine on which checkpoints can be deleted."""
+        """What the agent of an ``earlier`` pod said last on a disk that this one has now; None
+        where there is no word of it."""
+        return None
 
     def delete(self, pod_name: str, run_id: str, manifest: CheckpointManifest) -> None:
-        """Delete a checkpoint there, its manifest first; no error where it is gone already.
-
-        Raises:
-            LinkError: it could not be deleted, or the pod is out of reach.
-        """
-
-
-@runtime_checkable
-class GrantingLink(Protocol):
-    """A ``PodLink`` to a machine that may upload by itself."""
-
-    def grant(self, pod_name: str, text: str) -> None:
-        """Give the pod its ``grants.json``, for its own user's eyes alone.
-
-        Raises:
-            LinkError: the pod is out of reach.
-        """
-
-
-@runtime_checkable
-class BoardLink(Protocol):
-    """A ``PodLink`` through which TensorBoard can be seen that runs beside the trainer."""
+        """Delete a checkpoint there, its manifest first; no error where it is gone already."""
+        raise NotSupported("checkpoints on this pod cannot be deleted from here")
 
     def tensorboard(
         self, pod_name: str, local_port: int
     ) -> AbstractContextManager[Callable[[], bool]]:
-        """TensorBoard on the pod, at 127.0.0.1:``local_port`` here until the block ends.
+        """TensorBoard beside the trainer, at 127.0.0.1:``local_port`` here until the block ends.
 
         Gives a question to be asked every few seconds: whether it runs still.
+        """
+        raise NotSupported("TensorBoard on this pod cannot be seen from here")
+
+    def login(
+        self, pod_name: str, command: Sequence[str] = (), *, terminal: bool = True
+    ) -> Sequence[str]:
+        """The words of a program that logs in there, by the key that is pinned, and runs
+        ``command``; a shell where that is empty. It is for whoever sits at this ``terminal``.
 
         Raises:
-            LinkError: there is none on the pod, or it is out of reach.
+            LinkError: the pod has no address now.
         """
+        raise NotSupported("nobody can log in to this pod from here")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
     from trmcloud.core.clock import Instant
+    from trmcloud.core.control.action_key import ActionKey
     from trmcloud.core.errors import TrmcloudError
 
 
@@ -25,21 +27,21 @@ Progress = Callable[[int, int], None]
 class WorkDone:
     """A piece of work that has ended: ``error`` is None where it was done."""
 
-    key: str
+    key: ActionKey
     error: TrmcloudError | None
 
 
 class Workers(Protocol):
     """Who carries what takes long, while the controller goes on looking and deciding."""
 
-    def start(self, key: str, work: Callable[[Progress], None]) -> None: ...
+    def start(self, key: ActionKey, work: Callable[[Progress], None]) -> None: ...
 
-    def running(self) -> frozenset[str]: ...
+    def running(self) -> frozenset[ActionKey]: ...
 
     def finished(self) -> Sequence[WorkDone]:
         """What has ended since this was last asked."""
 
-    def progress(self, key: str) -> tuple[int, int] | None:
+    def progress(self, key: ActionKey) -> tuple[int, int] | None:
         """(bytes done, bytes in all) of work that is going on."""
 
     def cancel(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from trmcloud.sim.invariants import Invariants, Violated
+from trmcloud.core.values import dataclass
+from trmcloud.sim.oracle.invariants import Invariants, Violated
 from trmcloud.sim.scenario import Scenario
-from trmcloud.sim.story import Story
-from trmcloud.sim.world import START_AT, SimWorld, Told
+from trmcloud.sim.user_actions import UserActions
+from trmcloud.sim.world.world import START_AT, SimWorld, Told
 
 HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
@@ -29,7 +29,7 @@ class Played:
     hours: float
     events: int
     fired: frozenset[str]
-    felt: frozenset[str]
+    observed: frozenset[str]
     over_usd: float
     over_exposed_usd: float
     exposed_s: float
@@ -47,7 +47,7 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     world = SimWorld(rng, scenario.providers)
     world.check = check = Invariants(world)
     world.off = scenario.off
-    story = Story(world, scenario)
+    story = UserActions(world, scenario)
     story.begin()
     if arm is not None:
         arm(world, scenario)
@@ -64,7 +64,8 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     world.queue.run_until(calm_at, check.accrue, check.look, broken)
     if check.violation is None:
         story.heal()
-        world.queue.run_until(calm_at + _LONGEST_S, check.accrue, check.look, over)
+        # A machine that slept on may have let the world come far beyond that moment.
+        world.queue.run_until(world.queue.now + _LONGEST_S, check.accrue, check.look, over)
     if check.violation is None:
         check.finish(healed=True)
         story.judge()
@@ -99,7 +100,7 @@ def _played(world: SimWorld, scenario: Scenario, violation: Violated | None) -> 
         hours=(now - START_AT) / HOUR_S,
         events=world.queue.count,
         fired=frozenset(world.fired),
-        felt=frozenset(world.felt_faults),
+        observed=frozenset(world.observed_faults),
         over_usd=worst.over_micros / 1e6,
         over_exposed_usd=worst.over_exposed_micros / 1e6,
         exposed_s=worst.exposed_s,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.plan import Interval, PhasePlan, Plan
+from trmcloud.core.spec.plan import Interval, PhasePlan, Plan
+from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.faults.table import ALL, NAMES, arm_all
-from trmcloud.sim.habits import HABITS
 from trmcloud.sim.play import Played, play
 from trmcloud.sim.scenario import Scenario, Wish
-from trmcloud.sim.trainer import Shape
+from trmcloud.sim.world.provider_profiles import PROFILES
+from trmcloud.sim.world.trainer import Shape
 
 _THROUGH = "skypilot"
 """Whose habits a provider has that is reached through SkyPilot."""
@@ -61,7 +61,7 @@ class Rehearsal:
             "steps_saved": dict(spread(saved)) if saved else {},
             "over_budget_exposed_usd": max(p.over_exposed_usd for p in self.plays),
             "exposed_seconds": max(p.exposed_s for p in self.plays),
-            "faults_felt": dict(Counter(name for p in self.plays for name in p.felt)),
+            "faults_felt": dict(Counter(name for p in self.plays for name in p.observed)),
             "violations": [
                 {"seed": p.seed, "what": p.violation, "detail": p.detail} for p in self.violations
             ],
@@ -130,7 +130,7 @@ def spread(values: Sequence[Any]) -> Mapping[str, Any]:
 
 def _with_known_habits(plan: Plan) -> Plan:
     candidates = tuple(
-        c if c.provider in HABITS else replace(c, provider=_THROUGH) for c in plan.candidates
+        c if c.provider in PROFILES else replace(c, provider=_THROUGH) for c in plan.candidates
     )
     return replace(plan, candidates=candidates)
 

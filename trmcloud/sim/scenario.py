@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
 
-from trmcloud.core.kept_volumes import KEEP, THEN
+from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
-from trmcloud.core.offers import DAY_S
-from trmcloud.core.outlook import (
+from trmcloud.core.planner.estimates import (
     LOCAL_LANDING_MARGIN_S,
     MIN_LOCAL_LANDING_S,
     REMOTE_LANDING_MARGIN_S,
     UPLOAD_MARGIN_S,
 )
-from trmcloud.core.plan import Candidate, Interval, PhasePlan, Plan
-from trmcloud.core.providers import traits_of
-from trmcloud.core.recipe import PhaseRecipe
-from trmcloud.core.spec import RunSpec
-from trmcloud.sim.trainer import Shape
+from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.spec import KEEP, THEN, RunSpec
+from trmcloud.core.values import dataclass, replace
+from trmcloud.sim.world.trainer import Shape
 
 PROVIDERS = ("runpod", "runpod", "runpod", "skypilot", "aws", "local")
 HOUR_S = 3600.0
@@ -60,20 +59,20 @@ class Scenario:
     faults: tuple[str, ...]
     fault_seeds: tuple[int, ...]
     off: frozenset[str] = frozenset()
-    """Layers that do nothing from beginning to end: trainer, agent, guardian, controller."""
+    """Layers that do nothing from beginning to end: trainer, agent, watchdog, controller."""
 
 
 OFF = (
     frozenset({"trainer"}),
     frozenset({"agent"}),
-    frozenset({"guardian"}),
+    frozenset({"watchdog"}),
     frozenset({"trainer", "controller"}),
-    frozenset({"trainer", "guardian"}),
+    frozenset({"trainer", "watchdog"}),
     frozenset({"agent", "controller"}),
-    frozenset({"guardian", "controller"}),
-    frozenset({"trainer", "guardian", "controller"}),
-    frozenset({"agent", "guardian"}),
-    frozenset({"agent", "guardian", "controller"}),
+    frozenset({"watchdog", "controller"}),
+    frozenset({"trainer", "watchdog", "controller"}),
+    frozenset({"agent", "watchdog"}),
+    frozenset({"agent", "watchdog", "controller"}),
 )
 """What is dead together; the last leaves the reaper alone."""
 _OFF_SHARE = 0.15
@@ -118,7 +117,7 @@ def _with_layers_off(scenario: Scenario, rng: random.Random) -> Scenario:
     )
     if "controller" not in off:
         return made
-    alone = {"agent", "guardian"} <= off
+    alone = {"agent", "watchdog"} <= off
     wishes = tuple(
         replace(w, detached=True, stop_after_s=0.0, resume_after_s=0.0, fetch_after_s=0.0)
         for w in scenario.wishes
@@ -155,6 +154,11 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
             name, steps, step_s * speed, every, eval_s, every, save_s, start_s, compile_s,
             gate_passes=rng.random() < 0.93,
         )  # fmt: skip
+        # Apart from the other draws: a world of before has the same pods and faults as it had.
+        worth = random.Random(f"worth {steps} {rate.micros}")
+        stops = worth.random() < 0.3
+        if stops and worth.random() < 0.5:
+            shape = replace(shape, turns_at=worth.uniform(0.1, 0.3))
         shapes[name] = shape
         whole = (shape.seconds_to(steps) / speed) + start_s + compile_s
         spread = Interval(whole * 0.9, whole, whole * 1.25)
@@ -179,6 +183,13 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
         rng, provider, rate, tuple(phases), slowest_s,
         binds=binds, volume=volume, bucket=bucket,
     )  # fmt: skip
+    if stops:
+        # What a dollar buys at some point of the last phase, where it does not turn.
+        usd_a_step = float(rate) * shape.seconds_to(every) / every / HOUR_S
+        per_step = 0.04 / (1.0 + worth.uniform(0.05, 0.6) * steps / 50.0) ** 2
+        gain, patience = per_step / usd_a_step, worth.choice((0, 2, 4))
+        spec = replace(plan.spec, stop_at_gain=gain, patience=patience)
+        plan = replace(plan, spec=spec)
     return Wish(
         run_id=f"r-{number}{rng.getrandbits(20):05x}",
         at_s=at_s,

@@ -7,21 +7,22 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.ledger_records import SCHEMA as TABLES
-from trmcloud.adapters.ledger_records import VERSION
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.events import EVENT_TYPES
-from trmcloud.core.manifest import MANIFEST_VERSION, CheckpointManifest
-from trmcloud.core.plan import PLAN_VERSION, Candidate, Interval, PhasePlan, Plan
-from trmcloud.core.recipe import PhaseRecipe
-from trmcloud.core.spec import RunSpec
+from trmcloud.adapters.ledger.records import SCHEMA as TABLES
+from trmcloud.adapters.ledger.records import VERSION
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import MANIFEST_VERSION, CheckpointManifest
+from trmcloud.core.control.events import EVENT_TYPES
+from trmcloud.core.control.reason import FACTS, Reason, ReasonKind
+from trmcloud.core.spec.plan import PLAN_VERSION, Candidate, Interval, PhasePlan, Plan
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.spec import RunSpec
 
 SCHEMA = Path(__file__).with_name("schema.json")
 #: What a checked type is in JSON: narrowing what is accepted changes nothing that is written.
-_PLAIN = {"Label": "str", "Instant": "float", "Restarts": "int"}
+_PLAIN = {"Label": "str", "Instant": "float", "Restarts": "int", "FailureKind": "str"}
 
 _KINDS: dict[str, tuple[int, tuple[type[Any], ...]]] = {
-    "ledger": (VERSION, tuple(EVENT_TYPES.values())),
+    "ledger": (VERSION, (*EVENT_TYPES.values(), Reason)),
     "plan": (PLAN_VERSION, (Plan, Candidate, PhasePlan, Interval, RunSpec, PhaseRecipe)),
     "pod": (
         contract.CONTRACT_VERSION,
@@ -50,6 +51,10 @@ def schema() -> dict[str, Any]:
         for room, (version, kinds) in _KINDS.items()
     }
     made["ledger"]["tables"] = TABLES.split()
+    made["ledger"]["reasons"] = {
+        kind.value: {name: fact.__name__ for name, fact in FACTS[kind].items()}
+        for kind in ReasonKind
+    }
     return made
 
 

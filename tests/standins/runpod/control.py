@@ -18,14 +18,14 @@ from tests.standins.runpod.http_types import Answer, Asked, problem, reply
 from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.machines import RealMachines
 from tests.standins.runpod.pods import Pod
-from tests.standins.runpod.world import World
+from tests.standins.runpod.world import Context
 
 
 class Control:
     """``advance`` exists where the clock was given."""
 
     def __init__(
-        self, world: World, gateway: Gateway, advance: Callable[[float], None] | None = None
+        self, world: Context, gateway: Gateway, advance: Callable[[float], None] | None = None
     ) -> None:
         self._world, self._gateway, self._advance = world, gateway, advance
 
@@ -34,7 +34,7 @@ class Control:
         return self._world.knobs
 
     @property
-    def world(self) -> World:
+    def world(self) -> Context:
         return self._world
 
     def set(self, **values: Any) -> None:

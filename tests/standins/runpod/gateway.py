@@ -12,7 +12,7 @@ from tests.standins.runpod.commands import LIMIT_BYTES
 from tests.standins.runpod.graphql import GraphQL
 from tests.standins.runpod.http_types import Answer, Asked, problem
 from tests.standins.runpod.rest import Rest
-from tests.standins.runpod.world import World
+from tests.standins.runpod.world import Context
 
 WINDOWS = (("minute", 60), ("hour", 3600), ("day", 86400))
 TURNED_AWAY = "Python-urllib"
@@ -40,7 +40,7 @@ class Gateway:
 
     def __init__(
         self,
-        world: World,
+        world: Context,
         quotas: tuple[int, int, int] = (6000, 300_000, 5_000_000),
         judge: Judge | None = None,
     ) -> None:

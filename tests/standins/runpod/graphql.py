@@ -13,7 +13,7 @@ from tests.standins.runpod.graphql_text import Field, Malformed, parse
 from tests.standins.runpod.http_types import Answer, Asked, problem, reply
 from tests.standins.runpod.pods import HTTP_IP, HTTP_PORT, Pod
 from tests.standins.runpod.rest import by_whom, stamp
-from tests.standins.runpod.world import Refused, World
+from tests.standins.runpod.world import Context, Refused
 
 DEPLOY_INPUT = frozenset(
     {
@@ -43,7 +43,7 @@ class Wrong(Exception):
 
 
 class GraphQL:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Context) -> None:
         self._world = world
         self._resolvers: dict[str, dict[str, Resolver]] = {
             "query": {"myself": self._myself, "pod": self._pod, "gpuTypes": self._gpu_types},

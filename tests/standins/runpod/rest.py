@@ -11,7 +11,7 @@ from typing import Any
 from tests.standins.runpod import bodies, catalog, commands, pages, rest_billing, rest_catalog
 from tests.standins.runpod.http_types import Answer, Asked, nothing, problem, reply
 from tests.standins.runpod.pods import ACTIONS, HTTP_IP, HTTP_PORT, Pod, Volume
-from tests.standins.runpod.world import Refused, World
+from tests.standins.runpod.world import Context, Refused
 
 LOG_POLL_S = 0.1
 Route = Callable[..., Answer]
@@ -23,7 +23,7 @@ def stamp(at: float) -> str:
 
 
 class Rest:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Context) -> None:
         self._world = world
         billed, listed = rest_billing.Billing(world), rest_catalog.Catalog(world)
         self._routes: list[tuple[re.Pattern[str], dict[str, Route]]] = [

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.standins.runpod import billing
 from tests.standins.runpod.http_types import Answer, Asked, problem, reply
-from tests.standins.runpod.world import World
+from tests.standins.runpod.world import Context
 
 DEFAULT_DAYS = 30
 POD_PARTS = ("totalAmount", "gpuAmount", "cpuAmount", "diskAmount")
@@ -17,7 +17,7 @@ VOLUME_PARTS = ("totalAmount", "standardAmount", "highPerformanceAmount")
 
 
 class Billing:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Context) -> None:
         self._world = world
 
     def pods(self, asked: Asked) -> Answer:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.standins.runpod import catalog
 from tests.standins.runpod.http_types import Answer, Asked, problem, reply
-from tests.standins.runpod.world import World
+from tests.standins.runpod.world import Context
 
 PRODUCTS = {"POD", "CLUSTER", "SERVERLESS"}
 ONLY_WITH_STOCK = ("product", "count", "cloud", "countryCodes", "cudaVersions", "minCudaVersion")
@@ -16,7 +16,7 @@ _LEAST = re.compile(r"^\d+(\.\d+)?$")
 
 
 class Catalog:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Context) -> None:
         self._world = world
 
     def gpus(self, asked: Asked) -> Answer:

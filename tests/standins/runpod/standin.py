@@ -15,7 +15,7 @@ from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.machines import RealMachines
 from tests.standins.runpod.pods import OnPaper
 from tests.standins.runpod.server import Server
-from tests.standins.runpod.world import World
+from tests.standins.runpod.world import Context
 
 API_KEY = "rpa_STANDIN0ACCOUNT0KEY"
 SETTLE_S = 0.02
@@ -37,7 +37,7 @@ class GivenClock:
 class StandIn:
     """``url`` is the base of v2 (without /v2) and of /graphql."""
 
-    def __init__(self, world: World, gateway: Gateway, control: Control, server: Server) -> None:
+    def __init__(self, world: Context, gateway: Gateway, control: Control, server: Server) -> None:
         self.control, self.api_key, self.url = control, world.api_key, server.url
         self._gateway = gateway
 
@@ -76,7 +76,7 @@ def running(
     machines: RealMachines | OnPaper = OnPaper()
     if real_pods:
         machines = RealMachines(folder, knobs, now, lambda: keys, isolated, keep, image_env, reach)
-    world = World(
+    world = Context(
         knobs=knobs, now=now, machines=machines, api_key=api_key, balance=balance,
         spend_limit=spend_limit, seed=seed, ssh_keys=keys,
     )  # fmt: skip
@@ -98,7 +98,7 @@ def running(
         machines.close()
 
 
-def _settle(world: World, over: threading.Event) -> None:
+def _settle(world: Context, over: threading.Event) -> None:
     """What is due happens though nobody asks: pods start, and the balance runs out."""
     while not over.wait(SETTLE_S):
         with world.lock:

@@ -40,7 +40,7 @@ class Refused(Exception):
         self.status, self.detail = status, detail
 
 
-class World:
+class Context:
     """All calls hold ``lock``; times are epoch s by ``now``; money is USD."""
 
     def __init__(

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.adapters.run_files import LocalRunFiles
-from trmcloud.app.adopt import find_folder, look
-from trmcloud.app.export.script import spec_text
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.local.run_files import LocalRunFiles
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.errors import ConflictError, NotFoundError
-from trmcloud.core.planning import make_plan
-from trmcloud.core.pod_contract import PodName
-from trmcloud.core.spec import RunSpec
-from trmcloud.pod.lives import Life, Lives, write_lives
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.export.adopt import find_folder, look
+from trmcloud.export.script import spec_text
+from trmcloud.pod.agent.attempts import Life, Lives, write_lives
 
 NOW = 1_795_000_000.0
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.unit.core.test_kept_volumes import ENDED, Book
 from trmcloud.app.reap import end_volumes
-from trmcloud.core import events as ev
+from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.control import events as ev
 from trmcloud.core.errors import ProviderError
-from trmcloud.core.kept_volumes import DELETE, KEEP
-from trmcloud.core.offers import DAY_S
+from trmcloud.core.spec.spec import DELETE, KEEP
 from trmcloud.ports.compute import VolumeSeen
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.app.bundle import bundle_root
-from trmcloud.app.export import script as script_module
-from trmcloud.app.export.payload import Payload, make_payload
-from trmcloud.app.export.script import FORMS, script
-from trmcloud.app.export.shell import quote
-from trmcloud.core.hardware import GUIDE_HARDWARE
-from trmcloud.core.planning import make_plan
-from trmcloud.core.recipe import PHASES
-from trmcloud.core.spec import RunSpec
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.core.catalog.hardware import GUIDE_HARDWARE
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.export import script as script_module
+from trmcloud.export.payload import Payload, make_payload
+from trmcloud.export.script import FORMS, script
+from trmcloud.export.shell import quote
 
 NOW = 1_795_000_000.0
 HOSTILE = ("it's here", '$(touch "oops") `id`', "two\nlines", "čaj “x”", "-rf", "a\\b'", "\udcff!")
@@ -58,7 +58,7 @@ def test_the_payload_is_the_same_each_time_and_holds_sources_alone() -> None:
     assert one == make_payload(bundle_root() / "model")
     listed = subprocess.run(["tar", "-tz"], input=one.content, capture_output=True, check=True)
     names = listed.stdout.decode().split()
-    assert {"trmcloud/pod/standalone.py", "model/train.py", "model/datasets/gsm8k.toml"} <= set(
+    assert {"trmcloud/export/standalone.py", "model/train.py", "model/datasets/gsm8k.toml"} <= set(
         names
     )
     assert all(name.endswith((".py", ".txt", ".toml")) for name in names)

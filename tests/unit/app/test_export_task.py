@@ -12,17 +12,24 @@ import pytest
 import yaml
 
 from tests.unit.app.test_export import HOSTILE, NOW
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.cli.export_task import clouds, make, write_all
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.core.catalog.hardware import GUIDE_HARDWARE
 from trmcloud.core.errors import ConflictError
-from trmcloud.core.hardware import GUIDE_HARDWARE
-from trmcloud.core.planning import make_plan
-from trmcloud.core.recipe import PHASES
-from trmcloud.core.spec import RunSpec
-from trmcloud.pod.standalone_run import read_spec
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.export.standalone_run import read_spec
+from trmcloud.export.writing import make_task, write_guides
+from trmcloud.wiring_plans import shipped_offers
+from trmcloud.wiring_skypilot import skypilot_names
 
+NAMES = skypilot_names()
 SKY = Path(__file__).resolve().parents[3] / "sky"
+
+
+def write_all(folder: Path) -> list[Path]:
+    return write_guides(folder, load_recipe("trm"), shipped_offers, NAMES, NOW, force=False)
 
 
 def loaded() -> dict[str, dict[str, Any]]:
@@ -30,13 +37,13 @@ def loaded() -> dict[str, dict[str, Any]]:
 
 
 def test_the_shipped_tasks_are_what_the_command_writes(tmp_path: Path) -> None:
-    written = {path.name: path.read_text() for path in write_all(tmp_path, force=False)}
+    written = {path.name: path.read_text() for path in write_all(tmp_path)}
     shipped = {path.name: path.read_text() for path in SKY.iterdir()}
     assert sorted(shipped) == sorted(written)
     other = [name for name, text in written.items() if shipped[name] != text]
     assert not other, "make sky-tasks"
     with pytest.raises(ConflictError, match="exists"):
-        write_all(tmp_path, force=False)
+        write_all(tmp_path)
 
 
 def test_there_is_one_for_each_hardware_and_phase_of_the_guides() -> None:
@@ -56,24 +63,25 @@ def test_its_price_limit_and_own_end_keep_the_plan_s_worst_case(tmp_path: Path) 
         assert limit["down"] is True
         assert limit["wait_for"] == "none"
         assert 0 < limit["idle_minutes"] * 60 - chosen.hard_stop_s <= 240
-        assert chosen.provider in clouds()
+        assert chosen.provider in NAMES.clouds
         assert json.loads(task["envs"]["TRMCLOUD_SPEC"])["clock"] == "wall"
         assert task["envs"]["TRMCLOUD_AT_END"] == "skypilot"
-        assert "skypilot-runpod" not in clouds()
+        assert "skypilot-runpod" not in NAMES.clouds
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_its_commands_are_sound_shell_and_its_values_what_was_given(
     nodes: int, tmp_path: Path
 ) -> None:
-    spec = RunSpec("trm", ("fast",), "8xH100", providers=tuple(clouds()))
+    spec = RunSpec("trm", ("fast",), "8xH100", providers=tuple(sorted(NAMES.clouds)))
     plan = make_plan(spec, load_recipe("trm"), load_offers(NOW), NOW, "p-0000")
     assert plan.recommended is not None
     limits = set()
     for value in HOSTILE[:-1]:  # YAML has no bytes that are not text
-        text = make(
-            plan, plan.recommended, data=value, path=Path(value), script=f"./{value}", nodes=nodes
-        )
+        text = make_task(
+            plan, plan.recommended, NAMES,
+            data=value, path=Path(value), script=f"./{value}", nodes=nodes,
+        )  # fmt: skip
         task = yaml.safe_load(text)
         assert task["envs"]["DATA"] == value
         assert list(task["file_mounts"].values()) == [f"./{value}"]

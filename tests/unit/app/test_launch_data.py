@@ -11,26 +11,30 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.core.manifests import manifest
-from trmcloud.adapters.data_set_files import load_data_set, source_of
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.app.jobs import (
+from trmcloud.adapters.files.data_sets import load_data_set, source_of
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.app.pod_request import (
+    SEND_WITHIN_S,
     LaunchData,
     pod_request,
     read_launch_note,
     tokens_of,
     write_launch_note,
 )
-from trmcloud.app.staging import stage_items
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.data_source import growing_key
-from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.app.staging.stage import stage_items
+from trmcloud.core.clock import Instant
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.money import Usd
-from trmcloud.core.plan import Candidate, Plan
-from trmcloud.core.planning import make_plan
-from trmcloud.core.recipe import PHASES
-from trmcloud.core.run_state import Generation, RunState
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.data_source import growing_key
+from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
 
@@ -58,7 +62,16 @@ def a_plan() -> tuple[Plan, Candidate]:
     return plan, plan.candidate(plan.launchable[0])
 
 
-def asked_for(data: LaunchData, files: Files | None = None, weights: str = "") -> PodRequest:
+AWAITED = Generation(1, "p", "runpod", "c", Usd(1), NOW + 1, NOW + 2, NOW)
+
+
+def asked_for(
+    data: LaunchData,
+    files: Files | None = None,
+    weights: str = "",
+    clock: Any = None,
+    recorded: Generation | None = None,
+) -> PodRequest:
     plan, candidate = a_plan()
     generation = Generation(
         1, str(contract.PodName("0badcafe", "r-1", 1, int(NOW + candidate.hard_stop_s))),
@@ -69,16 +82,21 @@ def asked_for(data: LaunchData, files: Files | None = None, weights: str = "") -
     note |= {"data": data.to_json()} if data.source is not None else {}
     world = SimpleNamespace(
         home=Path("/home"),
-        read_note=lambda run_id: note,
+        clock=clock,
+        ledger=SimpleNamespace(
+            read=lambda: SimpleNamespace(runs={RUN.run_id: SimpleNamespace(generation=recorded)})
+        ),
+        notes={"r-1": note},
         files=files or Files(),
         folder_on_pod=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{folder.name}",
     )
-    return pod_request(cast(Any, world), RUN, plan, generation, 1, NOW)
+    return pod_request(cast(Any, world), RUN, plan, generation, 1, Instant(NOW, 500.0, "boot-1"))
 
 
 def test_a_note_says_again_what_was_launched(tmp_path: Path) -> None:
     for data in (LaunchData("/some/folder"), MADE):
-        write_launch_note(tmp_path, "r-1", data=data, initial_weights="")
+        home = cast(Any, SimpleNamespace(home=tmp_path, notes=None))
+        write_launch_note(home, "r-1", data=data, initial_weights="")
         assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == data
 
 
@@ -87,6 +105,27 @@ def test_a_note_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"data_dir": "/data", "initial_weights": ""}))
     assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == LaunchData("/data")
+
+
+def test_it_is_too_late_by_the_clock_that_nobody_sets() -> None:
+    clock = SimpleNamespace()
+    asked = asked_for(LaunchData("/some/folder"), clock=clock, recorded=AWAITED)
+    clock.now = lambda: Instant(NOW - 86_400.0, 500.0 + SEND_WITHIN_S, "boot-1")
+    asked.require_wanted()
+    clock.now = lambda: Instant(NOW - 86_400.0, 510.0 + SEND_WITHIN_S, "boot-1")
+    with pytest.raises(ProviderRefused, match="came 10 s too late to be sent"):
+        asked.require_wanted()
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [None, replace(AWAITED, number=2), replace(AWAITED, not_made=because(ReasonKind.NO_CANDIDATE))],
+)
+def test_what_another_one_has_given_up_is_not_asked_for(recorded: Generation | None) -> None:
+    clock = SimpleNamespace(now=lambda: Instant(NOW, 500.5, "boot-1"))
+    asked = asked_for(LaunchData("/some/folder"), clock=clock, recorded=recorded)
+    with pytest.raises(ProviderRefused, match="another one has given it up"):
+        asked.require_wanted()
 
 
 def test_a_pod_is_told_what_to_make(tmp_path: Path) -> None:
@@ -117,7 +156,7 @@ def test_tokens_are_kept_under_one_key_whatever_tokenizer_is_given() -> None:
 
     def kept(data: LaunchData) -> CacheRequest | None:
         note = {"data_dir": data.folder, "data": data.to_json()}
-        world = cast(Any, SimpleNamespace(read_note=lambda run_id: note))
+        world = cast(Any, SimpleNamespace(notes={"r-1": note}))
         return tokens_of(world, RUN, candidate)
 
     found = kept(MADE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import os
 import subprocess
 import sys
 import tarfile
@@ -12,16 +14,24 @@ from pathlib import Path
 import pytest
 
 from tests.pythons import found
-from trmcloud.app.bundle import bundle_root
-from trmcloud.app.packing import PACKAGE, own_sources, pack, stripped
+from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.staging.packing import (
+    LATER,
+    PACKAGE,
+    own_sources,
+    pack,
+    stripped,
+    trainers_share,
+)
 from trmcloud.core.errors import DataError
 
-ENTRIES = ("trmcloud.pod.boot", "trmcloud.pod.standalone")
+ENTRIES = ("trmcloud.pod.boot", "trmcloud.export.standalone")
+AGENT, UPLOAD = "trmcloud.pod.agent.process", "trmcloud.pod.storage.upload"
 TRAINER = bundle_root() / "model"
 ROOT = PACKAGE.parent
 PROGRAMS = {
-    "trmcloud.pod.boot": ("agent", "upload"),
-    "trmcloud.pod.standalone": ("agent", "upload", "standalone"),
+    ENTRIES[0]: (AGENT, UPLOAD),
+    ENTRIES[1]: (AGENT, UPLOAD, ENTRIES[1]),
 }
 """What is started as a process of its own, and takes ``--help``."""
 
@@ -40,12 +50,12 @@ def test_what_a_machine_needs_is_in_it_and_the_planner_is_not(
     entry: str, files: dict[str, bytes]
 ) -> None:
     names = set(files)
-    for module in ("boot" if entry == ENTRIES[0] else "standalone", "agent", "upload", "prepare"):
-        assert f"trmcloud/pod/{module}.py" in names
-    assert "trmcloud/pod/environment.txt" in names
-    assert "trmcloud/core/flops.py" in names, "the trainer imports it"
+    for module in (entry, AGENT, UPLOAD, "trmcloud.pod.machine.prepare"):
+        assert f"{module.replace('.', '/')}.py" in names
+    assert "trmcloud/pod/machine/environment.txt" in names
+    assert "trmcloud/core/planner/flops.py" in names, "the trainer imports it"
     if entry == ENTRIES[0]:
-        assert not {"trmcloud/core/plan.py", "trmcloud/core/controller.py"} & names
+        assert not {"trmcloud/core/spec/plan.py", "trmcloud/core/control/controller.py"} & names
     assert not any(name.startswith(("trmcloud/app", "trmcloud/adapters")) for name in names)
 
 
@@ -65,7 +75,7 @@ def test_the_unpacked_sources_alone_run_every_program(
         assert done.returncode == 0, f"{python}: {done.stderr[-2000:]}"
     for python in {pythons[0], pythons[-1]}:
         for program in PROGRAMS[entry]:
-            words = [python, "-m", f"trmcloud.pod.{program}", "--help"]
+            words = [python, "-m", program, "--help"]
             done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True)
             assert done.stdout.startswith("usage:"), done.stderr[-2000:]
 
@@ -91,7 +101,8 @@ def test_the_trainers_imports_of_ours_are_all_there(
 
 def test_the_same_bytes_whichever_python_packs() -> None:
     code = (
-        "import hashlib, sys; from pathlib import Path; from trmcloud.app.packing import *\n"
+        "import hashlib, sys; from pathlib import Path\n"
+        "from trmcloud.app.staging.packing import *\n"
         "if sys.version_info < (3, 11): sys.exit()\n"
         f"for entry in {ENTRIES}:\n"
         f"    files = own_sources(entry, Path({str(TRAINER)!r}))\n"
@@ -111,9 +122,19 @@ def test_the_order_of_files_makes_no_difference(files: dict[str, bytes]) -> None
     assert pack(files) == pack(dict(reversed(files.items())))
 
 
+VALUES = "trmcloud/core/values.py"
+
+
+def test_a_machine_gets_the_standard_dataclass(files: dict[str, bytes]) -> None:
+    known: dict[str, object] = {}
+    exec(files[VALUES], known)
+    assert known["dataclass"] is dataclasses.dataclass
+    assert known["replace"] is dataclasses.replace
+
+
 def test_stripping_changes_neither_meaning_nor_line_numbers(files: dict[str, bytes]) -> None:
     for name, content in files.items():
-        if not name.endswith(".py"):
+        if not name.endswith(".py") or name == VALUES:
             continue
         before = (ROOT / name).read_text()
         after = content.decode()
@@ -178,6 +199,31 @@ def test_what_looks_like_a_comment_and_is_none() -> None:
     )
     assert stripped(plain) == plain
     compile(plain, "plain", "exec")
+
+
+def test_what_uploads_follows_with_the_trainer(tmp_path: Path) -> None:
+    """A pod has the agent alone at first; where the trainer is, the uploader starts, too."""
+    first, code = tmp_path / "first", tmp_path / "code"
+    early, share = own_sources(ENTRIES[0], later=LATER), trainers_share(TRAINER)
+    assert LATER == UPLOAD
+    for folder, sources in ((first, early), (code, share)):
+        for name, content in sources.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    def starts(program: str, *folders: Path) -> bool:
+        environment = {"PYTHONPATH": os.pathsep.join(map(str, folders)), "PATH": os.environ["PATH"]}
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", program, "--help"],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+        )
+        return done.returncode == 0
+
+    assert starts(AGENT, first)
+    assert not starts(UPLOAD, first)
+    assert starts(UPLOAD, code, first)
 
 
 def test_a_module_that_is_started_late_comes_along(tmp_path: Path) -> None:

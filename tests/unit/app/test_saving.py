@@ -8,39 +8,43 @@ from typing import Any
 
 import pytest
 
+from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
-from trmcloud.app.saving import Asked, _why_not, find_saved
-from trmcloud.app.world import World
-from trmcloud.cli.plan_making import make_spec, plan_for
-from trmcloud.core import events as ev
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
+from trmcloud.app.checkpoints.saving import Asked, _why_not, find_saved
+from trmcloud.app.context import Context
+from trmcloud.app.launch_request import LaunchRequest
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Plan, plan_to_json
-from trmcloud.core.run_state import Generation, RunState, State
-from trmcloud.pod.files import write_atomic
-from trmcloud.wiring import build_world
+from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
+from trmcloud.io.files import write_atomic
+from trmcloud.wiring import build_context
+from trmcloud.wiring_plans import build_planner
 
 POD = "trmc-abcd1234-r1-g1-1790003000"
 SAVED = contract.Saves(1, "fast", 120)
 KEPT = contract.Kept("fast", 120, "ab" * 32, 1010)
 REPORT = contract.AgentReport(
-    "r-1", POD, 1, 7, 1.0, 2.0, (contract.PhaseReport("fast", "running"),), 3.0, 4.0,
+    "r-1", POD, 1, 7, 1.0, 2.0,
+    (contract.PhaseReport("fast", contract.PhaseState.RUNNING),), 3.0, 4.0,
     saves=contract.Saves(),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    made = make_spec(hardware="1xA100", recipe="trm-tiny", phase="fast", settings=["keep_best=1"])
-    return plan_for(made, home=tmp_path_factory.mktemp("plans"), tokens_available=10_000_000)
+    request = LaunchRequest("1xA100", "trm-tiny", "fast", setting=["keep_best=1"])
+    planner = build_planner(tmp_path_factory.mktemp("plans"))
+    return planner.plan(planner.spec(request), tokens_available=10_000_000)
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "home"))
-    return build_world()
+    return build_context()
 
 
 def run_of(plan: Plan, provider: str = "runpod", **spec: Any) -> RunState:
@@ -49,24 +53,24 @@ def run_of(plan: Plan, provider: str = "runpod", **spec: Any) -> RunState:
         number=1, pod_name=POD, provider=provider, candidate_id=plan.candidates[0].id,
         rate=Usd(1), soft_stop_at=1.0, hard_stop_at=2.0, intended_at=0.0, up_at=0.0,
     )  # fmt: skip
-    made = plan_to_json(plan)
-    return RunState("r-1", plan=made, generations=(generation,), state=State.RUNNING)
+    made = RecordedPlan(plan_to_json(plan))
+    return RunState("r-1", recorded_plan=made, generations=(generation,), state=State.RUNNING)
 
 
-def say(world: World, report: contract.AgentReport) -> None:
+def say(world: Context, report: contract.AgentReport) -> None:
     folder = world.home / contract.PODS_DIR / POD
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / contract.REPORT_NAME, contract.dump(report))
 
 
-def copy_here(world: World) -> Path:
+def copy_here(world: Context) -> Path:
     folder = world.home / "runs" / "r-1" / "fast" / contract.CHECKPOINTS_DIR / "step-00000120"
     folder.mkdir(parents=True)
     write_atomic(folder / mf.MANIFEST_NAME, mf.to_json(manifest(120, None)))
     return folder
 
 
-def test_an_answer_counts_for_its_own_pod_and_request(world: World, plan: Plan) -> None:
+def test_an_answer_counts_for_its_own_pod_and_request(world: Context, plan: Plan) -> None:
     run, asked = run_of(plan), Asked("r-1", 1, 1)
     assert asked.answer(world, run) is None
     say(world, REPORT)
@@ -77,7 +81,7 @@ def test_an_answer_counts_for_its_own_pod_and_request(world: World, plan: Plan) 
     assert Asked("r-1", 2, 1).answer(world, run) is None, "another pod's"
 
 
-def test_where_a_pull_saves_it_it_is_safe_once_it_is_pulled(world: World, plan: Plan) -> None:
+def test_where_a_pull_saves_it_it_is_safe_once_it_is_pulled(world: Context, plan: Plan) -> None:
     run = run_of(plan)
     assert find_saved(world, run, SAVED) is None
     say(world, replace(REPORT, kept=(KEPT,)))
@@ -95,7 +99,7 @@ def test_where_a_pull_saves_it_it_is_safe_once_it_is_pulled(world: World, plan: 
     assert place.words == f"{folder}, pulled and verified"
 
 
-def test_a_later_one_stands_for_it_and_an_earlier_one_does_not(world: World, plan: Plan) -> None:
+def test_a_later_one_stands_for_it_and_an_earlier_one_does_not(world: Context, plan: Plan) -> None:
     run = run_of(plan)
     say(world, replace(REPORT, kept=(replace(KEPT, step=90), replace(KEPT, step=150))))
     place = find_saved(world, run, SAVED)
@@ -103,7 +107,7 @@ def test_a_later_one_stands_for_it_and_an_earlier_one_does_not(world: World, pla
     assert place.kept.step == 150
 
 
-def test_in_a_bucket_on_a_volume_and_here(world: World, plan: Plan) -> None:
+def test_in_a_bucket_on_a_volume_and_here(world: Context, plan: Plan) -> None:
     bucketed = run_of(plan, bucket="s3://abc/x")
     say(world, replace(REPORT, kept=(KEPT,)))
     there = find_saved(world, bucketed, SAVED)
@@ -122,18 +126,18 @@ def test_in_a_bucket_on_a_volume_and_here(world: World, plan: Plan) -> None:
     assert (local.final, local.words) == (True, str(folder))
 
 
-def test_what_does_not_train_is_refused_and_told_why(world: World, plan: Plan) -> None:
+def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan) -> None:
     run = run_of(plan)
     say(world, REPORT)
     assert _why_not(world, run) == ""
     ended = replace(run, state=State.CLOSED, outcome=Outcome.FINISHED)
     assert _why_not(world, ended) == "it has ended: finished"
-    stopped = replace(run, stop=ev.StopRequested("user", "enough"))
+    stopped = replace(run, stop=ev.StopRequested("user", quoted("enough")))
     assert _why_not(world, stopped) == "it was told to land, and saves by that"
     assert _why_not(world, replace(run, state=State.BOOTING)) == "it is booting"
     say(world, replace(REPORT, waiting="installing"))
     assert _why_not(world, run) == "its pod is still installing"
     say(world, replace(REPORT, result="finished"))
     assert _why_not(world, run) == "its work is done"
-    say(world, replace(REPORT, phases=(contract.PhaseReport("fast", "ended"),)))
+    say(world, replace(REPORT, phases=(contract.PhaseReport("fast", contract.PhaseState.ENDED),)))
     assert _why_not(world, run) == "no phase runs now"

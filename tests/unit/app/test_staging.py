@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.app.staging import code_item, content_key, hashes_of, remote_folder
+from trmcloud.app.staging.packing import LATER, own_sources
+from trmcloud.app.staging.stage import code_item, content_key, hashes_of, remote_folder
+from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import DataError
-from trmcloud.core.pod_contract import POD_ROOT
 
 
 def test_a_folder_is_named_by_what_is_in_it(tmp_path: Path) -> None:
@@ -38,15 +39,16 @@ def test_nothing_but_the_trainers_sources_travels(tmp_path: Path) -> None:
         (package / name).write_text("x")
     (package / "__pycache__" / "train.py").write_text("x")
     (tmp_path / "secret.py").write_text("x")
-    (package / "train.py").write_text("from trmcloud.core.records import load\n")
+    (package / "train.py").write_text("from trmcloud.core.contract.records import load\n")
     item = code_item(package, tmp_path / "home")
     assert {name for name in item.sha256 if name.startswith("model/")} == {
         "model/train.py", "model/recipes/trm.toml",
     }  # fmt: skip
     shared = {name for name in item.sha256 if not name.startswith("model/")}
-    assert shared == {
-        "trmcloud/__init__.py", "trmcloud/core/__init__.py", "trmcloud/core/records.py",
-    }  # fmt: skip
+    uploads = set(own_sources(LATER))
+    assert shared == uploads | {"trmcloud/core/contract/records.py"}
+    assert {name.split("/")[1] for name in uploads} == {"__init__.py", "core", "io", "pod"}
+    assert not any("agent" in name for name in uploads)
     for name, sha256 in item.sha256.items():
         assert hashlib.sha256((item.local / name).read_bytes()).hexdigest() == sha256
     assert item.remote == f"{POD_ROOT}/code/{item.local.name}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
-from trmcloud.adapters.workers import ThreadWorkers
+from trmcloud.adapters.local.workers import ThreadWorkers
+from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.errors import CheckpointError
 from trmcloud.ports.work import Progress, WorkDone
+
+A, B = (ActionKey("r-1", 1, "pull", 1, name) for name in "ab")
 
 
 def ended(workers: ThreadWorkers) -> WorkDone:
@@ -28,17 +31,17 @@ def test_what_is_done_is_told_once() -> None:
         progress(3, 7)
         assert go.wait(10)
 
-    workers.start("a", work)
+    workers.start(A, work)
     deadline = time.monotonic() + 10
-    while workers.progress("a") != (3, 7):
+    while workers.progress(A) != (3, 7):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert workers.running() == {"a"}
+    assert workers.running() == {A}
     go.set()
-    assert ended(workers) == WorkDone("a", None)
+    assert ended(workers) == WorkDone(A, None)
     assert workers.running() == frozenset()
     assert workers.finished() == []
-    assert workers.progress("a") is None
+    assert workers.progress(A) is None
 
 
 def test_how_it_failed_is_told() -> None:
@@ -48,10 +51,10 @@ def test_how_it_failed_is_told() -> None:
     def fail(progress: Progress) -> None:
         raise error
 
-    workers.start("a", fail)
+    workers.start(A, fail)
     assert ended(workers).error is error
     nothing: dict[str, None] = {}
-    workers.start("b", lambda progress: nothing["nothing"])
+    workers.start(B, lambda progress: nothing["nothing"])
     unforeseen = ended(workers).error
     assert unforeseen is not None
     assert "KeyError" in str(unforeseen)
@@ -68,9 +71,9 @@ def test_what_is_called_off_ends_and_is_not_told() -> None:
         finally:
             left.set()
 
-    workers.start("a", endless)
+    workers.start(A, endless)
     workers.cancel()
     assert workers.running() == frozenset()
     assert left.wait(10)
-    workers.start("b", lambda progress: None)
-    assert ended(workers).key == "b"
+    workers.start(B, lambda progress: None)
+    assert ended(workers).key == B

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from trmcloud.app.watching import Errand
-from trmcloud.cli.run_stages import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
+from trmcloud.app.run_queries import Errand
+from trmcloud.cli.views.run_stages import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
+from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
 from trmcloud.core.money import Usd
-from trmcloud.core.pod_contract import AgentReport, Heartbeat
-from trmcloud.core.run_state import ActionState, Generation, RunState, State
 
 POD = Generation(
     number=1,
@@ -68,7 +69,9 @@ def test_the_way_to_the_end() -> None:
     assert stage_of(ending, BEAT, None, "Training fast") == "Ending the pod"
     assert stage_of(ending, BEAT, None, "Training fast", pulls=True) == PULLING
     assert stage_of(ending, BEAT, None, PULLING) == PULLING  # between one pull and the next
-    asked = replace(ending, actions={"r-1/g1/terminate/1": ActionState("terminate", 1200.0)})
+    asked = replace(
+        ending, actions={ActionKey("r-1", 1, "terminate", 1): ActionState("terminate", 1200.0)}
+    )
     assert stage_of(asked, BEAT, None, PULLING) == "Ending the pod"
     missed = replace(asked, generations=(replace(POD, missed_at=1210.0),))
     assert stage_of(missed, BEAT, None, "Ending the pod") == GONE
@@ -79,7 +82,7 @@ def test_the_way_to_the_end() -> None:
 
 def test_speed_is_that_of_the_last_seconds() -> None:
     speed = Speed()
-    key = "r-1/g1/stage/1"
+    key = ActionKey("r-1", 1, "stage", 1)
     assert speed.words(Errand(key, "stage", 0, 0), 0.0) == ""
     assert speed.words(Errand(key, "stage", 0, 100_000_000), 1.0) == "0.0 of 100.0 MB"
     quick = speed.words(Errand(key, "stage", 50_000_000, 100_000_000), 2.0)
@@ -91,9 +94,11 @@ def test_speed_is_that_of_the_last_seconds() -> None:
 
 def test_what_is_sent_and_what_is_pulled_are_told_apart() -> None:
     errands = [
-        Errand("r-1/g1/stage/1", "stage", 1_000_000, 2_000_000),
-        Errand("r-1/g1/pull-fast-40-1f3a9c00/1", "fast step 40", 3_000_000, 4_000_000),
-        Errand("r-1/g1/pull-fast-60-1f3a9c00/1", "fast step 60", 0, 0),
+        Errand(ActionKey("r-1", 1, "stage", 1), "stage", 1_000_000, 2_000_000),
+        Errand(
+            ActionKey("r-1", 1, "pull", 1, "fast-40-1f3a9c00"), "fast step 40", 3_000_000, 4_000_000
+        ),
+        Errand(ActionKey("r-1", 1, "pull", 1, "fast-60-1f3a9c00"), "fast step 60", 0, 0),
     ]
     assert carried(errands, Speed(), 0.0) == (
         "1.0 of 2.0 MB",

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.cli import told_home
 from trmcloud.cli.main import COMMANDS, load_command, main
-from trmcloud.cli.wrapping import wrap
+from trmcloud.cli.views.wrapping import padded, width, wrap
 from trmcloud.core.outcome import Outcome
 
 LANDED, FAILED = told_home.RUNS[Outcome.LANDED], told_home.RUNS[Outcome.FAILED]
@@ -157,6 +157,15 @@ def test_what_stands_beside_a_name_is_indented_below_it() -> None:
         "error: nobody in the price table offers",
         "  4xA100 at aws",
     ]
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert (width("step 12"), width("模型"), width("e\u0301"), width("ａ")) == (7, 4, 1, 2)
+    line = "  lies in  ~/训练/检查点 and beside it ~/训练/数据 for the next run"
+    pieces = wrap(line, 30)
+    assert all(width(piece) <= 30 for piece in pieces)
+    assert " ".join(" ".join(pieces).split()) == " ".join(line.split())
+    assert padded("模型", 6) == "模型  "
 
 
 def test_a_pipe_gets_a_line_for_each(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

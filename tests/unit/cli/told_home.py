@@ -10,15 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.ledger_sqlite import SqliteLedger
-from trmcloud.cli.plan_making import make_spec, plan_for
-from trmcloud.core import events as ev
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
+from tests.reasons import quoted
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.app.launch_request import LaunchRequest
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Plan, plan_to_json
+from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.ports.ledger import ControllerId
+from trmcloud.wiring_plans import build_planner
 
 ME = ControllerId("here", 1, "1")
 RUNS = {outcome: f"r-{number:06x}" for number, outcome in enumerate(Outcome, start=0xA10C01)}
@@ -42,7 +44,7 @@ def write(home: Path) -> None:
     ledger.set_cap(
         ev.CapSet("month", time.strftime("%Y-%m", time.gmtime(now)), Usd(500), "me"), now
     )
-    rented = _plan(home, hardware="8xA100", budget="60", providers=["runpod"])
+    rented = _plan(home, hardware="8xA100", budget="60", provider=["runpod"])
     here = _plan(home, hardware="local", recipe="trm-tiny", rate="3.60", budget="1")
     for number, (outcome, run_id) in enumerate(RUNS.items()):
         plan = here if number % 3 == 0 else rented
@@ -54,7 +56,8 @@ def write(home: Path) -> None:
 
 
 def _plan(home: Path, **wish: Any) -> Plan:
-    return plan_for(make_spec(phase="fast", settings=[], **wish), home=home)
+    planner = build_planner(home)
+    return planner.save(planner.plan(planner.spec(LaunchRequest(phase="fast", **wish))))
 
 
 def _begun(
@@ -92,10 +95,10 @@ def _closed(ledger: SqliteLedger, plan: Plan, run_id: str, outcome: Outcome, at:
     events += [
         ev.PhaseEnded(1, "fast", outcome.value, 1000, 1.402, seconds),
         ev.GateJudged(1, "fast", outcome is not Outcome.GATE_FAILED, judged),
-        ev.ResultKnown(outcome.value, why),
+        ev.ResultKnown(outcome.value, quoted(why)),
         ev.PodGone(1, at + 3400.0),
         ev.Settled(1, Usd("13.72"), Usd("13.71")),
-        ev.Closed(outcome.value, why),
+        ev.Closed(outcome.value, quoted(why)),
     ]
     if outcome is Outcome.LANDED:
         events.append(ev.Fetched("fast", 1000, "ab" * 32, f"/home/you/{run_id}-fast-step-00001000"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 
 WEIGHTS = CheckpointFile("weights.safetensors", "weights", 1000, "ab" * 32)
 STATE = CheckpointFile("state.json", "state", 10, "cd" * 32)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trmcloud.core.gate import Verdict
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract.gate import Verdict
+from trmcloud.core.contract.pod_contract import (
     Heartbeat,
     Lease,
     PhaseLease,
     PhaseReport,
+    PhaseState,
 )
-from trmcloud.core.supervisor import (
+from trmcloud.core.contract.supervisor import (
     Act,
     TrainerView,
     supervise,
@@ -35,13 +36,12 @@ LEASE = Lease(
 ONE = replace(LEASE, phases=LEASE.phases[:1])
 BEAT = Heartbeat("r1", "fast", 1, 77, "boot-1", 100.0, "training", 5, 90, step_seconds=1.0)
 FAST, EXTREME = PhaseReport("fast"), PhaseReport("extreme")
-RUNNING = PhaseReport("fast", state="running", attempts=1)
+RUNNING = PhaseReport("fast", state=PhaseState.RUNNING, attempts=1)
 PASSED, FAILED = Verdict("fast", True, ()), Verdict("fast", False, ())
 
 
 def view(**changes: Any) -> TrainerView:
     seen = TrainerView(
-        running=False,
         heartbeat=None,
         heartbeat_age_s=0.0,
         soft_left_s=2000.0,
@@ -52,11 +52,11 @@ def view(**changes: Any) -> TrainerView:
 
 def watching(beat: Heartbeat | None = BEAT, **changes: Any) -> Act:
     """What is done about a trainer that runs."""
-    return supervise(LEASE, (RUNNING, EXTREME), view(running=True, heartbeat=beat, **changes))
+    return supervise(LEASE, (RUNNING, EXTREME), view(heartbeat=beat, **changes))
 
 
 def ended(outcome: str | None, **changes: Any) -> PhaseReport:
-    report = PhaseReport("fast", state="ended", outcome=outcome, attempts=1, saved_step=5)
+    report = PhaseReport("fast", state=PhaseState.ENDED, outcome=outcome, attempts=1, saved_step=5)
     return replace(report, **changes)
 
 

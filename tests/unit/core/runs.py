@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from trmcloud.core import events as ev
-from trmcloud.core.actions import CREATE, Action, Decision
+from tests.plans import plan_json
+from tests.reasons import quoted
+from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import Instant, Maybe, Seen, Unknown
-from trmcloud.core.controller import decide
+from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey, FailureKind
+from trmcloud.core.control.actions import CREATE, Action, Decision
+from trmcloud.core.control.controller import decide
+from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
+from trmcloud.core.control.run_fold import apply_event
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import Bill, Observation, PodSeen
-from trmcloud.core.plan import Interval, Plan
-from trmcloud.core.pod_contract import AgentReport, PhaseReport
-from trmcloud.core.providers import ProviderTraits
-from trmcloud.core.run_fold import apply_event
-from trmcloud.core.run_state import RunState, State
+from trmcloud.core.spec.plan import Interval, Plan
 
 AT = 1_790_000_000.0
 TRAITS = ProviderTraits(
@@ -33,6 +36,7 @@ TRAITS = ProviderTraits(
 
 
 STARTUP_S = Interval(20.0, 60.0, 120.0)
+HOURS = Interval(0.2, 0.5, 0.8)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class StubCandidate:
     landing_s: float = 100.0
     storage: Usd = ZERO
     volume_rate: Usd = ZERO
+    hours: Interval = HOURS
     startup_s: Interval = STARTUP_S
     phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))
 
@@ -97,7 +102,7 @@ def apply(run: RunState, *events: ev.RunEvent, at: float) -> RunState:
 
 
 def reserved(amount: Usd = RESERVATION, at: float = AT) -> RunState:
-    planned = ev.RunPlanned({"id": "p"}, amount, "thesis")
+    planned = ev.RunPlanned(plan_json(), amount, "thesis")
     return apply(RunState("r1"), planned, ev.Reserved(amount), at=at)
 
 
@@ -122,7 +127,7 @@ def ask(
         report=Seen(report, now) if report is not None else Unknown(now),
         bill=Seen(bill, now) if bill is not None else Unknown(now),
         absent_lists=absent_lists,
-        in_flight=in_flight,
+        in_flight=frozenset(map(ActionKey.parse, in_flight)),
         unbilled=unbilled,
         stranger_s=stranger_s,
         word=word,
@@ -160,12 +165,12 @@ def failed(kind: str, at: float = AT, run: RunState | None = None) -> RunState:
     run = run or renting(at)
     name = f"r1/g{len(run.generations)}/create/1"
     run = apply(run, ev.ActionStarted(name, CREATE), at=at)
-    return apply(run, ev.ActionFailed(name, CREATE, kind, f"it said {kind}"), at=at)
+    return apply(run, ev.ActionFailed(name, CREATE, FailureKind(kind), f"it said {kind}"), at=at)
 
 
 def the_pod(run: RunState, **changes: Any) -> PodSeen:
     assert run.generation is not None
-    pod = PodSeen("id-1", run.generation.pod_name, "running", run.generation.rate)
+    pod = PodSeen("id-1", run.generation.pod_name, PodStatus.RUNNING, run.generation.rate)
     return replace(pod, **changes)
 
 
@@ -185,7 +190,7 @@ def a_report(run: RunState, **changes: Any) -> AgentReport:
         pid=7,
         started_at=AT,
         at=AT,
-        phases=(PhaseReport("fast", state="running"),),
+        phases=(PhaseReport("fast", state=PhaseState.RUNNING),),
         soft_stop_at=run.generation.soft_stop_at,
         hard_stop_at=run.generation.hard_stop_at,
     )
@@ -200,10 +205,12 @@ def running(at: float = AT) -> RunState:
 
 
 def stopped(run: RunState, at: float) -> RunState:
-    return apply(run, ev.StopRequested("user", "enough"), at=at)
+    return apply(run, ev.StopRequested("user", quoted("enough")), at=at)
 
 
-ENDED = PhaseReport("fast", state="ended", outcome="finished", step=90, val_bpb=1.5, attempts=2)
+ENDED = PhaseReport(
+    "fast", state=PhaseState.ENDED, outcome="finished", step=90, val_bpb=1.5, attempts=2
+)
 
 
 def ending(at: float = AT) -> RunState:
@@ -216,6 +223,6 @@ def ending(at: float = AT) -> RunState:
 
 def settling() -> RunState:
     run = ending()
-    run, _ = follow(run, AT + 520, pods=[the_pod(run, status="gone", ended_at=AT + 510)])
+    run, _ = follow(run, AT + 520, pods=[the_pod(run, status=PodStatus.GONE, ended_at=AT + 510)])
     assert run.state is State.SETTLING
     return run

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.test_run_state import AT, CLOSED, RESERVED, SETTLED, SETTLING, run_of, sample
-from trmcloud.core import events as ev
-from trmcloud.core.billing import awaiting_bill, estimate, late_bills, settle
 from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.billing import awaiting_bill, estimate, late_bills, settle
+from trmcloud.core.control.observation import Bill
+from trmcloud.core.control.run_fold import apply_event
+from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import Bill
-from trmcloud.core.run_fold import apply_event
-from trmcloud.core.run_state import Generation, IllegalTransition, RunState
 
 NO_BILL = Unknown(AT)
 
@@ -32,7 +32,7 @@ def estimated() -> RunState:
 
 def later_states() -> list[RunState]:
     """Where a run can be while it awaits the bill of its first machine."""
-    closed = told(estimated(), ev.Closed("lost", ""))
+    closed = told(estimated(), ev.Closed("lost", None))
     again = told(estimated(), ev.Reserved(Usd(2)))
     renting = told(again, sample(ev.PodIntended, 2))
     training = told(renting, ev.PodUp(2, "id-2", Usd("3.6")), ev.AgentUp(2))

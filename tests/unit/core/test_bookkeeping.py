@@ -6,8 +6,10 @@ import datetime as dt
 
 import pytest
 
-from trmcloud.core import events as ev
-from trmcloud.core.bookkeeping import (
+from tests.plans import plan_json
+from tests.reasons import quoted
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.bookkeeping import (
     add_cap,
     add_events,
     add_note,
@@ -18,7 +20,8 @@ from trmcloud.core.bookkeeping import (
     require_run,
     require_wish,
 )
-from trmcloud.core.budget import LedgerState
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import (
     BudgetRefused,
     ConflictError,
@@ -27,11 +30,10 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import IllegalTransition, RunState, State
 
 AT = dt.datetime(2026, 9, 15, tzinfo=dt.timezone.utc).timestamp()
 EMPTY = LedgerState("abcd1234")
-PLANNED = ev.RunPlanned({}, Usd(10), "thesis")
+PLANNED = ev.RunPlanned(plan_json(), Usd(10), "thesis")
 
 
 def holding(state: State = State.RESERVED) -> LedgerState:
@@ -203,8 +205,15 @@ def test_only_the_newest_epoch_writes() -> None:
 
 
 def test_only_a_wish_is_written_by_a_bystander() -> None:
-    require_wish(ev.StopRequested("user", "enough"))
+    require_wish(ev.StopRequested("user", quoted("enough")))
     require_wish(ev.Fetched("fast", 1, "0" * 64, "/x"))
     for event in (ev.Reserved(Usd(1)), ev.Closed("finished"), ev.Settled(1, ZERO, None)):
         with pytest.raises(IllegalTransition, match=type(event).__name__):
             require_wish(event)
+
+
+def test_a_pod_that_no_run_owns_is_noted_as_a_stray() -> None:
+    charge = ev.StrayCharged("runpod", "id-9", "trmc-x", "r1", AT, Usd(1))
+    book, record = add_note(holding(State.RUNNING), 7, charge, AT)
+    assert (record.seq, record.event) == (8, charge)
+    assert set(book.strays) == {("runpod", "id-9")}

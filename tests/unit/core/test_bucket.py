@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trmcloud.core import bucket as bk
+from trmcloud.app.checkpoints.bucket_grants import furthest
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.pod_contract import ContractError, Kept
 from trmcloud.core.errors import UsageError
-from trmcloud.core.manifest import CheckpointManifest
-from trmcloud.core.pod_contract import ContractError, Kept
-from trmcloud.sim.store import make_manifest
+from trmcloud.sim.world.store import make_manifest
 
 
-def kept(step: int, bpb: float | None) -> Kept:
-    return Kept("fast", step, f"{step:064x}", 10, bpb)
+def kept(step: int, bpb: float | None, cooldown_from: int | None = None) -> Kept:
+    return Kept("fast", step, f"{step:064x}", 10, bpb, cooldown_from)
 
 
 def manifest(phase: str, step: int) -> CheckpointManifest:
@@ -99,8 +100,14 @@ def test_a_file_beyond_all_pieces_is_refused() -> None:
         bk.pieces_of("weights.safetensors", 17 * (4 << 30))
 
 
-@given(st.lists(st.none() | st.floats(0.5, 3.0), min_size=1, max_size=30), st.integers(1, 4))
-def test_no_slot_that_is_needed_is_ever_written_to(scores: list[float | None], best: int) -> None:
+@given(
+    st.lists(st.none() | st.floats(0.5, 3.0), min_size=1, max_size=30),
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=3),
+)
+def test_no_slot_that_is_needed_is_ever_written_to(
+    scores: list[float | None], best: int, cooldowns: list[tuple[int, int]]
+) -> None:
     slots: dict[str, Kept | None] = dict.fromkeys(bk.slots_of(1, best))
     for step, bpb in enumerate(scores):
         slot = bk.free_slot(slots, best)
@@ -108,7 +115,8 @@ def test_no_slot_that_is_needed_is_ever_written_to(scores: list[float | None], b
         there = [k for k in slots.values() if k is not None]
         if gone is not None:
             assert gone not in bk.worth_saving(there)
-        slots[slot] = kept(step, bpb)
+        began = [first for first, length in cooldowns if first < step <= first + length]
+        slots[slot] = kept(step, bpb, max(began, default=None))
 
 
 def test_best_and_latest_of_each_phase_are_worth_saving() -> None:
@@ -117,6 +125,22 @@ def test_best_and_latest_of_each_phase_are_worth_saving() -> None:
     assert bk.unstored(made, made[:1]) == (made[2],)
     assert bk.unstored(made, made[:1], made[2:]) == (made[1],), "the latest of what is sound"
     assert bk.unstored(made, (), made[:1]) == (made[2],)
+
+
+def test_what_was_saved_before_the_latest_ones_cooldown_is_worth_saving() -> None:
+    before, between, latest = kept(2, None), kept(3, 1.5, 2), kept(4, 2.0, 2)
+    made = [kept(1, 1.0), before, between, latest]
+    assert bk.worth_saving(made) == (made[0], latest, before)
+    assert bk.unstored(made, [made[0], latest]) == (before,)
+    assert bk.unstored(made, [made[0], latest], [before]) == ()
+    assert bk.unstored(made, made[:1], [latest]) == (between, before), "the same, of what is sound"
+    assert bk.worth_saving([*made, kept(5, 3.0)]) == (made[0], kept(5, 3.0)), "topped up since"
+    scored = replace(before, val_bpb=9.0)
+    assert scored in bk.unstored([scored, latest], [kept(1, 1.0)]), "though others are better"
+    slots = {"a": kept(1, 1.0), "b": before, "c": between, "d": latest}
+    assert bk.free_slot(slots, 1) == "c"
+    twice = {"a": before, "b": replace(before, sha256="f" * 64), "c": latest, "d": kept(1, 1.0)}
+    assert bk.free_slot(twice, 1) == "a", "trained again by a pod that had lost its disk"
 
 
 def test_a_best_one_is_not_owed_where_the_bucket_has_one_as_good() -> None:
@@ -154,11 +178,21 @@ def test_a_new_pod_is_given_the_furthest_and_the_one_before() -> None:
     made = [manifest("fast", step) for step in (3, 9, 6)]
     bare = replace(manifest("fast", 12), files=manifest("fast", 12).files[:1])
     other = manifest("extreme", 1)
-    found = bk.furthest([*made, bare, other])
+    found = furthest([*made, bare, other])
     assert [(m.phase, m.step) for m in found] == [("fast", 9), ("fast", 6), ("extreme", 1)]
     anew = replace(manifest("fast", 9), created_at=5e9)
-    assert bk.furthest([*made, anew])[0] == anew
-    assert len(bk.furthest([*made, anew])) == 2
+    assert furthest([*made, anew])[0] == anew
+    assert len(furthest([*made, anew])) == 2
+
+
+def test_a_new_pod_is_given_what_was_saved_before_the_cooldown_too() -> None:
+    made = [manifest("fast", step) for step in (3, 6, 9, 12)]
+    cooled = [*made[:2], *(replace(each, cooldown_from=3) for each in made[2:])]
+    assert [m.step for m in furthest(cooled)] == [12, 9, 3]
+    assert [m.step for m in furthest(cooled[:3])] == [9, 6, 3]
+    bare = replace(cooled[0], files=cooled[0].files[:1])
+    assert [m.step for m in furthest([bare, *cooled[1:]])] == [12, 9]
+    assert [m.step for m in furthest([*cooled, manifest("fast", 15)])] == [15, 12]
 
 
 def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:

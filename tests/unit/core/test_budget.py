@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trmcloud.core import bookkeeping
-from trmcloud.core import events as ev
-from trmcloud.core.budget import (
+from tests.plans import plan_json
+from tests.reasons import quoted
+from trmcloud.core.control import bookkeeping
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import (
     LedgerState,
     Line,
     admit,
@@ -19,11 +21,10 @@ from trmcloud.core.budget import (
     fold_ledger,
     month_of,
     overdrawn,
-    with_run,
 )
+from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import BudgetRefused, UsageError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import IllegalTransition, RunState, State
 
 SEPTEMBER = dt.datetime(2026, 9, 15, tzinfo=dt.timezone.utc).timestamp()
 OCTOBER = dt.datetime(2026, 10, 15, tzinfo=dt.timezone.utc).timestamp()
@@ -213,7 +214,7 @@ def events_of(step: Step, book: LedgerState, at: float) -> tuple[ev.RunEvent, ..
     held = known.reserved if known else ZERO
     project = "p" if step.run_id == "r1" else "q"
     return {
-        "open": (ev.RunPlanned({}, step.other, project), ev.Reserved(step.amount)),
+        "open": (ev.RunPlanned(plan_json(), step.other, project), ev.Reserved(step.amount)),
         "settle": (
             intended,
             ev.PodUp(g, "id", Usd(1)),
@@ -221,7 +222,7 @@ def events_of(step: Step, book: LedgerState, at: float) -> tuple[ev.RunEvent, ..
             # A bill within its reservation: what holds then is what the promise is about.
             ev.Settled(g, min(step.amount, held), None),
         ),
-        "refuse": (intended, ev.PodNotMade(g, "none left")),
+        "refuse": (intended, ev.PodNotMade(g, quoted("none left"))),
         "close": (ev.Closed("stopped"),),
         "reopen": (ev.Reopened(step.other), ev.Reserved(step.amount)),
         "reserve": (ev.Reserved(step.amount),),
@@ -281,7 +282,7 @@ def test_a_refused_reservation_changes_nothing_and_an_admitted_one_is_held(
     cap: Usd, amount: Usd
 ) -> None:
     book = LedgerState("abcd1234", caps={("account", ""): cap})
-    opened = (ev.RunPlanned({}, Usd(1000), "p"), ev.Reserved(amount))
+    opened = (ev.RunPlanned(plan_json(), Usd(1000), "p"), ev.Reserved(amount))
     if amount > cap:
         with pytest.raises(BudgetRefused):
             bookkeeping.add_events(book, 0, "r1", 1, opened, SEPTEMBER)
@@ -293,15 +294,9 @@ def test_a_refused_reservation_changes_nothing_and_an_admitted_one_is_held(
 
 
 def test_a_reservation_below_zero_would_make_room_for_others() -> None:
-    opened = (ev.RunPlanned({}, Usd(1000), "p"), ev.Reserved(Usd(-5)))
+    opened = (ev.RunPlanned(plan_json(), Usd(1000), "p"), ev.Reserved(Usd(-5)))
     with pytest.raises(UsageError):
         bookkeeping.add_events(LedgerState("abcd1234"), 0, "r1", 1, opened, SEPTEMBER)
-
-
-def test_with_run_replaces_one_run() -> None:
-    book = ledger(run("a"), run("b"))
-    assert with_run(book, run("a", settled="5")).runs["a"].settled == Usd(5)
-    assert book.runs["a"].settled == ZERO
 
 
 @pytest.mark.parametrize(("cap", "over"), [(None, 0), (12, 0), (10, 0), (7, 3)])

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tests.plans import plan_json
 from tests.unit.core.test_budget import OCTOBER, SEPTEMBER, ledger, run
-from trmcloud.core import events as ev
-from trmcloud.core.budget import LedgerState, admit, extend_ledger, fold_ledger, overdrawn
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import (
+    LedgerState,
+    admit,
+    extend_ledger,
+    fold_ledger,
+    is_owned,
+    overdrawn,
+)
+from trmcloud.core.control.run_state import Generation, State
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.run_state import State
 
 
 def test_a_refusal_names_the_budget_as_a_user_knows_it() -> None:
@@ -49,10 +59,10 @@ def record(seq: int, event: ev.Event, run_id: str = "", at: float = SEPTEMBER) -
 def test_a_ledger_is_the_fold_of_its_runs_caps_and_verified_layers() -> None:
     records = [
         record(1, ev.CapSet("account", "", Usd(5))),
-        record(2, ev.RunPlanned({}, Usd(4), "thesis"), "r1"),
+        record(2, ev.RunPlanned(plan_json(), Usd(4), "thesis"), "r1"),
         record(3, ev.LayerVerified("runpod", "agent", "smoke run"), at=SEPTEMBER + 7),
         record(4, ev.Reserved(Usd(3)), "r1"),
-        record(5, ev.RunPlanned({}, Usd(1), "other"), "r2"),
+        record(5, ev.RunPlanned(plan_json(), Usd(1), "other"), "r2"),
     ]
     whole = fold_ledger("abcd1234", records)
     assert whole.verified == {("runpod", "agent"): SEPTEMBER + 7}
@@ -64,3 +74,17 @@ def test_a_ledger_is_the_fold_of_its_runs_caps_and_verified_layers() -> None:
     for cut in range(len(records) + 1):
         first = fold_ledger("abcd1234", records[:cut])
         assert extend_ledger(first, records[cut:]) == whole
+
+
+def test_one_generation_of_one_run_is_enough_to_own_a_pod() -> None:
+    idle = run("a")
+    pods = [
+        Generation(n, f"trmc-{n}", "runpod", "c1", Usd(1), 2.0, 3.0, 1.0, pod_id=pod_id)
+        for n, pod_id in enumerate(("id-1", None, "id-3"), 1)
+    ]
+    owner = replace(run("b"), generations=tuple(pods))
+    runs = {"a": idle, "b": owner}
+    assert is_owned(runs, "id-1")
+    assert is_owned(runs, "id-3")
+    assert not is_owned(runs, "id-2")
+    assert not is_owned({"a": idle}, "id-1")

@@ -8,20 +8,23 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.core.manifests import manifest
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.errors import CheckpointError
-from trmcloud.core.manifest import CheckpointFile, from_json, pick_best, to_json, to_prune
-from trmcloud.core.plain_text import one_line, strip_control
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import CheckpointFile, from_json, pick_best, to_json, to_prune
+from trmcloud.core.contract.pod_contract import (
     AgentReport,
     ContractError,
     Heartbeat,
+    Kept,
     Lease,
     Orders,
+    PhaseJob,
     PhaseReport,
+    Saves,
     load_staged,
 )
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.plain_text import one_line, strip_control
 
 
 def test_bounds_of_manifests_and_metrics() -> None:
@@ -34,7 +37,7 @@ def test_bounds_of_manifests_and_metrics() -> None:
 
 def test_a_manifest_is_written_for_people_and_always_alike() -> None:
     text = to_json(manifest())
-    assert text.startswith('{\n "cooled": false,\n "created_at":')
+    assert text.startswith('{\n "cooldown_from": null,\n "cooled": false,')
     assert text.endswith('"world_size": 2\n}\n')
     with pytest.raises(ValueError, match="JSON"):
         to_json(manifest(bpb=float("nan")))
@@ -87,3 +90,21 @@ def test_folders_that_were_sent_are_plain_and_absolute() -> None:
 def test_one_line_is_one_line() -> None:
     assert one_line("a\tb\nc\r\x1b[2J\u202ed") == "a b cd"
     assert strip_control("a\tb\nc\r\x1b[2J\u202ed") == "a\tb\ncd"
+
+
+def test_nothing_is_asked_for_and_no_change_is_taken_where_nobody_says_so() -> None:
+    assert Orders(1).save == 0
+    assert Saves().answered == 0
+    assert PhaseJob("r", "fast", {}, "d", "o", 1).accept_change is False
+
+
+def test_checkpoints_are_the_same_by_their_place_and_bits_alone() -> None:
+    kept = Kept("fast", 5, "ab" * 32, 10, 1.5)
+    assert kept.bits == ("fast", 5, "ab" * 32)
+    assert replace(kept, val_bpb=None).bits == kept.bits
+
+
+def test_a_metric_of_nothing_is_one() -> None:
+    bare, scored = manifest(bpb=None), manifest(bpb=0.0)
+    (found,) = mf.with_metrics([bare], [scored])
+    assert found.val_bpb == 0.0

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.reasons import quoted, sentence
 from tests.unit.core.runs import (
     AT,
     FIRST,
@@ -21,13 +22,15 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.core import events as ev
-from trmcloud.core.actions import LAND, TERMINATE, Action, Decision
 from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey, FailureKind
+from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import State
 from trmcloud.core.money import Usd
-from trmcloud.core.observation import Bill, PodSeen
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import State
 
 # -- booting -----------------------------------------------------------------------------------
 
@@ -49,9 +52,9 @@ def test_without_an_agent_by_the_boot_deadline_the_pod_is_ended() -> None:
     assert ask(run, AT + 309, pods=[the_pod(run)]) == Decision()
     (action,) = ask(run, AT + 310, pods=[the_pod(run)]).actions
     assert (action.verb, action.pod_id) == (TERMINATE, "id-1")
-    assert "no agent within 300 s" in action.reason
+    assert "no agent within 5 min 00 s" in sentence(action.reason)
     alone = StubPlan((FIRST,))
-    gone = the_pod(run, status="gone", ended_at=AT + 390)
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + 390)
     run, _ = follow(run, AT + 400, pods=[gone], plan=alone)
     run, _ = follow(run, AT + 500, bill=Bill("id-1", Usd("0.39"), final=True), plan=alone)
     assert (run.outcome, run.settled) == (Outcome.LOST, Usd("0.39"))
@@ -62,7 +65,7 @@ def test_where_a_stranger_answers_the_boot_is_not_waited_for() -> None:
     assert ask(run, AT + 90, pods=[the_pod(run)], stranger_s=59.0) == Decision()
     (action,) = ask(run, AT + 90, pods=[the_pod(run)], stranger_s=60.0).actions
     assert (action.verb, action.pod_id) == (TERMINATE, "id-1")
-    assert "host key" in action.reason
+    assert "host key" in sentence(action.reason)
     heard = a_report(run)
     run, actions = follow(run, AT + 90, pods=[the_pod(run)], report=heard, stranger_s=99.0)
     assert (run.state, actions) == (State.RUNNING, ())
@@ -83,7 +86,7 @@ def test_a_pod_billed_above_its_planned_rate_is_ended(billed: str, ended: bool) 
     run, actions = follow(run, AT + 10, pods=[the_pod(run, rate=Usd(billed))])
     assert [a.verb for a in actions] == ([TERMINATE] if ended else [])
     if ended:
-        assert "billed" in actions[0].reason
+        assert "billed" in sentence(actions[0].reason)
 
 
 # -- running -----------------------------------------------------------------------------------
@@ -107,7 +110,7 @@ def test_at_the_hard_stop_it_is_ended_with_or_without_a_list(pods: Unknown | Non
     run = running()
     listed: Maybe[tuple[PodSeen, ...]] = pods or Seen((the_pod(run),), AT + 3000)
     (action,) = ask(run, AT + 3000, pods=listed, report=a_report(run)).actions
-    assert action == Action("r1/g1/terminate/1", TERMINATE, 1, "id-1", "hard stop")
+    assert action == Action(ActionKey("r1", 1, TERMINATE, 1), "id-1", because(ReasonKind.HARD_STOP))
 
 
 def test_a_clock_that_was_set_back_does_not_put_off_the_next_try_to_end_a_pod() -> None:
@@ -132,20 +135,23 @@ def test_termination_is_tried_again_until_the_pod_is_gone() -> None:
         now += 1
     assert [at_s for at_s, _ in tries] == [0, 2, 6, 14, 30, 60, 90, 120, 150, 180]
     assert [name for _, name in tries] == [f"r1/g1/terminate/{n}" for n in range(1, 11)]
-    run, _ = follow(run, now, pods=[the_pod(run, status="gone", ended_at=now - 1)])
+    run, _ = follow(run, now, pods=[the_pod(run, status=PodStatus.GONE, ended_at=now - 1)])
     assert run.state is State.SETTLING
 
 
 @pytest.mark.parametrize("tries", [60, 1100])
 def test_a_pod_that_will_not_go_is_tried_at_for_days(tries: int) -> None:
     run = running()
-    done = {f"r1/g1/terminate/{n}": replace(ACTION, started_at=AT + n) for n in range(1, tries + 1)}
+    done = {
+        ActionKey("r1", 1, TERMINATE, n): replace(ACTION, started_at=AT + n)
+        for n in range(1, tries + 1)
+    }
     stuck = replace(run, actions={**run.actions, **done})
     (action,) = ask(stuck, AT + 999_999, pods=[the_pod(run)]).actions
     assert action.id == f"r1/g1/terminate/{tries + 1}"
 
 
-ACTION = created().actions["r1/g1/create/1"]
+ACTION = created().actions[ActionKey("r1", 1, CREATE, 1)]
 
 
 def test_absence_needs_several_fresh_lists() -> None:
@@ -165,28 +171,31 @@ def test_a_pod_that_vanished_is_lost_and_settled() -> None:
 
 def test_a_pod_in_the_list_is_not_gone_however_strange_its_status() -> None:
     run = running()
-    assert ask(run, AT + 500, pods=[the_pod(run, status="unknown")], absent_lists=9) == Decision()
+    assert (
+        ask(run, AT + 500, pods=[the_pod(run, status=PodStatus.UNKNOWN)], absent_lists=9)
+        == Decision()
+    )
 
 
 def test_when_it_ended_is_what_the_provider_says_if_it_says_so() -> None:
     run = running()
-    known = ask(run, AT + 500, pods=[the_pod(run, status="gone", ended_at=AT + 77)])
+    known = ask(run, AT + 500, pods=[the_pod(run, status=PodStatus.GONE, ended_at=AT + 77)])
     assert known.events == (ev.PodGone(1, AT + 77),)
-    unknown = ask(run, AT + 500, pods=[the_pod(run, status="gone")])
+    unknown = ask(run, AT + 500, pods=[the_pod(run, status=PodStatus.GONE)])
     assert unknown.events == (ev.PodGone(1, AT + 500),)
 
 
 def test_of_two_pods_of_one_name_the_known_one_counts() -> None:
     run = running()
     twin = the_pod(run, pod_id="id-2")
-    dead = the_pod(run, status="gone", ended_at=AT + 77)
+    dead = the_pod(run, status=PodStatus.GONE, ended_at=AT + 77)
     assert ask(run, AT + 500, pods=[twin, the_pod(run)]) == Decision()
     assert ask(run, AT + 500, pods=[twin, dead]).events == (ev.PodGone(1, AT + 77),)
 
 
 def test_before_an_id_is_known_a_living_pod_counts_before_a_dead_one() -> None:
     run = created()
-    dead = the_pod(run, pod_id="id-0", status="gone", ended_at=AT)
+    dead = the_pod(run, pod_id="id-0", status=PodStatus.GONE, ended_at=AT)
     (up,) = ask(run, AT + 5, pods=[dead, the_pod(run)]).events
     assert up == ev.PodUp(1, "id-1", FIRST.rate)
 
@@ -197,7 +206,7 @@ def test_before_an_id_is_known_a_living_pod_counts_before_a_dead_one() -> None:
 def test_a_stop_lands_the_trainer_once() -> None:
     run = stopped(running(), AT + 100)
     (action,) = ask(run, AT + 100, pods=[the_pod(run)], report=a_report(run)).actions
-    assert action == Action("r1/g1/land/1", LAND, 1, "id-1", "enough")
+    assert action == Action(ActionKey("r1", 1, LAND, 1), "id-1", quoted("enough"))
     run = apply(run, ev.ActionStarted(action.id, LAND), at=AT + 100)
     assert ask(run, AT + 101, pods=[the_pod(run)]) == Decision(), "it is on its way"
     (again,) = ask(run, AT + 102, pods=[the_pod(run)]).actions
@@ -209,7 +218,9 @@ def test_a_stop_lands_the_trainer_once() -> None:
 def test_a_landing_order_that_failed_is_given_again() -> None:
     run = stopped(running(), AT + 100)
     run = apply(run, ev.ActionStarted("r1/g1/land/1", LAND), at=AT + 100)
-    run = apply(run, ev.ActionFailed("r1/g1/land/1", LAND, "error", "no route"), at=AT + 100)
+    run = apply(
+        run, ev.ActionFailed("r1/g1/land/1", LAND, FailureKind.ERROR, "no route"), at=AT + 100
+    )
     assert ask(run, AT + 101, pods=[the_pod(run)]) == Decision()
     (action,) = ask(run, AT + 102, pods=[the_pod(run)]).actions
     assert action.id == "r1/g1/land/2"
@@ -222,7 +233,19 @@ def test_a_trainer_that_does_not_land_is_ended() -> None:
     # 100 s to land and 60 s of grace
     assert ask(run, AT + 259, pods=[the_pod(run)], report=a_report(run)) == Decision()
     (action,) = ask(run, AT + 260, pods=[the_pod(run)], report=a_report(run)).actions
-    assert (action.verb, action.reason) == (TERMINATE, "it did not land when told to")
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "it did not land when told to")
+
+
+def test_a_trainer_that_nobody_told_to_land_for_long_is_told_first() -> None:
+    """Its controller slept since the wish, or nobody was there."""
+    run = stopped(running(), AT + 100)
+    (action,) = ask(run, AT + 1000, pods=[the_pod(run)], report=a_report(run)).actions
+    assert action.verb == LAND
+    run = apply(run, ev.ActionStarted(action.id, LAND), at=AT + 1000)
+    run = apply(run, ev.ActionFinished(action.id, LAND), at=AT + 1000)
+    assert ask(run, AT + 1159, pods=[the_pod(run)], report=a_report(run)) == Decision()
+    (action,) = ask(run, AT + 1160, pods=[the_pod(run)], report=a_report(run)).actions
+    assert action.verb == TERMINATE
 
 
 def test_a_landing_that_was_cut_short_is_not_waited_for_in_full() -> None:
@@ -234,7 +257,7 @@ def test_a_landing_that_was_cut_short_is_not_waited_for_in_full() -> None:
     run = apply(run, ev.ActionFinished("r1/g1/land/1", LAND), at=AT - 10)
     assert ask(run, AT + 109, pods=[the_pod(run)]) == Decision()
     (action,) = ask(run, AT + 110, pods=[the_pod(run)]).actions
-    assert action.reason == "it did not land when told to"
+    assert sentence(action.reason) == "it did not land when told to"
 
 
 def test_a_limit_on_hours_does_not_make_a_stop_wait_for_hours() -> None:
@@ -259,4 +282,4 @@ def test_a_run_stopped_and_gone_without_a_word_was_stopped() -> None:
     run = stopped(running(), AT + 100)
     run, _ = follow(run, AT + 200, absent_lists=3)
     run, _ = follow(run, AT + 201, bill=Bill("id-1", Usd("0.2"), final=True))
-    assert (run.outcome, run.message) == (Outcome.STOPPED, "ended before it reported")
+    assert (run.outcome, sentence(run.reason)) == (Outcome.STOPPED, "ended before it reported")

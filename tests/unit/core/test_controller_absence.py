@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.plans import recorded
+from tests.reasons import quoted, sentence
 from tests.unit.core.runs import (
     AT,
     BOOTED_AT,
@@ -18,14 +20,16 @@ from tests.unit.core.runs import (
     ending,
     failed,
 )
-from trmcloud.core import events as ev
-from trmcloud.core.absence import absence_needed_s, is_absent, proven_end
-from trmcloud.core.actions import TERMINATE
 from trmcloud.core.clock import Instant, Seen, Unknown
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.control.observation import Observation
+from trmcloud.core.control.pod_liveness import absence_needed_s, is_absent, proven_end
+from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.money import ZERO
-from trmcloud.core.observation import Observation
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_state import ActionState, RunState, State
 
 LAGS = replace(TRAITS, absent_s=300.0, absent_deleted_s=30.0)
 DELETED = AT + 510
@@ -39,7 +43,7 @@ def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **change
     """A run whose pod was asked to end by ``tries`` and is missing from the lists since."""
     run = ending()
     assert run.generation is not None
-    actions = {f"r1/g1/{TERMINATE}/{n}": each for n, each in enumerate(tries, 1)}
+    actions = {ActionKey("r1", 1, TERMINATE, n): each for n, each in enumerate(tries, 1)}
     generation = replace(run.generation, missed_at=missed_at, **changes)
     return replace(run, actions=actions, generations=(generation,))
 
@@ -105,7 +109,9 @@ def test_a_list_that_nobody_gave_proves_nothing() -> None:
 # -- what it is closed as ------------------------------------------------------------------------
 
 
-def closed_as(*, heard: bool = True, detail: str = "", unfit: str = "", **spec: Any) -> ev.Closed:
+def closed_as(
+    *, heard: bool = True, why: Reason | None = None, unfit: Reason | None = None, **spec: Any
+) -> ev.Closed:
     """A run whose pod is settled and has told no result."""
     run = ending()
     assert run.generation is not None
@@ -117,13 +123,13 @@ def closed_as(*, heard: bool = True, detail: str = "", unfit: str = "", **spec: 
         billed=ZERO,
         unfit=unfit,
     )
-    action = replace(ended(DELETED, taken=True), detail=detail)
+    action = replace(ended(DELETED, taken=True), reason=why)
     settled = replace(
         run,
         state=State.SETTLED,
         result=None,
-        plan={"spec": spec},
-        actions={f"r1/g1/{TERMINATE}/1": action} if detail else {},
+        recorded_plan=recorded(**spec),
+        actions={ActionKey("r1", 1, TERMINATE, 1): action} if why else {},
         generations=(generation,),
         candidate_id=PLAN.candidates[0].id,
         reserved=ZERO,
@@ -139,25 +145,25 @@ def test_a_machine_that_ended_by_itself_was_lost_where_nothing_outlives_it() -> 
     assert closed_as(heard=False, bucket="s3://b/p").outcome == Outcome.LOST.value
 
 
-def test_what_outlives_it_is_unheard_and_not_lost() -> None:
+def test_what_outlives_it_is_unreported_and_not_lost() -> None:
     volume, bucket = closed_as(volume=True), closed_as(bucket="s3://b/p")
-    assert (volume.outcome, bucket.outcome) == (Outcome.UNHEARD.value, Outcome.UNHEARD.value)
-    assert "network volume" in volume.message
-    assert "s3://b/p" in bucket.message
+    assert (volume.outcome, bucket.outcome) == (Outcome.UNREPORTED.value, Outcome.UNREPORTED.value)
+    assert "network volume" in sentence(volume.reason)
+    assert "s3://b/p" in sentence(bucket.reason)
     assert closed_as(bucket="s3://b/p", bucket_relayed=True).outcome == Outcome.LOST.value
 
 
 def test_one_that_was_ended_from_here_says_why() -> None:
-    made = closed_as(detail="no agent within 900 s")
-    assert (made.outcome, made.message) == (
+    made = closed_as(why=because(ReasonKind.NO_AGENT, boot_deadline_s=900.0))
+    assert (made.outcome, sentence(made.reason)) == (
         Outcome.LOST.value,
-        "the pod was ended: no agent within 900 s",
+        "the pod was ended: no agent within 15 min 00 s",
     )
 
 
 def test_one_that_was_not_what_was_rented_says_so() -> None:
-    made = closed_as(unfit="4 GPUs, not 8")
-    assert (made.outcome, made.message) == (Outcome.UNFIT.value, "4 GPUs, not 8")
+    made = closed_as(unfit=quoted("4 GPUs, not 8"))
+    assert (made.outcome, sentence(made.reason)) == (Outcome.UNFIT.value, "4 GPUs, not 8")
 
 
 @pytest.mark.parametrize(
@@ -193,3 +199,11 @@ def test_a_create_is_waited_for_by_the_clock_that_nobody_sets() -> None:
         clock = Instant(AT + real_s + 3600.0, boot + real_s, "here")
         decision = ask(run, clock.wall, clock=clock, traits=LAGS)
         assert decision.events == ((ev.PodMissed(1),) if due else ())
+
+
+def test_a_list_from_after_the_clock_was_read_makes_no_absence_longer() -> None:
+    run = apply(ending(), ev.PodMissed(1), at=DELETED)
+    assert run.generation is not None
+    clock = Instant(DELETED + 299.6, DELETED - BOOTED_AT + 299.6, "here")
+    seen = Observation(Seen((), clock.wall + 0.5), Unknown(AT), Unknown(AT), clock=clock)
+    assert not is_absent(run, seen, run.generation, LAGS)

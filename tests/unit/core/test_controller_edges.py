@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from tests.reasons import sentence
 from tests.unit.core.phases import PASSED
 from tests.unit.core.runs import (
     AT,
@@ -31,16 +32,17 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.core import events as ev
-from trmcloud.core.actions import CREATE, TERMINATE, Decision
 from trmcloud.core.clock import Unknown
-from trmcloud.core.controller import hard_stop_within
+from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.actions import CREATE, TERMINATE, Decision
+from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.renting import hard_stop_within
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Candidate
-from trmcloud.core.pod_contract import PhaseReport
-from trmcloud.core.run_state import RunState, State
+from trmcloud.core.spec.plan import Candidate
 
 LAGGING = replace(TRAITS, absent_s=300.0)
 ALONE = StubPlan((FIRST,))
@@ -68,13 +70,13 @@ def second_running() -> RunState:
 
 def test_where_the_only_candidate_refuses_its_own_words_are_kept() -> None:
     run, _ = follow(failed("refused"), AT + 1, plan=ALONE)
-    assert (run.outcome, run.message) == (Outcome.NOT_STARTED, "it said refused")
+    assert (run.outcome, sentence(run.reason)) == (Outcome.NOT_STARTED, "it said refused")
 
 
 def test_a_reopened_run_with_nothing_to_rent_closes_without_a_reason() -> None:
     run, _ = follow(settling(), AT + 600, bill=Bill("id-1", Usd("0.5"), final=True))
     run = apply(run, ev.Reopened(Usd(10)), ev.Reserved(Usd(9)), at=AT + 700)
-    assert ask(run, AT + 700, plan=StubPlan(())).events == (ev.Closed("not_started", ""),)
+    assert ask(run, AT + 700, plan=StubPlan(())).events == (ev.Closed("not_started", None),)
 
 
 def test_storage_is_paid_from_the_reservation_before_any_time_is_bought() -> None:
@@ -117,14 +119,16 @@ def test_a_run_that_was_reopened_and_reserved_nothing_closes_again() -> None:
 
 def test_the_wait_counts_from_the_answer_and_not_from_the_question() -> None:
     run = apply(renting(), ev.ActionStarted("r1/g1/create/1", CREATE), at=AT)
-    run = apply(run, ev.ActionFailed("r1/g1/create/1", CREATE, "ambiguous", "?"), at=AT + 100)
+    run = apply(
+        run, ev.ActionFailed("r1/g1/create/1", CREATE, FailureKind.AMBIGUOUS, "?"), at=AT + 100
+    )
     assert ask(run, AT + 699, absent_lists=9) == Decision()
     assert ask(run, AT + 700, absent_lists=9) != Decision()
 
 
 def test_an_ambiguous_answer_is_the_reason_why_nothing_was_made() -> None:
     run, _ = follow(failed("ambiguous"), AT + 600, absent_lists=3)
-    assert run.generations[0].not_made == "it said ambiguous"
+    assert sentence(run.generations[0].not_made) == "it said ambiguous"
 
 
 def test_a_bill_for_a_pod_that_nobody_saw_is_a_pod() -> None:
@@ -138,7 +142,7 @@ def test_a_bill_for_a_pod_that_nobody_saw_is_a_pod() -> None:
 
 def test_of_two_pods_that_are_gone_the_first_is_taken() -> None:
     run = failed("ambiguous")
-    both = [the_pod(run, pod_id=name, status="gone") for name in ("id-1", "id-2")]
+    both = [the_pod(run, pod_id=name, status=PodStatus.GONE) for name in ("id-1", "id-2")]
     (event,) = ask(run, AT + 5, pods=both).events
     assert isinstance(event, ev.PodUp)
     assert event.pod_id == "id-1"
@@ -161,7 +165,7 @@ def test_where_lists_lag_a_pod_is_given_up_only_when_it_has_been_missing_for_lon
     unknown = ask(run, AT + 900, absent_lists=99, unbilled=False, traits=LAGGING)
     assert unknown == Decision(), "a bill that cannot be asked for is not one of nothing"
     run, actions = follow(run, AT + 900, absent_lists=1, traits=LAGGING)
-    assert run.generations[0].not_made == "it never appeared"
+    assert sentence(run.generations[0].not_made) == "it never appeared"
     assert [a.id for a in actions] == ["r1/g2/create/1"]
 
 
@@ -169,7 +173,7 @@ def test_a_deletion_that_was_taken_needs_less_of_an_absence() -> None:
     traits = replace(LAGGING, absent_deleted_s=30.0)
     for taken, wait_s in ((True, 30.0), (False, 300.0)):
         run = apply(running(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 90)
-        done = ev.ActionFinished("r1/g1/terminate/1", TERMINATE, "stop", taken=taken)
+        done = ev.ActionFinished("r1/g1/terminate/1", TERMINATE, taken=taken)
         run = apply(run, done, ev.PodMissed(1), at=AT + 100)
         early = ask(run, AT + 99 + wait_s, absent_lists=9, traits=traits)
         assert all(not isinstance(event, ev.PodGone) for event in early.events)
@@ -211,7 +215,7 @@ def test_a_missed_pod_is_still_ended_at_its_hard_stop() -> None:
     """It may be there all the same, and its rent runs."""
     run = apply(running(), ev.PodMissed(1), at=AT + 2999)
     (action,) = ask(run, AT + 3000, traits=LAGGING).actions
-    assert (action.verb, action.reason) == (TERMINATE, "hard stop")
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "hard stop")
 
 
 # -- accounts of phases ------------------------------------------------------------------------
@@ -219,14 +223,14 @@ def test_a_missed_pod_is_still_ended_at_its_hard_stop() -> None:
 
 def test_a_phase_that_ended_cleanly_is_accounted_for_while_the_next_one_runs() -> None:
     run = running()
-    report = a_report(run, phases=(ENDED, PhaseReport("extreme", state="running")))
+    report = a_report(run, phases=(ENDED, PhaseReport("extreme", state=PhaseState.RUNNING)))
     run, _ = follow(run, AT + 400, pods=[the_pod(run)], report=report)
     assert run.state is State.RUNNING
     assert list(run.phases) == ["fast"]
 
 
-@pytest.mark.parametrize("state", ["waiting", "running"])
-def test_a_phase_that_never_ended_has_no_account(state: str) -> None:
+@pytest.mark.parametrize("state", [PhaseState.WAITING, PhaseState.RUNNING])
+def test_a_phase_that_never_ended_has_no_account(state: PhaseState) -> None:
     run = running()
     phases = (PhaseReport("fast", state=state, outcome="finished"),)
     run, _ = follow(run, AT + 400, pods=[the_pod(run)], report=a_report(run, phases=phases))
@@ -267,14 +271,14 @@ def test_a_pod_that_has_landed_late_keeps_its_grace() -> None:
     run, _ = follow(run, AT + 250, pods=[the_pod(run)], report=report)
     assert ask(run, AT + 270, pods=[the_pod(run)], report=report) == Decision()
     (action,) = ask(run, AT + 310, pods=[the_pod(run)], report=report).actions
-    assert action.reason == "its work is done"
+    assert sentence(action.reason) == "its work is done"
 
 
 def test_a_strange_result_is_quoted_up_to_eighty_characters() -> None:
     run = running()
     report = a_report(run, result="x" * 100, message="why")
     run, _ = follow(run, AT + 100, pods=[the_pod(run)], report=report)
-    assert run.message == f"its agent ended with '{'x' * 80}': why"
+    assert sentence(run.reason) == f"its agent ended with '{'x' * 80}': why"
 
 
 def test_a_run_without_a_generation_in_the_middle_of_its_life_is_an_error() -> None:
@@ -301,13 +305,16 @@ def test_a_pod_that_stands_elsewhere_than_asked_is_ended(
     decision = ask(run, AT + 60, plan=plan, pods=[the_pod(run, region=stands)])
     assert [a.verb for a in decision.actions] == ([TERMINATE] if ended else [])
     if ended:
-        assert decision.actions[0].reason == "it stands in US-KS-2, and EU-RO-1 was asked for"
+        assert (
+            sentence(decision.actions[0].reason)
+            == "it stands in US-KS-2, and EU-RO-1 was asked for"
+        )
 
 
 def test_what_is_billed_is_what_the_list_says_now() -> None:
     run = booting()
     (action,) = ask(run, AT + 60, pods=[the_pod(run, rate=Usd(9))]).actions
-    assert (action.verb, "billed $9.00/h" in action.reason) == (TERMINATE, True)
+    assert (action.verb, "billed $9.00/h" in sentence(action.reason)) == (TERMINATE, True)
     dear = replace(run.generations[0], billed_rate=Usd(9))
     unseen = replace(run, generations=(dear,))
     assert ask(unseen, AT + 60, pods=[the_pod(run)]) == Decision(), "it has come down since"

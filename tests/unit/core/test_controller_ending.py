@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.plans import plan_json
+from tests.reasons import quoted, sentence
 from tests.unit.core.phases import FAILED, PASSED
 from tests.unit.core.runs import (
     AT,
@@ -23,15 +25,15 @@ from tests.unit.core.runs import (
     settling,
     the_pod,
 )
-from trmcloud.core import events as ev
-from trmcloud.core.actions import TERMINATE, Decision
 from trmcloud.core.clock import Unknown
+from trmcloud.core.contract.pod_contract import PhaseReport
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import TERMINATE, Decision
+from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.run_fold import apply_event, fold
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import PhaseReport
-from trmcloud.core.run_fold import apply_event, fold
-from trmcloud.core.run_state import RunState, State
 
 # -- ending ------------------------------------------------------------------------------------
 
@@ -45,7 +47,7 @@ def test_the_agents_account_enters_the_ledger_once() -> None:
         1.5,
         2,
     )
-    assert (run.result, run.message, run.result_at) == ("finished", "done", AT + 500)
+    assert (run.result, sentence(run.reason), run.result_at) == ("finished", "done", AT + 500)
 
 
 def test_a_gate_enters_the_ledger_with_its_phase() -> None:
@@ -83,11 +85,11 @@ def test_a_pod_whose_work_is_done_gets_a_grace_and_is_then_ended() -> None:
     report = a_report(run, phases=(ENDED,), result="finished")
     assert ask(run, AT + 559, pods=[the_pod(run)], report=report) == Decision()
     (action,) = ask(run, AT + 560, pods=[the_pod(run)], report=report).actions
-    assert (action.verb, action.reason) == (TERMINATE, "its work is done")
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "its work is done")
 
 
 def test_what_else_happens_does_not_lengthen_the_grace() -> None:
-    run = apply(ending(), ev.StopRequested("user", "hurry"), at=AT + 555)
+    run = apply(ending(), ev.StopRequested("user", quoted("hurry")), at=AT + 555)
     assert ask(run, AT + 560, pods=[the_pod(run)]).actions
     run = apply(ending(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 560)
     run = apply(run, ev.ActionFinished("r1/g1/terminate/1", TERMINATE), at=AT + 560)
@@ -96,10 +98,14 @@ def test_what_else_happens_does_not_lengthen_the_grace() -> None:
 
 def test_an_end_that_was_begun_for_its_price_is_gone_on_with_where_no_list_shows_it() -> None:
     run = apply(ending(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 501)
-    run = apply(run, ev.ActionFinished("r1/g1/terminate/1", TERMINATE, "billed $9/h"), at=AT + 501)
+    run = apply(
+        run,
+        ev.ActionFinished("r1/g1/terminate/1", TERMINATE, reason=quoted("billed $9/h")),
+        at=AT + 501,
+    )
     assert ask(run, AT + 502).actions == ()
     (action,) = ask(run, AT + 503).actions
-    assert (action.id, action.reason) == ("r1/g1/terminate/2", "its work is done")
+    assert (action.id, sentence(action.reason)) == ("r1/g1/terminate/2", "its work is done")
 
 
 @pytest.mark.parametrize("word", ["victory", "", "closed", "\x1b[31m" * 999])
@@ -107,8 +113,8 @@ def test_a_result_nobody_knows_is_a_failure_and_not_a_crash_of_ours(word: str) -
     run = running()
     run, _ = follow(run, AT + 100, pods=[the_pod(run)], report=a_report(run, result=word))
     assert (run.state, run.result) == (State.ENDING, "failed")
-    assert len(run.message) < 1000
-    assert "\x1b" not in run.message
+    assert len(sentence(run.reason)) < 1000
+    assert "\x1b" not in sentence(run.reason)
 
 
 # -- settling ----------------------------------------------------------------------------------
@@ -149,7 +155,7 @@ def test_what_is_billed_already_is_the_least_that_it_cost() -> None:
 
 def test_an_estimate_is_no_more_than_was_reserved() -> None:
     run = ending()
-    gone = the_pod(run, status="gone", ended_at=AT + 99_999)
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + 99_999)
     run, _ = follow(run, AT + 200_000, pods=[gone])
     closed, _ = follow(run, AT + 200_060, pods=[gone])
     assert (closed.state, closed.settled) == (State.CLOSED, RESERVATION)
@@ -172,7 +178,9 @@ def test_a_bill_above_the_reservation_is_told_as_it_is() -> None:
 )
 def test_killed_at_the_hard_stop_is_said_so(ended_s: int, outcome: Outcome) -> None:
     run = running()
-    run, _ = follow(run, AT + 3005, pods=[the_pod(run, status="gone", ended_at=AT + ended_s)])
+    run, _ = follow(
+        run, AT + 3005, pods=[the_pod(run, status=PodStatus.GONE, ended_at=AT + ended_s)]
+    )
     run, _ = follow(run, AT + 3006, bill=Bill("id-1", Usd(3), final=True))
     assert run.outcome is outcome
 
@@ -221,7 +229,7 @@ def test_another_controller_goes_on_from_any_record_to_the_same_end() -> None:
             log.append(ev.Record(len(log) + 1, "r1", 1, at, event))
             run = apply_event(run, log[-1])
 
-    write(ev.RunPlanned({"id": "p"}, RESERVATION, "thesis"), ev.Reserved(RESERVATION), at=AT)
+    write(ev.RunPlanned(plan_json(), RESERVATION, "thesis"), ev.Reserved(RESERVATION), at=AT)
     moments = [
         (AT, {}),
         (AT + 10, {"pod": "running"}),
@@ -245,7 +253,7 @@ def test_another_controller_goes_on_from_any_record_to_the_same_end() -> None:
 def scene(run: RunState, what: dict[str, str]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     if "pod" in what:
-        seen["pods"] = [the_pod(run, status=what["pod"], ended_at=AT + 505)]
+        seen["pods"] = [the_pod(run, status=PodStatus(what["pod"]), ended_at=AT + 505)]
     if "report" in what:
         done = what["report"] == "done"
         seen["report"] = (

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.reasons import quoted, sentence
 from tests.unit.core.runs import (
     AT,
     FIRST,
@@ -25,17 +26,18 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.core import events as ev
-from trmcloud.core.actions import LAND, PULL, SAVE, TERMINATE, Action, Decision
 from trmcloud.core.clock import Unknown
-from trmcloud.core.controller import foreseen_end
+from trmcloud.core.contract.pod_contract import Kept, Saves
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.actions import LAND, PULL, SAVE, TERMINATE, Action, Decision
+from trmcloud.core.control.controller import foreseen_end
+from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.pending_pulls import MOST_DAMAGED, MOST_PULLS
+from trmcloud.core.control.run_state import STAGE, RunState, State
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Plan
-from trmcloud.core.pod_contract import Kept, Saves
-from trmcloud.core.run_state import STAGE, RunState, State
-from trmcloud.core.safekeeping import DAMAGED, MOST_DAMAGED, MOST_PULLS
+from trmcloud.core.spec.plan import Plan
 
 AS_PLAN = cast(Plan, PLAN)
 PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
@@ -85,6 +87,9 @@ def test_files_that_arrived_are_sent_again_only_to_one_that_lost_them() -> None:
         assert actions(run, AT + 100, report={**waits, "at": at}) == []
     assert actions(run, AT + 100, report={**waits, "at": AT + 90.5}) == [(STAGE, "r1/g1/stage/2")]
     assert actions(run, AT + 200, report={**waits, "at": AT + 190}) == [(STAGE, "r1/g1/stage/2")]
+    behind = {**waits, "at": AT - 3600}
+    assert actions(run, AT + 210, report=behind) == []
+    assert actions(run, AT + 211, report=behind) == [(STAGE, "r1/g1/stage/2")], "a clock of its own"
 
 
 def test_nothing_is_sent_to_a_run_that_shall_stop() -> None:
@@ -128,7 +133,9 @@ def test_a_request_to_save_is_passed_on_once_and_tried_again_where_that_fails() 
     run = asked(running(), AT + 30)
     assert actions(run, AT + 31) == [(SAVE, "r1/g1/save-1/1")]
     run = started(run, "r1/g1/save-1/1", SAVE, AT + 31)
-    failed = apply(run, ev.ActionFailed("r1/g1/save-1/1", SAVE, "error", "no way"), at=AT + 32)
+    failed = apply(
+        run, ev.ActionFailed("r1/g1/save-1/1", SAVE, FailureKind.ERROR, "no way"), at=AT + 32
+    )
     assert actions(failed, AT + 32.5) == []
     assert actions(failed, AT + 40) == [(SAVE, "r1/g1/save-1/2")]
     sent = apply(run, ev.ActionFinished("r1/g1/save-1/1", SAVE), at=AT + 32)
@@ -193,7 +200,7 @@ def test_one_that_cannot_be_heard_stays_until_its_hard_stop() -> None:
     pods = [the_pod(run)]
     assert ask(run, AT + 2999, pods=pods, plan=PULLED).actions == ()
     (action,) = ask(run, AT + 3000, pods=pods, plan=PULLED).actions
-    assert (action.verb, action.reason) == (TERMINATE, "hard stop")
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "hard stop")
 
 
 def test_the_hard_stop_waits_for_no_copy() -> None:
@@ -210,7 +217,9 @@ def test_a_checkpoint_that_cannot_be_copied_is_given_up() -> None:
         found = actions(run, now, report=done)
         assert found == [(PULL, f"r1/g1/pull-fast-80-bbbbbbbb/{attempt}")]
         run = started(run, found[0][1], PULL, now)
-        run = apply(run, ev.ActionFailed(found[0][1], PULL, DAMAGED, "torn"), at=now + 1)
+        run = apply(
+            run, ev.ActionFailed(found[0][1], PULL, FailureKind.DAMAGED, "torn"), at=now + 1
+        )
         now += 60
     assert [verb for verb, _ in actions(run, now, report=done)] == [TERMINATE]
 
@@ -222,7 +231,9 @@ def test_in_place_of_a_damaged_one_the_next_is_wanted_but_not_of_a_pod_that_has_
     now, wanted = AT + 110.0, []
     while (found := actions(run, now, report=done))[0][0] == PULL:
         run = started(run, found[0][1], PULL, now)
-        run = apply(run, ev.ActionFailed(found[0][1], PULL, DAMAGED, "torn"), at=now + 1)
+        run = apply(
+            run, ev.ActionFailed(found[0][1], PULL, FailureKind.DAMAGED, "torn"), at=now + 1
+        )
         wanted.append(found[0][1].split("-")[2])
         now += 60
     assert list(dict.fromkeys(wanted)) == ["1", "2", "3", "4", "5"], "the best of what is left"
@@ -238,7 +249,7 @@ def test_a_link_that_drops_is_tried_until_the_hard_stop() -> None:
         ((verb, action_id),) = actions(run, now, report=done)
         assert verb == PULL
         run = started(run, action_id, PULL, now)
-        run = apply(run, ev.ActionFailed(action_id, PULL, "error", "dropped"), at=now + 1)
+        run = apply(run, ev.ActionFailed(action_id, PULL, FailureKind.ERROR, "dropped"), at=now + 1)
         now += 60
     assert [verb for verb, _ in actions(run, now, report=done)] == [PULL]
 
@@ -255,7 +266,7 @@ def test_left_alone_its_agent_ends_it_and_nobody_is_waited_for() -> None:
 
 def settled(run: RunState, at: float, seconds: float) -> tuple[RunState, tuple[Action, ...]]:
     """Its pod ended ``seconds`` after it was made, and the bill has come."""
-    gone = the_pod(run, status="gone", ended_at=AT + seconds)
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + seconds)
     bill = Bill("id-1", cost(FIRST.rate, seconds), final=True)
     return follow(run, at, pods=[gone], bill=bill)
 
@@ -282,7 +293,7 @@ def test_where_no_machine_came_the_next_candidate_is_tried_with_what_is_left(
 
 
 def gone_unbilled(run: RunState, at: float, ended_s: float) -> RunState:
-    gone = the_pod(run, status="gone", ended_at=AT + ended_s)
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + ended_s)
     run, _ = follow(run, at, pods=[gone])
     assert run.state is State.SETTLING
     return run
@@ -299,7 +310,7 @@ def test_the_end_is_foreseen_as_the_bill_then_makes_it(run: RunState, ended_s: f
     assert foreseen is not None
     closed, _ = settled(run, AT + ended_s + 4, ended_s)
     assert closed.outcome is not None
-    assert (closed.outcome.value, closed.message) == (foreseen.outcome, foreseen.message)
+    assert (closed.outcome.value, closed.reason) == (foreseen.outcome, foreseen.reason)
 
 
 def test_no_end_is_foreseen_where_another_machine_may_be_tried() -> None:
@@ -311,11 +322,11 @@ def test_where_the_last_candidate_is_unfit_too_the_run_says_so() -> None:
     run = unfit()
     run, _ = settled(run, AT + 500, 400.0)
     run = apply(run, ev.PodUp(2, "id-2", SECOND.rate), ev.AgentUp(2), at=AT + 520)
-    run = apply(run, ev.ResultKnown("unfit", "no GPU at all"), at=AT + 530)
-    gone = the_pod(run, pod_id="id-2", status="gone", ended_at=AT + 540)
+    run = apply(run, ev.ResultKnown("unfit", quoted("no GPU at all")), at=AT + 530)
+    gone = the_pod(run, pod_id="id-2", status=PodStatus.GONE, ended_at=AT + 540)
     bill = Bill("id-2", Usd("0.01"), final=True)
     run, _ = follow(run, AT + 600, pods=[gone], bill=bill)
-    assert (run.outcome, run.message) == (Outcome.UNFIT, "no GPU at all")
+    assert (run.outcome, sentence(run.reason)) == (Outcome.UNFIT, "no GPU at all")
 
 
 def test_with_too_little_left_the_next_is_not_tried() -> None:
@@ -333,12 +344,12 @@ def test_nor_after_a_stop_nor_after_a_machine_that_trained() -> None:
 
 def test_nothing_is_rented_while_a_pod_of_the_run_still_lives() -> None:
     run, _ = settled(booting(), AT + 500, 400.0)
-    run = apply(run, ev.PodNotMade(2, "none left"), at=AT + 510)
+    run = apply(run, ev.PodNotMade(2, quoted("none left")), at=AT + 510)
     twin = the_pod(run, pod_id="id-0")
     assert run.state is State.RESERVED
     assert ask(run, AT + 520, pods=[twin]) == Decision()
     assert ask(run, AT + 520, pods=Unknown(AT + 520)) == Decision()
     stranger = the_pod(run, name="trmc-ffffffff-r1-g1-1790009000")
-    gone = the_pod(run, status="gone")
+    gone = the_pod(run, status=PodStatus.GONE)
     foreign = the_pod(run, name="somebody-elses-pod")
     assert ask(run, AT + 520, pods=[foreign, stranger, gone]).events

@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from trmcloud.core.budget import LedgerState
+from tests.reasons import quoted
 from trmcloud.core.clock import Seen, Unknown
-from trmcloud.core.events import StopRequested
-from trmcloud.core.governance import Governance, govern
+from trmcloud.core.contract.pod_contract import PodName
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.events import StopRequested
+from trmcloud.core.control.governance import Governance, govern
+from trmcloud.core.control.observation import PodSeen, PodStatus
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import Usd
-from trmcloud.core.observation import PodSeen
-from trmcloud.core.pod_contract import PodName
-from trmcloud.core.run_state import Generation, RunState, State
 
 NOW = 1_790_000_000.0
 OURS, THEIRS = "abcd1234", "ffff0000"
@@ -24,7 +26,7 @@ def name(run_id: str = "r1", *, ledger: str = OURS, generation: int = 1, left_s:
 
 
 def pod(pod_name: str, pod_id: str = "id-1", status: str = "running") -> PodSeen:
-    return PodSeen(pod_id, pod_name, status, Usd(1))
+    return PodSeen(pod_id, pod_name, PodStatus(status), Usd(1))
 
 
 def run(run_id: str = "r1", state: State = State.RUNNING, *, left_s: int = 600) -> RunState:
@@ -85,7 +87,7 @@ def test_its_run_has_the_kill_latency_to_end_it_and_then_anybody_does(state: Sta
         late = replace(late, generations=(generation,))
         there = (pod(name(left_s=left_s)),)
         assert orphans(late, pods=there) == ([name(left_s=left_s)] if ended else []), left_s
-        assert orphans(late, pods=(pod(name(left_s=left_s), status="gone"),)) == []
+        assert orphans(late, pods=(pod(name(left_s=left_s), status=PodStatus.GONE),)) == []
 
 
 def test_of_a_provider_that_is_not_known_any_more_too() -> None:
@@ -100,7 +102,7 @@ def test_a_pod_that_comes_back_after_it_was_gone_is_an_orphan(state: State) -> N
 
 def test_a_pod_of_a_generation_that_was_given_up_is_an_orphan() -> None:
     known = run(state=State.RENTING)
-    given_up = replace(known.generations[0], not_made="it never appeared")
+    given_up = replace(known.generations[0], not_made=quoted("it never appeared"))
     assert orphans(replace(known, generations=(given_up,)), pods=(pod(name()),)) == [name()]
 
 
@@ -161,10 +163,10 @@ def test_a_foreign_pod_is_never_touched(foreign: str, status: str) -> None:
     assert orphans(pods=(pod(foreign, status=status),)) == []
 
 
-@pytest.mark.parametrize("status", ["running", "creating", "unknown", "terminating?"])
+@pytest.mark.parametrize("status", [each for each in PodStatus if each is not PodStatus.GONE])
 def test_whatever_may_be_spending_is_an_orphan_and_what_is_gone_is_none(status: str) -> None:
     assert orphans(pods=(pod(name(), status=status),)) == [name()]
-    assert orphans(pods=(pod(name(), status="gone"),)) == []
+    assert orphans(pods=(pod(name(), status=PodStatus.GONE),)) == []
 
 
 def test_without_a_list_nothing_is_an_orphan() -> None:
@@ -181,6 +183,7 @@ def test_every_live_run_is_to_be_driven(state: State) -> None:
     assert ask(run(state=state)).drive == (("r1",) if driven else ())
 
 
+CUT = because(ReasonKind.BUDGET_CUT, level="account", cap_usd=Usd(4))
 LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
 
@@ -188,7 +191,7 @@ LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 def test_a_cut_below_what_is_held_lands_the_run(state: State) -> None:
     landed = ask(run(state=state), cap="4").land
     if state in LANDABLE:
-        assert landed == (("r1", "the account budget was cut to $4.00"),)
+        assert landed == (("r1", CUT),)
     else:
         assert landed == ()
 
@@ -196,7 +199,7 @@ def test_a_cut_below_what_is_held_lands_the_run(state: State) -> None:
 def test_a_run_lands_once_however_many_budgets_were_cut() -> None:
     caps = {("account", ""): Usd(4), ("project", "thesis"): Usd(3)}
     landed = govern(LedgerState(OURS, {"r1": run()}, caps), Unknown(NOW), NOW).land
-    assert landed == (("r1", "the account budget was cut to $4.00"),)
+    assert landed == (("r1", CUT),)
 
 
 def test_a_cap_that_still_holds_lands_nothing() -> None:
@@ -205,9 +208,21 @@ def test_a_cap_that_still_holds_lands_nothing() -> None:
 
 
 def test_a_run_that_was_told_is_not_told_again() -> None:
-    told = replace(run(), stop=StopRequested("budget", "cut"), stop_at=NOW)
+    told = replace(run(), stop=StopRequested("budget", quoted("cut")), stop_at=NOW)
     assert ask(told, cap="4").land == ()
 
 
 def test_every_run_under_a_level_that_was_cut_lands() -> None:
     assert [run_id for run_id, _ in ask(run("r1"), run("r2"), cap="9").land] == ["r1", "r2"]
+
+
+@pytest.mark.parametrize(("past_s", "due"), [(0.5, True), (-0.5, False)])
+def test_the_pod_of_a_provider_that_is_not_known_has_no_time_beyond_its_stop(
+    past_s: float, due: bool
+) -> None:
+    owner = run()
+    late = replace(owner.generations[0], hard_stop_at=NOW - past_s, provider="of another version")
+    orphans = ask(replace(owner, generations=(late,)), pods=(pod(name()),)).orphans
+    assert [orphan.reason.kind for orphan in orphans] == (
+        [ReasonKind.OUTLIVED_HARD_STOP] if due else []
+    )

@@ -23,11 +23,12 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.core import events as ev
-from trmcloud.core.actions import LAND
-from trmcloud.core.bucket import RENEW_BEFORE_S
 from trmcloud.core.clock import Unknown
-from trmcloud.core.run_state import GRANT, STAGE, RunState
+from trmcloud.core.contract.bucket import RENEW_BEFORE_S
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.actions import LAND
+from trmcloud.core.control.run_state import GRANT, STAGE, RunState
 
 UPLOADS = StubPlan((FIRST, SECOND), StubSpec(volume=False, pod_uploads=True))
 FIRST_GRANT, SECOND_GRANT = (GRANT, "r1/g1/grant/1"), (GRANT, "r1/g1/grant/2")
@@ -65,15 +66,17 @@ def test_what_is_being_given_is_not_given_twice() -> None:
 
 
 def test_given_once_it_is_given_again_only_to_one_that_lost_it() -> None:
-    """Its report must be half a minute younger than what it was sent."""
+    """Its report must be half a minute younger than what it was sent; or that is minutes ago, where
+    its clock is behind."""
     run = given(running(), AT + 60)
     for at in (AT + 59, AT + 90):
         assert actions(run, AT + 200, report={"at": at}) == []
     assert actions(run, AT + 200, report={"at": AT + 90.5}) == [SECOND_GRANT]
+    assert actions(run, AT + 211, report={"at": AT - 3600}) == [SECOND_GRANT]
 
 
 def test_what_could_not_be_given_is_tried_again() -> None:
-    failed = ev.ActionFailed(FIRST_GRANT[1], GRANT, "error", "the bucket is away")
+    failed = ev.ActionFailed(FIRST_GRANT[1], GRANT, FailureKind.ERROR, "the bucket is away")
     run = apply(running(), ev.ActionStarted(FIRST_GRANT[1], GRANT), failed, at=AT + 60)
     assert actions(run, AT + 61) == []
     assert actions(run, AT + 63) == [SECOND_GRANT]

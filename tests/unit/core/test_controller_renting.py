@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from tests.reasons import sentence
 from tests.unit.core.runs import (
     AT,
     FIRST,
@@ -27,20 +28,23 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.core import events as ev
-from trmcloud.core.actions import CREATE, LAND, TERMINATE, Action, Decision
-from trmcloud.core.clock import Seen, Unknown
-from trmcloud.core.controller import hard_stop_within, worst_case
-from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import Bill, PodSeen
+from trmcloud.core.clock import Instant, Seen, Unknown
+from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
+from trmcloud.core.control.renting import hard_stop_within
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Candidate
-from trmcloud.core.pod_contract import parse_pod_name
-from trmcloud.core.run_state import RunState, State
+from trmcloud.core.spec.plan import Candidate
 
 ALONE = StubPlan((FIRST,))
 
 # -- renting -----------------------------------------------------------------------------------
+
+FIRST_CREATE = ActionKey("r1", 1, CREATE, 1)
 
 
 def test_the_intent_is_written_before_anything_is_asked_for() -> None:
@@ -56,6 +60,17 @@ def test_the_intent_is_written_before_anything_is_asked_for() -> None:
     assert name.hard_stop_at <= intent.hard_stop_at
 
 
+def test_no_pod_is_asked_for_after_its_soft_stop_though_the_clock_was_set_back() -> None:
+    run = renting()
+    generation = run.generation
+    assert generation is not None
+    wakes = Instant(AT - 86_400.0, generation.boot + 2900.0, generation.boot_id)
+    assert ask(run, wakes.wall, clock=replace(wakes, boot=wakes.boot - 1)).actions != ()
+    (not_made,) = ask(run, wakes.wall, clock=wakes).events
+    assert isinstance(not_made, ev.PodNotMade)
+    assert sentence(not_made.reason) == "stopped before it was asked for"
+
+
 def test_the_reservation_pays_for_the_hard_stop_and_the_kill() -> None:
     for micros in (1, 31_000, 1_000_000, 3_029_999, 3_030_000, 99_000_000):
         run = reserved(Usd.from_micros(micros))
@@ -63,11 +78,8 @@ def test_the_reservation_pays_for_the_hard_stop_and_the_kill() -> None:
             stop_s = hard_stop_within(cast(Candidate, candidate), run, TRAITS)
             assert 0 <= stop_s <= candidate.hard_stop_s
             if stop_s > 0:
-                assert worst_case(candidate.rate, stop_s, TRAITS) <= run.reserved
-
-
-def test_the_worst_case_is_paid_until_the_kill_has_worked() -> None:
-    assert worst_case(FIRST.rate, 3000.0, TRAITS) == RESERVATION
+                killed_at_s = stop_s + TRAITS.kill_latency_s
+                assert cost(candidate.rate, killed_at_s) <= run.reserved
 
 
 def test_money_for_less_time_than_a_kill_takes_rents_nothing() -> None:
@@ -137,14 +149,14 @@ def test_what_is_asked_for_is_the_same_however_often_it_is_decided() -> None:
         == ask(run, AT + 5).actions
         == ask(run, AT + 5, pods=Unknown(AT)).actions
     )
-    assert ask(run, AT).actions == (Action("r1/g1/create/1", CREATE, 1),)
+    assert ask(run, AT).actions == (Action(FIRST_CREATE),)
 
 
 @pytest.mark.parametrize("kind", ["refused", "no_capacity"])
 def test_a_refusal_leads_to_the_next_candidate(kind: str) -> None:
     run, actions = follow(failed(kind), AT + 1)
     assert [g.candidate_id for g in run.generations] == ["first", "second"]
-    assert run.generations[0].not_made == f"it said {kind}"
+    assert sentence(run.generations[0].not_made) == f"it said {kind}"
     assert [a.id for a in actions] == ["r1/g2/create/1"]
     assert run.reserved == RESERVATION, "the money is still held"
 
@@ -153,7 +165,7 @@ def test_what_no_candidate_can_mend_ends_the_run_at_the_first() -> None:
     run, actions = follow(failed("final"), AT + 1)
     assert [g.candidate_id for g in run.generations] == ["first"], "the second would fare no better"
     assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.NOT_STARTED, ())
-    assert (run.settled, run.reserved, run.message) == (ZERO, ZERO, "it said final")
+    assert (run.settled, run.reserved, sentence(run.reason)) == (ZERO, ZERO, "it said final")
     run = apply(run, ev.Reopened(RESERVATION), ev.Reserved(RESERVATION), at=AT + 9)
     run, actions = follow(run, AT + 10)
     assert [a.id for a in actions] == ["r1/g2/create/1"], "reopened, it may be mended"
@@ -163,7 +175,7 @@ def test_after_the_last_candidate_the_run_closes_with_nothing_spent() -> None:
     run, _ = follow(failed("refused"), AT + 1)
     run, actions = follow(failed("no_capacity", AT + 2, run), AT + 3)
     assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.NOT_STARTED, ())
-    assert (run.settled, run.reserved, run.message) == (ZERO, ZERO, "it said no_capacity")
+    assert (run.settled, run.reserved, sentence(run.reason)) == (ZERO, ZERO, "it said no_capacity")
 
 
 def test_a_reopened_run_asks_again_for_what_was_out_of_stock() -> None:
@@ -190,7 +202,7 @@ def test_an_ambiguous_answer_is_waited_out_and_never_asked_again(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["ambiguous", "error", "refused", "no_capacity"])
-@pytest.mark.parametrize("status", ["creating", "running", "unknown"])
+@pytest.mark.parametrize("status", [status for status in PodStatus if status is not PodStatus.GONE])
 def test_a_pod_that_appears_is_adopted_whatever_was_answered(kind: str, status: str) -> None:
     run = failed(kind)
     run, actions = follow(run, AT + 300, pods=[the_pod(run, status=status)])
@@ -202,7 +214,7 @@ def test_a_pod_that_appears_is_adopted_whatever_was_answered(kind: str, status: 
 @pytest.mark.parametrize("kind", ["ambiguous", "refused"])
 def test_a_pod_that_came_and_went_has_a_bill(kind: str) -> None:
     run = failed(kind)
-    gone = the_pod(run, status="gone", ended_at=AT + 280)
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + 280)
     run, _ = follow(run, AT + 300, pods=[gone])
     assert run.state is State.SETTLING
     assert run.reserved == RESERVATION
@@ -215,7 +227,7 @@ def test_a_controller_killed_while_it_asked_asks_no_second_time() -> None:
     in_flight = frozenset({"r1/g1/create/1"})
     assert ask(run, AT + 9999, absent_lists=9, in_flight=in_flight) == Decision()
     after, _ = follow(run, AT + 600, absent_lists=3)
-    assert after.generations[0].not_made == "it never appeared"
+    assert sentence(after.generations[0].not_made) == "it never appeared"
     adopted, _ = follow(run, AT + 5, pods=[the_pod(run)])
     assert adopted.state is State.BOOTING
 
@@ -224,7 +236,7 @@ def test_a_created_pod_that_no_list_shows_is_given_up_only_after_the_wait() -> N
     run = created()
     assert ask(run, AT + 599, absent_lists=99) == Decision()
     after, _ = follow(run, AT + 601, absent_lists=3)
-    assert after.generations[0].not_made == "it never appeared"
+    assert sentence(after.generations[0].not_made) == "it never appeared"
 
 
 def test_stopped_while_a_pod_may_be_coming_it_waits_to_see() -> None:
@@ -240,7 +252,7 @@ def test_stopped_while_a_pod_may_be_coming_it_waits_to_see() -> None:
 def test_a_pod_that_appears_after_its_hard_stop_is_ended_at_once() -> None:
     run = failed("ambiguous")
     run, actions = follow(run, AT + 3000, pods=[the_pod(run)])
-    assert [(a.verb, a.reason) for a in actions] == [(TERMINATE, "hard stop")]
+    assert [(a.verb, sentence(a.reason)) for a in actions] == [(TERMINATE, "hard stop")]
 
 
 @pytest.mark.parametrize("until", [renting, created, booting, lambda: failed("ambiguous")])
@@ -248,11 +260,11 @@ def test_a_create_that_was_taken_and_failed_later_counts_as_refused(
     until: Callable[[], RunState],
 ) -> None:
     run = until()
-    none = the_pod(run, status="gone", rate=ZERO, never_made="none left")
+    none = the_pod(run, status=PodStatus.GONE, rate=ZERO, never_made="none left")
     run, actions = follow(run, AT + 60, pods=[none])
     assert [g.candidate_id for g in run.generations] == ["first", "second"]
-    assert run.generations[0].not_made == "none left"
-    assert run.actions["r1/g1/create/1"].failed_kind == "no_capacity"
+    assert sentence(run.generations[0].not_made) == "none left"
+    assert run.actions[FIRST_CREATE].failed_kind == "no_capacity"
     assert [a.id for a in actions] == ["r1/g2/create/1"]
     assert run.reserved == RESERVATION, "the money is still held"
     run, _ = follow(failed("no_capacity", AT + 61, run), AT + 62, pods=[none])
@@ -264,22 +276,22 @@ def test_of_several_machines_some_may_have_been_there_until_the_last_was_not_fou
     until: Callable[[], RunState],
 ) -> None:
     run = until()
-    none = the_pod(run, status="gone", never_made="none left", ended_at=AT + 50)
+    none = the_pod(run, status=PodStatus.GONE, never_made="none left", ended_at=AT + 50)
     run, _ = follow(run, AT + 60, pods=[none])
     assert (run.state, run.reserved) == (State.SETTLING, RESERVATION)
-    assert run.actions["r1/g1/create/1"].failed_kind == "no_capacity"
+    assert run.actions[FIRST_CREATE].failed_kind == "no_capacity"
     run, actions = follow(run, AT + 61, pods=[none], bill=Bill("id-1", Usd("0.05"), final=True))
     assert (run.settled, [a.id for a in actions]) == (Usd("0.05"), ["r1/g2/create/1"])
     alone, _ = follow(until(), AT + 60, pods=[none], plan=ALONE)
     alone, _ = follow(
         alone, AT + 61, pods=[none], bill=Bill("id-1", Usd("0.05"), final=True), plan=ALONE
     )
-    assert (alone.outcome, alone.message) == (Outcome.LOST, "none left")
+    assert (alone.outcome, sentence(alone.reason)) == (Outcome.LOST, "none left")
 
 
 def test_a_pod_that_has_spoken_was_made_whatever_is_said_of_it() -> None:
     run = running()
-    none = the_pod(run, status="gone", never_made="none left")
+    none = the_pod(run, status=PodStatus.GONE, never_made="none left")
     run, _ = follow(run, AT + 60, pods=[none])
     assert (run.state, run.reserved) == (State.SETTLING, RESERVATION)
 
@@ -291,7 +303,7 @@ def test_a_pod_that_is_listed_was_made_whatever_is_said_of_it() -> None:
 
 def test_stopped_while_it_is_looked_for_it_ends_as_stopped() -> None:
     run = stopped(booting(), AT + 20)
-    none = the_pod(run, status="gone", rate=ZERO, never_made="none left")
+    none = the_pod(run, status=PodStatus.GONE, rate=ZERO, never_made="none left")
     run, actions = follow(run, AT + 60, pods=[none])
     assert (run.state, run.outcome, actions) == (State.CLOSED, Outcome.STOPPED, ())
 
@@ -299,5 +311,5 @@ def test_stopped_while_it_is_looked_for_it_ends_as_stopped() -> None:
 def test_somebody_elses_pod_is_not_taken_for_ours() -> None:
     run = created()
     assert run.generation is not None
-    others = [PodSeen("id-9", f"{run.generation.pod_name}x", "running", Usd(1))]
+    others = [PodSeen("id-9", f"{run.generation.pod_name}x", PodStatus.RUNNING, Usd(1))]
     assert ask(run, AT + 5, pods=others) == Decision()

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.plans import recorded
+from tests.reasons import sentence
 from tests.unit.core.runs import (
     AT,
     ENDED,
@@ -20,20 +22,19 @@ from tests.unit.core.runs import (
     settling,
     the_pod,
 )
-from trmcloud.core import events as ev
+from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
-from trmcloud.core.observation import Bill
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import AgentReport, PhaseReport
-from trmcloud.core.run_state import RunState, State
 
-BUCKET = {"bucket": "s3://b/p"}
-CRASHED = PhaseReport("extreme", state="ended", outcome="crashed", step=7)
+CRASHED = PhaseReport("extreme", state=PhaseState.ENDED, outcome="crashed", step=7)
 
 
 def left_alone() -> RunState:
     run = running()
-    return replace(run, plan={**run.plan, "spec": BUCKET}, detached=True)
+    return replace(run, recorded_plan=recorded(bucket="s3://b/p"), detached=True)
 
 
 def word(run: RunState, **changes: Any) -> AgentReport:
@@ -42,7 +43,7 @@ def word(run: RunState, **changes: Any) -> AgentReport:
 
 
 def closed(run: RunState, **seen: Any) -> RunState:
-    gone = [the_pod(run, status="gone", ended_at=AT + 400)]
+    gone = [the_pod(run, status=PodStatus.GONE, ended_at=AT + 400)]
     bill = Bill("id-1", Usd("0.4"), final=True)
     run, _ = follow(run, AT + 50_000, pods=gone, bill=bill, **seen)
     assert run.state is State.CLOSED
@@ -51,9 +52,9 @@ def closed(run: RunState, **seen: Any) -> RunState:
 
 def test_a_run_that_ended_with_nobody_there_is_closed_with_what_its_agent_had_said() -> None:
     run = closed(left_alone(), word=word(left_alone()))
-    assert (run.outcome, run.message) == (Outcome.LANDED, "the soft stop came")
+    assert (run.outcome, sentence(run.reason)) == (Outcome.LANDED, "the soft stop came")
     assert run.phases["fast"].step == ENDED.step
-    assert closed(left_alone()).outcome is Outcome.UNHEARD
+    assert closed(left_alone()).outcome is Outcome.UNREPORTED
 
 
 def test_a_pod_that_lives_and_is_out_of_reach_is_ended_once_its_word_says_that_it_is_done() -> None:
@@ -61,14 +62,14 @@ def test_a_pod_that_lives_and_is_out_of_reach_is_ended_once_its_word_says_that_i
     run, actions = follow(run, AT + 500, pods=[the_pod(run)], word=word(run))
     assert (run.state, run.result, actions) == (State.ENDING, "landed", ())
     _, (end,) = follow(run, AT + 561, pods=[the_pod(run)])
-    assert (end.verb, end.reason) == ("terminate", "its work is done")
+    assert (end.verb, sentence(end.reason)) == ("terminate", "its work is done")
 
 
 def test_of_a_word_without_a_result_only_what_had_ended_well_counts() -> None:
     """What had crashed when it was stored may have been tried again."""
     seen = word(left_alone(), phases=(ENDED, CRASHED), result=None)
     run = closed(left_alone(), word=seen)
-    assert run.outcome is Outcome.UNHEARD
+    assert run.outcome is Outcome.UNREPORTED
     assert set(run.phases) == {"fast"}
     run = closed(left_alone(), word=replace(seen, result="failed"))
     assert run.outcome is Outcome.FAILED
@@ -88,7 +89,7 @@ def test_it_is_heard_even_after_the_pods_end_was_put_on_record() -> None:
 @pytest.mark.parametrize("changes", [{"pod_name": "trmc-another"}, {"run_id": "r2"}])
 def test_anothers_word_is_passed_over(changes: dict[str, str]) -> None:
     run = left_alone()
-    assert closed(run, word=word(run, **changes)).outcome is Outcome.UNHEARD
+    assert closed(run, word=word(run, **changes)).outcome is Outcome.UNREPORTED
 
 
 def test_a_word_no_version_of_ours_would_leave_is_a_failure() -> None:

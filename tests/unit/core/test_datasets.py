@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import tomllib
 
-from trmcloud.core.data_progress import DataProgress, load_progress, load_shard
-from trmcloud.core.datasets import (
+from trmcloud.core.catalog.datasets import (
     GUIDE_CHARACTERS,
     DataSet,
     one_file,
@@ -17,9 +16,10 @@ from trmcloud.core.datasets import (
     parse_hosts,
     rehosted,
 )
+from trmcloud.core.contract.data_progress import DataProgress, load_progress, load_shard
+from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.errors import UsageError
-from trmcloud.core.recipe import parse_recipe
-from trmcloud.core.records import ContractError, dump
+from trmcloud.core.spec.recipe import parse_recipe
 
 MODEL = Path(__file__).parents[3] / "model"
 FILES = {path.stem: path for path in (MODEL / "datasets").glob("*.toml")}
@@ -51,11 +51,29 @@ def test_every_shipped_set_is_named_like_its_file_and_survives_json() -> None:
         assert each.tokens > 0, "a plan needs a figure"
 
 
+@pytest.mark.parametrize("shards", ["s_{:03d}.parquet", "{:d}", "s_{:0d}.x", "one.txt"])
+def test_a_shard_is_known_by_its_name_without_naming_all(shards: str) -> None:
+    made = DataSet(
+        "x", "X", "parquet", shards=shards, first=9, last=9 if shards[0] == "o" else 1001
+    )
+    names = set(made.shard_names())
+    others = (
+        {name[:-1] for name in names} | {name + "0" for name in names} | {"", shards, "9" * 5000}
+    )
+    others |= {shards.format(number) for number in (0, 8, 1002, 10_001)} | {"s_0009.parquet", "09"}
+    others |= {"s_-10.parquet", "s_².parquet", "s_٠١٠.parquet"}
+    for name in names | others:
+        assert made.is_shard(name) == (name in names), name
+
+
 def test_every_recipe_names_a_set_and_says_so_by_its_tokenizer() -> None:
     for recipe in RECIPES.values():
         settings = recipe.resolve(next(iter(recipe.phases)), hardware="8xH100", gpus=8)
         assert settings.data in SETS, recipe.name
-        if settings.tokenizer == "char":
+        if recipe.name.startswith("shakespeare"):
+            assert (settings.tokenizer, settings.characters) == ("char", ""), "of its own text"
+            assert settings.data == "tinyshakespeare"
+        elif settings.tokenizer == "char":
             assert settings.characters == GUIDE_CHARACTERS
             assert settings.data == "generated"
     assert RECIPES["trm"].shared["data"] == "fineweb-edu"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.core.test_exposure import NOW, RUNPOD, verified
-from trmcloud.core.exposure import exposure_of
+from trmcloud.core.control.exposure import exposure_of
 
 DAY_S = 24 * 3600.0
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trmcloud.core.gate import Verdict, judge, refinement, verdict_from_json
+from trmcloud.core.contract.gate import Verdict, judge, refinement, verdict_from_json
 
 
 def train(step: int, grad_norm: Any = 1.0) -> dict[str, Any]:
@@ -73,6 +73,24 @@ def test_a_sound_training_passes_strictly_too() -> None:
 )
 def test_steps_that_do_not_improve_block(losses: Any, why: str) -> None:
     assert blocked_by([*GOOD, evaluation(1.8, losses)]) == {"validation order"}
+
+
+def test_a_model_that_is_judged_once_has_no_order() -> None:
+    once = [train(1), *({**evaluation(b, (b,)), "judged": ["the text"]} for b in (2.4, 1.9))]
+    verdict = judge("train", once)
+    assert verdict.passed
+    assert [c.name for c in verdict.checks] == ["falling bits per byte", "finite gradients"]
+    assert blocked_by([train(1), {**evaluation(1.9, (1.9,)), "judged": ["the text"]}]) == {
+        "falling bits per byte"
+    }
+
+
+def test_the_part_that_is_no_better_is_named() -> None:
+    judged = [f"supervision step {step}" for step in range(4)]
+    last = {**evaluation(1.8, (5.0, 4.0, 4.2, 4.1)), "judged": judged}
+    [order] = [c for c in judge("fast", [*GOOD, last]).checks if c.name == "validation order"]
+    assert order.passed is False
+    assert order.detail.endswith(": supervision step 2 is no better than the one before")
 
 
 def test_only_the_last_evaluations_order_counts() -> None:

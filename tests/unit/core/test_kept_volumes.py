@@ -7,22 +7,27 @@ from typing import Any
 
 import pytest
 
+from tests.plans import a_candidate, errand_json, plan_json
+from tests.reasons import quoted, sentence
 from tests.unit.core.runs import TRAITS
-from trmcloud.core import events as ev
-from trmcloud.core.actions import SAVED
-from trmcloud.core.budget import LedgerState, extend_ledger
-from trmcloud.core.controller import _storage
-from trmcloud.core.kept_volumes import DELETE, DELETE_FETCHED, KEEP, due, holds
+from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState, extend_ledger
+from trmcloud.core.control.controller import _storage
+from trmcloud.core.control.kept_volumes import due, holds
+from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.run_state import Generation
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.offers import DAY_S
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.plan import Interval
-from trmcloud.core.run_state import Generation
+from trmcloud.core.spec.plan import Interval
+from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 
 AT = 1_790_000_000.0
 RATE = Usd("0.005")
 A_DAY = cost(RATE, DAY_S)
 ENDED = AT + 3600.0
+
+_SAVED = because(ReasonKind.SAVED_HERE)
 
 
 class Book:
@@ -39,11 +44,8 @@ class Book:
             self.ledger = extend_ledger(self.ledger, (record,))
 
     def begin(self, run_id: str, at: float = AT, *, place: str = "EU-RO-1", **spec: Any) -> None:
-        row = {
-            "id": "c1", "provider": "runpod", "region": place,
-            "volume_rate_usd": RATE.plain(), "volume_gb": 52,
-        }  # fmt: skip
-        plan = {"id": "p", "spec": {"volume": True, **spec}, "candidates": [row]}
+        candidate = a_candidate(region=place, volume_rate=RATE, volume_gb=52)
+        plan = plan_json(candidate, **{"volume": True, **spec})
         self.add(
             run_id,
             at,
@@ -71,9 +73,9 @@ class Book:
         self.train(run_id)
         self.settle(run_id)
 
-    def fetch(self, run_id: str, why: str = SAVED, at: float = ENDED + 60.0) -> None:
+    def fetch(self, run_id: str, why: Reason = _SAVED, at: float = ENDED + 60.0) -> None:
         """An errand, which brings what was saved home and ends for that reason."""
-        errand = {"id": "fetch1", "provider": "runpod", "region": "EU-RO-1"}
+        errand = errand_json(region="EU-RO-1")
         end = f"{run_id}/g2/terminate/1"
         self.add(
             run_id,
@@ -85,7 +87,7 @@ class Book:
             ev.AgentUp(2),
             ev.Pulled(2, "fast", 100, "0" * 64),
             ev.ActionStarted(end, "terminate"),
-            ev.ActionFinished(end, "terminate", why, taken=True),
+            ev.ActionFinished(end, "terminate", taken=True, reason=why),
             ev.PodGone(2, at + 300),
             ev.Settled(2, Usd("0.1"), Usd("0.1")),
             ev.Closed(Outcome.FINISHED.value),
@@ -129,7 +131,7 @@ def test_a_pod_that_lists_lacked_may_have_lived_until_it_was_seen_to_be_gone(
     book.train("a")
     book.add("a", AT + 20, ev.PodMissed(1))
     gone = ev.PodGone(1, AT + 20)
-    book.add("a", AT + seen_gone_s, gone, ev.Settled(1, Usd(1), Usd(1)), ev.Closed("unheard"))
+    book.add("a", AT + seen_gone_s, gone, ev.Settled(1, Usd(1), Usd(1)), ev.Closed("unreported"))
     assert [hold.until for hold in holds(book.ledger)] == [AT + until_s + 7 * DAY_S]
 
 
@@ -153,7 +155,7 @@ def test_one_volume_of_two_runs_is_paid_once(book: Book) -> None:
 def test_a_volume_whose_pod_was_never_had_is_held_too(book: Book) -> None:
     book.begin("r1", volume_days=1.0)
     book.add(
-        "r1", AT + 5.0, ev.PodNotMade(1, "sold out"), ev.Closed(Outcome.NOT_STARTED.value)
+        "r1", AT + 5.0, ev.PodNotMade(1, quoted("sold out")), ev.Closed(Outcome.NOT_STARTED.value)
     )  # fmt: skip
     (hold,) = holds(book.ledger)
     assert (hold.since, hold.until, hold.fetched) == (AT, AT + DAY_S, True)
@@ -175,22 +177,22 @@ def test_it_is_deleted_only_as_was_agreed(book: Book, then: str, fetched: bool, 
     day = ENDED + 2 * DAY_S
     assert due(book.ledger, day - 1.0) == ()
     (over,) = due(book.ledger, day)
-    assert (over.place, over.why_kept) == ("EU-RO-1", kept)
+    assert (over.place, sentence(over.why_kept)) == ("EU-RO-1", kept)
     assert over.beyond(day + DAY_S) == A_DAY
 
 
 def test_an_errand_that_was_cut_off_has_fetched_nothing_for_sure(book: Book) -> None:
     book.run("r1", volume_then=DELETE_FETCHED)
-    book.fetch("r1", why="hard stop")
+    book.fetch("r1", why=because(ReasonKind.HARD_STOP))
     (over,) = due(book.ledger, ENDED + 30 * DAY_S)
-    assert over.why_kept == "what r1 saved was not fetched"
+    assert sentence(over.why_kept) == "what r1 saved was not fetched"
 
 
 def test_one_that_did_not_agree_keeps_it_for_all(book: Book) -> None:
     book.run("r1", volume_then=DELETE)
     book.run("r2", volume_then=KEEP)
     (over,) = due(book.ledger, ENDED + 30 * DAY_S)
-    assert over.why_kept == "r2 did not agree to its end"
+    assert sentence(over.why_kept) == "r2 did not agree to its end"
 
 
 def test_the_latest_day_of_all_its_runs_counts_and_a_live_one_keeps_it(book: Book) -> None:
@@ -210,11 +212,10 @@ def test_runs_without_a_volume_hold_nothing(book: Book) -> None:
 
 def test_a_run_of_an_earlier_version_has_agreed_to_nothing(book: Book) -> None:
     book.run("r1", volume_then=DELETE)
-    plan = {
-        "id": "p",
-        "spec": {"volume": True},
-        "candidates": [{"id": "c1", "provider": "runpod", "region": "EU-RO-1"}],
-    }
+    plan = plan_json(a_candidate(region="EU-RO-1"), volume=True)
+    plan["spec"] = {k: v for k, v in plan["spec"].items() if not k.startswith("volume_")}
+    row = plan["candidates"][0]
+    plan["candidates"] = [{k: v for k, v in row.items() if not k.startswith("volume_")}]
     book.add(
         "r2",
         AT - DAY_S,
@@ -227,7 +228,7 @@ def test_a_run_of_an_earlier_version_has_agreed_to_nothing(book: Book) -> None:
     book.settle("r2", AT - DAY_S + 60.0)
     assert book.ledger.line("run", "r2").reserved == ZERO
     (over,) = due(book.ledger, ENDED + 30 * DAY_S)
-    assert over.why_kept == "r2 did not agree to its end"
+    assert sentence(over.why_kept) == "r2 did not agree to its end"
 
 
 def test_the_estimate_of_a_pod_leaves_its_volumes_rent_alone() -> None:

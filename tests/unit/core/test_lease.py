@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from trmcloud.core import events as ev
-from trmcloud.core.lease import make_lease, phases_to_run
+from trmcloud.core.contract.pod_contract import Lease, PhaseLease, dump, load_lease
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.lease import make_lease, phases_to_run
+from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd
-from trmcloud.core.plan import Candidate, Interval, PhasePlan
-from trmcloud.core.pod_contract import Lease, PhaseLease, dump, load_lease
-from trmcloud.core.recipe import PhaseRecipe
-from trmcloud.core.run_state import Generation, RunState
+from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 AT = 1_790_000_000.0
 SOFT, HARD = AT + 2900.0, AT + 3000.0
@@ -28,7 +29,7 @@ def phase(
     parts = {"training": p50} if compile_s is None else {"compile": compile_s}
     return PhasePlan(
         name=name,
-        settings=cast(PhaseRecipe, None),
+        settings=PhaseRecipe("test", "trm", name, preset="extreme"),
         tokens=1,
         flops=7e15 if name == "fast" else 9e15,
         step_s=Interval(step_s / 2, step_s, step_s * 2),
@@ -71,6 +72,12 @@ def lease(*phases: PhasePlan, run: RunState | None = None, **changes: Any) -> Le
     )
 
 
+RECOVERABLE = {
+    "batch": 32, "accumulation": 1, "activation_checkpointing": False, "compile": True,
+    "loader_workers": 1, "preset": "extreme",
+}  # fmt: skip
+
+
 def allowed_s(made: Lease) -> list[float]:
     return [part.allowed_s for part in made.phases]
 
@@ -92,8 +99,8 @@ def test_a_strict_gate_is_passed_on() -> None:
 
 def test_each_phase_brings_what_it_was_planned_to_take() -> None:
     assert lease().phases == (
-        PhaseLease("fast", 1600.0, 800.0, 7e15),
-        PhaseLease("extreme", 0.0, 1000.0, 9e15),
+        PhaseLease("fast", 1600.0, 800.0, 7e15, RECOVERABLE),
+        PhaseLease("extreme", 0.0, 1000.0, 9e15, RECOVERABLE),
     )
 
 
@@ -223,9 +230,14 @@ def test_what_is_sent_gets_as_long_as_booting_takes_and_fifteen_minutes_at_least
 
 @pytest.mark.parametrize(("hold", "uploads"), [(False, False), (True, False), (False, True)])
 def test_who_brings_checkpoints_home_is_passed_on(hold: bool, uploads: bool) -> None:
-    asked = {name: True for name, wanted in (("hold", hold), ("uploads", uploads)) if wanted}
     made = make_lease(
         RunState("r1"), candidate(FAST), GENERATION, epoch=1, granted_at=AT, strict_gate=False,
-        **asked,
+        hold=hold, uploads=uploads,
     )  # fmt: skip
     assert (made.hold, made.uploads) == (hold, uploads)
+
+
+def test_a_wait_for_data_is_no_part_of_what_a_phase_is_expected_to_take() -> None:
+    waited = replace(FAST, parts_s={"training": 700.0, "data": 100.0})
+    made = lease(waited, EXTREME)
+    assert [part.expected_s for part in made.phases] == [700.0, 1000.0]

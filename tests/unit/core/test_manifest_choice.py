@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.manifests import STATE, WEIGHTS, manifest
-from trmcloud.core.manifest import (
+from trmcloud.core.contract.manifest import (
     from_json,
+    is_before_cooldown,
     pick_best,
     pick_latest,
     to_json,
@@ -19,6 +21,7 @@ from trmcloud.core.manifest import (
     with_metric,
     with_metrics,
 )
+from trmcloud.core.errors import CheckpointError
 
 # -- choosing ----------------------------------------------------------------------------------
 
@@ -135,3 +138,40 @@ def test_a_copy_takes_its_metric_from_a_copy_of_the_very_same_weights() -> None:
     found = with_metrics(here, [manifest(2, 0.1), manifest(3, 1.25), other])
     assert found == (manifest(2, 1.5), manifest(3, 1.25), manifest(4, None))
     assert pick_best(found) == found[1]
+
+
+# -- before a cooldown ---------------------------------------------------------------------------
+
+
+def test_what_was_saved_before_the_latest_ones_cooldown_stays() -> None:
+    row = [manifest(20, 3.0), manifest(40, None), manifest(60, 2.0), manifest(80, 1.0)]
+    cooled = [replace(m, cooldown_from=40) if m.step > 40 else m for m in row]
+    assert {m.step for m in to_prune(row, keep_best=1).kept} == {80}
+    assert {m.step for m in to_prune(cooled, keep_best=1).kept} == {40, 80}
+    assert {m.step for m in to_prune(cooled[1:3], keep_best=1).kept} == {40, 60}
+    assert is_before_cooldown(cooled[1], cooled[3])
+    assert is_before_cooldown(cooled[1].kept, cooled[3].kept)
+    assert not is_before_cooldown(cooled[2], cooled[3])
+    assert not is_before_cooldown(cooled[1], None)
+    other = manifest(40, None, "extreme")
+    assert not is_before_cooldown(other, cooled[3])
+    own = replace(cooled[3], cooldown_from=80)
+    assert not is_before_cooldown(own, own), "as nobody but a liar says"
+
+
+def test_once_the_run_has_gone_on_from_it_it_may_go() -> None:
+    row = [manifest(40, None), manifest(80, 1.0, cooldown_from=40), manifest(100, 2.0)]
+    assert {m.step for m in to_prune(row, keep_best=1).kept} == {80, 100}
+    again = [*row, manifest(120, None), manifest(140, 1.5, cooldown_from=120)]
+    assert {m.step for m in to_prune(again, keep_best=1).kept} == {80, 120, 140}
+
+
+def test_a_cooldown_is_read_as_it_was_written_and_older_manifests_know_of_none() -> None:
+    made = manifest(80, cooldown_from=40)
+    assert from_json(to_json(made), "here") == made
+    before = json.loads(to_json(made))
+    del before["cooldown_from"]
+    assert from_json(json.dumps(before), "here") == replace(made, cooldown_from=None)
+    for wrong in (-1, 1.5, "40", True, 10**9):
+        with pytest.raises(CheckpointError):
+            from_json(json.dumps({**before, "cooldown_from": wrong}), "here")

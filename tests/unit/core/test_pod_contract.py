@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trmcloud.core.gate import Check, Verdict
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract.gate import Check, Verdict
+from trmcloud.core.contract.pod_contract import (
     MAX_JSON_BYTES,
     OUTCOMES,
     TRAINER_STATES,
@@ -27,6 +27,7 @@ from trmcloud.core.pod_contract import (
     PhaseJob,
     PhaseLease,
     PhaseReport,
+    PhaseState,
     PodName,
     dump,
     load_heartbeat,
@@ -55,7 +56,7 @@ GATE: dict[str, Any] = PASSED.to_json()
 KEPT = {"phase": "fast", "step": 5, "sha256": "ab" * 32, "size_bytes": 10, "val_bpb": 1.5}
 REPORT = AgentReport(
     "r-1", "trmc-abcd1234-r1-g1-1790003000", 1, 7, AT, AT + 5,
-    phases=(PhaseReport("fast", "ended", AT, AT + 4, "finished", 1, gate=PASSED),),
+    phases=(PhaseReport("fast", PhaseState.ENDED, AT, AT + 4, "finished", 1, gate=PASSED),),
     soft_stop_at=AT + 2900, hard_stop_at=AT + 3000,
 )  # fmt: skip
 RECORDS: list[tuple[Any, Callable[[str | bytes], Any]]] = [

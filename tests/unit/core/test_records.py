@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Annotated, Any
 
 import pytest
 
-from trmcloud.core.records import (
+from trmcloud.core.contract.records import (
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_ITEMS,
@@ -17,6 +18,7 @@ from trmcloud.core.records import (
     MAX_LINE_BYTES,
     MAX_TEXT,
     MAX_WHOLE,
+    Asks,
     ContractError,
     Instant,
     Label,
@@ -34,6 +36,7 @@ from trmcloud.core.records import (
     whole,
     within,
 )
+from trmcloud.io.files import SMALL_BYTES
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def loaded(**changes: Any) -> Outer:
 
 # -- numbers and texts ------------------------------------------------------------------------
 def test_bounds_stand_where_they_are_published() -> None:
-    assert MAX_JSON_BYTES == 1_048_576
+    assert MAX_JSON_BYTES == SMALL_BYTES == 1_048_576
     assert (MAX_TEXT, MAX_LINE_BYTES, MAX_ITEMS) == (16_384, 65_536, 4_096)
     assert (MAX_DEPTH, MAX_DIGITS, MAX_WHOLE) == (32, 19, 9_223_372_036_854_775_807)
 
@@ -331,3 +334,33 @@ def test_floats_that_are_not_finite_are_null_wherever_they_are() -> None:
     }  # fmt: skip
     loose = Inner("a", size=nan)  # type: ignore[arg-type]
     assert json.loads(dump(loose)) == {"name": "a", "size": None}
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Painted:
+    colour: Colour = Colour.RED
+    asked: Asks = 0
+
+
+def test_a_word_of_a_list_becomes_that_word_or_is_refused() -> None:
+    assert record_of(Painted, {"colour": "red"}).colour is Colour.RED
+    for odd in ("blue", "RED", None, 5):
+        with pytest.raises(ContractError, match="colour is not what it should be"):
+            record_of(Painted, {"colour": odd})
+
+
+def test_how_often_something_was_asked_for_has_bounds() -> None:
+    for asked in (0, 1_000_000):
+        assert record_of(Painted, {"asked": asked}).asked == asked
+    for odd in (-1, 1_000_001, 1.0, True):
+        with pytest.raises(ContractError, match="asked is not"):
+            record_of(Painted, {"asked": odd})
+
+
+def test_what_json_cannot_hold_is_not_written_as_nothing() -> None:
+    with pytest.raises(TypeError):
+        dump({"what": {1, 2}})

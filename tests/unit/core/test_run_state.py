@@ -11,11 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trmcloud.core import events as ev
+from tests.plans import a_candidate, a_phase, a_plan, errand_json, plan_json, recorded
+from tests.reasons import quoted, sentence
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey, FailureKind
+from trmcloud.core.control.event_json import event_from_json, event_to_json
+from trmcloud.core.control.outcome_words import MEANINGS
+from trmcloud.core.control.run_fold import apply_event, fold
+from trmcloud.core.control.run_state import STAYING, TRANSITIONS, IllegalTransition, RunState, State
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.run_fold import apply_event, fold
-from trmcloud.core.run_state import STAYING, TRANSITIONS, IllegalTransition, RunState, State
+from trmcloud.core.spec.plan import Interval, RecordedPlan
 
 AT = 1_790_000_000.0
 KINDS = list(ev.RunEvent.__args__)
@@ -24,34 +30,36 @@ KINDS = list(ev.RunEvent.__args__)
 def sample(kind: type[Any], generation: int = 1) -> Any:
     """One event of each kind."""
     return {
-        ev.RunPlanned: ev.RunPlanned({"id": "p"}, Usd(10), "thesis"),
+        ev.RunPlanned: ev.RunPlanned(plan_json(), Usd(10), "thesis"),
         ev.Reserved: ev.Reserved(Usd(5)),
         ev.PodIntended: ev.PodIntended(
             generation, f"pod-{generation}", "local", "c1", Usd(1), AT + 50, AT + 60
         ),
         ev.ActionStarted: ev.ActionStarted("r1/g1/create/1", "create"),
         ev.ActionFinished: ev.ActionFinished("r1/g1/create/1", "create", "id-1"),
-        ev.ActionFailed: ev.ActionFailed("r1/g1/create/1", "create", "no_capacity", "none left"),
+        ev.ActionFailed: ev.ActionFailed(
+            "r1/g1/create/1", "create", FailureKind.NO_CAPACITY, "none left"
+        ),
         ev.PodUp: ev.PodUp(generation, f"id-{generation}", Usd(1)),
-        ev.PodNotMade: ev.PodNotMade(generation, "none left"),
+        ev.PodNotMade: ev.PodNotMade(generation, quoted("none left")),
         ev.PodMissed: ev.PodMissed(generation),
         ev.PodFound: ev.PodFound(generation),
         ev.AgentUp: ev.AgentUp(generation),
         ev.PhaseEnded: ev.PhaseEnded(generation, "fast", "finished", 9, 1.5, {"training": 3.0}),
         ev.GateJudged: ev.GateJudged(generation, "fast", True, {"passed": True}),
-        ev.StopRequested: ev.StopRequested("user", "enough"),
+        ev.StopRequested: ev.StopRequested("user", quoted("enough")),
         ev.SaveRequested: ev.SaveRequested(generation, "user"),
-        ev.ResultKnown: ev.ResultKnown("finished", "done"),
+        ev.ResultKnown: ev.ResultKnown("finished", quoted("done")),
         ev.PodGone: ev.PodGone(generation, AT + 40),
         ev.Settled: ev.Settled(generation, Usd(2), Usd(2)),
         ev.Closed: ev.Closed("finished"),
         ev.Reopened: ev.Reopened(Usd(20)),
-        ev.PlanRevised: ev.PlanRevised("c2", "the first is out of stock"),
+        ev.PlanRevised: ev.PlanRevised("c2", quoted("the first is out of stock")),
         ev.Pulled: ev.Pulled(generation, "fast", 9, "ab" * 32),
         ev.Fetched: ev.Fetched("fast", 9, "ab" * 32, "/home/ada/best"),
         ev.Billed: ev.Billed(generation, Usd("0.5")),
         ev.BucketSwept: ev.BucketSwept(generation, 7 << 30, Usd("0.25")),
-        ev.Heard: ev.Heard(generation, "finished", ""),
+        ev.LateReport: ev.LateReport(generation, "finished", None),
     }[kind]
 
 
@@ -99,7 +107,7 @@ def test_the_table_says_all(state: State, kind: type[Any]) -> None:
     number = len(run.generations) + (kind is ev.PodIntended)
     record = ev.Record(99, "r1", 2, AT + 99, sample(kind, number))
     before = copy.deepcopy(run)
-    if kind in (ev.Billed, ev.Heard):
+    if kind in (ev.Billed, ev.LateReport):
         with pytest.raises(IllegalTransition):  # no estimate was settled, no errand is run
             apply_event(run, record)
     elif (state, kind) in TRANSITIONS or state in STAYING.get(kind, ()):
@@ -144,7 +152,7 @@ def test_outcomes_have_exit_codes_of_their_own() -> None:
     assert len(set(codes)) == len(codes)
     assert Outcome.FINISHED.exit_code == 0
     assert all(code >= 20 for code in codes if code), "below 20 are errors'"
-    assert all(outcome.meaning for outcome in Outcome)
+    assert all(MEANINGS[outcome] for outcome in Outcome)
 
 
 # -- what each event changes -------------------------------------------------------------------
@@ -153,10 +161,10 @@ def test_outcomes_have_exit_codes_of_their_own() -> None:
 def test_a_run_from_plan_to_close() -> None:
     run = run_of(*CLOSED)
     (generation,) = run.generations
-    assert (run.cap, run.project, run.plan) == (Usd(10), "thesis", {"id": "p"})
+    assert (run.cap, run.project, run.plan) == (Usd(10), "thesis", a_plan())
     assert (run.settled, run.reserved, run.billed) == (Usd(2), ZERO, Usd(2))
     assert (generation.pod_id, generation.ended_at, generation.open) == ("id-1", AT + 40, False)
-    assert (run.outcome, run.result, run.message) == (Outcome.FINISHED, "finished", "done")
+    assert (run.outcome, run.result, sentence(run.reason)) == (Outcome.FINISHED, "finished", "done")
     assert not run.live
 
 
@@ -194,8 +202,9 @@ def test_a_run_ends_in_words_that_are_known(way: tuple[type[Any], ...], event: e
 
 def test_the_first_wish_to_stop_counts() -> None:
     run = run_of(*RUNNING, ev.StopRequested)
-    again = apply_event(run, ev.Record(9, "r1", 1, AT + 99, ev.StopRequested("budget", "cut")))
-    assert (run.stop, run.stop_at) == (ev.StopRequested("user", "enough"), AT + 5)
+    cut = ev.StopRequested("budget", quoted("cut"))
+    again = apply_event(run, ev.Record(9, "r1", 1, AT + 99, cut))
+    assert (run.stop, run.stop_at) == (ev.StopRequested("user", quoted("enough")), AT + 5)
     assert (again.stop, again.stop_at) == (run.stop, run.stop_at)
 
 
@@ -208,7 +217,7 @@ def test_a_reopened_run_remembers_which_generation_it_begins_with() -> None:
 
 def test_the_next_machine_begins_without_the_last_ones_result() -> None:
     run = run_of(*SETTLED, ev.Reserved)
-    assert (run.result, run.result_at, run.message) == (None, None, "")
+    assert (run.result, run.result_at, sentence(run.reason)) == (None, None, "")
     assert (run.reserved, run.reservation) == (Usd(5), Usd(5))
     assert run_of(*SETTLED).reservation == Usd(5)
 
@@ -244,15 +253,15 @@ def test_a_pod_trains_alone_once_its_files_are_there() -> None:
 
 def test_a_refused_machine_is_marked() -> None:
     run = run_of(*RUNNING)
-    unfit = ev.ResultKnown("unfit", "4 GPUs where 8 were rented")
+    unfit = ev.ResultKnown("unfit", quoted("4 GPUs where 8 were rented"))
     run = apply_event(run, ev.Record(9, "r1", 1, AT + 30, unfit))
-    assert run.generations[0].unfit == "4 GPUs where 8 were rented"
+    assert sentence(run.generations[0].unfit) == "4 GPUs where 8 were rented"
 
 
 def test_a_refused_generation_costs_nothing_and_keeps_the_reservation() -> None:
     run = run_of(*RENTING, ev.PodNotMade)
     assert (run.reserved, run.settled, run.billed) == (Usd(5), ZERO, None)
-    assert run.generations[0].not_made == "none left"
+    assert sentence(run.generations[0].not_made) == "none left"
     assert not run.generations[0].open
 
 
@@ -270,7 +279,7 @@ def test_closing_lets_the_reservation_go() -> None:
 def test_a_reopened_run_starts_afresh_but_forgets_no_cost() -> None:
     run = run_of(*ENDING, ev.StopRequested, ev.PodGone, ev.Settled, ev.Closed)
     again = apply_event(run, ev.Record(99, "r1", 2, AT + 99, ev.Reopened(Usd(20))))
-    assert (again.outcome, again.result, again.result_at, again.message) == (None, None, None, "")
+    assert (again.outcome, again.result, again.result_at, again.reason) == (None,) * 4
     assert (again.stop, again.stop_at) == (None, None)
     assert (again.cap, again.settled, len(again.generations)) == (Usd(20), Usd(2), 1)
     assert again.live
@@ -278,13 +287,13 @@ def test_a_reopened_run_starts_afresh_but_forgets_no_cost() -> None:
 
 def test_actions_are_remembered_with_how_they_went() -> None:
     run = run_of(*RESERVED, ev.ActionStarted)
-    action = run.actions["r1/g1/create/1"]
+    action = run.actions[ActionKey("r1", 1, "create", 1)]
     assert (action.started_at, action.ended_at, action.finished) == (AT + 2, None, False)
     done = apply_event(run, ev.Record(9, "r1", 1, AT + 8, sample(ev.ActionFinished)))
-    assert done.actions["r1/g1/create/1"].finished
-    assert done.actions["r1/g1/create/1"].started_at == AT + 2
+    assert done.actions[ActionKey("r1", 1, "create", 1)].finished
+    assert done.actions[ActionKey("r1", 1, "create", 1)].started_at == AT + 2
     failed = apply_event(run, ev.Record(9, "r1", 1, AT + 8, sample(ev.ActionFailed)))
-    action = failed.actions["r1/g1/create/1"]
+    action = failed.actions[ActionKey("r1", 1, "create", 1)]
     assert (action.finished, action.failed_kind, action.error) == (
         False,
         "no_capacity",
@@ -308,17 +317,21 @@ def test_a_wish_or_an_action_takes_no_state_from_another_kind() -> None:
 money = st.integers(0, 10**8).map(Usd.from_micros)
 numbers = st.integers(0, 4)
 texts = st.text(max_size=5)
+ids = texts | st.builds(str, st.builds(ActionKey, st.just("r1"), numbers, st.just("pull"), numbers))
+kinds = st.sampled_from(FailureKind)
 EVENTS: dict[type[Any], Callable[[int], st.SearchStrategy[Any]]] = {
     ev.Reserved: lambda n: st.builds(ev.Reserved, money),
     ev.PodIntended: lambda n: st.builds(sample, st.just(ev.PodIntended), st.just(n + 1) | numbers),
     ev.Settled: lambda n: st.builds(ev.Settled, st.just(n) | numbers, money, st.none() | money),
     ev.Closed: lambda n: st.builds(ev.Closed, st.sampled_from(["finished", "lost", "nonsense"])),
     ev.ResultKnown: lambda n: st.builds(ev.ResultKnown, st.sampled_from(["landed", "killed", "?"])),
-    ev.Reopened: lambda n: st.builds(ev.Reopened, money),
-    ev.ActionStarted: lambda n: st.builds(ev.ActionStarted, texts, texts),
-    ev.ActionFinished: lambda n: st.builds(ev.ActionFinished, texts, texts),
-    ev.ActionFailed: lambda n: st.builds(ev.ActionFailed, texts, texts, texts, texts),
-    ev.StopRequested: lambda n: st.builds(ev.StopRequested, texts, texts),
+    ev.Reopened: lambda n: st.builds(
+        ev.Reopened, money, settings=st.sampled_from([{}, {"fast": {"seed": 7}}])
+    ),
+    ev.ActionStarted: lambda n: st.builds(ev.ActionStarted, ids, texts),
+    ev.ActionFinished: lambda n: st.builds(ev.ActionFinished, ids, texts),
+    ev.ActionFailed: lambda n: st.builds(ev.ActionFailed, ids, texts, kinds, texts),
+    ev.StopRequested: lambda n: st.builds(ev.StopRequested, texts, texts.map(quoted)),
 }
 
 
@@ -357,8 +370,12 @@ def test_no_history_corrupts_a_run(tried: list[ev.Record]) -> None:
         assert run == before, "apply_event changed what it was given"
         run = after
         kept.append(record)
-        events = [each.event for each in kept]
-        check(run, total(e.amount for e in events if isinstance(e, ev.BucketSwept)))
+        swept: dict[int, Usd] = {}  # of what is found again the larger record counts
+        for event in (each.event for each in kept):
+            if isinstance(event, ev.BucketSwept) and event.size_bytes:
+                known = swept.get(event.generation, ZERO)
+                swept[event.generation] = max(known, event.amount)
+        check(run, total(swept.values()))
         assert fold("r1", kept) == run, "the fold of every prefix is what was built step by step"
     assert fold("r1", kept) == fold("r1", list(kept)), "and folding again gives the same"
 
@@ -388,7 +405,7 @@ def check(run: RunState, swept: Usd = ZERO) -> None:
 def test_events_survive_json(tried: list[ev.Record]) -> None:
     for record in tried:
         kind = type(record.event).__name__
-        assert ev.event_from_json(kind, ev.event_to_json(record.event)) == record.event
+        assert event_from_json(kind, event_to_json(record.event)) == record.event
 
 
 def test_a_fold_of_nothing_is_a_run_that_is_not_there() -> None:
@@ -403,15 +420,52 @@ def test_an_errand_rents_what_it_needs_and_changes_no_outcome() -> None:
 
     closed = run_of(*CLOSED)
     before = closed.outcome
-    errand = {"id": "fetch1", "rate_usd": "0.4"}
+    errand = errand_json()
     run = more(closed, ev.Reopened(Usd(20), errand), ev.Reserved(Usd(1)))
     assert run.errand == "fetch1"
-    assert run.plan["launchable"] == ["fetch1"]
-    assert errand in run.plan["candidates"]
+    assert run.plan.launchable == ("fetch1",)
+    assert run.plan.candidates[-1].id == "fetch1"
     assert (run.outcome, run.kept_outcome) == (None, before)
-    back = more(run, ev.Closed("lost", "its machine was lost"))
+    back = more(run, ev.Closed("lost", quoted("its machine was lost")))
     assert (back.outcome, back.errand, back.kept_outcome) == (before, None, None)
     assert more(back, ev.Reopened(Usd(30)), ev.Reserved(Usd(1))).errand is None
+
+
+def test_a_run_goes_on_with_what_it_was_reopened_with() -> None:
+    planned = ev.RunPlanned(plan_json(a_candidate(phases=(a_phase(),))), Usd(10), "thesis")
+    ended = ev.PhaseEnded(1, "fast", "finished", 1000, 1.5, {"training": 3.0})
+    closed = replace(
+        run_of(*CLOSED), recorded_plan=RecordedPlan(planned.plan), phases={"fast": ended}
+    )
+    changed = {"fast": {"steps": 3000, "seed": 7, "batch": 16}}
+    reopened = ev.Reopened(Usd(20), settings=changed, accepted={"seed": [1337, 7]})
+    run = apply_event(closed, ev.Record(99, "r1", 2, AT + 99, reopened))
+    assert run.resumed == reopened
+    assert run.phases == {}, "what has finished is trained on"
+    before, after = (each.plan.candidate("c1").phases[0] for each in (closed, run))
+    assert (after.settings.steps, after.settings.seed, after.settings.batch) == (3000, 7, 16)
+    assert after.settings == replace(before.settings, steps=3000, seed=7, batch=16)
+    assert run.chosen is not None
+    assert run.chosen.phases[0].settings.seed == 7
+    again = ev.Reopened(Usd(30))
+    done = replace(run, state=State.CLOSED)
+    later = apply_event(done, ev.Record(100, "r1", 3, AT + 100, again))
+    assert later.resumed == again, "what was accepted once is not accepted for good"
+    assert later.plan == run.plan, "and what was set stays set"
+
+
+def test_time_and_flops_are_those_of_the_tokens_that_are_trained() -> None:
+    phase = replace(
+        a_phase(training=100.0, landing=10.0),
+        tokens=2_000, flops=50.0, seconds=Interval(90.0, 110.0, 160.0),
+    )  # fmt: skip
+    told = recorded(a_candidate(phases=(phase, a_phase("extreme"))))
+    settings = phase.settings
+    made = told.with_settings({"fast": {"steps": 3 * settings.steps}}).plan.candidates[0].phases
+    assert (made[0].tokens, made[0].flops) == (6_000, 150.0)
+    assert made[0].parts_s == {"training": 300.0, "landing": 10.0}
+    assert made[0].seconds == Interval(290.0, 310.0, 360.0)
+    assert made[1] == a_phase("extreme")
 
 
 def test_a_pod_that_is_listed_at_last_is_missed_no_more() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.plans import a_candidate, a_phase, recorded
 from tests.unit.core.runs import AT, RESERVATION, apply, booting, ending, renting, settling
-from trmcloud.core import events as ev
-from trmcloud.core.budget import LedgerState
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.ledger_facts import Stray
+from trmcloud.core.control.report import Spending, report_on, spending_of
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.report import Spending, report_on, spending_of
-from trmcloud.core.run_state import RunState
-from trmcloud.core.strays import Stray
 
 RATE = Usd("3.6")
 
@@ -104,8 +105,9 @@ def test_a_budget_says_what_it_holds_at_most() -> None:
 
 def test_what_the_wait_for_data_came_to_stands_beside_what_was_planned() -> None:
     run = estimated()
-    chosen = {"id": run.candidate_id, "phases": [{"parts_s": {"data": 30.0}}, {"parts_s": {}}]}
-    run = replace(run, plan={**run.plan, "candidates": [chosen]})
+    phases = a_phase("fast", data=30.0), a_phase("extreme")
+    chosen = a_candidate(str(run.candidate_id), phases=phases)
+    run = replace(run, recorded_plan=recorded(chosen))
     seconds = {"training": 300.0, "data": 50.0}
     report = report_on(run, (), AT + 900, live_seconds=seconds, data_told="done · 3 of 3 shards")
     assert report.seconds["data"] == 50.0

@@ -6,23 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from trmcloud.core import events as ev
-from trmcloud.core.budget import LedgerState, admit, extend_ledger
+from tests.reasons import quoted, sentence
 from trmcloud.core.clock import Unknown
-from trmcloud.core.governance import govern
-from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.core.pod_contract import PodName
-from trmcloud.core.run_state import Generation, IllegalTransition, RunState, State
-from trmcloud.core.strays import (
+from trmcloud.core.contract.pod_contract import PodName
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.bookkeeping import add_note
+from trmcloud.core.control.budget import LedgerState, admit, extend_ledger
+from trmcloud.core.control.governance import govern
+from trmcloud.core.control.ledger_facts import Restored
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
+from trmcloud.core.control.orphan_costs import (
     AHEAD_S,
-    Restored,
     awaiting_bill,
     charges,
     final_bill,
     is_pending,
     is_reconciled,
 )
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
+from trmcloud.core.money import ZERO, Usd, cost
 
 OURS, AT = "abcd1234", 1_790_000_000.0
 NAME = str(PodName(OURS, "r-1", 1, int(AT) + 7200))
@@ -74,10 +77,33 @@ def test_a_second_pod_of_a_runs_name_is_charged_to_it_from_its_intent_on() -> No
 def test_a_name_that_waits_for_its_pod_is_not_judged_yet() -> None:
     assert charged(ledger(run(State.RENTING, pod_id=None)), AT + 100, pod()) == []
     given_up = run(State.RESERVED, pod_id=None)
-    never = replace(given_up.generations[0], not_made="it never appeared")
+    never = replace(given_up.generations[0], not_made=quoted("it never appeared"))
     for over in (run(State.CLOSED, pod_id=None), replace(given_up, generations=(never,))):
         assert [c[0] for c in charged(ledger(over), AT + 100, pod())] == ["id-2"]
     assert [c[0] for c in charged(ledger(replace(given_up, generations=())), AT, pod())] == ["id-2"]
+
+
+def test_one_of_an_awaited_name_that_is_ended_is_charged_until_its_run_owns_it() -> None:
+    """A provider had made two of a name; the run came to own the other, and nobody had this one."""
+    waits = ledger(run(State.RENTING, pod_id=None))
+    (charge,) = charges(waits, "runpod", (pod(), pod("id-3")), AT + 100, ending={"id-2"})
+    assert charge.pod_id == "id-2"
+    book = noted(waits, charge)
+    up = [
+        ev.Record(2, "r-1", 1, AT + 110, ev.PodUp(1, pod_id, RATE)) for pod_id in ("id-2", "id-3")
+    ]
+    assert extend_ledger(book, up[:1]).strays == {}, "it is the run's own, which settles it"
+    assert set(extend_ledger(book, up[1:]).strays) == {("runpod", "id-2")}
+
+
+def test_what_a_run_owns_becomes_no_stray() -> None:
+    """As where somebody listed it before, and notes it after, its run has come to know it."""
+    owns = ledger(run())
+    with pytest.raises(IllegalTransition, match="id-1 is a run's own by now"):
+        add_note(owns, 0, stray("1", pod_id="id-1"), AT)
+    assert noted(owns, ev.StrayBilled("runpod", "id-1", Usd(1))).strays == {}
+    with pytest.raises(IllegalTransition, match="never charged"):
+        noted(owns, ev.StrayBilled("runpod", "id-2", Usd(1)))
 
 
 def test_a_pod_that_a_closed_generation_owned_is_settled_there() -> None:
@@ -96,10 +122,10 @@ def test_what_costs_nothing_is_not_charged() -> None:
 
 
 def test_one_that_is_gone_is_charged_for_its_life_alone() -> None:
-    gone = pod(status="gone", ended_at=AT + 40)
+    gone = pod(status=PodStatus.GONE, ended_at=AT + 40)
     assert charged(ledger(run()), AT + 1000, gone)[0][3] == cost(RATE, 40 + LATENCY_S)
-    assert charged(ledger(run()), AT + 1000, pod(status="gone"))[0][3] == cost(RATE, 1060)
-    skewed = pod(status="gone", ended_at=AT - 500)
+    assert charged(ledger(run()), AT + 1000, pod(status=PodStatus.GONE))[0][3] == cost(RATE, 1060)
+    skewed = pod(status=PodStatus.GONE, ended_at=AT - 500)
     assert charged(ledger(run()), AT + 1000, skewed)[0][3] == cost(RATE, LATENCY_S)
 
 
@@ -130,7 +156,7 @@ def test_it_is_charged_again_only_once_it_may_have_cost_more() -> None:
     assert more[0].amount == cost(RATE, 101 + LATENCY_S + 2 * AHEAD_S)
     again = noted(book, *more, at=AT + 999)
     assert again.strays["runpod", "id-2"].at == AT + 30
-    assert charged(again, AT + 200 + AHEAD_S, pod(status="gone")) == []
+    assert charged(again, AT + 200 + AHEAD_S, pod(status=PodStatus.GONE)) == []
     billed = noted(again, ev.StrayBilled("runpod", "id-2", Usd(2)))
     assert charged(billed, AT + 90_000, pod()) == []
 
@@ -177,7 +203,7 @@ def test_a_run_gives_up_the_end_of_its_time_for_what_strays_cost() -> None:
     ((run_id, why),) = govern(book, Unknown(due), due).land
     assert (run_id, why) == (
         "r-1",
-        "pods that nobody asked for have cost $23.00 of the run budget",
+        because(ReasonKind.ORPHANS_COST, level="run", orphans_usd=Usd(23)),
     )
     fits = noted(ledger(run()), stray("20"))
     assert govern(fits, Unknown(AT), LEFT_AT + 100).land == ()
@@ -190,7 +216,7 @@ def test_a_run_gives_up_the_end_of_its_time_for_what_strays_cost() -> None:
 def test_a_cap_that_was_cut_further_than_strays_cost_lands_at_once() -> None:
     book = replace(noted(ledger(run()), stray("2")), caps={("account", ""): Usd("79.999999")})
     ((_, why),) = govern(book, Unknown(AT), AT).land
-    assert why == "the account budget was cut to $80.00"
+    assert sentence(why) == "the account budget was cut to $80.00"
     enough = replace(book, caps={("account", ""): Usd(80)})
     assert govern(enough, Unknown(AT), AT).land == ()
 

@@ -22,14 +22,14 @@ from tests.unit.core.phases import (
     view,
     watching,
 )
-from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract.pod_contract import (
     OUTCOMES,
     TRAINER_STATES,
     Heartbeat,
     PhaseReport,
+    PhaseState,
 )
-from trmcloud.core.supervisor import (
+from trmcloud.core.contract.supervisor import (
     AwaitUploads,
     EndPod,
     KillTrainer,
@@ -40,6 +40,7 @@ from trmcloud.core.supervisor import (
     Wait,
     supervise,
 )
+from trmcloud.core.outcome import Outcome
 
 # -- starting ----------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ def test_a_trainer_that_hangs_is_killed(
     lease = replace(LEASE, landing_s=landing_s)
     beat = replace(BEAT, state=state, step_seconds=step_s)
     for age_s, act in ((patience_s, Wait()), (patience_s + 1, None)):
-        seen = view(running=True, heartbeat=beat, heartbeat_age_s=age_s)
+        seen = view(heartbeat=beat, heartbeat_age_s=age_s)
         done = supervise(lease, (RUNNING, EXTREME), seen)
         assert done == (act or KillTrainer(f"no step for {age_s:.0f} s"))
 
@@ -119,7 +120,7 @@ def test_one_that_hangs_in_an_ordered_landing_has_what_landing_was_given(
 ) -> None:
     for landing_s, patience_s in ((500.0, 500.0), (100.0, 300.0)):
         lease, beat = replace(LEASE, landing_s=landing_s), replace(BEAT, state="landing")
-        seen = view(running=True, heartbeat=beat, heartbeat_age_s=patience_s, **order)
+        seen = view(heartbeat=beat, heartbeat_age_s=patience_s, **order)
         assert supervise(lease, (RUNNING, EXTREME), seen) == Wait()
         late = replace(seen, heartbeat_age_s=patience_s + 1)
         assert isinstance(supervise(lease, (RUNNING, EXTREME), late), KillTrainer)
@@ -171,7 +172,7 @@ reports = st.builds(
     lambda state, outcome, fruitless, saved, gate: PhaseReport(
         "fast", state, outcome=outcome, attempts=1, fruitless=fruitless, saved_step=saved, gate=gate
     ),
-    st.sampled_from(["waiting", "running", "ended"]),
+    st.sampled_from(PhaseState),
     outcomes,
     st.integers(0, 9),
     st.none() | st.integers(0, 9),
@@ -180,12 +181,9 @@ reports = st.builds(
 
 
 @settings(max_examples=200)
-@given(
-    reports, st.booleans(), beats, seconds, seconds, st.floats(0, 1e5), st.booleans(), st.booleans()
-)
+@given(reports, beats, seconds, seconds, st.floats(0, 1e5), st.booleans(), st.booleans())
 def test_past_the_hard_stop_nothing_starts_and_nothing_goes_on(
     fast: PhaseReport,
-    running: bool,
     beat: Heartbeat | None,
     soft_left_s: float,
     past_s: float,
@@ -194,7 +192,6 @@ def test_past_the_hard_stop_nothing_starts_and_nothing_goes_on(
     fits: bool,
 ) -> None:
     seen = TrainerView(
-        running=running,
         heartbeat=beat,
         heartbeat_age_s=age_s,
         soft_left_s=soft_left_s,
@@ -202,17 +199,16 @@ def test_past_the_hard_stop_nothing_starts_and_nothing_goes_on(
         land_ordered=ordered,
     )
     act = supervise(replace(LEASE, fits_budget=fits), (fast, EXTREME), seen)
-    if fast.state == "running" and running:
+    if fast.state == "running":
         assert act == KillTrainer("hard stop")
     else:
         assert isinstance(act, EndPod)
 
 
 @settings(max_examples=200)
-@given(reports, st.booleans(), beats, seconds, st.floats(0, 1e5), st.booleans(), st.booleans())
+@given(reports, beats, seconds, st.floats(0, 1e5), st.booleans(), st.booleans())
 def test_told_to_land_nothing_new_is_ever_begun(
     fast: PhaseReport,
-    running: bool,
     beat: Heartbeat | None,
     soft_left_s: float,
     age_s: float,
@@ -220,7 +216,6 @@ def test_told_to_land_nothing_new_is_ever_begun(
     fits: bool,
 ) -> None:
     seen = TrainerView(
-        running=running,
         heartbeat=beat,
         heartbeat_age_s=age_s,
         soft_left_s=soft_left_s,
@@ -247,7 +242,7 @@ def test_a_result_waits_for_uploads_that_get_on() -> None:
 
 
 def test_a_trainer_at_work_is_left_to_it_whatever_is_to_be_uploaded() -> None:
-    busy = view(running=True, heartbeat=BEAT, unstored=True)
+    busy = view(heartbeat=BEAT, unstored=True)
     assert supervise(UPLOADS, (RUNNING,), busy) == Wait()
     assert (busy.upload_idle_s, busy.age_s) == (0.0, 0.0), "nothing is old before it has begun"
 

@@ -21,11 +21,12 @@ from tests.unit.core.phases import (
     view,
     watching,
 )
-from trmcloud.core.pod_contract import PhaseLease, PhaseReport
-from trmcloud.core.supervisor import (
+from trmcloud.core.contract.pod_contract import PhaseLease, PhaseReport, PhaseState
+from trmcloud.core.contract.supervisor import (
     REPRICED_P90,
     EndPod,
     KillTrainer,
+    SaveNow,
     StartPhase,
     Wait,
     repriced_s,
@@ -63,7 +64,7 @@ def test_what_would_only_happen_again_has_failed_whatever_else_there_is(
 def test_a_short_patience_is_kept_where_no_step_was_measured() -> None:
     lease = replace(LEASE, hang_after_s=10.0)
     beat = replace(BEAT, step_seconds=None)
-    seen = view(running=True, heartbeat=beat, heartbeat_age_s=11.0)
+    seen = view(heartbeat=beat, heartbeat_age_s=11.0)
     assert supervise(lease, (RUNNING, EXTREME), seen) == KillTrainer("no step for 11 s")
 
 
@@ -94,7 +95,7 @@ def test_what_just_fits_is_entered() -> None:
 
 
 def test_a_pace_is_taken_from_phases_that_were_planned_and_have_ended() -> None:
-    running = replace(measured(1800.0), state="running")
+    running = replace(measured(1800.0), state=PhaseState.RUNNING)
     assert repriced_s(LEASE, (running, EXTREME), "extreme") == 1000.0
     third = replace(LEASE, phases=(PhaseLease("warm-up", 0.0, 0.0, 1.0), *LEASE.phases))
     warm_up = replace(measured(1800.0), name="warm-up")
@@ -103,7 +104,9 @@ def test_a_pace_is_taken_from_phases_that_were_planned_and_have_ended() -> None:
 
 def test_a_short_phase_has_a_pace_too() -> None:
     short = replace(LEASE, phases=(PhaseLease("fast", 0.0, 0.5, 1.0), LEASE.phases[1]))
-    report = PhaseReport("fast", state="ended", outcome="finished", seconds={"training": 1.0})
+    report = PhaseReport(
+        "fast", state=PhaseState.ENDED, outcome="finished", seconds={"training": 1.0}
+    )
     assert repriced_s(short, (report, EXTREME), "extreme") == 2000.0
 
 
@@ -120,3 +123,36 @@ def test_a_lease_without_phases_ends_once_the_machine_was_looked_at() -> None:
     assert supervise(bare, (), unfit) == EndPod("unfit", "1 GPU was rented, 0 found")
     late = view(waiting="checking", hard_left_s=0.0)
     assert supervise(bare, (), late) == EndPod("killed", "the hard stop came")
+
+
+# -- landing and checking ------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_owed_is_not_asked_of_one_that_was_just_told_to_land() -> None:
+    saves = {"save_owed": True}
+    beat = replace(BEAT, saves=0)
+    assert watching(beat, **saves) == SaveNow()
+    assert watching(beat, **saves, land_ordered=True, told_to_land_s=5.0) == Wait()
+    assert watching(beat, **saves, told_to_land_s=5.0) == Wait()
+
+
+def test_a_trainer_that_was_told_to_land_and_evaluates_has_its_patience() -> None:
+    """Landing is reserved 100 s: who evaluates first may take four times that."""
+    landing_s = LEASE.landing_s
+    lease = replace(LEASE, hang_after_s=10.0)
+    for state, age_s, act in (
+        ("landing", landing_s + 1, KillTrainer(f"no step for {landing_s + 1:.0f} s")),
+        ("evaluating", 4 * landing_s - 1, Wait()),
+    ):
+        seen = view(
+            heartbeat=replace(BEAT, state=state), heartbeat_age_s=age_s,
+            land_ordered=True, told_to_land_s=5.0,
+        )  # fmt: skip
+        assert supervise(lease, (RUNNING, EXTREME), seen) == act
+
+
+def test_with_every_phase_at_its_end_nothing_is_waited_for() -> None:
+    """Whatever the machine was last said to be waiting for."""
+    done = replace(ended("finished"), gate=PASSED)
+    assert supervise(ONE, (done,), view(waiting="checking")) == EndPod("finished", "")
+    assert supervise(ONE, (), view(waiting="checking")) == Wait()

@@ -19,13 +19,13 @@ from tests.unit.core.phases import (
     measured,
     view,
 )
-from trmcloud.core.outcome import Outcome
-from trmcloud.core.pod_contract import (
+from trmcloud.core.contract.pod_contract import (
     CLEAN,
     OUTCOMES,
     RETRYABLE,
+    PhaseState,
 )
-from trmcloud.core.supervisor import (
+from trmcloud.core.contract.supervisor import (
     EndPod,
     JudgeGate,
     StartPhase,
@@ -33,6 +33,7 @@ from trmcloud.core.supervisor import (
     repriced_s,
     supervise,
 )
+from trmcloud.core.outcome import Outcome
 
 # -- after a clean end -------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ def test_only_a_newer_checkpoint_is_progress(
     report = replace(RUNNING, saved_step=before, fruitless=2)
     closed = close_attempt(report, replace(BEAT, saved_step=saved), 50.0)
     assert closed.fruitless == fruitless
-    assert closed.saved_step == (saved if saved is not None else before)
+    assert closed.saved_step == max((s for s in (saved, before) if s is not None), default=None)
 
 
 def test_seconds_add_up_over_attempts() -> None:
@@ -237,6 +238,16 @@ def test_a_trainer_that_crashes_for_ever_is_given_up_and_one_that_gets_on_is_not
             act = after(report)
             if not isinstance(act, StartPhase):
                 break
-            report = replace(report, state="running", attempts=act.attempt)
+            report = replace(report, state=PhaseState.RUNNING, attempts=act.attempt)
         assert act == expected
     assert report.attempts == 21
+
+
+def test_to_come_again_to_where_a_damaged_checkpoint_was_is_not_to_get_on() -> None:
+    report = replace(RUNNING, saved_step=30)
+    for saved, fruitless in ((12, 1), (22, 2), (30, 3)):
+        closed = close_attempt(report, replace(BEAT, saved_step=saved), 50.0)
+        assert (closed.fruitless, closed.saved_step) == (fruitless, 30)
+        report = replace(closed, state=PhaseState.RUNNING)
+    closed = close_attempt(report, replace(BEAT, saved_step=31), 50.0)
+    assert (closed.fruitless, closed.saved_step) == (0, 31)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.core.hardware import LocalMachine
-from trmcloud.core.offers import Offer, parse_offers
-from trmcloud.core.recipe import Recipe
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.core.catalog.hardware import LocalMachine
+from trmcloud.core.catalog.offers import Offer, parse_offers
+from trmcloud.core.spec.recipe import Recipe
 
 NOW = 1_795_000_000.0  # 2026-11-18
 

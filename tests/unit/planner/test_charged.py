@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tests.unit.skypilot.rig import KEYS, request
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.adapters.skypilot.task import make_task
-from trmcloud.core.candidates import kill_latency_s
-from trmcloud.core.controller import hard_stop_within
+from trmcloud.core.catalog.providers import TRAITS, traits_of
+from trmcloud.core.control.renting import hard_stop_within
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.plan import Candidate, Plan, plan_from_json, plan_to_json
-from trmcloud.core.planning import make_plan
-from trmcloud.core.providers import TRAITS, traits_of
-from trmcloud.core.run_state import RunState
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.planner.candidates import kill_latency_s
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.plan import Candidate, Plan, plan_from_json, plan_to_json
+from trmcloud.core.spec.spec import RunSpec
 
 NOW = 1_795_000_000.0  # 2026-11-18
 NEBIUS_H100 = Usd("4.50")
@@ -73,13 +73,13 @@ def test_an_old_quote_survives_what_is_asked_by_now() -> None:
 
 def test_where_nothing_caps_the_rent_it_says_so_and_by_how_much() -> None:
     (candidate, *_) = launchable(planned(1000, "aws"))
-    told = [reason for reason in candidate.reasons if "nothing caps the rent at aws" in reason]
+    told = [reason for _, reason in candidate.reasons if "nothing caps the rent at aws" in reason]
     assert (
         f"{charged(candidate, candidate.reserved_rate).amount / 10:.2f} more can be spent"
         in (told[0])
     )
     (checked, *_) = launchable(planned(1000, "runpod"))
-    assert not any("nothing caps" in reason for reason in checked.reasons)
+    assert not any("nothing caps" in reason for _, reason in checked.reasons)
     assert {name for name, traits in TRAITS.items() if traits.shows_rate} == {"local", "runpod"}
 
 
@@ -90,7 +90,7 @@ def test_spot_without_a_known_price_on_demand_is_never_launched() -> None:
     assert plan.candidates
     assert not plan.launchable
     assert plan.recommended is None
-    assert any("on demand is not known" in reason for reason in plan.candidates[0].reasons)
+    assert any("on demand is not known" in reason for _, reason in plan.candidates[0].reasons)
 
 
 def test_one_rate_from_the_reservation_to_the_request() -> None:

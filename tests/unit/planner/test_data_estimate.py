@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from trmcloud.adapters.data_set_files import load_data_set, source_of
-from trmcloud.core.candidates import kept_micros_per_hour
-from trmcloud.core.data_estimate import (
+from trmcloud.adapters.files.data_sets import load_data_set, source_of
+from trmcloud.core.catalog.hardware import LocalMachine
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.money import Usd
+from trmcloud.core.planner.candidates import kept_micros_per_hour
+from trmcloud.core.planner.data_estimate import (
     CPU_SHARE,
     IMPORT_S,
     RENTED_LINE_BYTES_PER_S,
@@ -16,17 +19,16 @@ from trmcloud.core.data_estimate import (
     TRAIN_BYTES_PER_S,
     UPLOAD_BYTES_PER_S,
     VCPUS_PER_GPU,
+    DataEstimate,
     estimate_data,
 )
-from trmcloud.core.data_source import DataSource
-from trmcloud.core.hardware import LocalMachine
-from trmcloud.core.money import Usd
-from trmcloud.core.offers import Offer
-from trmcloud.core.outlook import outlook_on
-from trmcloud.core.planning import make_plan
-from trmcloud.core.recipe import PhaseRecipe, Recipe
-from trmcloud.core.spec import RunSpec
-from trmcloud.core.speed import rented_machine, this_machine
+from trmcloud.core.planner.estimates import outlook_on
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.planner.speed import rented_machine, this_machine
+from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.plan import Interval
+from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
+from trmcloud.core.spec.spec import RunSpec
 
 NOW = 1_795_000_000.0
 SETTINGS = PhaseRecipe("trm", "trm", "fast", vocab_size=65_536)
@@ -105,6 +107,14 @@ def test_a_text_of_ones_own_costs_its_way_there() -> None:
     assert "made ready here first" in here.where
 
 
+def test_a_wait_of_no_length_is_not_told() -> None:
+    wait = Interval(0.02, 0.03, 0.05)
+    brief = DataEstimate("notes.txt: sent from here", wait, begins_after_s=0.03)
+    assert brief.words(Usd(1)) == ("data: notes.txt: sent from here",)
+    told = brief._replace(begins_after_s=0.6, wait=Interval(0.5, 0.6, 1.0)).words(Usd(6))
+    assert told[1] == "data: first batch about 1 s late, $0.0010 of waiting"
+
+
 def test_an_address_of_unknown_size_says_so() -> None:
     found = estimate_data(source_of("https://host.example/a.parquet"), phases(1), EIGHT)
     assert not found.known
@@ -143,7 +153,7 @@ def test_a_plan_counts_it(trm: Recipe, offers: list[Offer]) -> None:
     rent = float(made.rate) * wait_s / 3600
     assert float(made.cost_p50 - bare.cost_p50) == pytest.approx(rent, rel=0.1)
     assert made.storage > bare.storage
-    told = [reason for reason in made.reasons if reason.startswith("data: ")]
+    told = [reason for _, reason in made.reasons if reason.startswith("data: ")]
     assert len(told) == 2
     assert "made on the rented machine" in told[0]
 
@@ -151,7 +161,7 @@ def test_a_plan_counts_it(trm: Recipe, offers: list[Offer]) -> None:
 def test_a_small_set_read_often_is_warned_of(trm: Recipe, offers: list[Offer]) -> None:
     spec = RunSpec("trm", ("fast",), "8xH100")
     plan = make_plan(spec, trm, offers, NOW, "p-0", source=source_of("gsm8k"))
-    assert any("warning: beyond" in reason for reason in plan.candidates[0].reasons)
+    assert any("warning: beyond" in reason for _, reason in plan.candidates[0].reasons)
 
 
 def test_more_tokens_than_there_are_shards_for() -> None:

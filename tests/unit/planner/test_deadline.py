@@ -4,8 +4,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from trmcloud.core.deadline import parse_deadline
 from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.deadline import parse_deadline
 
 NOW = datetime(2026, 11, 18, 15, 0, tzinfo=timezone.utc).timestamp()  # a Wednesday
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trmcloud.core.errors import UsageError
-from trmcloud.core.hardware import (
+from trmcloud.core.catalog.hardware import (
     GPUS,
     GUIDE_HARDWARE,
     LocalMachine,
@@ -11,6 +10,7 @@ from trmcloud.core.hardware import (
     nodes_of,
     parse_hardware,
 )
+from trmcloud.core.errors import UsageError
 
 
 @pytest.mark.parametrize("text", GUIDE_HARDWARE)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.prices import load_offers, override
+from trmcloud.adapters.prices.tables import load_offers, override
+from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.catalog.offers import DAY_S, Offer, parse_offers
 from trmcloud.core.errors import UsageError
-from trmcloud.core.hardware import GPUS
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import DAY_S, Offer, parse_offers
 
 HEADER = "sku,gpus,provider,usd_per_hour,as_of,currency\n"
 NOW = 1_795_000_000.0

@@ -8,9 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trmcloud.cli import plan as plan_command
-from trmcloud.cli import plan_making, plan_view
+from trmcloud.app.launch_request import LaunchRequest
+from trmcloud.cli.commands import plan as plan_command
+from trmcloud.cli.views import plan as plan_view
 from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
+from trmcloud.core.spec.plan import Plan
+from trmcloud.wiring_plans import build_planner
 
 app = typer.Typer()
 app.command()(plan_command.command)
@@ -26,6 +29,11 @@ def run(*arguments: str) -> Any:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
+
+
+def a_plan() -> Plan:
+    planner = build_planner()
+    return planner.plan(planner.spec(LaunchRequest(budget="1000")))
 
 
 def test_the_guides_six_are_shown_with_a_recommendation() -> None:
@@ -72,8 +80,7 @@ def test_an_unknown_recipe_offers_the_nearest() -> None:
 
 
 def test_wide_terminals_get_a_table() -> None:
-    spec = plan_making.make_spec(budget="1000", settings=[])
-    plan = plan_making.plan_for(spec)
+    plan = a_plan()
     wide = plan_view.render(plan, columns=130)
     assert any("hours p50 (p10–p90)" in line for line in wide)
     assert any(line.startswith(" ▸ ") for line in wide)
@@ -96,7 +103,7 @@ def test_d64_is_filled_sharded_and_told_where_its_guide_went_wrong() -> None:
         "--explain", "8xH100-PCIe",
     ).stdout  # fmt: skip
     for part in (
-        "FSDP2", "per hour", "epochs", "checkpoints kept take 309 GB", "plan only",
+        "FSDP2", "per hour", "epochs", "checkpoints kept take 412 GB", "plan only",
         "147 % of the peak", "here:",
     ):  # fmt: skip
         assert part in text
@@ -162,7 +169,7 @@ def test_every_printed_price_carries_its_age() -> None:
     text = run("--budget", "1000").stdout
     priced = [line for line in text.splitlines() if "/h (" in line or "$0.00/h" in line]
     assert len(priced) == 10
-    plan = plan_making.plan_for(plan_making.make_spec(budget="1000", settings=[]), save=False)
+    plan = a_plan()
     wide = "\n".join(plan_view.render(plan, columns=130))
     assert "age" in wide
     assert "days ago" in run("--budget", "1000", "--explain", "8xA100").stdout

@@ -7,13 +7,16 @@ import dataclasses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.core.hardware import GPUS
+from trmcloud.adapters.files.data_sets import source_of
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import DAY_S, FRESH_DAYS, Offer
-from trmcloud.core.plan import Candidate, Plan
-from trmcloud.core.planning import make_plan
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.planner.estimates import outlook_on, set_up_as
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.planner.speed import rented_machine
+from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.spec import RunSpec
 
 NOW = 1_795_000_000.0
 TRM = load_recipe("trm")
@@ -163,3 +166,26 @@ def test_no_gpu_in_the_table_reaches_its_peak() -> None:
         for phase in candidate.phases:
             rate = phase.flops / phase.settings.steps / phase.step_s.p10 / candidate.gpus
             assert rate < GPUS[candidate.sku].peak_flops("bfloat16")
+
+
+@few
+@given(
+    st.sampled_from(["trm", "trm-tiny", "gpt350m", "d24", "hdp"]),
+    st.sampled_from(["H100-SXM", "A100-40GB", "B200", "RTX3090"]),
+    st.sampled_from([1, 8]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, 0.5]),
+)
+def test_an_outlook_that_is_taken_over_is_the_one_that_would_be_made(
+    name: str, sku: str, gpus: int, is_cluster: bool, spot: bool, hours: float | None
+) -> None:
+    recipe = load_recipe(name)
+    wish = RunSpec(recipe=name, phases=tuple(recipe.phases), hours=hours)
+    pod = rented_machine(sku, gpus)
+    other = rented_machine(sku, gpus, is_cluster=is_cluster)
+    source = source_of("fineweb-edu")
+    known = outlook_on(recipe, wish, pod, source=source)
+    assert set_up_as(other, known, wish) == outlook_on(recipe, wish, other, source=source)
+    by_what_fits = outlook_on(recipe, wish, other, fitted=known.fitted, source=source, spot=spot)
+    assert by_what_fits == outlook_on(recipe, wish, other, source=source, spot=spot)

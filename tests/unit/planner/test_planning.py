@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.runpod.storage_prices import volume_rate
 from trmcloud.app import plans
-from trmcloud.app.jobs import LaunchData, disk_gb
-from trmcloud.cli.plan_making import make_spec
-from trmcloud.core.candidates import kill_latency_s
+from trmcloud.app.launch_request import LaunchRequest, spec_of
+from trmcloud.app.pod_request import LaunchData, disk_gb
+from trmcloud.core.catalog.hardware import LocalMachine
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
-from trmcloud.core.guide import CLAIMS
-from trmcloud.core.hardware import LocalMachine
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.offers import Offer
-from trmcloud.core.plan import Plan, plan_from_json, plan_to_json
-from trmcloud.core.planning import make_plan
-from trmcloud.core.providers import traits_of
-from trmcloud.core.recipe import Recipe
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.planner.candidates import kill_latency_s
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.planner.reference_claims import CLAIMS
+from trmcloud.core.spec.plan import About, Plan, plan_from_json, plan_to_json
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.spec import RunSpec
 
 NOW = 1_795_000_000.0
 BOTH = ("fast", "extreme")
@@ -168,7 +168,8 @@ def test_the_micro_batch_shrinks_until_it_fits(trm: Recipe, offers: list[Offer])
     assert settings.batch < 32
     assert settings.batch * settings.accumulation == 64
     assert plan.candidates[0].fits_memory
-    assert any("keeps the global batch of 512" in reason for reason in plan.candidates[0].reasons)
+    told = plan.candidates[0].reasons
+    assert any("keeps the global batch of 512" in reason for _, reason in told)
 
 
 def test_a_batch_the_user_set_is_not_changed(trm: Recipe, offers: list[Offer]) -> None:
@@ -180,7 +181,7 @@ def test_a_stale_price_is_planned_dearer_and_says_so(trm: Recipe, offers: list[O
     (candidate,) = plan_for(trm, offers, hardware="8xH200").candidates
     assert candidate.planned_rate == Usd("58.752")
     assert candidate.rate == Usd("36.72")
-    assert any("60 % dearer" in reason for reason in candidate.reasons)
+    assert any("60 % dearer" in reason for _, reason in candidate.reasons)
 
 
 def test_a_budget_too_small_for_a_step_is_refused(trm: Recipe, offers: list[Offer]) -> None:
@@ -216,7 +217,8 @@ def test_local_has_one_candidate_that_lands_early(tiny: Recipe, machine: LocalMa
     assert candidate.hard_stop_s == pytest.approx(197)
     training_s = candidate.soft_stop_s - candidate.startup_s.p50
     assert training_s >= 0.85 * 200
-    assert any("lands at about step" in reason for reason in candidate.reasons)
+    needed = [text for about, text in candidate.reasons if about is About.NEED]
+    assert "lands at about step" in needed[0]
     assert not candidate.within_budget
 
 
@@ -251,9 +253,9 @@ def test_this_machine_stands_in_the_table(trm: Recipe, offers: list[Offer]) -> N
 
 def test_epochs_are_counted_and_many_are_warned_of(trm: Recipe, offers: list[Offer]) -> None:
     plan = plan_for(trm, offers, hardware="8xH100", tokens_available=10_000_000)
-    assert any("epochs" in r and "warning" in r for r in plan.candidates[0].reasons)
+    assert any("epochs" in r and "warning" in r for _, r in plan.candidates[0].reasons)
     plan = plan_for(trm, offers, hardware="8xH100", tokens_available=10_000_000_000)
-    assert not any("warning" in r for r in plan.candidates[0].reasons)
+    assert not any("warning" in r for _, r in plan.candidates[0].reasons)
 
 
 def test_plans_are_saved_loaded_and_expire(trm: Recipe, offers: list[Offer], home: Path) -> None:
@@ -276,7 +278,7 @@ def test_a_free_machine_tells_what_an_hour_must_be_worth(trm: Recipe, offers: li
     mine = LocalMachine("desk", 16, 64.0, "RTX3090", 1, 24.0, 71e12)
     plan = plan_for(trm, offers, budget=Usd(1000), local=mine)
     (row,) = [c for c in plan.candidates if c.provider == "local"]
-    (text,) = [reason for reason in row.reasons if "an hour of yours" in reason]
+    (text,) = [reason for _, reason in row.reasons if "an hour of yours" in reason]
     best = plan.recommended
     assert best is not None
     worth = float(text.rsplit("$", 1)[1])
@@ -293,13 +295,13 @@ def test_the_guides_rows_contradict_themselves() -> None:
 
 
 def test_a_recipe_without_trainer_is_planned_and_never_launchable(offers: list[Offer]) -> None:
-    recipe = load_recipe("gpt350m")
+    recipe = load_recipe("hdp")
     plan = plan_for(recipe, offers, budget=Usd(500))
     assert plan.spec.phases == ("train",)
     assert plan.recommended is not None
     assert plan.launchable == ()
     assert plan.cap is None
-    assert "plan only" in plan.recommended.reasons[0]
+    assert "plan only" in plan.recommended.reasons[0].text
 
 
 def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
@@ -308,12 +310,61 @@ def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
         Offer("H100-PCIe", 8, "runpod", "any", "i", Usd(16), False, NOW, "test"),
     ]
     wish: dict[str, Any] = {"phases": BOTH, "hardware": "8xH100-PCIe", "budget": Usd(1000)}
-    settings = plan_for(recipe, table, **wish, fill=True).candidates[0].phases[0].settings
+    plan = plan_for(recipe, table, **wish, fill=True)
+    settings = plan.candidates[0].phases[0].settings
+    assert (plan.launchable, plan.cap) == ((), None), "no trainer shards yet"
+    assert "needs sharding" in plan.limits["trainer"]
     assert settings.sharding == "fsdp"
     assert settings.activation_checkpointing
     assert settings.batch * settings.accumulation == 32
     with pytest.raises(DoesNotFit, match="sharding=fsdp"):
         plan_for(recipe, table, **wish, overrides=(("sharding", "ddp"),))
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware"),
+    [("gpt350m", "8xH100"), ("d24", "8xH100"), ("d32", "8xH100"), ("speedrun", "8xH100")],
+)
+def test_a_dense_recipe_is_launchable_in_full(
+    offers: list[Offer], name: str, hardware: str
+) -> None:
+    plan = plan_for(load_recipe(name), offers, budget=Usd(2000), hardware=hardware)
+    assert plan.recommended_id in plan.launchable
+    assert "trainer" not in plan.limits
+    asked = load_recipe(name).resolve("train", hardware=hardware, gpus=int(hardware[0]))
+    [phase] = plan.candidate(plan.launchable[0]).phases
+    assert phase.settings.sharding == "ddp"
+    assert phase.settings.batch >= asked.batch
+    assert phase.settings.global_batch(8) == asked.global_batch(8)
+
+
+def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:
+    """Unless said by hand, or where the micro-batch would fill the GPU."""
+    wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
+    gpt = load_recipe("gpt350m")
+    plan = plan_for(gpt, offers, **wish)
+    chosen = plan.candidate(plan.launchable[0])
+    [phase] = chosen.phases
+    assert (phase.settings.sharding, phase.settings.accumulation) == ("ddp", 1)
+    assert chosen.memory_need_gb <= 0.6 * chosen.memory_gb
+    by_hand = plan_for(gpt, offers, **wish, overrides=(("batch", 8),))
+    [kept] = by_hand.candidate(by_hand.launchable[0]).phases
+    assert (kept.settings.batch, kept.settings.accumulation) == (8, 2)
+    d32 = plan_for(load_recipe("d32"), offers, **wish)
+    [large] = d32.candidate(d32.launchable[0]).phases
+    assert large.settings.accumulation > 1
+
+
+def test_what_is_sharded_by_hand_is_planned_alone(offers: list[Offer]) -> None:
+    plan = plan_for(
+        load_recipe("d24"), offers, budget=Usd(2000), hardware="8xH100",
+        overrides=(("sharding", "fsdp"),),
+    )  # fmt: skip
+    assert plan.launchable == ()
+    assert plan.limits["trainer"] == (
+        "d24 can be planned, not launched: it needs sharding (FSDP2), which the trainer does not "
+        "do yet (8xH100)"
+    )
 
 
 @pytest.mark.parametrize("days", [0.0, 2.0, 30.0])
@@ -348,4 +399,4 @@ def test_a_volume_is_reserved_whole_until_its_day(
 )
 def test_what_is_to_become_of_a_volume_is_checked(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        make_spec(settings=[], **given)
+        spec_of(LaunchRequest(**given), (), NOW, pods_can_upload=True)

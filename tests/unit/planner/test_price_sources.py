@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from trmcloud import wiring
-from trmcloud.adapters import prices
-from trmcloud.adapters.price_sources import catalogues, download, skypilot
-from trmcloud.adapters.price_sources.catalogues import NotACatalogue, read_catalogue
-from trmcloud.cli.prices import app
+from trmcloud import wiring_plans
+from trmcloud.adapters.prices import catalogues, download, skypilot, tables
+from trmcloud.adapters.prices.catalogues import NotACatalogue, read_catalogue
+from trmcloud.cli.commands.prices import app
+from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import Offer
 
 NOW = 1_795_000_000.0  # 2026-11-18
 DAY = "2026-11-18"
@@ -187,9 +186,9 @@ def test_a_catalogue_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) 
         read_catalogue("aws", FILES["aws"], DAY)
 
 
-def refreshed(home: Path, environ: dict[str, str]) -> tuple[prices.Refreshed, list[Offer]]:
-    outcome = prices.refresh(home, NOW, wiring.price_sources(environ))
-    return outcome, prices.load_offers(NOW, home)
+def refreshed(home: Path, environ: dict[str, str]) -> tuple[tables.Refreshed, list[Offer]]:
+    outcome = tables.refresh(home, NOW, wiring_plans.price_sources(environ))
+    return outcome, tables.load_offers(NOW, home)
 
 
 def test_refresh_reads_every_cloud_without_an_account(
@@ -247,14 +246,14 @@ def test_what_cannot_be_read_keeps_the_others_and_what_was_known(
     state.files["/v8/lambda/vms.csv"] = (200, b"\xff\xfe\x00")
     state.files["/v8/verda/vms.csv"] = (302, b"")
     state.files["/v8/vast/vms.csv"] = (200, FILES["vast"].replace("16.00", "17.00").encode())
-    outcome = prices.refresh(home, NOW + 60, wiring.price_sources(environ))
+    outcome = tables.refresh(home, NOW + 60, wiring_plans.price_sources(environ))
     told = dict(note.split(": ", 1) for note in outcome.notes)
     assert told["aws"] == "not read: the answer is no table"
     assert told["gcp"] == "not read: HTTP 503"
     assert told["lambda"] == "not read: the answer is no text"
     assert told["verda"] == "not read: HTTP 302"
-    offers = prices.load_offers(NOW + 60, home)
-    assert len(prices.snapshots(home)) == 2
+    offers = tables.load_offers(NOW + 60, home)
+    assert len(tables.snapshots(home)) == 2
     assert Usd("55.04") in {o.rate for o in offers if o.source == catalogues.SOURCE}
     assert Usd(17) in {o.rate for o in offers if o.provider == "vast-ai"}
     assert Usd(16) not in {o.rate for o in offers if o.provider == "vast-ai"}
@@ -264,10 +263,10 @@ def test_only_the_newest_snapshots_are_kept(
     served: tuple[Served, dict[str, str]], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, environ = served
-    monkeypatch.setattr(prices, "SNAPSHOTS_KEPT", 2)
+    monkeypatch.setattr(tables, "SNAPSHOTS_KEPT", 2)
     for minute in range(4):
-        prices.refresh(home, NOW + 60 * minute, wiring.price_sources(environ))
-    assert len(prices.snapshots(home)) == 2
+        tables.refresh(home, NOW + 60 * minute, wiring_plans.price_sources(environ))
+    assert len(tables.snapshots(home)) == 2
 
 
 @pytest.mark.parametrize("how", ["drips", "endless"])
@@ -300,12 +299,12 @@ def test_a_source_that_never_comes_back_is_not_waited_for(home: Path) -> None:
     never = threading.Event()
     rows = read_catalogue("aws", FILES["aws"], DAY).rows
 
-    def hang(now: float) -> prices.Told:
+    def hang(now: float) -> tables.Told:
         never.wait(30)
         return [], []
 
-    sources = [prices.Source("slow", hang), prices.Source("aws", lambda now: (rows, ["aws: read"]))]
-    outcome = prices.refresh(home, NOW, sources, within_s=0.2)
+    sources = [tables.Source("slow", hang), tables.Source("aws", lambda now: (rows, ["aws: read"]))]
+    outcome = tables.refresh(home, NOW, sources, within_s=0.2)
     never.set()
     assert outcome.notes == ["slow: not read: no answer within 0 s", "aws: read"]
     assert outcome.offers == 4

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from trmcloud import wiring
-from trmcloud.adapters import prices
-from trmcloud.adapters.price_sources.skypilot import ENV_CATALOGUES, ENV_CHANGES
+from trmcloud import wiring_plans
+from trmcloud.adapters.prices import tables
+from trmcloud.adapters.prices.skypilot import ENV_CATALOGUES, ENV_CHANGES
 from trmcloud.adapters.runpod import offers, settings
-from trmcloud.cli.prices import app
+from trmcloud.cli.commands.prices import app
+from trmcloud.core.catalog.offers import moves
 from trmcloud.core.money import Usd
 
 NOW = 1_795_000_000.0
@@ -79,19 +80,19 @@ def test_runpods_catalogue_becomes_a_dated_snapshot(
     runpod: tuple[str, dict[str, Any]], home: Path
 ) -> None:
     url, state = runpod
-    before = prices.load_offers(NOW, home)
-    outcome = prices.refresh(
-        home, NOW, wiring.price_sources(environ(url, home, RUNPOD_API_KEY="k"))
+    before = tables.load_offers(NOW, home)
+    outcome = tables.refresh(
+        home, NOW, wiring_plans.price_sources(environ(url, home, RUNPOD_API_KEY="k"))
     )
     assert outcome.path is not None
     assert outcome.offers == 6, "secure 1, 2, 4, 8 and community 1, 2"
     assert state["headers"]["Authorization"] == "Bearer k"
     assert state["path"].startswith("/v2/catalog/gpus?")
-    after = prices.load_offers(NOW, home)
+    after = tables.load_offers(NOW, home)
     mine = [o for o in after if o.provider == "runpod"]
     assert len(mine) == 6, "a snapshot replaces all that was known of its provider"
     assert all(o.age_days(NOW) == 0 for o in mine)
-    moved = {(o.instance, old) for o, old in prices.moves(before, after)}
+    moved = {(o.instance, old) for o, old in moves(before, after)}
     assert ("8x_H100-SXM_SECURE", Usd("31.92")) in moved
     assert len([o for o in after if o.provider != "runpod"]) == len(
         [o for o in before if o.provider != "runpod"]
@@ -104,10 +105,10 @@ def test_what_cannot_be_read_keeps_the_old_prices(
 ) -> None:
     url, state = runpod
     state.update(status=status, body=body)
-    outcome = prices.refresh(home, NOW, wiring.price_sources(environ(url, home)))
+    outcome = tables.refresh(home, NOW, wiring_plans.price_sources(environ(url, home)))
     assert outcome.path is None
     assert any(note.startswith("runpod:") for note in outcome.notes)
-    assert prices.snapshots(home) == []
+    assert tables.snapshots(home) == []
 
 
 def test_no_network_says_so_and_the_age(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
@@ -145,13 +146,13 @@ def test_without_a_key_runpods_prices_are_read_by_graphql(
 ) -> None:
     url, state = runpod
     state["body"] = json.dumps(PUBLIC)
-    outcome = prices.refresh(home, NOW, wiring.price_sources(environ(url, home)))
+    outcome = tables.refresh(home, NOW, wiring_plans.price_sources(environ(url, home)))
     assert outcome.offers == 7, "secure 1, 2, 4, 8, community 1, 2; one PCIe"
     assert outcome.notes[0] == "runpod: 7 offers of 2026-11-18 (GraphQL, without a key)"
     assert state["path"] == "/graphql"
     assert "Authorization" not in state["headers"]
     assert "gpuTypes" in state["asked"]["query"]
-    known = {(o.instance, o.rate) for o in prices.load_offers(NOW, home) if o.provider == "runpod"}
+    known = {(o.instance, o.rate) for o in tables.load_offers(NOW, home) if o.provider == "runpod"}
     assert ("8x_H100-SXM_SECURE", Usd("31.92")) in known
     assert ("1x_H100-PCIe_SECURE", Usd("2.89")) in known
 

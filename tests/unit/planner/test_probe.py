@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.recipe_files import load_recipe
+from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.app import probes
 from trmcloud.app.probe_local import probe_local
-from trmcloud.core.calibrated import Measured
+from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.errors import UsageError
-from trmcloud.core.flops import work_of
-from trmcloud.core.hardware import LocalMachine
-from trmcloud.core.planning import make_plan
-from trmcloud.core.spec import RunSpec
+from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.planner.flops import work_of
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.spec import RunSpec
 
 NOW = 1_795_000_000.0
 SETTINGS = load_recipe("trm-tiny").resolve("fast", hardware="local", gpus=2)

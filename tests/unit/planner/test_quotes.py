@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.core.catalog.offers import DAY_S, Offer
+from trmcloud.core.catalog.quotes import informed
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import DAY_S, Offer
-from trmcloud.core.quotes import informed
 
 NOW = 1_795_000_000.0
 
@@ -72,3 +73,14 @@ def test_spot_knows_what_it_costs_on_demand() -> None:
     assert spot.most_rate(NOW) is None
     together = informed([offer("9", 5, spot=True), offer("50", 5)], NOW)[0].on_machines(2)
     assert (together.rate, together.on_demand) == (Usd(18), Usd(100))
+
+
+@pytest.mark.parametrize(("spot", "community"), [(False, False), (True, False), (False, True)])
+def test_what_is_left_out_told_nothing_of_what_stays(spot: bool, community: bool) -> None:
+    def stays(one: Offer) -> bool:
+        return (spot or not one.spot) and (community or not one.is_community)
+
+    offers = load_offers(NOW)
+    assert any(one.spot for one in offers), "else this shows nothing"
+    left = informed([one for one in offers if stays(one)], NOW)
+    assert left == [one for one in informed(offers, NOW) if stays(one)]

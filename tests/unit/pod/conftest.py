@@ -13,8 +13,8 @@ from tests.unit.pod.container import KEY, ROOT, RUNPOD_POD, Container, given_env
 from tests.unit.pod.leases import a_lease, job_of
 from tests.unit.pod.machine import Machine, Reach
 from tests.unit.pod.provider import Provider
-from trmcloud.core import pod_contract as contract
-from trmcloud.pod.prepare import Preparation, Progress
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.pod.machine.prepare import Preparation, PreparingProgress
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def pod_dir(tmp_path: Path, lease: contract.Lease) -> Path:
 def until() -> Callable[..., None]:
     """Poll until something holds; fails with the name of what did not come to hold."""
 
-    def wait(holds: Callable[[], object], what: str = "it", seconds: float = 60.0) -> None:
+    def wait(holds: Callable[[], object], what: str = "it", seconds: float = 150.0) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
@@ -88,7 +88,7 @@ def machine(tmp_path: Path, pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> M
 def reach(machine: Machine, until: Callable[..., None]) -> Iterator[Reach]:
     """Poll, half a second of the machine's clock at a time, until a state is reached."""
 
-    def poll(preparation: Preparation, state: str) -> Progress:
+    def poll(preparation: Preparation, state: str) -> PreparingProgress:
         progress = preparation.poll(machine.now)
 
         def there() -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.pod.leases import job_of
-from trmcloud.core import pod_contract as contract
-from trmcloud.pod import processes
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.pod.machine import processes
 
 ROOT = Path(__file__).resolve().parents[3]
 STANDIN = ROOT / "tests" / "standins" / "trainer"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 HARD_STOP_S = 600.0
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.core import pod_contract as contract
-from trmcloud.pod.prepare import Preparation, Progress
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.pod.machine.prepare import Preparation, PreparingProgress
 
 MOUNTS = "overlay / overlay rw 0 0\n/dev/sda1 /workspace ext4 rw 0 0\n"
 
@@ -85,4 +85,4 @@ class Machine:
         return made
 
 
-Reach = Callable[[Preparation, str], Progress]
+Reach = Callable[[Preparation, str], PreparingProgress]

@@ -8,17 +8,17 @@ import pytest
 
 from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from trmcloud.core.clock import Instant
-from trmcloud.pod.anchor_file import AnchorFile
-from trmcloud.pod.anchors import AnchorNote
-from trmcloud.pod.guard_mind import HARD_STOP_GRACE_S, GuardMind
+from trmcloud.pod.agent.lease_clock import AnchorNote
+from trmcloud.pod.agent.lease_clock_file import AnchorFile
+from trmcloud.pod.agent.watchdog import HARD_STOP_GRACE_S, Watchdog
 
 GRANTED = 1_700_000_000.0
 LEASE = a_lease(GRANTED)
 
 
 def seconds_left(folder: Path, now: Instant, lease: object = LEASE) -> float:
-    """What a guardian that starts now, in a container started anew, believes to have."""
-    guard = GuardMind(AnchorFile(folder))
+    """What a watchdog that starts now, in a container started anew, believes to have."""
+    guard = Watchdog(AnchorFile(folder))
     look = {"agent_runs": False, "agent_done": False, "told": False, "result": None}
     guard.look(now, lease, **look)  # type: ignore[arg-type]
     left = guard.seconds_left(now)
@@ -37,16 +37,16 @@ def test_a_clock_set_back_across_a_restart_does_not_extend_the_deadline(tmp_path
     assert seconds_left(tmp_path, Instant(GRANTED - 3600, 700.0, "a")) == pytest.approx(-50.0)
 
 
-def test_a_guardian_that_starts_after_the_deadline_ends_the_pod_at_once(tmp_path: Path) -> None:
+def test_a_watchdog_that_starts_after_the_deadline_ends_the_pod_at_once(tmp_path: Path) -> None:
     seconds_left(tmp_path, Instant(GRANTED, 50.0, "a"))
-    guard = GuardMind(AnchorFile(tmp_path))
+    guard = Watchdog(AnchorFile(tmp_path))
     late = Instant(GRANTED - 7200, 50.0 + HARD_STOP_S + 2, "a")
     act = guard.look(late, LEASE, agent_runs=False, agent_done=False, told=False, result=None)
-    assert (act, guard.why) == (GuardMind.END, "hard stop")
+    assert (act, guard.why) == (Watchdog.END, "hard stop")
 
 
 def test_without_its_note_the_clock_set_back_would_have_won(tmp_path: Path) -> None:
-    """What the note is for: this is the time that a forgetful guardian would grant."""
+    """What the note is for: this is the time that a forgetful watchdog would grant."""
     seconds_left(tmp_path, Instant(GRANTED, 50.0, "a"))
     (tmp_path / "anchor.json").unlink()
     left = seconds_left(tmp_path, Instant(GRANTED - 3600, 450.0, "a"))
@@ -61,7 +61,7 @@ def test_after_a_reboot_the_deadline_is_no_further_than_when_it_was_first_seen()
 
 
 def test_a_lease_of_a_newer_epoch_is_anchored_anew(tmp_path: Path) -> None:
-    guard = GuardMind(AnchorFile(tmp_path))
+    guard = Watchdog(AnchorFile(tmp_path))
     look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
     guard.look(Instant(GRANTED, 50.0, "a"), LEASE, **look)  # type: ignore[arg-type]
     newer = a_lease(GRANTED + 500, epoch=2)
@@ -90,7 +90,7 @@ def test_a_note_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
 def test_a_machine_started_anew_with_a_clock_set_back_goes_on_where_the_last_look_stood(
     tmp_path: Path,
 ) -> None:
-    guard = GuardMind(AnchorFile(tmp_path))
+    guard = Watchdog(AnchorFile(tmp_path))
     look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
     for passed in (0.0, 100.0, 400.0):
         set_back_s = 3600.0 if passed > 200 else 0.0
@@ -102,3 +102,15 @@ def test_a_machine_started_anew_with_a_clock_set_back_goes_on_where_the_last_loo
     assert seconds_left(tmp_path, twice) == pytest.approx(HARD_STOP_S - 450)
     right_again = Instant(GRANTED + 460, 11.0, "c")
     assert seconds_left(tmp_path, right_again) == pytest.approx(HARD_STOP_S - 460)
+
+
+def test_a_clock_set_back_after_a_restart_extends_nothing(tmp_path: Path) -> None:
+    """From its start on a watchdog counts by this machine's clock since boot, not by that note's
+    wall clock."""
+    seconds_left(tmp_path, Instant(GRANTED, 50.0, "a"))
+    guard = Watchdog(AnchorFile(tmp_path))
+    look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
+    guard.look(Instant(GRANTED + 100, 2.0, "b"), LEASE, **look)  # type: ignore[arg-type]
+    set_back = Instant(GRANTED + 300 - 3600, 202.0, "b")
+    left = guard.seconds_left(set_back)
+    assert left == pytest.approx(HARD_STOP_S - 300 + HARD_STOP_GRACE_S)

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.pod.container import KEY, RUNPOD_POD, Container, packed
 from tests.unit.pod.leases import a_lease
 from tests.unit.pod.provider import Provider
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 
 Until = Callable[..., None]
 

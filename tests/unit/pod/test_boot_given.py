@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.pod.container import given_environment, packed
 from tests.unit.pod.leases import job_of
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.pod.agent.nodes import Nodes, read_nodes
+from trmcloud.pod.agent.terminate import own_ways_of, ways_of
 from trmcloud.pod.boot import lay_out, read_given
-from trmcloud.pod.nodes import Nodes, read_nodes
-from trmcloud.pod.terminate import own_ways_of, ways_of
 
 
 def test_files_that_are_newer_or_the_same_stay(tmp_path: Path, lease: contract.Lease) -> None:

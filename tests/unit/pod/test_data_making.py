@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pod.leases import a_lease, job_of
-from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
-from trmcloud.core.data_progress import DataProgress, load_progress
-from trmcloud.pod import data_making, processes
-from trmcloud.pod.data_making import DataMaking, words_of
-from trmcloud.pod.prepare import TrainerSetup
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.data_progress import DataProgress, load_progress
+from trmcloud.pod.agent import data_making
+from trmcloud.pod.agent.data_making import DataMaking, words_of
+from trmcloud.pod.machine import processes
+from trmcloud.pod.machine.prepare import TrainerSetup
 
 LEASE = a_lease(1_795_000_000.0)
 #: A ``model.prepare`` that notes how it was called and does what ``then`` says.
@@ -140,8 +141,8 @@ def test_what_cannot_succeed_is_told_to_the_trainer_in_its_own_words(machine: Ma
 
 
 SAYS = """\
-from trmcloud.core.data_progress import DataProgress
-from trmcloud.core.records import dump
+from trmcloud.core.contract.data_progress import DataProgress
+from trmcloud.core.contract.records import dump
 out.mkdir(parents=True)
 (out / "progress.json").write_text(dump(DataProgress("a-set", "failed", 1.0, 1, "1",
                                                      message="the host answered 404")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trmcloud.pod.hardware import (
+from trmcloud.pod.machine.hardware import (
     Check,
     Seen,
     load_check,

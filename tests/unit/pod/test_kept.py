@@ -6,15 +6,17 @@ import hashlib
 from pathlib import Path
 
 from tests.unit.pod.leases import a_lease
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
 from trmcloud.core.clock import Instant
-from trmcloud.pod import tidy
-from trmcloud.pod.agent import _FilesAndProcesses
-from trmcloud.pod.files import write_atomic
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.io.files import write_atomic
+from trmcloud.pod.agent.process import _FilesAndProcesses
+from trmcloud.pod.storage import disk_pressure
 
 
-def save(root: Path, step: int, val_bpb: float, size: int = 1000) -> Path:
+def save(
+    root: Path, step: int, val_bpb: float, size: int = 1000, cooldown_from: int | None = None
+) -> Path:
     """A whole checkpoint of ``2 × size`` bytes: weights, and an optimizer's shard."""
     folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
     folder = folder / mf.step_dir_name(step)
@@ -40,6 +42,7 @@ def save(root: Path, step: int, val_bpb: float, size: int = 1000) -> Path:
         data_sha256="0" * 64,
         tokenizer_sha256="0" * 64,
         files=tuple(files),
+        cooldown_from=cooldown_from,
     )
     write_atomic(folder / mf.MANIFEST_NAME, mf.to_json(made))
     return folder
@@ -84,7 +87,7 @@ def names_in(folder: Path) -> list[str]:
 def dropped(free: int, *saved: tuple[int, float], root: Path) -> list[tuple[int, bool]]:
     """(step, whether all of it goes) for checkpoints of 2,000 bytes each."""
     manifests = [read(save(root, step, bpb)) for step, bpb in saved]
-    drops = tidy.what_to_drop(manifests, free)
+    drops = disk_pressure.what_to_drop(manifests, free)
     return [(drop.manifest.step, not drop.names) for drop in drops]
 
 
@@ -105,17 +108,36 @@ def test_then_whole_checkpoints_but_never_the_best_nor_the_latest(tmp_path: Path
     assert dropped(500, *SAVED, root=tmp_path) == [*optimizers, (40, True)]
 
 
+def test_what_was_saved_before_the_cooldown_stays_whole(tmp_path: Path) -> None:
+    manifests = [
+        read(save(tmp_path, step, bpb, cooldown_from=40 if step > 40 else None))
+        for step, bpb in SAVED
+    ]
+    drops = disk_pressure.what_to_drop(manifests, 0)
+    assert [(drop.manifest.step, bool(drop.names)) for drop in drops] == [
+        *((20, True), (60, True), (60, False)),
+    ]  # fmt: skip
+    run_dir = tmp_path / contract.RUNS_DIR / "r1"
+    assert disk_pressure.make_room(run_dir, manifests, lambda text: None, 0)
+    told = body(tmp_path).kept(at(10.0))
+    assert [(k.step, k.size_bytes, k.cooldown_from) for k in told] == [
+        *((20, 1000, None), (40, 2000, None), (80, 2000, 40)),
+    ]  # fmt: skip
+
+
 def test_a_disk_that_runs_low_is_tidied_and_every_manifest_stays_true(tmp_path: Path) -> None:
     folders = [save(tmp_path, step, bpb, size=25 * step) for step, bpb in SAVED]
     said: list[str] = []
     run_dir = tmp_path / contract.RUNS_DIR / "r1"
-    assert tidy.make_room(run_dir, [read(folder) for folder in folders], said.append, 0)
+    assert disk_pressure.make_room(run_dir, [read(folder) for folder in folders], said.append, 0)
     assert [folder.exists() for folder in folders] == [True, False, False, True]
     assert names_in(folders[0]) == ["manifest.json", "weights.safetensors"]
     assert [file.kind for file in read(folders[0]).files] == ["weights"]
     assert "optimizer.safetensors" in names_in(folders[3])
     assert len(said) == 5
     left = [read(folders[0]), read(folders[3])]
-    assert not tidy.make_room(run_dir, left, said.append, 0)  # there is nothing left to drop
+    assert not disk_pressure.make_room(
+        run_dir, left, said.append, 0
+    )  # there is nothing left to drop
     pod = body(tmp_path)
     assert [(kept.step, kept.size_bytes) for kept in pod.kept(at(10.0))] == [(20, 500), (80, 4000)]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import ConflictError
-from trmcloud.pod.lives import (
+from trmcloud.pod.agent.attempts import (
     PAID,
     RECORD_NAME,
     WALL,
@@ -72,7 +72,7 @@ def test_time_given_anew_counts_from_there(clock: str) -> None:
     assert used_s(lives(), {}, clock, T) == 0.0
 
 
-def test_an_end_is_what_the_guardian_noted_or_a_moment_after_the_last_sign(tmp_path: Path) -> None:
+def test_an_end_is_what_the_watchdog_noted_or_a_moment_after_the_last_sign(tmp_path: Path) -> None:
     made = lives(0)
     life = made.lives[0]
     pod_dir = tmp_path / contract.PODS_DIR / life.pod

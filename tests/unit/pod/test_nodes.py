@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pod.leases import a_lease
-from trmcloud.adapters.prices import load_offers
-from trmcloud.adapters.recipe_files import load_recipe
-from trmcloud.core import supervisor
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.core.contract import supervisor
+from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import cost
-from trmcloud.core.node_share import shared
-from trmcloud.core.plan import Candidate
-from trmcloud.core.planning import make_plan
-from trmcloud.core.pod_contract import PhaseReport
-from trmcloud.core.recipe import PHASES
-from trmcloud.core.spec import RunSpec
-from trmcloud.pod.nodes import (
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.node_share import shared
+from trmcloud.core.spec.plan import Candidate
+from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.pod.agent.nodes import (
     HEAD_LOST_S,
     HeadWatch,
     Nodes,
@@ -29,7 +29,7 @@ from trmcloud.pod.nodes import (
     read_nodes,
     write_nodes,
 )
-from trmcloud.pod.ranks import trainer_command
+from trmcloud.pod.agent.ranks import trainer_command
 
 NOW = 1_795_000_000.0
 
@@ -88,8 +88,8 @@ def test_the_interface_that_leads_to_the_head_is_named_unless_somebody_did() -> 
 
 
 def test_a_trainer_that_lost_a_node_is_not_started_again() -> None:
-    lost = PhaseReport("fast", state="ended", outcome="crashed", attempts=1, saved_step=10)
-    view = supervisor.TrainerView(False, None, 0.0, 400.0, 500.0)
+    lost = PhaseReport("fast", state=PhaseState.ENDED, outcome="crashed", attempts=1, saved_step=10)
+    view = supervisor.TrainerView(None, 0.0, 400.0, 500.0)
     alone = a_lease(NOW)
     assert isinstance(supervisor.supervise(alone, (lost,), view), supervisor.StartPhase)
     act = supervisor.supervise(replace(alone, max_restarts=-1), (lost,), view)

@@ -14,8 +14,8 @@ import pytest
 import tomllib
 
 from tests.unit.pod.machine import Machine, Reach
-from trmcloud.pod import packages
-from trmcloud.pod.prepare import PREPARED_NAME
+from trmcloud.pod.machine import packages
+from trmcloud.pod.machine.prepare import PREPARED_NAME
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -149,7 +149,7 @@ def test_the_shipped_list_agrees_with_the_projects_own() -> None:
     *shipped, torch = sorted(
         packages.read_list(packages.LIST.read_text()), key=lambda package: package.name == "torch"
     )
-    script = (ROOT / "trmcloud" / "app" / "export" / "standalone.sh").read_text()
+    script = (ROOT / "trmcloud" / "export" / "standalone.sh").read_text()
     assert f'TORCH="${{TORCH:-{torch.pin}}}"' in script
     locked = re.findall(r"(?m)^(\S+)==(\S+)", (ROOT / "constraints.txt").read_text())
     pins = {name.replace("-", "_"): pin for name, pin in locked}

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pod.machine import Machine, Reach
-from trmcloud.core import pod_contract as contract
-from trmcloud.pod import prepare
-from trmcloud.pod.prepare import PREPARED_NAME, Progress
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.pod.machine import prepare
+from trmcloud.pod.machine.prepare import PREPARED_NAME, PreparingProgress
 
 H100 = "NVIDIA H100 80GB HBM3, 81559, 0, 570.133.20, 0\n"
 
 
 def test_the_users_own_machine_is_ready_as_it_is(machine: Machine) -> None:
     preparation = machine.prepare()
-    assert preparation.poll(1.0) == Progress("ready", "", {"checking": 0.0})
+    assert preparation.poll(1.0) == PreparingProgress("ready", "", {"checking": 0.0})
     setup = preparation.trainer()
     assert setup.python == sys.executable
     assert setup.over({"PYTHONPATH": "/a", "X": "y"}) == {"PYTHONPATH": "/a", "X": "y"}
@@ -41,7 +41,7 @@ def test_an_image_that_is_not_the_one_asked_for_is_told_by_its_torch(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, found: str | None, why: str
 ) -> None:
     """A tag may be given to another image; one without torch gets one of ours."""
-    monkeypatch.setattr("trmcloud.pod.packages.installed", lambda name, path=None: found)
+    monkeypatch.setattr("trmcloud.pod.machine.packages.installed", lambda name, path=None: found)
     machine.check(torch="2.9.1+cu128")
     said = machine.prepare().poll(machine.now)
     assert (said.state == "refused", said.message if why else "") == (bool(why), why)

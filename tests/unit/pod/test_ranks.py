@@ -1,4 +1,4 @@
-from trmcloud.pod.ranks import trainer_command
+from trmcloud.pod.agent.ranks import trainer_command
 
 
 def test_one_rank_is_started_without_torchrun_and_is_nobody_elses_rank() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pod.container import KEY, Container, packed
-from trmcloud.core import pod_contract as contract
-from trmcloud.pod.sshd import Sshd
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.pod.machine.sshd import Sshd
 
 Until = Callable[..., None]
 SSHD = "/usr/sbin/sshd"
@@ -104,7 +104,7 @@ def _is_server_of(pid: int, parent: int) -> bool:
 
 def test_no_sshd_is_told_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr("trmcloud.pod.sshd._PATH", str(tmp_path))
+    monkeypatch.setattr("trmcloud.pod.machine.sshd._PATH", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
     made = Sshd(22, key, "ssh-ed25519 AAAA", tmp_path / "log", told.append)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.core.manifests import manifest
 from tests.unit.pod.leases import HARD_STOP_S, a_lease
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
-from trmcloud.pod.keep import Keeper
-from trmcloud.pod.standalone import linger_s
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.export.standalone import linger_s
+from trmcloud.pod.storage.checkpoint_copy import Keeper
 
 NOW = 1_795_000_000.0
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.unit.pod.provider import Provider
-from trmcloud.pod.environment import for_trainers, pod_environment
-from trmcloud.pod.terminate import TERMINATION_NAME, Answer, Chain, Way, ways_of
+from trmcloud.pod.agent.terminate import TERMINATION_NAME, Answer, Chain, Way, ways_of
+from trmcloud.pod.machine.environment import for_trainers, pod_environment
 
 KEY = "rpa_SECRETSECRETSECRET"
 POD = "7h9k2m4n6p"
@@ -139,7 +139,7 @@ def test_both_generations_of_runpodctl(environment: dict[str, str], tmp_path: Pa
 def test_a_command_that_hangs_is_given_up(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trmcloud.pod.terminate._TIMEOUT_S", 0.3)
+    monkeypatch.setattr("trmcloud.pod.agent.terminate._TIMEOUT_S", 0.3)
     runpodctl(tmp_path, "sleep 60 & wait")
     attempts, _, _ = run_once(environment, tmp_path)
     assert attempts[3]["text"].startswith("no answer within")

@@ -15,8 +15,8 @@ import pytest
 from tests.standins.downloads import VERSION, Downloads, downloads
 from tests.standins.sshd import free_port
 from tests.unit.pod.machine import Machine, Reach
-from trmcloud.pod import packages
-from trmcloud.pod.prepare import PREPARED_NAME
+from trmcloud.pod.machine import packages
+from trmcloud.pod.machine.prepare import PREPARED_NAME
 
 UV = Path(sys.executable).with_name("uv")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.storage_prices import pod_disk_rate, volume_per_month, volume_rate
-from trmcloud.adapters.sightings import Sightings
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 

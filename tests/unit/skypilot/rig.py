@@ -10,8 +10,8 @@ from typing import Any
 
 from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.adapters.skypilot.compute import SkyPilotCompute
+from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.money import Usd
-from trmcloud.core.pod_contract import Lease, PodName
 from trmcloud.ports.compute import PodKeys, PodRequest
 
 STANDIN = Path(__file__).resolve().parents[2] / "standins" / "sky.py"

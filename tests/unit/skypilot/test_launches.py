@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
+from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import NoCapacity
 from trmcloud.core.money import ZERO, cost
-from trmcloud.core.observation import Bill, PodSeen
 
 WHY = "\nReason: \x1b[31mInsufficientInstanceCapacity\x1b[0m: no p5.48xlarge here"
 NOTHING = "aws is sold out, or has none for us: Failed to acquire resources in all zones in aws/"

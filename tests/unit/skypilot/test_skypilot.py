@@ -12,6 +12,8 @@ from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from trmcloud.adapters.skypilot.clusters import Clusters
 from trmcloud.adapters.skypilot.command import find_sky
 from trmcloud.adapters.skypilot.compute import EXITED_FOR_S
+from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
+from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
@@ -22,8 +24,6 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.observation import Bill
-from trmcloud.core.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.ports.compute import OwnLimit
 
 

@@ -13,14 +13,14 @@ A pod without any record is charged by its rate after ``NO_RECORDS_S``: unknown 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
+from trmcloud.adapters.pod_history import Sighting, Sightings
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
-from trmcloud.adapters.sightings import Sighting, Sightings
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.observation import Bill, PodSeen
+from trmcloud.core.values import dataclass
 
 ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0
@@ -84,7 +84,9 @@ class Biller:
             since = max(min(starts, default=0.0), sighting.made_at or 0.0)
             owed = cost(_rate(sighting), max(0.0, sighting.gone_at + _BEYOND_S - since))
             if _total(mine) > owed:
-                found.append(PodSeen(sighting.pod_id, sighting.name, "unknown", sighting.rate))
+                found.append(
+                    PodSeen(sighting.pod_id, sighting.name, PodStatus.UNKNOWN, sighting.rate)
+                )
         return found
 
     def _stands(self, asked: _Asked, pod_id: str) -> bool:

@@ -11,9 +11,9 @@ import base64
 from functools import cache
 from pathlib import Path
 
-from trmcloud.app.bundle import bundle_root
-from trmcloud.app.packing import own_sources, pack, trainers_share
-from trmcloud.core.pod_contract import ENV_BOOT, ENV_LINGER_S
+from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.staging.packing import LATER, own_sources, pack, trainers_share
+from trmcloud.core.contract.pod_contract import ENV_BOOT, ENV_LINGER_S
 
 ENTRY = "trmcloud.pod.boot"
 PREFIX = "/opt/trmcloud"
@@ -74,13 +74,13 @@ done >/dev/null 2>&1
 def boot_payload(trainer: Path | None = None) -> bytes:
     """A tar.gz of what a pod runs; the same sources give the same bytes. Takes most of a second.
 
-    The trainer follows by SSH, with what it imports of trmcloud.
+    The trainer follows by SSH, with what it imports of trmcloud and what uploads its checkpoints.
 
     Raises:
         DataError: the ``trainer``'s package (the bundled one's if None) could not run there.
     """
     trainers_share(trainer or bundle_root() / "model")
-    return pack(own_sources(ENTRY))
+    return pack(own_sources(ENTRY, later=LATER))
 
 
 def boot_environment(payload: bytes) -> dict[str, str]:

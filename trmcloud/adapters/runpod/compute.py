@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.billing import Biller
@@ -22,8 +23,8 @@ from trmcloud.adapters.runpod.offers import RUNPOD_IDS
 from trmcloud.adapters.runpod.prepaid import Prepaid
 from trmcloud.adapters.runpod.settings import IMAGE, IMAGE_TORCH
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
-from trmcloud.adapters.sightings import Sightings
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import (
     FinalRefusal,
     NotFoundError,
@@ -32,8 +33,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest, VolumeSeen
+from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest, VolumeSeen
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""
@@ -63,17 +63,17 @@ MAX_BODY_BYTES = 95_000
 #: runs once its SSH address is known, and that it answers there is the link's to find out. EXITED
 #: still rents its disk, ERROR may rent everything; a status that is not in the contract may be
 #: anything. All of them are "unknown", which counts as spending.
-_STATUS: Mapping[str, str] = {
-    "PROVISIONING": "creating",
-    "STARTING": "creating",
-    "RUNNING": "running",
-    "TERMINATED": "gone",
+_STATUS: Mapping[str, PodStatus] = {
+    "PROVISIONING": PodStatus.CREATING,
+    "STARTING": PodStatus.CREATING,
+    "RUNNING": PodStatus.RUNNING,
+    "TERMINATED": PodStatus.GONE,
 }
 _SKU_IDS: Mapping[str, str] = {sku: gpu_id for gpu_id, sku in RUNPOD_IDS.items()}
 _ANYWHERE = ("", "any")
 
 
-class RunPodCompute:
+class RunPodCompute(Compute):
     """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``bundle.boot_payload``, called
     where a pod is made; ``environment`` is added to every pod's (never a key of the account's)."""
 
@@ -149,7 +149,7 @@ class RunPodCompute:
             existing = [pod for pod in self._list_first() if pod.name == request.name]
             if existing:
                 return existing[0].id
-            request.require_timely(self._now())
+            request.require_wanted()
             try:
                 made = self._api.create_pod(body)
             finally:
@@ -230,11 +230,11 @@ class RunPodCompute:
         return self._graphql.account()
 
     def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
-        """See ``ports.Limiting``: the prepaid balance."""
+        """The prepaid balance."""
         return self._prepaid.limits()
 
     def require_account(self, rate: Usd) -> None:
-        """See ``ports.Account``. Money is looked at where the key may: a create is refused
+        """Money is looked at where the key may: a create is refused
         without it all the same.
 
         Raises:
@@ -366,7 +366,7 @@ class RunPodCompute:
                 raise
             at, self._hold_s = self._now(), 0.0
             self._listed, self._failed, self._listed_at = listed, None, at
-            alive = [pod for pod in listed if _STATUS.get(pod.status or "") != "gone"]
+            alive = [pod for pod in listed if _STATUS.get(pod.status or "") is not PodStatus.GONE]
             for pod in alive:
                 self._note(pod, at)
             self._seen.missed((pod.id for pod in alive), at)
@@ -427,10 +427,11 @@ class RunPodCompute:
             )
 
 
-def _status(pod: models.Pod) -> str:
-    status = _STATUS.get(pod.status or "", "unknown")
+def _status(pod: models.Pod) -> PodStatus:
+    status = _STATUS.get(pod.status or "", PodStatus.UNKNOWN)
     reachable = pod.ssh is not None and pod.ssh.direct is not None
-    return "creating" if status == "running" and not reachable else status
+    starts = status is PodStatus.RUNNING and not reachable
+    return PodStatus.CREATING if starts else status
 
 
 def _packed(text: str) -> str:

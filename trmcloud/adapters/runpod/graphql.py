@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from trmcloud.adapters.runpod.http import Gone, Http, NotThere, Throttled
 from trmcloud.adapters.runpod.models import usd, usd_exact
+from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, ProviderError
 from trmcloud.core.money import Usd
-from trmcloud.core.observation import PodSeen
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
@@ -77,7 +77,8 @@ class RunPodGraphql:
         if not isinstance(pod_id, str) or not pod_id or not isinstance(name, str):
             raise self._odd("pods.id")
         # GraphQL tells what is wanted of a pod, not what it does.
-        status = "gone" if row.get("desiredStatus") == "TERMINATED" else "unknown"
+        ended = row.get("desiredStatus") == "TERMINATED"
+        status = PodStatus.GONE if ended else PodStatus.UNKNOWN
         rate = Usd(0)
         if isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0:
             rate = usd(float(cost))

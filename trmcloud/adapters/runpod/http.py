@@ -16,6 +16,7 @@ from typing import Any
 import httpx2 as httpx
 import tenacity
 
+from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,
@@ -25,7 +26,6 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.plain_text import one_line
-from trmcloud.core.records import whole
 
 USER_AGENT = "trmcloud"
 """RunPod's front refuses some libraries' default names."""

@@ -61,7 +61,7 @@ class Mounts(_Record):
 class Pod(_Record):
     """``disk`` is GB; ``cost`` is USD per hour, 0 for a pod that was stopped."""
 
-    id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9_-]+$")
+    id: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     name: str
     status: Lenient[str] = None
     cost: Lenient[float] = None
@@ -96,7 +96,7 @@ class Pod(_Record):
 class Volume(_Record):
     """``size`` is GB."""
 
-    id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9_-]+$")
+    id: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     name: str
     size: int
     dataCenter: str
@@ -180,7 +180,7 @@ def _read(kind: type[_R], data: Any, where: str) -> _R:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise ProviderError(
             f"RunPod's answer is not what its contract says: {place}: {first['msg']}",
@@ -198,11 +198,9 @@ def usd(number: float) -> Usd:
     if not math.isfinite(number) or abs(number) > 1e9:
         raise ProviderError(f"RunPod's answer holds an amount that none can be: {number!r}")
     packed = struct.pack("f", number)
-    for digits in range(1, 10):
-        text = f"{number:.{digits}g}"
-        if struct.pack("f", float(text)) == packed:
-            return Usd.rounded_up(Decimal(text))
-    return Usd.rounded_up(Decimal(repr(number)))
+    (sent,) = struct.unpack("f", packed)
+    texts = (f"{sent:.{digits}g}" for digits in range(1, 10))  # nine tell any two floats apart
+    return Usd.rounded_up(Decimal(next(t for t in texts if struct.pack("f", float(t)) == packed)))
 
 
 def usd_exact(number: float) -> Usd:

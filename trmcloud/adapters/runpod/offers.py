@@ -8,15 +8,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from functools import cache
 from http.client import HTTPException
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeGuard
 
 from trmcloud.adapters.runpod import settings
+from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.offers import Offer
-from trmcloud.pod.one_request import send
+from trmcloud.io.one_request import send
 
 TIMEOUT_S = 20.0
 LIVE_WITHIN_S = 4.0
@@ -98,7 +97,7 @@ def live_offers(ask: Ask, now: float, counts: Iterable[int], *, community: bool 
 
 def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], str]:
     """(what RunPod lists at ``now`` (epoch s), for any region; why it could not be read within a
-    few seconds, empty where it was). Asked once by a process; without a key, not at all."""
+    few seconds, empty where it was). Without a key nobody is asked."""
     key = settings.account_key(environ)
     if key is None:
         return [], ""
@@ -110,7 +109,6 @@ def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], st
     return [_offer(row, now, ANYWHERE, row.stock) for row in listed], failure
 
 
-@cache
 def _listed_live(base: str, key: str) -> tuple[Sequence[Listed], str]:
     """On a thread that is not waited for beyond ``LIVE_WITHIN_S``: a name that is being looked up
     has no timeout of its own."""
@@ -125,7 +123,7 @@ def _listed_live(base: str, key: str) -> tuple[Sequence[Listed], str]:
             failure[0] = "" if rows else "it lists nothing"
         except urllib.error.HTTPError as error:
             failure[0] = f"HTTP {error.code}"
-        except (OSError, ValueError, HTTPException, ProviderError) as error:
+        except (OSError, ValueError, HTTPException, ProviderError, RecursionError) as error:
             failure[0] = f"{type(error).__name__}: {error}"[:80]
 
     reader = threading.Thread(target=read, daemon=True)

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import tomllib
 
 from trmcloud.core.errors import MissingExtra, UsageError
-from trmcloud.pod.environment import install_settings
 
 ENV_KEY = "RUNPOD_API_KEY"
 ENV_API = "TRMCLOUD_RUNPOD_API"
@@ -93,6 +92,8 @@ def require_client() -> None:
 def pod_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Addresses that a pod needs to end itself, where they are not RunPod's own, and whence it is
     to install. No key is in it: RunPod gives each pod one of its own."""
+    from trmcloud.pod.machine.environment import install_settings
+
     addresses = {name: environ[name] for name in (ENV_API, ENV_GRAPHQL) if environ.get(name)}
     return {**addresses, **install_settings(environ)}
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.storage_prices import volume_per_month, volume_rate
+from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.errors import AmbiguousCreate, NotFoundError, ProviderError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.pod_contract import POD_PREFIX
 
 MIN_GB, MAX_GB = 10, 4096
 
@@ -26,6 +26,7 @@ class NetworkVolume(NamedTuple):
     data_centre: str
     rate: Usd
     per_month: Usd
+    provider: str = "runpod"
 
 
 class RunPodVolumes:

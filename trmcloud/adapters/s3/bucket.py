@@ -19,12 +19,14 @@ from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
 from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces, unfinished
 from trmcloud.adapters.s3.spans import LANES, Meter, Source
 from trmcloud.adapters.s3.token_slots import cache_grants
-from trmcloud.core import bucket as bk
-from trmcloud.core import manifest as mf
-from trmcloud.core.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
+from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
+from trmcloud.core.contract.bucket_terms import LONGEST_GRANT_S
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
-from trmcloud.core.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.pod_contract import MAX_JSON_BYTES, Kept
+from trmcloud.io.hashing import holds
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
 from trmcloud.ports.link import StageItem
 
@@ -81,7 +83,7 @@ class S3Bucket:
             found = get_bytes(self.client, key, _MAX_NOTE_BYTES)
         try:
             theirs = json.loads(found or b"null")
-        except ValueError:
+        except (ValueError, RecursionError):
             theirs = None
         if theirs != mine:
             raise self._anothers(run_id)
@@ -101,7 +103,7 @@ class S3Bucket:
                 "this store takes no presigned requests: a pod cannot upload to it",
                 where=self.client.endpoint,
             )
-        until = min(request.until, self._now() + bk.LONGEST_GRANT_S - _MARGIN_S)
+        until = min(request.until, self._now() + LONGEST_GRANT_S - _MARGIN_S)
         if self.client.until is not None:
             until = min(until, self.client.until)
         seconds = max(1, int(until - self._now()))
@@ -111,7 +113,7 @@ class S3Bucket:
         for phase, keep_best in request.phases.items():
             slots = bk.slots_of(request.generation, keep_best)
             held = {
-                slot: _kept(stored.manifest)
+                slot: stored.manifest.kept
                 for stored in shelf.whole
                 for slot in slots
                 if stored.at == self._place.run(request.run_id, phase, slot)
@@ -124,7 +126,10 @@ class S3Bucket:
                     url = self._signed("put_object", key, seconds, length)
                     puts[bk.put_key(phase, slot, name, length)] = url
         gets = [self._get_item(item, seconds) for item in request.folders]
-        gets += [self._get_stored(stored, folder, seconds) for stored, folder in request.go_on_from]
+        latest = [stored.manifest for stored, _ in request.go_on_from]
+        for stored, folder in request.go_on_from:
+            beside = any(mf.is_before_cooldown(stored.manifest, other) for other in latest)
+            gets.append(self._get_stored(stored, folder, seconds, beside=beside))
         key = self._place.run(request.run_id, bk.report_name(request.generation))
         report = self._signed("put_object", key, seconds)
         cache = None
@@ -152,7 +157,7 @@ class S3Bucket:
             files.append(FileGet(name, size, sha256, (self._signed("get_object", key, seconds),)))
         return FolderGet(item.remote, tuple(files))
 
-    def _get_stored(self, stored: Stored, folder: str, seconds: int) -> FolderGet:
+    def _get_stored(self, stored: Stored, folder: str, seconds: int, *, beside: bool) -> FolderGet:
         """A checkpoint's files, its manifest as the last one."""
         files = [
             FileGet(
@@ -169,7 +174,7 @@ class S3Bucket:
         key = f"{stored.at}/{mf.MANIFEST_NAME}"
         url = self._signed("get_object", key, seconds)
         files.append(FileGet(mf.MANIFEST_NAME, stored.text_bytes, stored.text_sha256, (url,)))
-        return FolderGet(folder, tuple(files), needed=False)
+        return FolderGet(folder, tuple(files), needed=False, beside=beside)
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -240,7 +245,7 @@ class S3Bucket:
         meter = Meter(progress, sum(file.size_bytes for file in wanted))
         for file in wanted:
             path = target / file.name
-            if _is_right(path, file):
+            if holds(path, file.size_bytes, file.sha256):
                 meter.add(file.size_bytes)
                 continue
             fetch_file(self.client, _sources(stored.at, file), path, file.sha256, meter)
@@ -354,11 +359,6 @@ class S3Bucket:
                 self.client.s3.delete_object(Bucket=self._place.bucket, Key=key)
 
 
-def _kept(manifest: CheckpointManifest) -> Kept:
-    m = manifest
-    return Kept(m.phase, m.step, m.sha256, m.size_bytes, m.val_bpb)
-
-
 def _sources(at: str, file: CheckpointFile) -> tuple[Source, ...]:
     """Where a checkpoint's file lies."""
     try:
@@ -382,13 +382,6 @@ def _read(text: bytes, run_id: str, label: str, names: Mapping[str, int]) -> Che
             if names.get(name) != source.end - source.start:
                 raise CheckpointError(f"{name} is missing or cut short", where=label)
     return made
-
-
-def _is_right(path: Path, file: CheckpointFile) -> bool:
-    if path.is_symlink() or not path.is_file() or path.stat().st_size != file.size_bytes:
-        return False
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
 
 
 def _local_path(item: StageItem, name: str) -> Path:

@@ -9,11 +9,10 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trmcloud.adapters.s3 import settings
-from trmcloud.core.bucket import Place
+from trmcloud.core.contract.bucket import Place
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,
@@ -22,6 +21,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
     TrmcloudError,
 )
+from trmcloud.core.values import dataclass
 
 CONNECT_S, READ_S = 10, 120
 POOL, TRIES = 16, 5
@@ -205,7 +205,8 @@ def _refused(error: Any, where: str, doing: str) -> TrmcloudError:
         )
     if code in _FULL:
         return ProviderRefused(f"the store is full ({code})", where=where)
-    return ProviderError(f"the store did not {doing or 'answer'}: {code or status}", where=where)
+    why = code or "it does not say why"
+    return ProviderError(f"the store did not {doing or 'answer'}: {why}", where=where)
 
 
 def is_missing(error: Any) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from trmcloud.adapters.s3.client import Client, code_of, is_missing, told
 from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, side_by_side
 from trmcloud.core.errors import CheckpointError, DoesNotFit
-from trmcloud.pod.files import read_small, write_atomic
+from trmcloud.io.files import read_small, write_atomic
 
 RANGE_BYTES = 512 << 20
 """Each request costs a store more than its bytes do. What came is noted down every ``PART_BYTES``,

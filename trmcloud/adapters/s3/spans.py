@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
+
+from trmcloud.core.values import dataclass
 
 PART_BYTES = 64 << 20
 LANES = 4

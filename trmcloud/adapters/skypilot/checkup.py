@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from trmcloud.adapters.skypilot.command import ENV_SKY, Sky, find_sky
 from trmcloud.adapters.skypilot.task import CLOUDS
 from trmcloud.app.doctor import Finding
+from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, RUNPOD_BY_SKYPILOT_ENDS
 from trmcloud.core.errors import ProviderError
-from trmcloud.core.providers import RUNPOD_BY_SKYPILOT, RUNPOD_BY_SKYPILOT_ENDS
 
 _NAME = "skypilot"
 

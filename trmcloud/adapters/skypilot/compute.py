@@ -7,21 +7,23 @@ is not plainly running or being made is "unknown", which counts as spending.
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.adapters.sightings import Sighting, Sightings
+from trmcloud.adapters.pod_history import Sighting, Sightings
 from trmcloud.adapters.skypilot.aws import ShutdownLimit
 from trmcloud.adapters.skypilot.billing import Biller, may_be_billed
 from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
 from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.adapters.skypilot.launches import SUBMITTED, WATCHED_S, Launches
+from trmcloud.adapters.skypilot.proxy import config_of, others_in, proxy_command
 from trmcloud.adapters.skypilot.task import CLOUDS, knows_autodown, limit_minutes, make_task
-from trmcloud.adapters.skypilot.way import config_of, others_in, proxy_command
+from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
+from trmcloud.core.contract.records import instant
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import (
     AmbiguousCreate,
     Dropped,
@@ -30,15 +32,13 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.observation import Bill, PodSeen
-from trmcloud.core.pod_contract import INNER_SSH_PORT, parse_pod_name
-from trmcloud.core.records import instant
-from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
+from trmcloud.io.files import write_atomic
+from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
 
-_STATUS: Mapping[str, str] = {
-    "PENDING": "creating",
-    "UP": "running",
-    "AUTOSTOPPING": "running",
+_STATUS: Mapping[str, PodStatus] = {
+    "PENDING": PodStatus.CREATING,
+    "UP": PodStatus.RUNNING,
+    "AUTOSTOPPING": PodStatus.RUNNING,
 }
 
 
@@ -48,7 +48,7 @@ ARM_AGAIN_S = 120.0
 """So long after a limit was set it may still not be shown by a list."""
 
 
-class SkyPilotCompute:
+class SkyPilotCompute(Compute):
     """``keys`` gives a pod's SSH keys by its name; ``payload`` makes the agent's archive, kept
     below ``folder`` for SkyPilot to send, beside what was seen of each cluster; ``clusters`` may be
     shared with other providers; ``shutdown`` is AWS's own limit; ``now`` is epoch seconds."""
@@ -78,7 +78,7 @@ class SkyPilotCompute:
         self._came_through: set[str] = set()
 
     def require_account(self, rate: Usd) -> None:
-        """See ``ports.Account``.
+        """See, before anything is reserved, that the cloud is there for this user.
 
         Raises:
             AuthError: the cloud is not enabled. ProviderError: SkyPilot is too old, or down.
@@ -111,7 +111,7 @@ class SkyPilotCompute:
                 self._now(),
                 self._sky.environ,
             )
-            request.require_timely(self._now())
+            request.require_wanted()
             self._clusters.forget()
             # Before it is sent: whoever comes after a crash must know what it costs.
             self._note(request.name, self._now(), rate=request.rate, nodes=request.nodes)
@@ -278,7 +278,7 @@ class SkyPilotCompute:
             PodSeen(
                 seen.name,
                 seen.name,
-                "gone",
+                PodStatus.GONE,
                 seen.rate if may_be_billed(self._provider, seen) else ZERO,
                 ended_at=seen.gone_at,
                 never_made=seen.never_made,
@@ -387,11 +387,11 @@ class SkyPilotCompute:
 
     def _pod_seen(self, row: Row) -> PodSeen:
         name, status = str(row["name"]), row.get("status")
-        word = _STATUS.get(str(status), "unknown")
+        word = _STATUS.get(str(status), PodStatus.UNKNOWN)
         if is_new(row):
-            word = "creating"
+            word = PodStatus.CREATING
         if self._clusters.is_unreadable(name):
-            word = "unknown"
+            word = PodStatus.UNKNOWN
         sighting = self._seen.get(name)
         made_at = _made_at(row, sighting)
         rate = sighting.rate if sighting is not None else ZERO
@@ -403,9 +403,7 @@ class SkyPilotCompute:
         self._folder.mkdir(parents=True, exist_ok=True)
         payload = self._payload()
         if not path.exists() or path.read_bytes() != payload:
-            part = path.with_suffix(f".{os.getpid()}")
-            part.write_bytes(payload)
-            os.replace(part, path)
+            write_atomic(path, payload)
         return path
 
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, traits_of
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
-from trmcloud.core.providers import RUNPOD_BY_SKYPILOT, traits_of
-from trmcloud.pod.environment import install_settings
+from trmcloud.pod.machine.environment import install_settings
 from trmcloud.ports.compute import PodKeys, PodRequest
 
 CLOUDS: Mapping[str, str] = {

@@ -15,9 +15,9 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from trmcloud.adapters.ssh.session import (
     Session,
@@ -26,9 +26,10 @@ from trmcloud.adapters.ssh.session import (
     no_ssh,
     nothing_answers,
 )
+from trmcloud.core.contract.pod_contract import strip_control
+from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
-from trmcloud.core.pod_contract import strip_control
-from trmcloud.core.records import whole
+from trmcloud.core.values import dataclass
 
 CONNECT_TIMEOUT_S = 10
 _ALIVE_EVERY_S = 5
@@ -140,6 +141,13 @@ class SshConnection:
     def ssh_command(self) -> str:
         """The command another program (rsync) is to connect with: the same pin, the same key."""
         return shlex.join(self._argv(False, "-T"))
+
+    def login_command(self, command: Sequence[str] = (), *, terminal: bool) -> list[str]:
+        """ssh as somebody at a terminal has it, on a connection of its own: what is typed waits
+        behind no file, and may be left with ``~.``."""
+        mode = {"EscapeChar": "~", "RequestTTY": "yes"} if terminal else {}
+        words = [shlex.join(command)] if command else []
+        return self._argv(True, "--", self._host, *words, instead=mode)
 
     @property
     def login(self) -> str:
@@ -256,7 +264,12 @@ class SshConnection:
             yield
 
     def _argv(
-        self, own: bool, *rest: str, master: bool = False, forwards: bool = False
+        self,
+        own: bool,
+        *rest: str,
+        master: bool = False,
+        forwards: bool = False,
+        instead: Mapping[str, str] = MappingProxyType({}),
     ) -> list[str]:
         options = {
             # whom we trust
@@ -299,6 +312,7 @@ class SshConnection:
             options["ControlMaster"] = "no"
         if self._proxy:
             options["ProxyCommand"] = self._proxy
+        options |= instead
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         return ["ssh", *words, "-i", _escaped(self._identity), "-p", str(self._port), *rest]
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import Session
+from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
-from trmcloud.core.records import whole
+from trmcloud.io.backoff import pause_s
 
 _FRAME_BYTES = 1 << 16
 _IDLE_S = 30.0
@@ -71,7 +72,7 @@ def follow(
             yield offset, b""
             if stop():
                 return
-            pause(min(_MAX_PAUSE_S, 0.25 * 2**failures))
+            pause(pause_s(failures, 0.25, _MAX_PAUSE_S))
 
 
 def _frames(session: Session, where: str) -> Iterator[tuple[int, bytes]]:

@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 
 from trmcloud.adapters.ssh.session import INSTALL_SSH
+from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.errors import LinkError
-from trmcloud.core.pod_contract import parse_pod_name
-from trmcloud.pod.files import sync_folder
+from trmcloud.io.files import sync_folder
 from trmcloud.ports.compute import PodKeys
 
 _KEYS_DIR = "keys"

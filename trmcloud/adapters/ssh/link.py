@@ -10,23 +10,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trmcloud.adapters.ssh.board import board
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.follow import follow
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.adapters.ssh.keys import KeyStore
-from trmcloud.adapters.ssh.mirror import MAX_ANSWER_BYTES, PHASES, Mirror, remote_manifests
-from trmcloud.adapters.ssh.others import Others
+from trmcloud.adapters.ssh.peers import Others
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import parcel_of
 from trmcloud.adapters.ssh.stage import Progress, shifted, stage, write_text
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.bucket import GRANTS_NAME
+from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, remote_manifests
+from trmcloud.adapters.ssh.tensorboard import board
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket import GRANTS_NAME
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
-from trmcloud.core.manifest import CheckpointManifest
-from trmcloud.pod.files import read_small, sync_folder, write_atomic
-from trmcloud.ports.link import StageItem
+from trmcloud.core.spec.recipe import PHASE_NAMES
+from trmcloud.io.files import read_small, sync_folder, write_atomic
+from trmcloud.ports.link import PodLink, StageItem
 
 _ASK_EVERY_S = 2.0
 _ASK_SOON_S = 0.5
@@ -56,7 +57,7 @@ class _Asked:
         return min(_MAX_PAUSE_S, _ASK_EVERY_S * float(1 << min(self.failures, 10)))
 
 
-class SshPodLink:
+class SshPodLink(PodLink):
     """``address_of`` gives a pod's (host, port), None while there is none. ``root`` is the folder
     on the pod that stands for a trmcloud home. ``now`` is epoch seconds. ``way_to`` gives ssh's
     ProxyCommand where a pod's address is none of this machine's; ``ways_to_others`` those to the
@@ -185,6 +186,12 @@ class SshPodLink:
         ) as runs:
             yield runs
 
+    def login(
+        self, pod_name: str, command: Sequence[str] = (), *, terminal: bool = True
+    ) -> Sequence[str]:
+        """As the port says."""
+        return self._connection(pod_name).login_command(command, terminal=terminal)
+
     def connection(self, pod_name: str) -> SshConnection:
         """For words that the link has none of its own for."""
         return self._connection(pod_name)
@@ -217,19 +224,35 @@ class SshPodLink:
         names: Sequence[str],
         progress: Progress,
     ) -> None:
-        manifest = mf.from_json(mf.to_json(manifest), manifest.label)
-        if manifest.run_id != run_id or run_id != self._run_of(pod_name):
-            raise CheckpointError(f"{manifest.label} is not a checkpoint of {run_id}")
-        wanted = [file for file in manifest.files if file.name in names]
-        inside = f"{manifest.phase}/{contract.CHECKPOINTS_DIR}/{mf.step_dir_name(manifest.step)}"
-        target = self._home / contract.RUNS_DIR / run_id / inside
-        remote = f"{self._root}/{contract.RUNS_DIR}/{run_id}/{inside}"
-        pull(self._connection(pod_name), remote, wanted, target, progress)
+        manifest = self._own(pod_name, run_id, manifest)
+        target = self._home / contract.RUNS_DIR / run_id / _inside(manifest)
+        self.fetch(pod_name, run_id, manifest, names, str(target), progress)
         there = {*names, *_named_already(target, manifest)}
         kept = tuple(file for file in manifest.files if file.name in there)
         if any(file.kind == "weights" for file in kept):
             write_atomic(target / mf.MANIFEST_NAME, mf.to_json(replace(manifest, files=kept)))
             sync_folder(target.parent)
+
+    def fetch(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Progress,
+    ) -> None:
+        manifest = self._own(pod_name, run_id, manifest)
+        wanted = [file for file in manifest.files if file.name in names]
+        remote = f"{self._root}/{contract.RUNS_DIR}/{run_id}/{_inside(manifest)}"
+        pull(self._connection(pod_name), remote, wanted, Path(into), progress)
+
+    def _own(self, pod_name: str, run_id: str, manifest: CheckpointManifest) -> CheckpointManifest:
+        """It, checked: its names become paths."""
+        manifest = mf.from_json(mf.to_json(manifest), manifest.label)
+        if manifest.run_id != run_id or run_id != self._run_of(pod_name):
+            raise CheckpointError(f"{manifest.label} is not a checkpoint of {run_id}")
+        return manifest
 
     def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
         """As the pod told it when it was last asked; with its metric, where the agent knows it."""
@@ -315,12 +338,17 @@ class SshPodLink:
         return f"{self._root}/{contract.PODS_DIR}/{pod_name}"
 
     def _run_folder(self, pod_name: str, phase: str) -> str:
-        if phase not in PHASES:
+        if phase not in PHASE_NAMES:
             raise LinkError(f"there is no phase {phase!r}")
         return f"{self._root}/{contract.RUNS_DIR}/{self._run_of(pod_name)}/{phase}"
 
     def _is_ours(self, remote: str) -> bool:
         return remote.startswith(self._root + "/")
+
+
+def _inside(manifest: CheckpointManifest) -> str:
+    """Where it lies below its run's folder, here and there."""
+    return f"{manifest.phase}/{contract.CHECKPOINTS_DIR}/{mf.step_dir_name(manifest.step)}"
 
 
 def _named_already(target: Path, manifest: CheckpointManifest) -> set[str]:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trmcloud.core.manifest import CheckpointFile
-from trmcloud.pod.files import read_small, write_atomic
+from trmcloud.core.contract.manifest import CheckpointFile
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.hashing import holds
 
 _HASH_BYTES = 1 << 18
 
@@ -132,15 +133,7 @@ class Part:
 
 def is_whole(target: Path, file: CheckpointFile) -> bool:
     """Whether the file is there already, and is what its hash says."""
-    path = target / file.name
-    try:
-        about = os.lstat(path)
-        if not stat.S_ISREG(about.st_mode) or about.st_size != file.size_bytes:
-            return False
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-    except OSError:
-        return False
+    return holds(target / file.name, file.size_bytes, file.sha256)
 
 
 @contextmanager

@@ -21,10 +21,11 @@ from pathlib import Path
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.parts import Part, is_whole, only_one
 from trmcloud.adapters.ssh.session import Session
+from trmcloud.core.contract.manifest import CheckpointFile, allowed_name
+from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError, TrmcloudError
-from trmcloud.core.manifest import CheckpointFile, allowed_name
-from trmcloud.core.records import whole
-from trmcloud.pod.files import sync_folder
+from trmcloud.io.backoff import pause_s
+from trmcloud.io.files import sync_folder
 
 LANES = 4
 _BLOCK = 1 << 20
@@ -192,7 +193,7 @@ class _Transfer:
                     self._lost = error
                     return
                 with self._change:
-                    pause = min(_MAX_PAUSE_S, 0.25 * 2**failures)
+                    pause = pause_s(failures, 0.25, _MAX_PAUSE_S)
                     if self._change.wait_for(lambda: self._stopped, pause):
                         return
             except OSError as error:

@@ -17,14 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import SSH_FAILED, Session, environment, explain
+from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
-from trmcloud.core.records import whole
+from trmcloud.core.values import dataclass
+from trmcloud.io.backoff import pause_s
 
 _LANES = 4
 _BLOCK = 1 << 20
@@ -118,7 +119,7 @@ def push(
             failures += 1
             if failures >= _TRIES:
                 raise
-            time.sleep(min(_MAX_PAUSE_S, 0.25 * 2**failures))
+            time.sleep(pause_s(failures, 0.25, _MAX_PAUSE_S))
 
 
 def verify(connection: SshConnection, parcel: Parcel, remote: str) -> list[str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import parcel_of, push, verify
-from trmcloud.app.smoke_ground import RoundTrip
+from trmcloud.app.smoke.setting import RoundTrip
+from trmcloud.core.contract.manifest import CheckpointFile
+from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import LinkError
-from trmcloud.core.manifest import CheckpointFile
-from trmcloud.core.pod_contract import POD_ROOT
 
 _NAME = "weights.safetensors"
 

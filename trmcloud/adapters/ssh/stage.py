@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.push import Parcel, push, verify
-from trmcloud.core import pod_contract as contract
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import LinkError
 
 STAGED_MARK = ".staged"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from trmcloud.sim.account import Rented
+from trmcloud.core.values import dataclass
 from trmcloud.sim.scenario import Scenario
-from trmcloud.sim.world import START_AT, SimWorld, Trap
+from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.world import START_AT, SimWorld, Trap
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Arms:
         def now() -> None:
             self.world.fire(self.number, text)
             act()
-            self.world.poke()
+            self.world.wake()
 
         self.world.queue.at(at, now)
 
@@ -47,7 +47,7 @@ class Arms:
             if ours:
                 self.world.fire(self.number, f"{ours[0].pod_id} {text}")
                 act(ours[0])
-                self.world.poke()
+                self.world.wake()
 
         self.world.queue.at(at, now)
 
@@ -60,8 +60,10 @@ class Arms:
         stops_machine: bool = False,
         skip: int = 0,
         then: Callable[[], None] | None = None,
+        kinds: tuple[str, ...] = ("launch",),
     ) -> None:
-        self.world.armed.append(Trap(self.number, point, kind, sleep_s, stops_machine, skip, then))
+        made = Trap(self.number, point, kind, sleep_s, stops_machine, skip, then, kinds)
+        self.world.armed.append(made)
 
     def for_a_while(self, knob: str, at: float, seconds: float, text: str) -> None:
         """Until ``at + seconds`` the named knob holds that instant."""
@@ -72,7 +74,7 @@ class Arms:
         """The named knob holds the instant at which this is over, which is noticed then."""
         until = self.world.queue.now + seconds
         setattr(self.world.knobs, knob, max(until, getattr(self.world.knobs, knob)))
-        self.world.queue.at(until + 1.0, self.world.poke)
+        self.world.queue.at(until + 1.0, self.world.wake)
 
     def set_knob(self, knob: str, value: object, text: str, at: float | None = None) -> None:
         def turn() -> None:

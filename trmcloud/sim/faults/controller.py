@@ -1,16 +1,24 @@
-"""Faults 1–14: controllers that die, sleep, double, and clocks that lie."""
+"""Faults 1–14, 61 and 75: controllers that die, sleep, double, and clocks that lie."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from trmcloud.app.drive import RunDriver
-from trmcloud.core.run_state import RunState
+from trmcloud.core.control.run_state import RunState
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.machines import Machine
-from trmcloud.sim.process import Process
+from trmcloud.sim.world.controllers import Process
+from trmcloud.sim.world.machines import Machine
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
+_LOOKING = (
+    "*", "*", "take_over.after", "terminate.before", "terminate.after", "bill", "bucket",
+    "StrayCharged.before", "StrayCharged.after", "StrayBilled.before", "LedgerReconciled.before",
+    "ActionStarted.after", "ResultKnown.after", "PodGone.before", "PodGone.after", "Settled.before",
+    "Settled.after", "Closed.before", "Billed.before", "BucketSwept.before", "BucketSwept.after",
+    "delete-volume.before", "delete-volume.after", "VolumeDeleted.before",
+)  # fmt: skip
+"""Where a process that drives nothing may be killed."""
 
 
 def _kill_at(*points: str) -> Fault:
@@ -32,7 +40,7 @@ def _asleep(arms: Arms) -> None:
 
     def shut() -> None:
         laptop.awake = False
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
         arms.world.queue.after(seconds, partial(_wake, arms, laptop))
 
     arms.strike(arms.some_time(), f"the laptop sleeps {seconds / 60:.0f} min", shut)
@@ -40,7 +48,7 @@ def _asleep(arms: Arms) -> None:
 
 def _wake(arms: Arms, machine: Machine) -> None:
     machine.awake = True
-    arms.world.poke()
+    arms.world.wake()
 
 
 def _disk_full(arms: Arms) -> None:
@@ -71,7 +79,7 @@ def _take_over(arms: Arms, machine: Machine) -> bool:
 def _two_controllers(arms: Arms) -> None:
     def second() -> None:
         if _take_over(arms, arms.world.server):
-            arms.world.felt(arms.number)
+            arms.world.observed(arms.number)
 
     arms.strike(arms.some_time(0, 0.8), "a second controller takes over", second)
 
@@ -93,10 +101,10 @@ def _jump(arms: Arms) -> None:
     def jump(rented: object) -> None:
         pod = rented.pod  # type: ignore[attr-defined]
         pod.machine.offset_s += seconds
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
         if arms.rng.random() < 0.3:
             pod.kill_agent()
-        pod.poke()
+        pod.wake()
 
     arms.strike_pod(arms.some_time(0.05, 1.0), f"clock jumps {seconds:+.0f} s", jump)
 
@@ -106,11 +114,11 @@ def _shift(arms: Arms, machine: Machine, seconds: float, at: float) -> None:
 
     def jump() -> None:
         machine.offset_s += seconds
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
         def right() -> None:
             machine.offset_s = 0.0
-            arms.world.poke()
+            arms.world.wake()
 
         arms.world.queue.after(back_s, right)
 
@@ -122,7 +130,7 @@ def _pod_skew(arms: Arms) -> None:
 
     def skew() -> None:
         arms.world.knobs.pod_skew_s = seconds
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
     arms.strike(arms.soon(), f"pods' clocks are {seconds:+.0f} s off", skew)
 
@@ -143,9 +151,9 @@ def _stopped(arms: Arms) -> None:
         pod = rented.pod  # type: ignore[attr-defined]
         left = pod.lease.hard_stop_at - pod.machine.now().wall
         pod.stopped_until = arms.world.queue.now + max(60.0, left + arms.rng.uniform(60, 7200))
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
-    arms.strike_pod(arms.some_time(0.05, 1.0), "guardian and agent are stopped", stop)
+    arms.strike_pod(arms.some_time(0.05, 1.0), "watchdog and agent are stopped", stop)
 
 
 def _zombie(arms: Arms) -> None:
@@ -161,6 +169,26 @@ def _zombie(arms: Arms) -> None:
         arms.rng.choice(("*", "ActionStarted.after", "orders", "terminate.before")), "stop",
         sleep_s=arms.rng.uniform(60, 3600), skip=arms.rng.randint(0, 10), then=other,
     )  # fmt: skip
+
+
+def _looking_killed(arms: Arms) -> None:
+    """A command or the guard is killed while it sees to runs and pods that are not its own. Cron
+    starts the guard again."""
+    world, machines = arms.world, {"laptop": arms.world.laptop, "server": arms.world.server}
+
+    def start_again() -> None:
+        if any(process.kind == "reap" for process in world.processes):
+            return
+        reaper = Process(world, machines[arms.scenario.reaper], "reap")
+        reaper.soon(1.0)
+
+    def then() -> None:
+        if arms.scenario.reaper in machines:
+            world.queue.after(arms.rng.uniform(1, 300), start_again)
+
+    for _ in range(arms.rng.choice((1, 1, 3))):
+        point, skip = arms.rng.choice(_LOOKING), arms.rng.choice((0, 0, 1, 5))
+        arms.trap(point, "kill", skip=skip, then=then, kinds=("reap", "user"))
 
 
 FAULTS: dict[str, tuple[str, Fault]] = {
@@ -179,4 +207,5 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "13": ("a clock is set to local time", _summer_time),
     "14": ("stopped for longer than the lease", _stopped),
     "61": ("a fenced controller goes on", _zombie),
+    "75": ("killed while it sees to others", _looking_killed),
 }

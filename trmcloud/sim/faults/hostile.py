@@ -11,21 +11,23 @@ import string
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from trmcloud.core import gate
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.bucket import load_grants, load_uploads, worth_saving
+from trmcloud.core.contract import gate
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket import load_grants, load_uploads, worth_saving
+from trmcloud.core.contract.records import parse_lines, whole
+from trmcloud.core.control.pending_pulls import pull_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line
-from trmcloud.core.records import parse_lines, whole
-from trmcloud.core.safekeeping import pull_name
-from trmcloud.sim.account import Rented
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.store import make_manifest
+from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.store import make_manifest
 
+LOOKING_AFTER = ("launch", "reap", "user")
+"""Processes that see to runs which nobody drives."""
 Lie = Callable[[dict[str, Any], random.Random], str]
 """What is said in the place of an honest report; its JSON text."""
 
@@ -199,7 +201,7 @@ def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
         rng = arms.rng
 
         def hear(report: contract.AgentReport) -> contract.AgentReport | None:
-            arms.world.felt(arms.number)
+            arms.world.observed(arms.number)
             try:
                 told = contract.load_report(lie(json.loads(contract.dump(report)), rng))
             except contract.ContractError:
@@ -303,32 +305,63 @@ def _offer_metrics(arms: Arms) -> None:
 
 
 def _uploads_more(arms: Arms) -> None:
-    """Whoever has a signed request uses it as long as it is good, whether or not the pod lives."""
+    """Whoever has a signed request uses it as long as it is good, whether or not the pod lives; one
+    host does, or every one that is given any. Who finds that may be killed right there."""
+    if arms.rng.random() < 0.3:
+        point = arms.rng.choice(("BucketSwept.before", "BucketSwept.after", "bucket"))
+        arms.trap(point, "kill", skip=arms.rng.choice((0, 0, 1)), kinds=LOOKING_AFTER)
+    if arms.rng.random() < 0.5:
+        _every_host_uploads_more(arms)
+        return
     world, rng = arms.world, arms.rng
     size_bytes = rng.randrange(1 << 30, 5 << 30)
     again, early = rng.random() < 0.5, rng.random()
     down_s = rng.uniform(60, 7200) if rng.random() < 0.3 else 0.0
 
     def strike(rented: Rented) -> None:
-        grants, run_id = rented.pod.uploader.grants, rented.run_id
+        grants = rented.pod.uploader.grants
         if grants is None or world.knobs.pod_api_down_until > world.queue.now:
             return
-
-        def put() -> None:
-            if world.queue.now < world.knobs.bucket_down_until:
-                return
-            world.check.oversize.put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
-            world.say(f"{size_bytes / 1e9:.1f} GB are stored that nobody granted")
-
-        put()
+        _store(arms, rented, size_bytes)
         left_s = grants.until - world.queue.now
         if again and left_s > 0:
-            world.queue.after(left_s * (1.0 if early < 0.3 else early), put)
+            after_s = left_s * (1.0 if early < 0.3 else early)
+            world.queue.after(after_s, partial(_store, arms, rented, size_bytes))
         if down_s and left_s > 0:
             # Nobody can look when it is first due.
             world.queue.after(left_s + 0.1, lambda: arms.from_now("bucket_down_until", down_s))
 
     arms.strike_pod(arms.some_time(0.1, 1.0), "turns on its bucket", strike)
+
+
+def _every_host_uploads_more(arms: Arms) -> None:
+    """That of a run which is resumed, too: now and then when it is over again, since the host has
+    ended its pod long before its requests do."""
+    world, rng = arms.world, arms.rng
+    vanishes = rng.random() < 0.5
+
+    def turn(rented: Rented) -> None:
+        grants = rented.pod.uploader.grants
+        assert grants is not None
+        world.fire(arms.number, f"{rented.pod_id} turns on its bucket")
+        if vanishes:
+            after_s = max(0.0, grants.until - world.queue.now) * 0.3 * rng.random()
+            world.queue.after(after_s, partial(rented.account.host_lost, rented, "host lost"))
+        for _ in range(2):
+            # Late rather than early: a run is often over long before its requests are.
+            after_s = max(0.0, grants.until - world.queue.now) * rng.random() ** 0.5
+            size_bytes = rng.randrange(1 << 30, 5 << 30)
+            world.queue.after(after_s, partial(_store, arms, rented, size_bytes))
+
+    world.knobs.turns.append(turn)
+
+
+def _store(arms: Arms, rented: Rented, size_bytes: int) -> None:
+    world, run_id = arms.world, rented.run_id
+    if world.queue.now < world.knobs.bucket_down_until:
+        return
+    world.check.oversize.put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
+    world.say(f"{size_bytes / 1e9:.1f} GB are stored that nobody granted")
 
 
 FAULTS: dict[str, tuple[str, Fault]] = {

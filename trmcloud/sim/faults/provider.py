@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trmcloud.app.drive import reconcile
-from trmcloud.core import events as ev
+from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.offers import DAY_S
-from trmcloud.core.plan import Candidate, Plan
-from trmcloud.sim.account import Rented
+from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.process import Process
+from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.controllers import Process
 
 HOUR_S = 3600.0
 
@@ -67,7 +67,7 @@ def _offline(arms: Arms) -> None:
 
         def back() -> None:
             machine.online = True
-            arms.world.poke()
+            arms.world.wake()
 
         arms.world.queue.after(seconds, back)
 
@@ -101,7 +101,7 @@ def _dearer(arms: Arms) -> None:
 
     def reprice(rented: Rented) -> None:
         rented.reprice(int(rented.rate_micros * factor), arms.world.queue.now)
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
     arms.strike_pod(arms.some_time(0.05, 0.95), f"costs {factor:.2f} × from now on", reprice)
 
@@ -131,7 +131,7 @@ def _head_lost(arms: Arms) -> None:
     def lose(rented: Rented) -> None:
         if rented.account.habits.provider in ("skypilot", "aws") and rented.pod.running:
             rented.pod.lose_head()
-            arms.world.felt(arms.number)
+            arms.world.observed(arms.number)
 
     arms.strike_pod(arms.some_time(0.05, 0.95), "has lost the first of its machines", lose)
 
@@ -141,7 +141,7 @@ def _broke(arms: Arms) -> None:
         for account in arms.world.accounts.values():
             if account.habits.prepaid and account.living:
                 account.out_of_money()
-                arms.world.felt(arms.number)
+                arms.world.observed(arms.number)
 
     if any(account.habits.prepaid for account in arms.world.accounts.values()):
         arms.strike(arms.some_time(0.02, 1.0), "the balance is $0", broke)
@@ -150,7 +150,7 @@ def _broke(arms: Arms) -> None:
 def _preempted(arms: Arms) -> None:
     def lose(rented: Rented) -> None:
         rented.account.host_lost(rented, "preempted")
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
     arms.strike_pod(arms.some_time(0.02, 1.0), "is preempted", lose)
 
@@ -160,7 +160,7 @@ def _host_lost(arms: Arms) -> None:
         rented.account.host_lost(rented, "host lost")
         arms.world.files.lose_volume(rented.run_id)
         rented.pod.report = rented.pod.durable_report = None
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
     arms.strike_pod(arms.some_time(0.02, 1.0), "host and volume are lost", lose)
 
@@ -173,19 +173,19 @@ def _restarted(arms: Arms) -> None:
             return
         arms.from_now("link_down_until", seconds)
         rented.pod.restart_container(wiped=arms.rng.random() < 0.5)
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
     arms.strike_pod(arms.some_time(0.02, 1.0), "restarts with another address", restart)
 
 
 def _timer_ignored(arms: Arms) -> None:
-    """The provider forgets a pod's own deadline, and its guardian is dead: others must act."""
+    """The provider forgets a pod's own deadline, and its watchdog is dead: others must act."""
 
     def ignore(rented: Rented) -> None:
-        rented.pod.kill_guardian()
+        rented.pod.kill_watchdog()
         rented.pod.guard = None
         rented.pod.kill_agent()
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
 
     if any(a.habits.ignores_timer for a in arms.world.accounts.values()):
         arms.strike_pod(arms.some_time(0.05, 0.9), "has no guard, its timer is ignored", ignore)
@@ -200,7 +200,7 @@ def _backup(arms: Arms) -> None:
         world.check.forgotten = True
         world.check.strays.restored_at = world.queue.now
         world.ledger.restore(kept[0])
-        world.felt(arms.number)
+        world.observed(arms.number)
         # Now and then while a pod that it has forgotten is too new to be listed.
         world.queue.after(5.0 * 1440 ** arms.rng.random(), accept)
 
@@ -232,7 +232,7 @@ def _cap_cut(arms: Arms) -> None:
         ledger.set_cap(ev.CapSet("account", "", cap, "user"), arms.world.queue.now)
         arms.world.check.cap_set(cap)
         if held:
-            arms.world.felt(arms.number)
+            arms.world.observed(arms.number)
 
     arms.strike(arms.some_time(0.02, 0.95), "the account's cap is cut", cut)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from trmcloud.sim.faults import controller, hostile, provider, training
 from trmcloud.sim.faults.arm import Arms, Fault
 from trmcloud.sim.scenario import Scenario
-from trmcloud.sim.world import SimWorld
+from trmcloud.sim.world.world import SimWorld
 
 ALL: Mapping[str, tuple[str, Fault]] = dict(
     sorted(

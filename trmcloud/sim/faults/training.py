@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from trmcloud.app.saving import request_save
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
+import random
+
+from trmcloud.app.checkpoints.saving import request_save
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, NotSupported
-from trmcloud.sim.account import Rented
+from trmcloud.core.values import replace
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.process import Process
-from trmcloud.sim.trainer import Ill
+from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.controllers import Process
+from trmcloud.sim.world.trainer import Ill
 
 
 def _damage(number: str) -> Fault:
@@ -49,7 +52,7 @@ def _stale_pointer(arms: Arms) -> None:
         for run_id, kept in arms.world.files.checkpoints.items():
             if len(kept) > 1:
                 kept[-1].readable = False
-                arms.world.felt(arms.number)
+                arms.world.observed(arms.number)
                 arms.world.say(f"the newest of {run_id} is not listed yet")
 
     arms.strike(arms.some_time(0.3, 1.0), "stale reads of the store", stale)
@@ -88,6 +91,21 @@ def _ill(kind: str) -> Fault:
     return arm
 
 
+def _ill_until(kind: str, *rooms: float) -> Fault:
+    """It strikes until the trainer asks for less: see ``Ill.room``."""
+
+    def arm(arms: Arms) -> None:
+        _ill(kind)(arms)
+        for truth in arms.world.truths.values():
+            for index, ill in enumerate(truth.illnesses):
+                if (ill.fault, ill.kind, ill.room) == (arms.number, kind, 1.0):
+                    # Drawn apart: a world of before has the same faults as it had.
+                    apart = random.Random(f"{ill.after_s} {kind}")
+                    truth.illnesses[index] = replace(ill, room=apart.choice(rooms))
+
+    return arm
+
+
 def _save_asked(arms: Arms) -> None:
     """No fault, but a wish at an odd time: a user asks for a checkpoint, and the run goes on."""
     wish = arms.rng.choice(arms.scenario.wishes)
@@ -99,7 +117,7 @@ def _save_asked(arms: Arms) -> None:
         def save() -> None:
             try:
                 request_save(process.world, wish.run_id, "user")
-                world.felt(arms.number)
+                world.observed(arms.number)
                 world.check.duties.save_wished(wish.run_id)
             except (ConflictError, NotFoundError, NotSupported):
                 pass  # it trains not, or not yet
@@ -122,18 +140,18 @@ def _ill_again(*kinds: str) -> Fault:
 
 
 def _guard_killed(arms: Arms) -> None:
-    """The agent, its guardian, or the agent in the middle of an act."""
-    what = arms.rng.choice(("agent", "guardian", "both", "mid-act", "mid-act"))
+    """The agent, its watchdog, or the agent in the middle of an act."""
+    what = arms.rng.choice(("agent", "watchdog", "both", "mid-act", "mid-act"))
     point = arms.rng.choice(("start", "started", "trainer", "report", "unreported"))
 
     def strike(rented: Rented) -> None:
-        arms.world.felt(arms.number)
+        arms.world.observed(arms.number)
         if what == "mid-act":
             rented.pod.trap(point)
         if what in ("agent", "both"):
             rented.pod.kill_agent()
-        if what in ("guardian", "both"):
-            rented.pod.kill_guardian()
+        if what in ("watchdog", "both"):
+            rented.pod.kill_watchdog()
 
     at = arms.some_time(0.0, 1.0) if what != "mid-act" else arms.some_time(0.0, 0.5)
     arms.strike_pod(at, f"{what} is killed", strike)
@@ -166,7 +184,7 @@ def _hostile_manifest(arms: Arms) -> None:
         try:
             mf.from_json(text, "a pod")
         except CheckpointError:
-            arms.world.felt(arms.number)
+            arms.world.observed(arms.number)
         else:
             arms.world.check.fail("I3", "a hostile manifest was accepted")
 
@@ -206,8 +224,8 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "53": ("NaN metric", _nan_wins),
     "54": ("local disk full", _fetch_fails("this disk is full")),
     "55": ("collective hangs", _ill_again("hang", "deaf")),
-    "56": ("out of memory", _ill("out_of_memory")),
-    "57": ("loss is NaN", _ill("non_finite")),
+    "56": ("out of memory", _ill_until("out_of_memory", 1.0, 0.5, 0.2, 0.06, 0.047, 0.044, 0.0)),
+    "57": ("loss is NaN", _ill_until("non_finite", 1.0, 0.6, 0.3, 0.2, 0.0)),
     "58": ("a rank is killed", _ill_again("lost", "crashed")),
     "59": ("guard killed", _guard_killed),
     "60": ("guard partitioned", _partitioned),

@@ -17,6 +17,7 @@ def value(field: str, index: int, gpu: dict[str, Any]) -> str:
         "memory.free": gpu["memory.total"] - gpu["memory.used"],
         "temperature.gpu": 35,
         "utilization.memory": 0,
+        "clocks.sm": 1980,
         "ecc.errors.uncorrected.volatile.total": 0,
     }
     if field not in known:

@@ -12,7 +12,7 @@ if [ -n "$PUBLIC_KEY" ]; then
             -o "SetEnv=PATH=$PATH"
     else
         mkdir -p /run/sshd
-        ssh-keygen -A
+        ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/ssh_host_ed25519_key
         /usr/sbin/sshd
     fi
 fi

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from trmcloud.core import manifest as mf
-from trmcloud.core import pod_contract as contract
-from trmcloud.core.recipe import PhaseRecipe
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.spec.recipe import PhaseRecipe
 
 STEP_S = 0.02
 HOLD_AT = 40

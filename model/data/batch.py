@@ -1,0 +1,38 @@
+"""What a model is given at once: rows of ids, and by which numbers it is to draw what it draws."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Sequence
+
+from torch import Tensor
+
+
+class Draws(NamedTuple):
+    """Which rows a batch holds, of those that are drawn for together: a step's, an evaluation's.
+
+    Whatever chance a family needs it draws by these numbers and by no generator's state. So noise
+    does not depend on how rows are dealt out to micro-batches and ranks, and is the same again
+    after a resume.
+    """
+
+    seed: int
+    group: int
+    """What tells this group of rows from all others: the sample that a step begins with."""
+    rows: Sequence[int]
+    """Each row's number within the group, from 0 on."""
+    of: int
+    """Rows in the group."""
+
+    @classmethod
+    def alone(cls, rows: int, seed: int = 0) -> Draws:
+        """A batch that is a group by itself."""
+        return cls(seed, 0, range(rows), rows)
+
+
+class Batch(NamedTuple):
+    """What a model is given at once."""
+
+    ids: Tensor
+    targets: Tensor
+    """(B, T) like ``ids``, each the id that follows."""
+    draws: Draws

@@ -1,0 +1,146 @@
+"""What goes wrong in a real training and goes on by itself: what happened, what was changed, and
+what it cost stand on every screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_crashes import checkpoints
+from tests.e2e.test_real_trainer import TINY, metrics, write_text
+from tests.e2e.user import ROOT, User
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.recovery import Recovery
+from trmcloud.core.outcome import Outcome
+
+pytestmark = pytest.mark.slow
+
+ONE = ("--processes", "1")
+STRICKEN = """
+import os
+if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
+    import json, math, resource, signal, time
+    import model.loop, torch
+    torch.set_num_threads(1)  # two that wait for one another starve on a busy machine
+    torch.set_num_threads = lambda number: None
+    from model.families.trm import TRM
+    step_of, loss_of = [0], TRM.loss
+    taken = model.loop.Trainer._step
+    first = os.environ["TRMCLOUD_ATTEMPT"] == "1"
+    own = os.environ["TRMCLOUD_OVERRIDES"] == "{}"
+    fault = "FAULT"
+    def step(self):
+        step_of[0] = self._progress.step + 1
+        if fault == "memory" and step_of[0] == 2:
+            now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20), -1))
+        if fault == "lost" and first and step_of[0] == 27 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return taken(self)
+    def loss(self, *batch):
+        if fault == "stall" and first and step_of[0] == 27:
+            time.sleep(3600)
+        made = loss_of(self, *batch)
+        if fault == "nan" and own and step_of[0] >= 25:
+            made = made._replace(loss=made.loss * math.nan)
+        if fault == "spike" and step_of[0] == 70:
+            made = made._replace(loss=made.loss * 100)
+        return made
+    model.loop.Trainer._step, TRM.loss = step, loss
+"""
+"""The real trainer, and what befalls it; memory is really taken away, and a rank really killed."""
+
+
+@pytest.fixture
+def stricken(tmp_path: Path) -> Iterator[Callable[[str], User]]:
+    """A user with the real trainer, and a fault that strikes it."""
+    folder = tmp_path / "trainer"
+    folder.mkdir()
+    (folder / "model").symlink_to(ROOT / "model")
+    write_text(tmp_path)
+    user = User(tmp_path, trainer=folder, environment={"OMP_NUM_THREADS": "1"})
+
+    def by(fault: str) -> User:
+        # In its own code: a trainer is given no more of an environment than it needs.
+        (folder / "sitecustomize.py").write_text(STRICKEN.replace("FAULT", fault))
+        return user
+
+    yield by
+    user.end_everything()
+
+
+def launch(user: User, steps: int, *more: str, within_s: float = 900) -> str:
+    words = ("launch", "local", *TINY, "--steps", str(steps), "--budget", "5", "-y", *more)
+    return user.run(*words, within_s=within_s)
+
+
+def rows(user: User) -> list[Recovery]:
+    """The agent's account, from its own report."""
+    [path] = user.home.glob(f"{contract.PODS_DIR}/*/{contract.REPORT_NAME}")
+    return list(contract.load_report(path.read_bytes()).phases[0].recoveries)
+
+
+def told(user: User, out: str, *words: str) -> dict[str, Any]:
+    """The last thing that was mended, as JSON: ``words`` stand on every screen."""
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED, out
+    for screen in (out, user.run("status", run.run_id)):
+        for each in words:
+            assert each in screen, screen
+    found = user.json("status", run.run_id, "--json")[0]["recoveries"][-1]
+    logs = user.start("logs", run.run_id)
+    assert "mended: fast step" in logs.communicate(timeout=60)[1]
+    assert found["lost_usd"] == pytest.approx(found["lost_seconds"] * 3.60 / 3600, abs=2e-6)
+    return dict(found)
+
+
+def test_memory_that_runs_out_is_made_do_with(stricken: Callable[[str], User]) -> None:
+    user = stricken("memory")
+    batch = ("--set", "batch=128", "--set", "accumulation=1")
+    out = launch(user, 3, *batch, *ONE)
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED, out
+    made = rows(user)
+    assert made
+    assert {row.what for row in made} == {"out_of_memory"}
+    assert "ran out of memory" in out
+    assert "batch 64 × accumulation 2" in out
+    last = checkpoints(user)["fast/step-00000003"]
+    assert last.settings["batch"] * last.settings["accumulation"] == 128
+
+
+def test_a_loss_that_is_lost_goes_back_at_half_the_rate(stricken: Callable[[str], User]) -> None:
+    user = stricken("nan")
+    out = launch(user, 40, *ONE)
+    found = told(user, out, "loss or gradients were not finite", "0.5 of its learning rates")
+    assert (found["what"], found["rung"], found["changed"]) == ("non_finite", "rate", {"rate": 0.5})
+    assert found["lost_steps"] == 8, "from the checkpoint at 20 to the last of five"
+    assert [line["from_step"] for line in metrics(user, "start")] == [0, 20]
+
+
+def test_a_spike_is_left_out(stricken: Callable[[str], User]) -> None:
+    user = stricken("spike")
+    out = launch(user, 80, *ONE)
+    found = told(user, out, "fast step 70: 1 step was left out", "the data went on")
+    assert (found["rung"], found["step"], found["lost_steps"]) == ("skipped", 70, 1)
+    [line] = metrics(user, "skip")
+    assert line["step"] == 70
+
+
+def test_a_rank_that_is_lost_is_started_again(stricken: Callable[[str], User]) -> None:
+    user = stricken("lost")
+    out = launch(user, 40, "--processes", "2")
+    found = told(user, out, "started again from its last checkpoint")
+    assert (found["rung"], found["times"]) == ("again", 1)
+    assert found["lost_steps"] <= 7
+
+
+def test_a_trainer_that_stands_still_is_started_again(stricken: Callable[[str], User]) -> None:
+    user = stricken("stall")
+    out = launch(user, 40, *ONE)
+    found = told(user, out, "the trainer stood still (no step for 12")
+    assert (found["what"], found["rung"]) == ("lost", "again")
+    assert found["lost_seconds"] >= 120

@@ -1,0 +1,137 @@
+"""What is judged: the modules that keep the budget, and those that read what comes from outside.
+
+A reader of foreign words is one to which a pod, a bucket, a provider, ``sky``, EC2, a price list
+or a host of data sets hands text, headers or records of its own making. Of a module that mostly
+does other things only the named functions are judged: those that take an answer apart. What reads
+files that this machine wrote itself is none (its own notes, the ledger, the user's recipes), nor is
+what is handed records that one of these has checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which tests answer for a module: names in ``tests/unit/core``, or paths below ``tests``.
+
+    ``parts``: the functions and classes of it that are judged, with all that they hold; none: all.
+    """
+
+    tests: tuple[str, ...]
+    parts: tuple[str, ...] = ()
+
+    def judges(self, tree: Path) -> list[Path]:
+        """In the order in which they are asked."""
+        named = (f"tests/{n}" if "/" in n else f"tests/unit/core/{n}" for n in self.tests)
+        return list(dict.fromkeys(path for name in named for path in sorted(tree.glob(name))))
+
+    def holds(self, within: str) -> bool:
+        """Whether what stands ``within`` this function or class is judged."""
+        inside = (within == part or within.startswith(f"{part}.") for part in self.parts)
+        return not self.parts or any(inside)
+
+
+#: What decides over money and pods: their score together is published first.
+CHIEF = (
+    *("core.control.controller", "core.control.renting", "core.control.actions"),
+    "core.control.pod_liveness",
+    *("core.control.governance", "core.control.budget", "core.control.orphan_costs"),
+    *("core.control.lease", "core.contract.supervisor"),
+)
+
+CONTROL = {
+    "core.control.orphan_costs": Target(("test_strays*.py",)),
+    "core.control.governance": Target(("test_controller_govern.py", "test_strays*.py")),
+    "core.control.budget": Target(
+        (
+            "test_budget*.py",
+            "test_strays*.py",
+            "test_controller_govern.py",
+            "test_spending.py",
+            "test_kept_volumes.py",
+        )
+    ),
+    "core.control.lease": Target(("test_lease*.py",)),
+    "core.control.bookkeeping": Target(
+        ("test_bookkeeping*.py", "test_budget*.py", "test_strays*.py")
+    ),
+    "core.control.exposure": Target(("test_exposure*.py",)),
+    "core.control.controller": Target(("test_controller*.py", "test_kept_volumes.py")),
+    "core.control.renting": Target(("test_controller*.py",)),
+    "core.control.actions": Target(("test_controller*.py",)),
+    "core.control.pod_liveness": Target(("test_controller*.py",)),
+    "core.contract.supervisor": Target(("test_supervisor*.py",)),
+}
+READERS = {
+    # What pods and buckets say.
+    "core.contract.records": Target(("test_records.py", "test_pod_contract.py")),
+    "core.contract.manifest": Target(("test_contract_bounds.py", "test_manifest*.py")),
+    "core.contract.pod_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
+    "core.contract.gate": Target(("test_gate*.py",)),
+    "core.health": Target(
+        ("test_health*.py",), ("_read", "_drop_from", "_trained", "_numbers")
+    ),
+    "core.contract.bucket": Target(
+        ("test_bucket*.py", "test_contract_bounds.py"),
+        ("parse_place", "is_slot", "is_oversized", "load_grants", "_is_inside", "load_uploads"),
+    ),
+    "core.contract.data_progress": Target(
+        ("test_data_progress.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
+    ),
+    "core.contract.token_cache": Target(("test_token_index.py",)),
+    "core.contract.pod_names": Target(("test_pod_contract.py", "test_pod_names.py")),
+    "core.plain_text": Target(("test_contract_bounds.py", "test_pod_contract.py")),
+    "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
+    "adapters.ssh.follow": Target(("unit/ssh/test_frames.py",), ("_frames", "_exactly")),
+    "adapters.s3.client": Target(
+        ("unit/s3/test_client.py",),
+        ("told", "code_of", "explain", "_refused", "is_missing", "lacks", "of_no_use", "_until"),
+    ),
+    "adapters.s3.bucket": Target(
+        ("unit/s3/test_listings.py",),
+        ("S3Bucket.claim", "S3Bucket.checkpoints", "S3Bucket._keys", "_read", "_sources"),
+    ),
+    "adapters.s3.fetching": Target(("unit/s3/test_listings.py",), ("get_bytes",)),
+    "app.smoke.watch": Target(
+        ("unit/app/test_last_way.py",), ("last_way", "_word", "_outcome")
+    ),
+    # What providers say.
+    "adapters.runpod.models": Target(
+        ("unit/runpod/test_records.py", "unit/runpod/test_models.py")
+    ),
+    "adapters.runpod.http": Target(
+        ("unit/runpod/test_api.py", "unit/runpod/test_http.py"), ("Http", "_wait", "_retry_after")
+    ),
+    "adapters.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
+    "adapters.runpod.graphql": Target(("unit/runpod/test_graphql.py",)),
+    "adapters.runpod.offers": Target(
+        ("unit/runpod/test_offers.py",),
+        ("read_catalogue", "_gpus", "_rows", "_table", "_is_number", "_public_list", "_refused"),
+    ),
+    "adapters.skypilot.clusters": Target(("unit/skypilot/test_clusters.py",)),
+    "adapters.skypilot.command": Target(("unit/skypilot/test_command.py",)),
+    "adapters.skypilot.launches": Target(("unit/skypilot/test_requests.py",), ("Launches",)),
+    "adapters.skypilot.billing": Target(
+        ("unit/skypilot/test_costs.py",), ("Biller._report", "_amount")
+    ),
+    "adapters.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
+    # What hosts of data sets say.
+    "adapters.data_hosts": Target(
+        ("unit/test_data_hosts.py",),
+        ("_RemoteFile.read_at", "_RemoteFile._refusal", "_moved", "_whole", "_number", "_content",
+         "_columns"),
+    ),
+    # Price lists.
+    "core.catalog.offers": Target(
+        ("unit/planner/test_offers.py", "unit/planner/test_offer_tables.py"),
+        ("parse_offers", "_splitter", "_header", "_whole", "_size", "_instant", "_rate",
+         "_odd_rate"),
+    ),
+    "adapters.prices.catalogues": Target(("unit/planner/test_catalogues.py",)),
+    "adapters.prices.download": Target(("unit/planner/test_catalogue_ages.py",), ("_body",)),
+    "adapters.prices.skypilot": Target(("unit/planner/test_catalogue_ages.py",)),
+}  # fmt: skip
+TARGETS = {**CONTROL, **READERS}

@@ -1,0 +1,67 @@
+"""Plans as a ledger has them: whole ones, small, of which a test says what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import (
+    Candidate,
+    Interval,
+    PhasePlan,
+    Plan,
+    RecordedPlan,
+    candidate_to_json,
+    plan_to_json,
+)
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.spec import RunSpec
+
+_NONE = Interval(0.0, 0.0, 0.0)
+
+
+def a_candidate(name: str = "c1", **changes: Any) -> Candidate:
+    values: dict[str, Any] = {
+        "id": name, "hardware": "1xH100", "sku": "H100", "gpus": 1, "provider": "runpod",
+        "region": "any", "rate": Usd(1), "spot": False, "priced_at": 1_790_000_000.0,
+        "source": "test", "startup_s": _NONE, "phases": (), "hours": _NONE, "cost_p10": Usd(0),
+        "cost_p50": Usd(0), "cost_p90": Usd(0), "memory_need_gb": 1.0, "memory_gb": 80.0,
+        "fits_memory": True, "within_budget": True, "soft_stop_s": 3000.0, "hard_stop_s": 3600.0,
+        "landing_s": 100.0, "worst_case": Usd(1), "reasons": (), "planned_rate": Usd(1),
+    }  # fmt: skip
+    return Candidate(**{**values, **changes})
+
+
+def a_phase(name: str = "fast", **parts_s: float) -> PhasePlan:
+    settings = PhaseRecipe(recipe="trm", family="trm", phase=name)
+    return PhasePlan(name, settings, 0, 0.0, _NONE, _NONE, parts_s)
+
+
+def a_plan(*candidates: Candidate, **spec: Any) -> Plan:
+    """``spec``: what the run's wish says beyond its recipe."""
+    return Plan(
+        id="p-0001",
+        created_at=1_790_000_000.0,
+        expires_at=1_790_003_600.0,
+        spec=RunSpec(**{"recipe": "trm", "phases": ("fast", "extreme"), **spec}),
+        cap=Usd(10),
+        candidates=candidates,
+        launchable=tuple(candidate.id for candidate in candidates),
+        recommended_id=candidates[0].id if candidates else None,
+        reservation=Usd(1),
+        survives="this machine's disk",
+        limits={"z": "1", "a": "2"},
+    )
+
+
+def plan_json(*candidates: Candidate, **spec: Any) -> dict[str, Any]:
+    return plan_to_json(a_plan(*candidates, **spec))
+
+
+def recorded(*candidates: Candidate, **spec: Any) -> RecordedPlan:
+    return RecordedPlan(plan_json(*candidates, **spec))
+
+
+def errand_json(**changes: Any) -> dict[str, Any]:
+    """A machine from which a volume's checkpoints are brought home."""
+    return candidate_to_json(a_candidate("fetch1", **changes))

@@ -1,0 +1,13 @@
+"""Reasons as tests need them: given in words of one's own, and read as a user reads them."""
+
+from __future__ import annotations
+
+from trmcloud.cli.views.reasons import sentence
+from trmcloud.core.control.reason import Reason, ReasonKind, because
+
+__all__ = ["quoted", "sentence"]
+
+
+def quoted(text: str) -> Reason:
+    """What somebody said, as it stands in a ledger."""
+    return because(ReasonKind.SAID, text=text)

@@ -1,0 +1,92 @@
+"""Small files that are whole or not there, hashes of parts, and pauses that grow."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from trmcloud.io.backoff import patiently, pause_s
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256, holds
+
+
+def test_a_file_is_replaced_by_text_or_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_atomic(path, "größer")
+    assert path.read_bytes() == "größer".encode()
+    write_atomic(path, b"\x00\xff", durable=False)
+    assert path.read_bytes() == b"\x00\xff"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_a_replacement_that_fails_leaves_what_was_there_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    write_atomic(path, "old")
+
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_a_hash_is_of_all_or_of_a_part(tmp_path: Path) -> None:
+    content = os.urandom((1 << 20) + 7)
+    path = tmp_path / "weights"
+    path.write_bytes(content)
+    assert file_sha256(path) == hashlib.sha256(content).hexdigest()
+    assert file_sha256(path, 5, 11) == hashlib.sha256(content[5:16]).hexdigest()
+    assert file_sha256(path, 5) == hashlib.sha256(content[5:]).hexdigest()
+
+
+def test_a_file_holds_what_was_promised_or_not(tmp_path: Path) -> None:
+    path, link = tmp_path / "weights", tmp_path / "link"
+    path.write_bytes(b"abc")
+    link.symlink_to(path)
+    sha256 = hashlib.sha256(b"abc").hexdigest()
+    assert holds(path, 3, sha256)
+    assert not holds(path, 4, sha256)
+    assert not holds(path, 3, "0" * 64)
+    assert not holds(link, 3, sha256), "a link may lead anywhere"
+    assert not holds(tmp_path, 3, sha256)
+    assert not holds(tmp_path / "nothing", 3, sha256)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    assert [pause_s(n, 0.5, 3.0) for n in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert pause_s(10_000, 0.5, 3.0) == 3.0
+
+
+def test_what_may_pass_is_tried_again_and_what_is_final_is_not() -> None:
+    slept: list[float] = []
+    answers: list[Exception | str] = [OSError("cut"), OSError("cut"), "there"]
+
+    def act() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def ask(final: bool) -> str:
+        return patiently(
+            act, lambda error: final, tries=3, first_s=0.5, longest_s=20.0, sleep=slept.append
+        )
+
+    assert ask(final=False) == "there"
+    assert slept == [0.5, 1.0]
+    answers[:] = [OSError("one"), OSError("two"), OSError("three"), "never asked for"]
+    with pytest.raises(OSError, match="three"):
+        ask(final=False)
+    answers[:] = [ValueError("refused")]
+    slept.clear()
+    with pytest.raises(ValueError, match="refused"):
+        ask(final=True)
+    assert slept == []

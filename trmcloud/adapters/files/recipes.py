@@ -1,0 +1,73 @@
+"""Recipe files: where they lie, in a checkout or inside an installed wheel, and how they load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.core.nearest import what_instead
+from trmcloud.core.spec.recipe import SMALL, Recipe, parse_recipe
+from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS
+
+_MAX_BYTES = 1 << 20
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in (bundle_root() / "model" / "recipes").glob("*.toml"))
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """A recipe by its name, or by the path of a TOML file; ``NAME-small`` is the one that its
+    ``[small]`` table makes of it.
+
+    Raises:
+        NotFoundError: no such recipe (nearest name offered).
+        UsageError: the file cannot be read or is no recipe, or has no such table.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        path = Path(name_or_path)
+        whole = path.with_name(path.name.replace(f"{SMALL}.toml", ".toml"))
+        return _read(whole).in_small() if not path.exists() and whole.exists() else _read(path)
+    names = recipe_names()
+    whole_name = name_or_path.removesuffix(SMALL)
+    if whole_name in names:
+        recipe = _read(bundle_root() / "model" / "recipes" / f"{whole_name}.toml")
+        recipe = recipe if name_or_path == whole_name else recipe.in_small()
+        return _for_a_test(recipe, os.environ.get(ENV_TEST_SETTINGS, ""))
+    raise NotFoundError(
+        f"no recipe named {name_or_path!r}",
+        next_step=what_instead(name_or_path, names),
+    )
+
+
+def _for_a_test(recipe: Recipe, path: str) -> Recipe:
+    """``recipe``, its settings replaced by those of the file at ``path``, if any."""
+    return recipe.shrunk(_toml(Path(path)), path) if path else recipe
+
+
+def _read(path: Path) -> Recipe:
+    return parse_recipe(_toml(path), str(path))
+
+
+def _toml(path: Path) -> Mapping[str, Any]:
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise UsageError("the recipe is larger than any real one", where=str(path))
+        return tomllib.loads(text.decode("utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(recipe_names())
+        raise NotFoundError(f"no recipe file {path}", next_step=f"one of: {known}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the recipe cannot be read: {error}", where=str(path)) from None
+    except RecursionError:
+        raise UsageError("the recipe nests deeper than any real one", where=str(path)) from None
+    except ValueError as error:  # numbers of too many digits included
+        raise UsageError(f"the recipe is no TOML: {error}", where=str(path)) from None

@@ -1,0 +1,252 @@
+"""Compute on the machine trmcloud stands on: a pod is a tree of real processes.
+
+Its first process is the watchdog, in a session of its own, so that a closed terminal or a killed
+command does not end it. What the pod is and how it ended stand in files; whether it lives is asked
+of the processes themselves, never of a pid alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
+from trmcloud.core.errors import LinkError, NotFoundError, ProviderError
+from trmcloud.core.money import Usd, cost
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.agent.start_watchdog import POD_NAME, spawn_watchdog, watchdog_of
+from trmcloud.pod.machine import processes
+from trmcloud.ports.compute import Compute, PodRequest
+from trmcloud.ports.link import PodLink, StageItem
+
+if TYPE_CHECKING:
+    from trmcloud.core.contract.manifest import CheckpointManifest
+
+_TERMINATE_WAIT_S = 3.0
+
+
+class LocalCompute(Compute, PodLink):
+    """Pods on this machine, below ``home``. ``python_path`` is where trainer and agent import
+    from; ``python`` runs them."""
+
+    def __init__(
+        self,
+        home: Path,
+        python_path: Sequence[str],
+        python: str = sys.executable,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._home = home
+        self._python_path = tuple(python_path)
+        self._python = python
+        self._now = now
+
+    def create(self, request: PodRequest) -> str:
+        request.require_wanted()
+        folder = self._folder(request.name)
+        with contextlib.suppress(FileNotFoundError):
+            if self._record(folder) is not None and self._seen(request.name) is not None:
+                return request.name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / contract.LEASE_NAME, contract.dump(request.lease))
+            for job in request.jobs:
+                phase_dir = Path(job.out_dir)
+                phase_dir.mkdir(parents=True, exist_ok=True)
+                write_atomic(phase_dir / contract.JOB_NAME, contract.dump(job))
+            record = {"created_at": self._now(), "rate_usd_per_hour": request.rate.plain()}
+            write_atomic(folder / POD_NAME, json.dumps(record))
+            self._spawn(request.name, folder)
+        except OSError as error:
+            raise ProviderError(
+                f"the pod could not be started: {error.strerror or error}", where=str(folder)
+            ) from error
+        return request.name
+
+    def list_pods(self) -> Sequence[PodSeen]:
+        root = self._home / contract.PODS_DIR
+        names = sorted(entry.name for entry in root.iterdir()) if root.is_dir() else []
+        seen = (self._seen(name) for name in names if contract.parse_pod_name(name))
+        return tuple(pod for pod in seen if pod is not None)
+
+    def terminate(self, pod_id: str) -> bool:
+        if contract.parse_pod_name(pod_id) is None:
+            raise ProviderError(f"{pod_id!r} is not a pod of ours")
+        folder = self._folder(pod_id)
+        pids = processes.of_pod(pod_id)
+        lived = bool(pids)
+        watchdog = watchdog_of(folder)
+        if watchdog is not None and processes.send(*watchdog, signal.SIGTERM):
+            deadline = time.monotonic() + _TERMINATE_WAIT_S
+            while pids and time.monotonic() < deadline:
+                time.sleep(0.05)
+                pids = processes.of_pod(pod_id)
+        while processes.kill_pod(pod_id):
+            time.sleep(0.02)
+        if pids and folder.is_dir():
+            self._freeze_end(folder, self._now(), "terminated")
+        return lived
+
+    def bill(self, pod_id: str) -> Bill | None:
+        """Rate × the pod's life, as this machine saw it; final once the pod is gone."""
+        folder = self._folder(pod_id)
+        record = self._record(folder)
+        pod = self._seen(pod_id)
+        if record is None or pod is None:
+            return None
+        until = pod.ended_at if pod.ended_at is not None else self._now()
+        amount = cost(pod.rate, max(0.0, until - record["created_at"]))
+        return Bill(pod_id, amount, final=pod.gone)
+
+    # -- words to and from the agent -----------------------------------------------------------
+
+    def report(self, pod_name: str) -> contract.AgentReport | None:
+        try:
+            text = read_small(self._folder(pod_name) / contract.REPORT_NAME)
+            return contract.load_report(text) if text is not None else None
+        except ValueError:
+            return None
+
+    def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
+        write_atomic(self._folder(pod_name) / contract.ORDERS_NAME, contract.dump(orders))
+
+    def grant(self, pod_name: str, text: str) -> None:
+        from trmcloud.core.contract.bucket import GRANTS_NAME
+
+        try:
+            write_atomic(self._folder(pod_name) / GRANTS_NAME, text, mode=0o600)
+        except OSError as error:
+            raise LinkError(f"{pod_name} cannot be granted uploads: {error.strerror}") from error
+
+    def stage(
+        self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
+    ) -> None:
+        """Nothing to do: a pod on this machine reads the user's own files."""
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Nothing to do: a pod on this machine writes to where the run's files are kept."""
+
+    def fetch(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        raise NotFoundError(f"{pod_name} keeps nothing of its own")
+
+    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+        raise NotFoundError(f"{pod_name} keeps nothing of its own")
+
+    # -- the pod's files and processes ---------------------------------------------------------
+
+    def _folder(self, pod_name: str) -> Path:
+        return self._home / contract.PODS_DIR / pod_name
+
+    def _spawn(self, pod_name: str, folder: Path) -> None:
+        environment = {key: value for key, value in os.environ.items() if _may_travel(key)}
+        environment[contract.ENV_POD] = pod_name
+        environment["PYTHONPATH"] = os.pathsep.join(self._python_path)
+        environment["PYTHONUNBUFFERED"] = "1"
+        words = (
+            *(self._python, "-m", "trmcloud.pod.agent.watchdog_process"),
+            *("--root", str(self._home), "--pod", pod_name),
+        )
+        record = (self._record(folder) or {}) | spawn_watchdog(words, folder, environment)
+        write_atomic(folder / POD_NAME, json.dumps(record))
+
+    def _record(self, folder: Path) -> dict[str, Any] | None:
+        try:
+            data = json.loads(read_small(folder / POD_NAME) or "null")
+            return data if isinstance(data, dict) and "created_at" in data else None
+        except ValueError:
+            return None
+
+    def _seen(self, pod_name: str) -> PodSeen | None:
+        """The pod as it is; None where nothing was ever started under that name."""
+        folder = self._folder(pod_name)
+        record = self._record(folder)
+        if record is None:
+            return None
+        rate = Usd(record["rate_usd_per_hour"])
+        ended = self._ended_at(folder)
+        if ended is None and not self._lives(pod_name, folder):
+            ended = self._ended_at(folder)
+            if ended is None:
+                last = self._last_sign_of_life(pod_name, folder)
+                if last is None:
+                    return None
+                ended = self._freeze_end(folder, last, "its processes are gone")
+        status = PodStatus.RUNNING if ended is None else PodStatus.GONE
+        return PodSeen(pod_name, pod_name, status, rate, ended)
+
+    def _lives(self, pod_name: str, folder: Path) -> bool:
+        watchdog = watchdog_of(folder)
+        if watchdog is not None and processes.alive(*watchdog):
+            return True
+        return bool(processes.of_pod(pod_name))
+
+    def _ended_at(self, folder: Path) -> float | None:
+        try:
+            data = json.loads(read_small(folder / contract.ENDED_NAME) or "null")
+            return float(data["at"]) if data is not None else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _freeze_end(self, folder: Path, at: float, reason: str) -> float:
+        with contextlib.suppress(OSError):
+            record = json.dumps({"at": at, "reason": reason})
+            write_atomic(folder / contract.ENDED_NAME, record)
+        return at
+
+    def _last_sign_of_life(self, pod_name: str, folder: Path) -> float | None:
+        """When a pod that nobody saw end was last alive: its newest file, and one beat more.
+
+        None where it never got as far as having a process.
+        """
+        if watchdog_of(folder) is None:
+            return None
+        times = [folder.stat().st_mtime]
+        times += [entry.stat().st_mtime for entry in folder.iterdir() if entry.is_file()]
+        name = contract.parse_pod_name(pod_name)
+        with contextlib.suppress(OSError, ValueError):
+            lease = contract.load_lease(read_small(folder / contract.LEASE_NAME) or "")
+            run_dir = self._home / contract.RUNS_DIR / lease.run_id
+            for beat in run_dir.glob(f"*/{contract.HEARTBEAT_NAME}"):
+                times.append(beat.stat().st_mtime)
+        last = max(times) + 2.0
+        return min(last, self._now()) if name is not None else None
+
+
+#: What of the user's environment reaches a pod: an allow-list, so that no key has to be guessed.
+_TRAVELS = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("LD_LIBRARY_PATH", "VIRTUAL_ENV"),
+    )
+)
+_TRAVELS_BY_PREFIX = (
+    *("LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH"),
+    *("PYTORCH_", "TRITON_", "TRMCLOUD_"),
+)
+
+
+def _may_travel(name: str) -> bool:
+    return name in _TRAVELS or name.startswith(_TRAVELS_BY_PREFIX)

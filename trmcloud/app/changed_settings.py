@@ -1,0 +1,156 @@
+"""What a run is to go on with, held against what it was trained with, before anything is rented."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from trmcloud.app.checkpoints.sources import sources_of
+from trmcloud.app.context import Context
+from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.contract.manifest import CheckpointManifest, pick_latest
+from trmcloud.core.contract.pod_contract import DONE
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, UsageError
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.planner.memory import USABLE_SHARE, predict_memory
+from trmcloud.core.spec.continuing import Change, decisive_changes, with_overrides
+from trmcloud.core.spec.plan import Candidate, PhasePlan
+from trmcloud.core.spec.recipe import PhaseRecipe
+
+ACCEPT = "--accept-change"
+_FOR_MEMORY = frozenset({"batch", "sequence", "optimizer", "ema", "dtype", "loops"})
+
+
+@dataclass(frozen=True)
+class Changed:
+    """``settings``: by phase, what takes the place of the plan's. ``accepted``: by name, [before,
+    after] of what decides what is trained; None: nothing of it differs."""
+
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    accepted: Mapping[str, Any] | None = None
+
+
+def changed_settings(
+    context: Context, run: RunState, typed: Sequence[tuple[str, Any]], *, accept: bool
+) -> Changed:
+    """What a closed run is to go on with: its plan's settings, and what was ``typed``.
+
+    The newest checkpoint of each phase is looked up on this machine and in the run's bucket. One
+    that lies on a network volume is not known here: then what the run was told to train with
+    counts.
+
+    Raises:
+        UsageError: ``typed`` names what cannot change within a run; or nothing is to be accepted.
+        ConflictError: the run has finished, and is given no more steps.
+        CheckpointError: what was trained would go on as something else, and that is not accepted.
+        DoesNotFit: with ``typed`` it needs more memory than the machine has.
+        ProviderError: what was trained lies in a bucket that cannot be asked, and a difference is
+            to be accepted.
+    """
+    candidate = next((run.candidate(name) for name in run.plan.launchable), None)
+    phases = _phases_ahead(run, candidate, dict(typed)) if candidate is not None else ()
+    if candidate is None or not phases:
+        return Changed()
+    overrides = dict(typed)
+    after = {phase.name: with_overrides(phase.settings, overrides) for phase in phases}
+    if _FOR_MEMORY & set(overrides):
+        for phase in phases:
+            _check_memory(candidate, phase.settings, after[phase.name])
+    changes: dict[str, Change] = {}
+
+    def note(before: PhaseRecipe, now: PhaseRecipe, world_size: int) -> None:
+        worlds = {"world_before": world_size, "world_after": candidate.world_size}
+        for change in decisive_changes(before, now, **worlds):
+            changes.setdefault(change.name, change)
+
+    trained = _trained(context, run, [phase.name for phase in phases], must_know=accept)
+    for name, manifest in trained.items():
+        with suppress(TypeError, ValueError, AttributeError):  # the trainer judges that one itself
+            before = PhaseRecipe.from_json(manifest.settings)
+            note(before, after[name], manifest.world_size)
+    if run.spec.volume:
+        for planned in phases:
+            note(planned.settings, after[planned.name], candidate.world_size)
+    told = one_line(", ".join(map(str, changes.values())))
+    as_typed = "".join(f" --set {name}={value}" for name, value in typed)
+    again = f"trmcloud resume {run.run_id}{as_typed}"
+    if changes and not accept:
+        raise CheckpointError(
+            f"{run.run_id}'s checkpoint was trained with other settings: {told}",
+            next_step=f"{again} {ACCEPT} goes on all the same; trmcloud launch … --from "
+            f"{run.run_id} starts another run from its weights",
+        )
+    if accept and not changes:
+        raise UsageError(
+            f"{ACCEPT}: {run.run_id} would go on with the very settings it was trained with",
+            next_step=f"{again} without it",
+        )
+    return Changed(
+        {phase.name: new for phase in phases if (new := _new(phase.settings, after[phase.name]))},
+        {c.name: [c.before, c.after] for c in changes.values()} if changes else None,
+    )
+
+
+def _phases_ahead(
+    run: RunState, candidate: Candidate, overrides: Mapping[str, Any]
+) -> tuple[PhasePlan, ...]:
+    """The phases that a resumed run trains: those that have not finished, or the last one where it
+    has and is given more steps.
+
+    Raises:
+        ConflictError: there is nothing left to do.
+    """
+    finished = {name for name, ended in run.phases.items() if ended.outcome in DONE}
+    ahead = tuple(phase for phase in candidate.phases if phase.name not in finished)
+    if run.outcome is not Outcome.FINISHED:
+        return ahead
+    last = candidate.phases[-1] if candidate.phases else None
+    done = (run.phases[last.name].step or 0) if last is not None and not ahead else 0
+    if done and last is not None and run.phases[last.name].outcome == "stopped_paying":
+        done = last.settings.steps  # fewer are none more than it might have had
+    if last is None or ahead or overrides.get("steps", 0) <= done:
+        more = f"trmcloud resume {run.run_id} --set steps={2 * done} trains on; " if done else ""
+        raise ConflictError(
+            f"{run.run_id} has finished: there is nothing to resume",
+            next_step=f"{more}launch --from starts a new run from these weights",
+        )
+    return (last,)
+
+
+def _new(before: PhaseRecipe, after: PhaseRecipe) -> Mapping[str, Any]:
+    """What ``after`` says otherwise, by key."""
+    told = before.to_json()
+    return {key: value for key, value in after.to_json().items() if value != told[key]}
+
+
+def _trained(
+    context: Context, run: RunState, phases: Sequence[str], *, must_know: bool
+) -> Mapping[str, CheckpointManifest]:
+    """What each phase would go on from, by phase, as far as that is known from here."""
+    found: list[CheckpointManifest] = []
+    for source in sources_of(context, run):
+        listing = source.list()
+        if listing.trouble is not None and must_know:
+            raise listing.trouble
+        found += listing.whole
+    latest = {name: pick_latest(m for m in found if m.phase == name) for name in phases}
+    return {name: manifest for name, manifest in latest.items() if manifest is not None}
+
+
+def _check_memory(candidate: Candidate, planned: PhaseRecipe, after: PhaseRecipe) -> None:
+    planned_gb, need_gb = (
+        predict_memory(each, candidate.world_size, on_gpu=candidate.sku in GPUS).total
+        for each in (planned, after)
+    )
+    if need_gb > max(planned_gb, candidate.memory_gb * USABLE_SHARE):
+        raise DoesNotFit(
+            f"with these settings {after.phase} needs {need_gb:.0f} GB on {candidate.hardware}, "
+            f"which has {candidate.memory_gb:.0f}",
+            where="--set",
+            next_step=f"--set batch={max(1, after.batch // 2)} "
+            f"--set accumulation={2 * after.accumulation}",
+        )

@@ -1,0 +1,371 @@
+"""Bringing the best checkpoint home, verified, and letting the rest go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trmcloud.app.checkpoints.on_pod import lacking_here, live_pod, wanted_names
+from trmcloud.app.checkpoints.sources import CheckpointSource, sources_of
+from trmcloud.app.context import Context
+from trmcloud.app.run_queries import is_rented
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.manifest import CheckpointManifest, Pruning
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, NotFoundError
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.values import dataclass, replace
+from trmcloud.io.files import sync_folder, write_atomic
+from trmcloud.io.hashing import file_sha256
+from trmcloud.ports.work import Progress
+
+_PARTIAL_SUFFIX = ".partial"
+
+Source = Callable[[CheckpointManifest, Sequence[str], str, Progress], None]
+"""Brings files of a checkpoint into a folder, verified: see ``RunFiles.fetch``."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A checkpoint on the user's disk, every hash verified."""
+
+    manifest: CheckpointManifest
+    folder: Path
+    already_there: bool
+
+
+def choose(
+    context: Context,
+    run: RunState,
+    *,
+    phase: str | None = None,
+    step: int | None = None,
+    also: Sequence[CheckpointManifest] | None = None,
+    told: Sequence[CheckpointManifest] = (),
+    half: Sequence[tuple[str, str]] = (),
+) -> CheckpointManifest:
+    """The checkpoint asked for: the best of the last phase that has any, unless told otherwise.
+
+    Phases are not compared with one another: extreme starts from fresh weights, and is what the
+    run was for. ``also`` are checkpoints that only its pod or its bucket has; None where neither
+    was asked; ``told`` is all that these have, whose metrics may be newer than those here.
+    ``half``: (where, why) of what is no whole checkpoint there.
+
+    Raises:
+        NotFoundError: no such checkpoint. CheckpointError: only damaged ones.
+    """
+    can_be_had = {(m.label, m.sha256) for m in also or ()}
+    here = [m for m in context.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
+    every = mf.with_metrics([*here, *(also or ())], [*here, *told])
+    best = best_of(every, phase=phase, step=step)
+    if best is not None:
+        return best
+    damaged = [*context.files.damaged(run.run_id), *half]
+    if damaged:
+        label, why = damaged[0]
+        raise CheckpointError(
+            f"{run.run_id} has no complete checkpoint; {label}: {why}",
+            next_step=f"trmcloud resume {run.run_id} makes new ones",
+        )
+    raise NotFoundError(
+        f"{run.run_id} has no checkpoint{f' at step {step}' if step is not None else ''}"
+        f"{_where_it_could_be(run, asked=also is not None)}",
+        next_step=f"trmcloud status {run.run_id}",
+    )
+
+
+def best_of(
+    manifests: Sequence[CheckpointManifest], *, phase: str | None = None, step: int | None = None
+) -> CheckpointManifest | None:
+    """The best of the last phase that has any, or of the phase and step that are asked for."""
+    if phase is not None:
+        manifests = [m for m in manifests if m.phase == phase]
+    if step is not None:
+        manifests = [m for m in manifests if m.step == step]
+    if phase is None:
+        manifests = of_last_phase(manifests)
+    return mf.pick_best(manifests) or mf.pick_latest(manifests)
+
+
+def of_last_phase(manifests: Sequence[CheckpointManifest]) -> list[CheckpointManifest]:
+    """Those of the phase that saved last."""
+    last = mf.pick_latest(manifests)
+    return [m for m in manifests if last is not None and m.phase == last.phase]
+
+
+def _where_it_could_be(run: RunState, *, asked: bool) -> str:
+    if run.bucket:
+        return f" here or in {run.bucket}"
+    if live_pod(run) is not None:
+        return " yet, here or on its pod" if asked else " here; fetch-best asks its pod for one"
+    if is_rented(run) and run.generation is not None and run.generation.pod_id is not None:
+        return " here: its pod is gone, and none was pulled from it"
+    return " yet"
+
+
+@dataclass(frozen=True)
+class Best:
+    """A checkpoint, and who brings it; ``missed``: who else could not be asked, a line each."""
+
+    manifest: CheckpointManifest
+    source: CheckpointSource
+    missed: tuple[str, ...] = ()
+
+
+def find_best(
+    context: Context,
+    run: RunState,
+    *,
+    phase: str | None = None,
+    step: int | None = None,
+    weights_only: bool = False,
+) -> Best:
+    """The checkpoint asked for, and the first of the run's sources that has all that is wanted of
+    it.
+
+    Raises:
+        NotFoundError, CheckpointError: see ``choose``. ProviderError: nothing is to be had without
+            the bucket, which cannot be asked.
+    """
+    here, *elsewhere = sources_of(context, run)
+    told: list[CheckpointManifest] = []
+    half: list[tuple[str, str]] = []
+    lacking: dict[tuple[str, str], CheckpointSource] = {}
+    also: list[CheckpointManifest] = []
+    for source in elsewhere:
+        listing, known = source.list(), {(m.label, m.sha256) for m in told}
+        new = [m for m in listing.whole if (m.label, m.sha256) not in known]
+        for manifest in lacking_here(context, run, new, weights_only=weights_only):
+            lacking[manifest.label, manifest.sha256] = source
+            also.append(manifest)
+        told += new
+        half += listing.half
+    missed = []
+    kept_elsewhere = any(source.durable for source in elsewhere)
+    for source in elsewhere:
+        listing = source.list()
+        if listing.trouble is None or (kept_elsewhere and not source.durable):
+            continue  # what only the pod has comes to where it is kept
+        if source.durable and not (also or here.list().whole):
+            raise listing.trouble
+        missed.append(listing.missed)
+    best = choose(context, run, phase=phase, step=step, also=also, told=told, half=half)
+    return Best(best, lacking.get((best.label, best.sha256), here), tuple(missed))
+
+
+def fetch(
+    context: Context,
+    run: RunState,
+    best: Best,
+    into: Path,
+    *,
+    weights_only: bool,
+    progress: Progress,
+) -> Fetched:
+    """``copy`` from where it lies, noted down in the ledger."""
+    manifest = best.manifest
+    fetched = copy(best.source.fetch, manifest, into, weights_only=weights_only, progress=progress)
+    _note(context, run, manifest, into)
+    return fetched
+
+
+def copy(
+    source: Source,
+    manifest: CheckpointManifest,
+    into: Path,
+    *,
+    weights_only: bool,
+    progress: Progress,
+) -> Fetched:
+    """Copy a checkpoint to ``into``, verify every hash, then rename it into place.
+
+    Interrupted, it goes on where it stopped: verified files in ``into.partial`` are kept.
+
+    Raises:
+        ConflictError: ``into`` holds something else. CheckpointError: a file is not what its hash
+            says. DoesNotFit: too little room.
+    """
+    names = sorted(wanted_names(manifest, weights_only=weights_only))
+    if into.exists() and _holds(into, manifest, names, source, progress):
+        return Fetched(manifest, into, already_there=True)
+    needed = sum(file.size_bytes for file in manifest.files if file.name in names)
+    parent = next(folder for folder in into.absolute().parents if folder.exists())
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise DoesNotFit(
+            f"{manifest.label} needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free",
+            where=str(parent),
+            next_step="--into a larger disk, or --weights-only",
+        )
+    partial = into.with_name(into.name + _PARTIAL_SUFFIX)
+    source(manifest, names, str(partial), progress)
+    kept = tuple(file for file in manifest.files if file.name in names)
+    write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
+    for entry in partial.iterdir():
+        if entry.name not in (*names, mf.MANIFEST_NAME):
+            entry.unlink()
+    if into.exists():
+        into.rmdir()
+    partial.rename(into)
+    sync_folder(into.parent)
+    return Fetched(manifest, into, already_there=False)
+
+
+def default_folder(manifest: CheckpointManifest, cwd: Path) -> Path:
+    return cwd / f"{manifest.run_id}-{manifest.phase}-{mf.step_dir_name(manifest.step)}"
+
+
+def plan_pruning(context: Context, run: RunState, keep_best: int | None) -> Pruning:
+    """What ``prune`` would delete here: all but the best of each phase and its latest."""
+    return what_to_prune(context.files.manifests(run.run_id), keep_best)
+
+
+def what_to_prune(
+    manifests: Sequence[CheckpointManifest], keep_best: int | None, *, week_over: bool = False
+) -> Pruning:
+    """``keep_best`` None: as many as their recipes keep. ``week_over``: nothing is reserved
+    any more for what was saved before a cooldown, and it goes too."""
+    if week_over:
+        manifests = [replace(manifest, cooldown_from=None) for manifest in manifests]
+    if keep_best is None:
+        wished = (m.settings.get("keep_best") for m in manifests)
+        keep_best = max((count for count in wished if type(count) is int), default=1)
+    return mf.to_prune(manifests, keep_best)
+
+
+def prune(context: Context, pruning: Pruning) -> None:
+    for manifest in pruning.checkpoints:
+        context.files.delete(manifest)
+
+
+def _holds(
+    into: Path,
+    manifest: CheckpointManifest,
+    names: list[str],
+    source: Source,
+    progress: Progress,
+) -> bool:
+    """Whether ``into`` is this very checkpoint, whole; an empty folder is free to be used."""
+    if not into.is_dir():
+        raise ConflictError(
+            "something else stands where the checkpoint should go",
+            where=str(into),
+            next_step="--into another folder",
+        )
+    entries = [entry.name for entry in into.iterdir()]
+    if not entries:
+        return False
+    try:
+        text = (into / mf.MANIFEST_NAME).read_text(encoding="utf-8")
+        there = mf.from_json(text, str(into))
+    except (OSError, CheckpointError):
+        there = None
+    same = there is not None and (there.run_id, there.label, there.sha256) == (
+        manifest.run_id,
+        manifest.label,
+        manifest.sha256,
+    )
+    if not same or not set(entries) <= {*(f.name for f in manifest.files), mf.MANIFEST_NAME}:
+        raise ConflictError(
+            "the folder holds something else, which is left as it is",
+            where=str(into),
+            next_step="--into another folder",
+        )
+    source(manifest, names, str(into), progress)
+    kept = tuple(f for f in manifest.files if f.name in {*names, *entries})
+    write_atomic(into / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
+    return True
+
+
+def _with_files(
+    manifest: CheckpointManifest, files: tuple[mf.CheckpointFile, ...]
+) -> CheckpointManifest:
+    return replace(manifest, files=files)
+
+
+def _note(context: Context, run: RunState, manifest: CheckpointManifest, into: Path) -> None:
+    path = str(into.absolute())
+    seen = any((f.sha256, f.path) == (manifest.sha256, path) for f in run.fetched)
+    if not seen:
+        event = ev.Fetched(manifest.phase, manifest.step, manifest.sha256, path)
+        context.ledger.request(run.run_id, event, context.wall())
+
+
+def read_manifest(folder: Path) -> CheckpointManifest:
+    """The manifest of a checkpoint folder anywhere on this disk.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path = folder / mf.MANIFEST_NAME
+    try:
+        return mf.from_json(path.read_bytes()[: mf.MAX_MANIFEST_BYTES + 1], str(path))
+    except OSError:
+        raise CheckpointError(
+            "no checkpoint here: no manifest",
+            where=str(folder.absolute()),
+            next_step="trmcloud fetch-best makes folders that hold one",
+        ) from None
+
+
+def check_same_shape(folder: Path, settings: PhaseRecipe) -> None:
+    """Whether a training with ``settings`` can start from the weights in ``folder``.
+
+    Raises:
+        CheckpointError: they have another shape.
+    """
+    try:
+        before = PhaseRecipe.from_json(read_manifest(folder).settings)
+    except (TypeError, ValueError):
+        raise CheckpointError(
+            "its manifest does not say what was trained", where=str(folder)
+        ) from None
+    for name in ("family", "depth", "width", "head_dim", "vocab_size", "control"):
+        was, wanted = getattr(before, name), getattr(settings, name)
+        if was != wanted:
+            raise CheckpointError(
+                f"these weights were trained with {name} {was}, not {wanted}",
+                where=str(folder),
+                next_step=f"--set {name}={was}",
+            )
+
+
+def sound_file(folder: Path, kind: str) -> Path | None:
+    """The checkpoint's file of this kind (``weights``, ``tokenizer``, …), hash verified; None
+    where it has none.
+
+    Raises:
+        CheckpointError: it is missing, damaged or a link.
+    """
+    entry = next((file for file in read_manifest(folder).files if file.kind == kind), None)
+    if entry is None:
+        return None
+    path = folder / entry.name
+    try:
+        digest = file_sha256(path)
+    except OSError:
+        digest = ""
+    if digest != entry.sha256 or path.is_symlink():
+        raise CheckpointError(
+            f"{entry.name} is {'not what its manifest says' if digest else 'missing'}",
+            where=str(folder),
+            next_step="use another checkpoint: trmcloud fetch-best RUN --step N",
+        )
+    return path
+
+
+def to_json(fetched: Fetched) -> str:
+    manifest = fetched.manifest
+    return json.dumps(
+        {
+            "run": manifest.run_id,
+            "checkpoint": manifest.label,
+            "val_bpb": manifest.val_bpb,
+            "sha256": manifest.sha256,
+            "folder": str(fetched.folder),
+            "already_there": fetched.already_there,
+        }
+    )

@@ -1,0 +1,129 @@
+"""A checkpoint of a run that trains, now, without stopping it: asked for, and found again."""
+
+from __future__ import annotations
+
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.run_queries import last_beat, last_report
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract.manifest import step_dir_name
+from trmcloud.core.contract.pod_contract import Kept, PhaseState, Saves
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.pending_pulls import is_pulled
+from trmcloud.core.control.run_state import IllegalTransition, RunState, State
+from trmcloud.core.errors import ConflictError, NotSupported
+from trmcloud.core.values import dataclass
+
+_NO_STEPS = ("landing", "ended")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The ``number``-th request to the pod of this ``generation``."""
+
+    run_id: str
+    generation: int
+    number: int
+
+    def answer(self, context: Context, run: RunState) -> Saves | None:
+        """What came of it, by the agent's word; None as long as there is none."""
+        if run.generation is None or run.generation.number != self.generation:
+            return None
+        report = last_report(context, run)
+        saves = report.saves if report is not None else None
+        return saves if saves is not None and saves.answered >= self.number else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A checkpoint, and where it is by now. ``final``: where the run's checkpoints are kept; before
+    that it is on its pod alone."""
+
+    kept: Kept
+    words: str
+    final: bool
+
+    @property
+    def label(self) -> str:
+        return f"{self.kept.phase}/{step_dir_name(self.kept.step)}"
+
+
+def request_save(context: Context, run_id: str | None, by: str) -> Asked:
+    """Put the wish on record; whoever drives the run passes it on.
+
+    Raises:
+        ConflictError: the run is not training. NotSupported: its pod cannot be asked.
+    """
+    run = find_run(context, run_id)
+    if why := _why_not(context, run):
+        raise ConflictError(
+            f"{run.run_id} is not training: {why}", next_step=f"trmcloud status {run.run_id}"
+        )
+    report, generation = last_report(context, run), run.generation
+    assert generation is not None
+    if report is not None and report.saves is None:
+        raise NotSupported(
+            f"{run.run_id}'s pod was made by an earlier trmcloud, and cannot be asked to save",
+            next_step=f"trmcloud stop {run.run_id} saves; resume goes on from there",
+        )
+    try:
+        wish = ev.SaveRequested(generation.number, by)
+        context.ledger.request(run.run_id, wish, context.wall())
+    except IllegalTransition:
+        raise ConflictError(
+            f"{run.run_id} is not training any more", next_step=f"trmcloud status {run.run_id}"
+        ) from None
+    asked = find_run(context, run.run_id).generation
+    number = asked.saves_asked if asked is not None else 1
+    return Asked(run.run_id, generation.number, number)
+
+
+def _why_not(context: Context, run: RunState) -> str:
+    if not run.live:
+        return f"it has ended: {run.outcome.value if run.outcome else run.state.value}"
+    if run.stop is not None:
+        return "it was told to land, and saves by that"
+    if run.state is not State.RUNNING:
+        return f"it is {run.state.value}"
+    report, beat = last_report(context, run), last_beat(context, run)
+    if report is not None and report.result is not None:
+        return "its work is done"
+    if report is not None and report.waiting:
+        return f"its pod is still {report.waiting}"
+    if report is not None and all(phase.state is not PhaseState.RUNNING for phase in report.phases):
+        return "no phase runs now"
+    if beat is not None and beat.state in _NO_STEPS:
+        return "it is landing, and saves by that"
+    return ""
+
+
+def find_saved(context: Context, run: RunState, saves: Saves) -> Place | None:
+    """The checkpoint that ``saves`` tells of, or a later one of its phase, where it is kept; else
+    where it is on its way from. None where it cannot be found."""
+    generation, report = run.generation, last_report(context, run)
+    if generation is None or saves.step is None:
+        return None
+    here = [(m.kept, context.files.folder_of(m)) for m in context.files.manifests(run.run_id)]
+    folders = {kept.bits: folder for kept, folder in here}
+    if generation.provider == LOCAL:
+        local = _of(saves, [kept for kept, _ in here])
+        return Place(local, folders[local.bits], final=True) if local is not None else None
+    plan = run.plan
+    if is_pulled(run, plan, generation):
+        copies = [kept for kept, _ in here if (kept.phase, kept.step) in run.pulled]
+        if (copy := _of(saves, copies)) is not None:
+            return Place(copy, f"{folders[copy.bits]}, pulled and verified", final=True)
+    elif plan.spec.pod_uploads:
+        stored = _of(saves, report.uploaded if report is not None else ())
+        if stored is not None:
+            return Place(stored, f"{run.bucket}/runs/{run.run_id}", final=True)
+    there = _of(saves, report.kept if report is not None else ())
+    if there is None:
+        return None
+    if plan.spec.volume and not is_pulled(run, plan, generation):
+        return Place(there, "its network volume", final=True)
+    return Place(there, "its pod alone, so far", final=False)
+
+
+def _of(saves: Saves, found: list[Kept] | tuple[Kept, ...]) -> Kept | None:
+    mine = [k for k in found if k.phase == saves.phase and k.step >= (saves.step or 0)]
+    return min(mine, key=lambda kept: kept.step, default=None)

@@ -1,0 +1,175 @@
+"""Everything a use case may touch: the ports, filled in by ``wiring``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.control import kept_volumes, orphan_costs
+from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.pending_pulls import owes_sweep
+from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
+from trmcloud.core.values import dataclass
+
+if TYPE_CHECKING:
+    from trmcloud.core.control.observation import PodSeen
+    from trmcloud.core.control.run_state import RunState
+    from trmcloud.ports.bucket import Bucket
+    from trmcloud.ports.compute import Compute
+    from trmcloud.ports.files import RunFiles
+    from trmcloud.ports.ledger import ControllerId, Ledger
+    from trmcloud.ports.link import PodLink, StageItem
+    from trmcloud.ports.work import Clock, Workers
+
+
+class Need(NamedTuple):
+    """One program or right. ``missing``: it is not there, or does not work; ``detail`` says how."""
+
+    name: str
+    detail: str
+    missing: bool = False
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The ports of one trmcloud home. ``is_alive`` says whether a controller's process lives."""
+
+    home: Path
+    clock: Clock
+    ledger: Ledger
+    computes: Mapping[str, Compute]
+    links: Mapping[str, PodLink]
+    files: RunFiles
+    who: ControllerId
+    is_alive: Callable[[ControllerId], bool | None]
+    """None where it cannot be told: the process is on another machine, or is stopped."""
+    project: str
+    workers: Workers
+    stage_items: Callable[[RunState], Sequence[StageItem]]
+    """What a pod of the run needs of this machine before it can train."""
+    folder_on_pod: Callable[[str, Path], str]
+    """Where a folder of this machine lies on a rented pod, by what it is for (data, weights)."""
+    needs: Callable[[str], Sequence[Need]] = lambda provider: ()
+    """What renting from a provider needs of this machine, and what of that is missing."""
+    was_used: Callable[[str], bool] = lambda provider: True
+    """Whether this home has traces of a provider's pods, whatever its ledger says."""
+    bucket_items: Callable[[RunState], Sequence[StageItem]] = lambda run: ()
+    """Of what a pod needs, the part that it fetches from the run's bucket by itself."""
+    bucket: Callable[[str], Bucket] | None = None
+    """The bucket that s3://… names; connected when it is first asked for something."""
+    notes: MutableMapping[str, Mapping[str, Any]] | None = None
+    """Launch notes by their runs' ids, where they are not kept below ``home``."""
+    trainer_path: Callable[[], Sequence[str]] = list
+    """Where a process of this machine imports ``trmcloud`` and the trainer from."""
+    listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
+    """What each provider's list said when ``list_pods`` asked for it last."""
+    troubles: dict[str, Exception] = field(default_factory=dict)
+    """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
+    unasked: frozenset[str] = frozenset()
+    """Providers that this command leaves alone: what is known of their pods is what was heard."""
+    unswept: set[str] = field(default_factory=set)
+    """Buckets that this process asked in vain: one that is down is not asked for every run."""
+
+    def wall(self) -> float:
+        return self.clock.now().wall
+
+
+def bucket_at(context: Context, place: str) -> Bucket:
+    if context.bucket is None:
+        raise NotSupported(f"nothing here can reach {place}")
+    return context.bucket(place)
+
+
+def list_pods(
+    context: Context, provider: str, at_most_s: float = 0.0
+) -> Maybe[tuple[PodSeen, ...]]:
+    """What the provider lists now, or told this process less than ``at_most_s`` ago; why it cannot
+    be known, where it does not."""
+    at = context.wall()
+    if provider in context.unasked:
+        return Unknown(at, "it was not asked")
+    known = context.listed.get(provider)
+    if isinstance(known, Seen) and 0 <= at - known.at < at_most_s:
+        return known
+    seen: Maybe[tuple[PodSeen, ...]]
+    try:
+        seen = Seen(tuple(context.computes[provider].list_pods()), at)
+    except ProviderError as error:
+        seen = Unknown(at, str(error))
+    context.listed[provider] = seen
+    return seen
+
+
+def providers_in_use(context: Context) -> tuple[str, ...]:
+    """This machine, and whoever this home ever asked for a pod: only they can have one of ours.
+    Those that are left alone are not among them."""
+    return tuple(name for name in _ever_used(context) if name not in context.unasked)
+
+
+def left_alone(context: Context) -> bool:
+    """Whether somebody is not asked who may have a pod of ours."""
+    return bool(context.unasked) and any(name in context.unasked for name in _ever_used(context))
+
+
+def _ever_used(context: Context) -> list[str]:
+    runs = context.ledger.read().runs.values()
+    used = {g.provider for run in runs for g in run.generations}
+    return [n for n in context.computes if n == LOCAL or n in used or context.was_used(n)]
+
+
+def is_unasked(context: Context, run: RunState) -> bool:
+    """Whether nobody is asked about the run's present pod."""
+    return run.generation is not None and run.generation.provider in context.unasked
+
+
+def unreached(context: Context) -> tuple[tuple[str, str], ...]:
+    """(provider, why) of each whose list was asked for last without an answer."""
+    return tuple(
+        (name, seen.why)
+        for name, seen in sorted(context.listed.items())
+        if isinstance(seen, Unknown) and seen.why
+    )
+
+
+def is_quiet(context: Context) -> bool:
+    """Whether nothing is owed: no run to drive, no bill to come, no bucket to sweep, no pod to
+    end. Reconciling would find nothing."""
+    ledger = context.ledger.read()
+    runs, now = ledger.runs.values(), context.wall()
+    if any(run.live or awaiting_bill(run) or owes_sweep(run, now) for run in runs):
+        return False
+    if orphan_costs.awaiting_bill(ledger) or orphan_costs.is_pending(ledger):
+        return False
+    if any(not due.why_kept for due in kept_volumes.due(ledger, context.wall())):
+        return False
+    for name in providers_in_use(context):
+        seen = list_pods(context, name)
+        if isinstance(seen, Unknown) or any(not pod.gone for pod in seen.value):
+            return False
+    return True
+
+
+def find_run(context: Context, name: str | None) -> RunState:
+    """The run of that id, or the newest one where no id is given.
+
+    Raises:
+        NotFoundError: naming what there is.
+    """
+    runs = context.ledger.read().runs
+    if name is None:
+        newest = max(runs.values(), key=lambda run: run.created_at, default=None)
+        if newest is None:
+            raise NotFoundError(
+                "there are no runs yet",
+                next_step="trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60",
+            )
+        return newest
+    if name in runs:
+        return runs[name]
+    known = ", ".join(sorted(runs)[-5:]) or "none"
+    raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")

@@ -1,0 +1,285 @@
+"""Training data, made ready before anything is rented: read, split, tokenized, cached."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app.data.sources import data_set_names
+from trmcloud.app.home import make_home
+from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.core.catalog.datasets import is_address, layout_of
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR, DATA_DIR
+from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
+from trmcloud.core.spec.data_source import KEY_CHARS, DataSource, growing_key
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PADDED
+from trmcloud.io.files import write_atomic
+
+STDLIB_SOURCE = "python-stdlib"
+_FOR_DATA = ("numpy", "pyarrow", "tokenizers")
+_FOR_TRAINING = ("torch", "numpy", "pyarrow", "safetensors", "tokenizers")
+_SHARDS = ("parquet", "gpt2")
+
+Progress = Callable[[str, int, int], None]
+
+
+def need_training_extra() -> None:
+    """
+    Raises:
+        MissingExtra: something of the ``train`` extra is not installed.
+    """
+    _need(_FOR_TRAINING, "training on this machine", "train")
+
+
+def need_data_extra() -> None:
+    """For a machine that is rented, this one makes the data ready and no more.
+
+    Raises:
+        MissingExtra: something of the ``data`` extra is not installed.
+    """
+    _need(_FOR_DATA, "making data ready", "data")
+
+
+def _need(names: Sequence[str], purpose: str, extra: str) -> None:
+    import importlib.util
+
+    if any(importlib.util.find_spec(name) is None for name in names):
+        raise MissingExtra(purpose, extra)
+
+
+def prepare(
+    home: Path,
+    source: DataSource,
+    settings: PhaseRecipe,
+    python_path: Sequence[str],
+    progress: Progress,
+    *,
+    tokenizer: Path | None = None,
+    tokens: int = 0,
+) -> tuple[Path, dict[str, Any]]:
+    """The folder of prepared data for ``source`` and its ``meta.json``, made now if need be.
+
+    ``tokenizer`` is the file of one to use; without it, one is learnt from the text. ``tokens`` is
+    how many are needed of a source that is made shard by shard; its folder goes on where an earlier
+    call stopped.
+
+    Raises:
+        DataError: the data cannot be had or used, said by the trainer's own ``prepare``; or there
+            is no room for it.
+    """
+    if source.made_there or _are_shards(source, settings):
+        return _prepare_shards(home, source, settings, python_path, progress, tokenizer, tokens)
+    folder = home / DATA_DIR / _key(source.name, settings, tokenizer)
+    meta = _meta(folder)
+    if meta is not None:
+        _check_size(meta, settings)
+        return folder, meta
+    # Made aside, so that data which a run reads already is never replaced under its feet.
+    making = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        _run_prepare(
+            home, folder, making, source, settings, python_path, progress, tokenizer, tokens
+        )
+        with contextlib.suppress(OSError):  # somebody else was quicker with the very same
+            making.rename(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    meta = _meta(folder)
+    if meta is None:
+        raise DataError("preparing the data left nothing behind", where=str(folder))
+    return folder, meta
+
+
+def growing_folder(
+    home: Path, source: DataSource, settings: PhaseRecipe, tokenizer: Path | None = None
+) -> Path:
+    """Where data that is made shard by shard grows on this machine."""
+    more = [] if tokenizer is None else [str(tokenizer)]
+    return home / DATA_DIR / growing_key(source, settings, *more)
+
+
+def _prepare_shards(
+    home: Path,
+    source: DataSource,
+    settings: PhaseRecipe,
+    python_path: Sequence[str],
+    progress: Progress,
+    tokenizer: Path | None,
+    tokens: int,
+) -> tuple[Path, dict[str, Any]]:
+    """In its own place, shard by shard: a folder that is read meanwhile only grows."""
+    more = [] if tokenizer is None else [str(tokenizer)]
+    if source.data_set is None:
+        # It may be sent as it is, so it is not to grow under somebody's feet.
+        more += [*_signature(source.name), str(tokens)]
+        more += [settings.data] if settings.rows == PADDED else []
+    folder = home / DATA_DIR / growing_key(source, settings, *more)
+    meta = _meta(folder)
+    if meta is None or not meta.get("complete") or meta["train_tokens"] < tokens:
+        _run_prepare(
+            home, folder, folder, source, settings, python_path, progress, tokenizer, tokens
+        )
+        meta = _meta(folder)
+    if meta is None:
+        raise DataError("preparing the data left nothing behind", where=str(folder))
+    _check_size(meta, settings)
+    return folder, meta
+
+
+def _are_shards(source: DataSource, settings: PhaseRecipe) -> bool:
+    """Whether files of this machine are the kind that is prepared one by one: where a row is a
+    text, lines of JSON are texts, too."""
+    path = Path(source.name)
+    if source.data_set is not None or not path.exists():
+        return False
+    files = [path] if path.is_file() else [f for f in path.iterdir() if f.name[:1] != "."]
+    kinds = (*_SHARDS, "jsonl") if settings.rows == PADDED else _SHARDS
+    return bool(files) and all(layout_of(file.name) in kinds for file in files)
+
+
+def _run_prepare(
+    home: Path,
+    folder: Path,
+    making: Path,
+    source: DataSource,
+    settings: PhaseRecipe,
+    python_path: Sequence[str],
+    progress: Progress,
+    tokenizer: Path | None,
+    tokens: int,
+) -> None:
+    """The trainer's own ``prepare`` of ``folder``, in ``making``, its progress told on.
+
+    Raises:
+        DataError: what it says about ``source``.
+    """
+    settings_path = folder.with_suffix(".settings.json")
+    named_path = folder.with_suffix(".data-set.json")
+    words = ["--source", source.name, "--settings", str(settings_path), "--out", str(making)]
+    remote = source.data_set is not None and source.data_set.is_remote
+    if remote or making == folder:
+        words += ["--cache", str(home / DATA_CACHE_DIR)]
+    try:
+        make_home(home)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(settings_path, json.dumps(settings.to_json()))
+        if source.data_set is not None and remote:
+            write_atomic(named_path, json.dumps(source.data_set.to_json()))
+            words += ["--data-set", str(named_path)]
+    except OSError as error:
+        raise DataError(
+            f"the prepared data cannot be kept: {error.strerror}",
+            where=str(folder.parent),
+            next_step="set TRMCLOUD_HOME to a folder of yours",
+        ) from None
+    words += ["--tokenizer", str(tokenizer)] if tokenizer is not None else []
+    words += ["--tokens", str(tokens)] if tokens else []
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "model.prepare", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(python_path)},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for line in process.stdout:
+        try:
+            said = json.loads(line)
+            progress(said["stage"], int(said.get("done", 0)), int(said.get("total", 0)))
+        except (ValueError, KeyError, TypeError):
+            continue
+    errors = process.stderr.read()
+    if process.wait() != 0:
+        raise error_of(errors, process.returncode, source.name)
+
+
+def prepared_from(folder: Path) -> str:
+    """The source that ``folder`` was prepared from; empty where it holds no prepared data."""
+    meta = _meta(folder)
+    return str(meta.get("source", "")) if meta is not None else ""
+
+
+def error_of(stderr: str, code: int, where: str) -> TrmcloudError:
+    """The error a trainer's command ended with, from the JSON object on its last line."""
+    last = stderr.strip().splitlines()[-1:] or [""]
+    try:
+        said = json.loads(last[0])
+        error: TrmcloudError = _by_exit_code(code)(
+            said["what"], where=said.get("where", ""), next_step=said.get("next_step", "")
+        )
+        error.exit_code = code
+    except (ValueError, KeyError, TypeError, AttributeError):
+        error = DataError(contract.strip_control(last[0]) or f"exit code {code}", where=where)
+    return error
+
+
+def _by_exit_code(code: int) -> type[TrmcloudError]:
+    return {9: DataError, 10: CheckpointError}.get(code, TrmcloudError)
+
+
+def _check_size(meta: dict[str, Any], settings: PhaseRecipe) -> None:
+    """Prepared data may be cached from a smaller batch than the one asked for now."""
+    if settings.rows == PADDED:
+        return  # a row is one text, however short
+    needed = (settings.sequence + 1) * settings.batch
+    if meta["train_tokens"] < needed or meta["validation_tokens"] < settings.sequence + 1:
+        raise DataError(
+            f"the data has {meta['train_tokens']} training and {meta['validation_tokens']} "
+            f"validation tokens; one batch needs {needed} and {settings.sequence + 1}",
+            where=str(meta.get("source", "")),
+            next_step="give more text, or --set batch=1 --set sequence=64",
+        )
+
+
+def _meta(folder: Path) -> dict[str, Any] | None:
+    try:
+        meta = json.loads((folder / contract.DATA_META_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return meta if isinstance(meta, dict) else None
+
+
+def _key(source: str, settings: PhaseRecipe, tokenizer: Path | None) -> str:
+    """A name for what is prepared: the source as it is now, and all that shapes the tokens."""
+    parts = [
+        source,
+        *_signature(source),
+        settings.tokenizer,
+        settings.characters,
+        str(settings.text_ids),
+        repr(settings.validation_fraction),
+    ]
+    if tokenizer is not None:
+        parts.append(hashlib.sha256(tokenizer.read_bytes()).hexdigest())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:KEY_CHARS]
+
+
+def _signature(source: str) -> list[str]:
+    """Names, sizes and times of the source's files: cheap, and changed by any edit."""
+    if source == STDLIB_SOURCE:
+        return [sys.version, sys.base_prefix]
+    if is_address(source):
+        return []
+    if source in data_set_names():
+        return [(bundle_root() / "model" / "datasets" / f"{source}.toml").read_text()]
+    path = Path(source)
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(entry for entry in path.rglob("*") if entry.is_file())
+    signed = []
+    for file in files:
+        stat = file.stat()
+        signed.append(f"{file} {stat.st_size} {stat.st_mtime_ns}")
+    return signed

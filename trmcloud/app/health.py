@@ -1,0 +1,40 @@
+"""How a run's trainings fare, by the metrics of theirs that are on this machine."""
+
+from __future__ import annotations
+
+from trmcloud.app.context import Context
+from trmcloud.app.run_queries import last_report
+from trmcloud.core.contract.gpu_counters import GPU_NOTE, window_from
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.health import Expected, Finding, findings, gpu_findings, last_step
+from trmcloud.core.spec.plan import PhasePlan
+
+
+def unwell(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
+    """phase → what is found in it; phases in which nothing is found are left out."""
+    found = {}
+    report = last_report(context, run)
+    window = window_from(report.notes.get(GPU_NOTE, "")) if report is not None else None
+    begun = [phase.name for phase in report.phases if phase.attempts] if report is not None else []
+    for phase in planned_phases(run):
+        lines = list(context.files.metrics(run.run_id, phase.name))
+        expected = expected_of(phase)
+        made = findings(lines, expected)
+        if begun and phase.name == begun[-1]:  # the one that the GPUs are sampled in
+            made += gpu_findings(window, last_step(lines), expected)
+        if made:
+            found[phase.name] = made
+    return found
+
+
+def planned_phases(run: RunState) -> tuple[PhasePlan, ...]:
+    """As the machine that the run is on was planned to train them."""
+    generation = run.generation
+    if generation is None:
+        return ()
+    return run.plan.candidate(generation.candidate_id).phases
+
+
+def expected_of(phase: PhasePlan) -> Expected:
+    settings = phase.settings
+    return Expected(settings.steps, settings.warmup_steps, phase.step_s.p90, settings.accumulation)

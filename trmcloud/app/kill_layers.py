@@ -1,0 +1,252 @@
+"""What would end a run's pod, layer by layer, and what could be spent beyond its cap if not."""
+
+from __future__ import annotations
+
+import time
+
+from trmcloud.app.context import Context, is_unasked, list_pods
+from trmcloud.app.reap import GuardVisit, last_visit
+from trmcloud.app.run_queries import is_driven, last_report
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import BY_SKYPILOT, ProviderTraits, traits_of
+from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.control.events import LayerVerified
+from trmcloud.core.control.exposure import VERIFIED_FOR_S
+from trmcloud.core.control.observation import PodSeen, PodStatus
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.values import dataclass
+
+VERIFIED, ARMED, SILENT, ABSENT = "verified", "armed", "silent", "absent"
+WORKING = (VERIFIED, ARMED)
+_TRAINER_SILENCE_S = 60.0
+_MISSED_VISITS = 3
+"""A reaper that has missed this many of its rounds is not counted on."""
+_LIMITS = {
+    "prepaid": "the account's balance ends everything, unless auto-reload refills it",
+    "autostop": "the provider's own autostop",
+    "shutdown": "shutting down terminates the machine",
+    "guard-elsewhere": "the reaper on another machine",
+}
+_NOT_ASKED = "it was not asked whether it is set: trmcloud status --live"
+_SHOWN_S = 60.0
+"""How old a list may be that is shown: whoever asks has just looked at every run."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One kill layer. ``state``: verified (seen to work for this account), armed (there, by its
+    own word), silent (it was there), absent. ``heard_at`` is its last sign of life, epoch s."""
+
+    name: str
+    state: str
+    detail: str
+    heard_at: float | None = None
+
+
+@dataclass(frozen=True)
+class MaxOverspend:
+    """What could be spent beyond the cap if all failed that may: ``amount`` is None where nothing
+    bounds it but time."""
+
+    amount: Usd | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Guards:
+    """How a run is guarded now. ``layers`` is empty for a run that has no pod."""
+
+    layers: tuple[Layer, ...]
+    overshoot: MaxOverspend
+    beat: Heartbeat | None
+
+
+def guards_of(context: Context, run: RunState) -> Guards:
+    """Look at one run: its files, its pod, the guard's note, and the ledger's record of layers."""
+    beats = [context.files.heartbeat(run.run_id, p) for p in context.files.phases(run.run_id)]
+    beat = max((b for b in beats if b is not None), key=lambda b: b.at, default=None)
+    generation = run.generation
+    if not run.live or generation is None or not generation.open:
+        return Guards((), MaxOverspend(ZERO, str(ZERO)), beat)
+    now = context.wall()
+    traits = traits_of(generation.provider)
+    if is_unasked(context, run):
+        report = last_report(context, run)
+    else:
+        report = context.links[generation.provider].report(generation.pod_name)
+    pod = _pod(context, run)
+    driven = is_driven(context, context.ledger.driver(run.run_id))
+    visit = last_visit(context)
+    seen = {
+        "trainer": _heart("trainer", beat.at if beat else None, now, _TRAINER_SILENCE_S,
+                          "lands by itself at the soft stop"),
+        "agent": _pod_side("agent", report, generation.agent_at, now, traits,
+                           "ends the pod at the hard stop"),
+        "watchdog": _watchdog(pod) if not traits.rented else
+        _pod_side("watchdog", report, generation.agent_at, now, traits,
+                  "starts a killed agent again; at the hard stop kills all and ends the pod"),
+        "controller": Layer("controller", ARMED, "a command is driving the run") if driven else
+        Layer("controller", ABSENT, f"nobody drives it now; {_settled_by(traits)} settles it"),
+        "reap": _reaper(visit, generation.provider, now),
+    }  # fmt: skip
+    names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
+    seen |= _own_limits(context, generation.provider, generation.pod_name)
+    known = _verified(context, traits, now)
+    layers = []
+    for name in names:
+        layer = seen.get(name) or Layer(name, ABSENT, _LIMITS.get(name, ""))
+        if name == "guard-elsewhere":
+            layer = _elsewhere(context, visit, generation.provider, now)
+        layers.append(_with_record(layer, known.get(name), heard=name in seen))
+    if not traits.rented:
+        layers.append(Layer("provider limit", ABSENT, "this machine has none"))
+    overshoot = _overshoot(run, traits, {x.name: x for x in layers}, pod, visit)
+    return Guards(tuple(layers), overshoot, beat)
+
+
+def _settled_by(traits: ProviderTraits) -> str:
+    """SkyPilot is not asked by a look alone."""
+    return "trmcloud status --live" if traits.name in BY_SKYPILOT else "any trmcloud command"
+
+
+def _own_limits(context: Context, provider: str, pod_name: str) -> dict[str, Layer]:
+    """The provider's own, where it can be asked which of them stand."""
+    if provider in context.unasked:
+        names = traits_of(provider).kill_layers
+        return {n: Layer(n, ABSENT, _NOT_ASKED) for n in names if n in ("autostop", "shutdown")}
+    compute = context.computes[provider]
+    limits = compute.own_limits(pod_name)
+    return {
+        limit.layer: Layer(limit.layer, ARMED if limit.armed else ABSENT, limit.detail)
+        for limit in limits
+    }
+
+
+def _with_record(layer: Layer, record: str | None, *, heard: bool) -> Layer:
+    """What the account's record adds: nothing to one that should be heard of and is not."""
+    if record is None or (heard and layer.state not in WORKING):
+        return layer
+    detail = f"{layer.detail}; {record}" if layer.detail else record
+    return Layer(layer.name, VERIFIED, detail, layer.heard_at)
+
+
+def _verified(context: Context, traits: ProviderTraits, now: float) -> dict[str, str]:
+    """Layer → when and how it was seen to work for the account, not too long ago."""
+    found: dict[str, str] = {}
+    for record in context.ledger.records(""):
+        event = record.event
+        if isinstance(event, LayerVerified) and event.provider == traits.name:
+            found.pop(event.layer, None)
+            if now - record.at <= VERIFIED_FOR_S:
+                day = time.strftime("%Y-%m-%d", time.gmtime(record.at))
+                found[event.layer] = f"seen to work {day}: {event.how}"
+    return found
+
+
+def _heart(name: str, at: float | None, now: float, patience_s: float, detail: str) -> Layer:
+    if at is None:
+        return Layer(name, ABSENT, "not heard of yet")
+    age_s = max(0.0, now - at)
+    state = ARMED if age_s <= patience_s else SILENT
+    return Layer(name, state, f"{detail}; ♥ {age_s:.0f} s ago", at)
+
+
+def _pod_side(
+    name: str,
+    report: AgentReport | None,
+    first_at: float | None,
+    now: float,
+    traits: ProviderTraits,
+    detail: str,
+) -> Layer:
+    """What only the pod's own report tells of; ``first_at`` is when it was first heard."""
+    if report is None and first_at is not None:
+        return Layer(name, SILENT, "it was heard, and cannot be asked now", first_at)
+    return _heart(name, report.at if report else None, now, traits.silence_s, detail)
+
+
+def _watchdog(pod: Maybe[PodSeen | None]) -> Layer:
+    """On this machine it is the pod."""
+    there = (
+        isinstance(pod, Seen) and pod.value is not None and pod.value.status is PodStatus.RUNNING
+    )
+    return Layer("watchdog", ARMED if there else ABSENT, "kills everything at the hard stop")
+
+
+def _reaper(visit: GuardVisit | None, provider: str, now: float) -> Layer:
+    if visit is None:
+        return Layer("reap", ABSENT, "no timer here: trmcloud guard install")
+    age_s = max(0.0, now - visit.at)
+    detail = f"the reaper on {visit.machine} last ran {age_s / 60:.0f} min ago"
+    if provider != LOCAL and provider not in visit.reached:
+        return Layer("reap", SILENT, f"{detail} and could not reach {provider}", visit.at)
+    return Layer("reap", ARMED if _is_due(visit, now) else SILENT, detail, visit.at)
+
+
+def _elsewhere(context: Context, visit: GuardVisit | None, provider: str, now: float) -> Layer:
+    name = "guard-elsewhere"
+    if visit is None or visit.machine == machine_of(context):
+        return Layer(name, ABSENT, "no reaper of another machine shares this home")
+    reaper = _reaper(visit, provider, now)
+    state = VERIFIED if reaper.state == ARMED else reaper.state
+    return Layer(name, state, reaper.detail, visit.at)
+
+
+def verified_layers(context: Context, provider: str) -> dict[tuple[str, str], float]:
+    """(provider, layer) → when it was last seen to work, epoch s: what the ledger has on record,
+    and the reaper of another machine for as long as it keeps running."""
+    known = dict(context.ledger.read().verified)
+    layer = _elsewhere(context, last_visit(context), provider, context.wall())
+    if layer.state == VERIFIED and layer.heard_at is not None:
+        known[(provider, layer.name)] = layer.heard_at
+    return known
+
+
+def _is_due(visit: GuardVisit, now: float) -> bool:
+    return now - visit.at <= _MISSED_VISITS * visit.every_s
+
+
+def machine_of(context: Context) -> str:
+    """This machine's name."""
+    return context.who.host.partition(":")[0]
+
+
+def _overshoot(
+    run: RunState,
+    traits: ProviderTraits,
+    layers: dict[str, Layer],
+    pod: Maybe[PodSeen | None],
+    visit: GuardVisit | None,
+) -> MaxOverspend:
+    generation = run.generation
+    assert generation is not None
+    if isinstance(pod, Seen) and pod.value is None and generation.pod_id is not None:
+        return MaxOverspend(ZERO, f"{ZERO}: the pod is in no list any more")
+    working = {name for name, layer in layers.items() if layer.state in WORKING}
+    if not traits.rented and working & {"watchdog", "agent"}:
+        return MaxOverspend(ZERO, f"{ZERO} (exposed: none)")
+    if layers["agent"].state == VERIFIED:
+        return MaxOverspend(ZERO, f"{ZERO}: the agent ends the pod, as it was seen to")
+    if visit is not None and working & {"reap", "guard-elsewhere"}:
+        amount = cost(generation.rate, visit.every_s)
+        return MaxOverspend(amount, f"{amount}, until the reaper runs again")
+    if "controller" in working:
+        return MaxOverspend(ZERO, f"{ZERO} while this controller lives")
+    text = f"{generation.rate}/h until a command runs here"
+    if "autostop" in working:
+        text += ", at most until the provider's own autostop"
+    elif "prepaid" in working:
+        text += ", at most what the account's balance holds"
+    return MaxOverspend(None, text)
+
+
+def _pod(context: Context, run: RunState) -> Maybe[PodSeen | None]:
+    generation = run.generation
+    assert generation is not None
+    pods = list_pods(context, generation.provider, _SHOWN_S)
+    if not isinstance(pods, Seen):
+        return pods
+    mine = [p for p in pods.value if p.name == generation.pod_name and not p.gone]
+    return Seen(mine[0] if mine else None, pods.at)

@@ -1,0 +1,230 @@
+"""What is seen to before anything is rented or reserved: each check says what is wrong, and what to
+type instead."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from trmcloud.app.context import Context, bucket_at
+from trmcloud.app.kill_layers import verified_layers
+from trmcloud.app.needs import check_needs
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import BY_SKYPILOT, DIRECT, traits_of
+from trmcloud.core.control.exposure import LAYERS_NEEDED, Unaccepted, unaccepted
+from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotSupported, UsageError
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.planner.memory import checkpoint_bytes
+from trmcloud.core.planner.planning import untrained
+from trmcloud.core.spec.families import FAMILIES
+from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.spec import RunSpec
+
+_DISK_MARGIN_BYTES = 64 << 20
+_TRAINED = (
+    "--dry-run shows this plan; there are trainers for "
+    f"{', '.join(name for name, family in FAMILIES.items() if family.has_trainer)}"
+)
+
+
+def first_candidate(plan: Plan) -> Candidate:
+    """The candidate that will be tried first.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+    """
+    candidate = plan.recommended
+    if candidate is None:
+        raise DoesNotFit(
+            "nothing in this plan can be launched",
+            next_step="trmcloud plan, with more budget or other hardware",
+        )
+    return candidate
+
+
+def check_launchable(context: Context, plan: Plan) -> None:
+    """
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+        NotSupported: its provider cannot be rented from yet, or its recipe not be trained.
+    """
+    candidate = first_candidate(plan)
+    if not plan.launchable:
+        raise NotSupported(
+            plan.limits.get(TRAINER, untrained(plan.spec.recipe)), next_step=_TRAINED
+        )
+    traits = traits_of(candidate.provider)
+    if plan.spec.volume and traits.rented and not traits.network_volumes:
+        able = " or ".join(traits_of(name).title for name in DIRECT)
+        raise NotSupported(
+            f"{candidate.provider} has no network volumes that this version rents",
+            next_step=f"leave --volume out, or rent at {able}",
+        )
+    if candidate.spot and candidate.provider not in BY_SKYPILOT:
+        raise NotSupported(
+            f"spot machines of {candidate.provider} are not rented by this version",
+            next_step="leave --spot out, or name a cloud: --provider aws",
+        )
+    if candidate.provider not in context.computes:
+        raise NotSupported(
+            f"renting {candidate.hardware} at {candidate.provider} is not built yet: "
+            "this version plans clouds and launches local",
+            next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
+        )
+
+
+def check_machine(context: Context, plan: Plan) -> None:
+    """
+    Raises:
+        MissingTool: this machine could not reach a pod of the plan's.
+    """
+    for provider in sorted({plan.candidate(name).provider for name in plan.launchable}):
+        check_needs(context, provider)
+
+
+def check_trainer(recipe: Recipe) -> None:
+    """Before anything else is asked of the user: no data, budget or account would help.
+
+    Raises:
+        NotSupported: the recipe can be planned alone.
+    """
+    if not recipe.has_trainer:
+        raise NotSupported(untrained(recipe.name), next_step=_TRAINED)
+
+
+def check_disk(home: Path, plan: Plan) -> None:
+    """
+    Raises:
+        DoesNotFit: the disk has no room for the checkpoints that the plan keeps.
+    """
+    candidate = first_candidate(plan)
+    needed = _DISK_MARGIN_BYTES
+    for phase in candidate.phases:
+        # those that are kept, and the one being written
+        needed += checkpoint_bytes(phase.settings) * (phase.settings.kept_checkpoints + 1)
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DoesNotFit(
+            f"checkpoints need {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free",
+            where=str(home),
+            next_step="free some, or set TRMCLOUD_HOME to a larger disk",
+        )
+
+
+def check_capped(context: Context, plan: Plan, *, confirmed: bool) -> None:
+    """With nobody asked and no cap anywhere there is no promise to keep.
+
+    Raises:
+        BudgetRefused
+    """
+    if confirmed or plan.spec.budget is not None:
+        return
+    if not plan.reservation and first_candidate(plan).rate == ZERO:
+        return
+    if context.ledger.read().has_cap(context.project, context.wall()):
+        return
+    raise BudgetRefused(
+        "-y with no budget anywhere would spend without a limit you named",
+        next_step="--budget USD, or trmcloud budget set month USD",
+    )
+
+
+def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
+    """
+    Raises:
+        UsageError: nobody would be there to pull what only a pull saves.
+    """
+    rented = first_candidate(plan).provider != LOCAL
+    kept = plan.spec.volume or plan.spec.pod_uploads
+    if rented and detached and not kept and not accepted:
+        raise UsageError(
+            "left alone, this run's checkpoints end with its pod: nobody would pull them",
+            next_step="--bucket s3://… or --volume keeps them; --accept-loss accepts their loss",
+        )
+
+
+def check_bucket(context: Context, spec: RunSpec) -> None:
+    """
+    Raises:
+        AuthError, NotFoundError, ProviderError: the bucket that is named cannot be written, read
+            and deleted in.
+    """
+    if spec.bucket:
+        bucket_at(context, spec.bucket).check()
+
+
+def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
+    """
+    Raises:
+        BudgetRefused: a rented pod could outlive everything that would end it, or be billed above
+            its rate, and neither two verified kill layers nor the user's word covers that.
+    """
+    now = context.wall()
+    rates: dict[str, Usd] = {}
+    for candidate in (plan.candidate(name) for name in plan.launchable):
+        known = rates.get(candidate.provider, ZERO)
+        rates[candidate.provider] = max(known, candidate.reserved_rate)
+    for provider, rate in rates.items():
+        verified = verified_layers(context, provider)
+        exposed = unaccepted(traits_of(provider), verified, rate, accepted, now)
+        if exposed is not None:
+            accept = f"--accept-exposure {max(rates.values()).plain()}"
+            smoke = f"trmcloud smoke --provider {provider} --max-usd 0.25 verifies them; or "
+            if provider in BY_SKYPILOT:
+                smoke = ""
+            raise BudgetRefused(_exposed(exposed), next_step=f"{smoke}{accept}")
+
+
+def _exposed(exposed: Unaccepted) -> str:
+    rate, why = exposed.rate, []
+    if not exposed.is_capped:
+        why.append(
+            f"nothing caps the rent, which is reserved at {rate}/h: whatever {exposed.provider}"
+            " bills beyond that is spent beyond the budget"
+        )
+    if exposed.verified is not None:
+        why.append(
+            "kill layers that work without this machine and are verified: "
+            f"{', '.join(exposed.verified) or 'none'}; {LAYERS_NEEDED} are needed, or your word: if"
+            f" they all failed while this machine is off, {rate} an hour would go on being spent"
+        )
+    return f"{exposed.provider}: {'; '.join(why)}"
+
+
+def check_account_key(plan: Plan, *, allowed: bool) -> None:
+    """
+    Raises:
+        UsageError: whoever gets at the pod would get at the whole account, and nobody said so.
+    """
+    providers = {plan.candidate(name).provider for name in plan.launchable}
+    holding = next((t for t in map(traits_of, providers) if t.account_key_on_pod), None)
+    if holding is not None and not allowed:
+        title = traits_of(holding.prices_of).title
+        raise UsageError(
+            f"SkyPilot copies the {title} account's own key to every pod it makes there",
+            next_step=f"leave --via out to rent from {title} without; "
+            "or --allow-account-key-on-pod",
+        )
+
+
+def check_account(context: Context, plan: Plan) -> None:
+    """
+    Raises:
+        ProviderError: the plan's first provider would rent none of it to this account now.
+    """
+    provider = first_candidate(plan).provider
+    launchable = [plan.candidate(name) for name in plan.launchable]
+    rate = min(c.rate for c in launchable if c.provider == provider)
+    require_account(context, provider, rate)
+
+
+def require_account(context: Context, provider: str, rate: Usd) -> None:
+    """
+    Raises:
+        ProviderError: ``provider`` would rent nothing to this account at ``rate`` (USD/h) now.
+    """
+    compute = context.computes.get(provider)
+    if compute is not None:
+        compute.require_account(rate)

@@ -1,0 +1,220 @@
+"""Launch and resume: from a Plan to a reserved, driven run."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trmcloud.app import smoke_plan as smoke_plan
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.drive import RunDriver, reconcile, wish_to_stop
+from trmcloud.app.launch_checks import (
+    check_account,
+    check_machine,
+    first_candidate,
+    require_account,
+)
+from trmcloud.app.needs import check_needs
+from trmcloud.app.out_of_reach import require_reach
+from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
+from trmcloud.app.run_queries import is_driven
+from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import BudgetRefused, ConflictError, StaleEpoch, UsageError
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.plan import Plan, plan_to_json
+from trmcloud.core.values import replace
+
+
+def as_carried_out(context: Context, plan: Plan) -> Plan:
+    """The plan with those candidates alone that its launch would try, one after the other.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+    """
+    first = first_candidate(plan).provider
+    names = [name for name in plan.launchable if _may_follow(context, plan, name, first)]
+    return replace(plan, launchable=tuple(names))
+
+
+def start(
+    context: Context,
+    plan: Plan,
+    *,
+    data: LaunchData,
+    initial_weights: str = "",
+    detached: bool = False,
+    run_id: str = "",
+) -> RunDriver:
+    """Reserve the worst case of a plan that was checked, and become the run's driver. Nothing is
+    rented yet. ``run_id``: a new one is drawn where it is empty.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+        BudgetRefused: some level lacks the money.
+        ProviderError: the provider's account does not allow it any more, or cannot be asked.
+    """
+    reconcile(context)
+    # Both may have changed while data was made ready and the user thought it over.
+    check_machine(context, plan)
+    check_account(context, plan)
+    plan = as_carried_out(context, plan)
+    run_id = run_id or _new_run_id(context)
+    write_launch_note(context, run_id, data=data, initial_weights=initial_weights)
+    planned = ev.RunPlanned(
+        plan=plan_to_json(plan),
+        cap=plan.cap or ZERO,
+        project=context.project,
+        detached=detached,
+    )
+    try:
+        epoch = context.ledger.open_run(
+            run_id, planned, plan.reservation, context.who, context.wall()
+        )
+    except Exception:
+        # Not where it is killed or interrupted right here: it may have been opened.
+        drop_launch_note(context, run_id)
+        raise
+    return RunDriver(context, run_id, epoch)
+
+
+def resume(
+    context: Context,
+    run_id: str | None,
+    *,
+    cap: Usd | None,
+    settings: Sequence[tuple[str, Any]] = (),
+    accept_change: bool = False,
+) -> RunDriver:
+    """Go on with a run: take a live one over if nobody drives it, reopen a closed one.
+
+    Args:
+        cap: the whole run's budget from now on; None: as it is.
+        settings: what takes the place of its plan's, by key.
+        accept_change: though some of that decides what is trained.
+
+    Raises:
+        ConflictError: it is being driven, or there is nothing left to do.
+        BudgetRefused: its budget is spent.
+        UsageError, CheckpointError, DoesNotFit: see ``changed_settings``.
+    """
+    reconcile(context)
+    named = find_run(context, run_id).run_id
+    ledger = context.ledger.read()  # once: another command may reopen the run between two readings
+    run = ledger.runs[named]
+    if run.live:
+        if run.generation is not None:
+            require_reach(context, run.generation.provider)
+        if settings or accept_change:
+            raise UsageError(
+                f"{run.run_id} has not ended: its settings stay what they are",
+                next_step=f"trmcloud stop {run.run_id}, then resume it with others",
+            )
+        if is_driven(context, context.ledger.driver(run.run_id)):
+            raise ConflictError(
+                f"{run.run_id} is running already",
+                next_step=f"trmcloud status, or trmcloud logs -f {run.run_id}",
+            )
+        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
+        return RunDriver(context, run.run_id, epoch)
+    if run.spec.recipe == smoke_plan.RECIPE:
+        raise ConflictError(
+            f"{run.run_id} was a smoke run: there is nothing in it to go on with",
+            next_step="trmcloud smoke --provider runpod --max-usd 0.25",
+        )
+    if run.outcome is Outcome.GATE_FAILED:
+        raise ConflictError(
+            f"the gate after {run.run_id}'s fast phase failed",
+            next_step=f"trmcloud gate {run.run_id}; to go on all the same: "
+            f"trmcloud launch HARDWARE --phase extreme --from {run.run_id}",
+        )
+    from trmcloud.app.changed_settings import changed_settings  # a live run needs none of it
+
+    changed = changed_settings(context, run, settings, accept=accept_change)
+    whole = run.cap if cap is None else cap
+    line = replace(ledger.line("run", run.run_id), cap=whole)
+    left = line.remaining or ZERO
+    rate = _rate_of(run)
+    if whole < run.cap:
+        raise UsageError(
+            f"{whole} is below the run's budget of {run.cap}",
+            next_step="--budget names the whole run's budget, spent part included",
+        )
+    if rate and left <= ZERO:
+        raise BudgetRefused(
+            f"{run.run_id} has spent {line.settled + line.reserved} of {run.cap}",
+            next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
+        )
+    if run.generation is not None:
+        check_needs(context, run.generation.provider)
+        require_account(context, run.generation.provider, rate)
+    amount = left if rate else ZERO
+    reopened = ev.Reopened(whole, settings=changed.settings, accepted=changed.accepted)
+    epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
+    return RunDriver(context, run.run_id, epoch)
+
+
+def request_stop(context: Context, run_id: str | None, reason: Reason) -> RunState:
+    """Ask a run to land.
+
+    Raises:
+        ConflictError: it has ended already.
+    """
+    run = find_run(context, run_id)
+    if not run.live or not wish_to_stop(context, run.run_id, by="user", reason=reason):
+        run = find_run(context, run.run_id)
+        ended = run.outcome.value if run.outcome else run.state.value
+        raise ConflictError(
+            f"{run.run_id} has ended already: {ended}", next_step="trmcloud status --all"
+        )
+    return find_run(context, run.run_id)
+
+
+def follow_or_drive(
+    context: Context,
+    run_id: str,
+    done: Callable[[RunState], bool],
+    watch: Callable[[RunState], None],
+) -> RunState:
+    """Until ``done``: drive the run where nobody does, else look on while another process does."""
+    while True:
+        if not is_driven(context, context.ledger.driver(run_id)):
+            epoch = context.ledger.take_over(run_id, context.who, context.wall())
+            driver = RunDriver(context, run_id, epoch)
+            try:
+                run = driver.until(done, watch)
+            except StaleEpoch:
+                continue  # another command has taken it over
+            context.ledger.release(run_id, epoch)
+            return run
+        run = find_run(context, run_id)
+        watch(run)
+        if done(run) or not run.live:
+            return run
+        context.clock.sleep(0.5)
+
+
+def _may_follow(context: Context, plan: Plan, name: str, first: str) -> bool:
+    """Whether a candidate may be tried where those before it are sold out. Accounts at clouds of
+    SkyPilot's are taken for there only where the user named them."""
+    provider = plan.candidate(name).provider
+    named = provider == first or provider in plan.spec.providers
+    return provider in context.computes and (named or provider not in BY_SKYPILOT)
+
+
+def _rate_of(run: RunState) -> Usd:
+    if run.generation is not None:
+        return run.generation.rate
+    return ZERO
+
+
+def _new_run_id(context: Context) -> str:
+    known = context.ledger.read().runs
+    while True:
+        run_id = f"r-{secrets.token_hex(3)}"
+        if run_id not in known:
+            return run_id

@@ -1,0 +1,175 @@
+"""From what was typed to a Plan: what ``plan``, ``launch``, ``rehearse`` and ``export`` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trmcloud.app import plans, probes
+from trmcloud.app.data.sources import resolve_source
+from trmcloud.app.launch_request import LaunchRequest, spec_of
+from trmcloud.app.rent_from import rent_from
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import DIRECT, TRAITS
+from trmcloud.core.errors import DataError
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.plan import LIVE_PRICES, TEST_SETTINGS, Plan
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import replace
+from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
+
+if TYPE_CHECKING:
+    from trmcloud.core.catalog.hardware import LocalMachine
+    from trmcloud.core.catalog.offers import Offer
+
+BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
+"""English text per token: about 4.2 bytes at a vocabulary of 65,536."""
+
+
+class Planner:
+    """Makes one command's plans, from recipes, prices and a machine that are looked at once.
+
+    Where one with live prices is among those that may be rented from, and there is a key, they are
+    asked for; where they do not come within seconds the dated ones serve, and each plan says so
+    among its limits. ``clock`` gives epoch seconds.
+    """
+
+    def __init__(self, inputs: PlanInputs, home: Path, clock: Callable[[], float]) -> None:
+        self.inputs, self._home, self._clock = inputs, home, clock
+        self._recipes: dict[str, Recipe] = {}
+        self._machine: LocalMachine | None = None
+        self._live: tuple[Sequence[Offer], str] | None = None
+        self._offers: dict[bool, list[Offer]] = {}
+
+    def recipe(self, name: str) -> Recipe:
+        if name not in self._recipes:
+            self._recipes[name] = self.inputs.recipe(name)
+        return self._recipes[name]
+
+    def machine(self) -> LocalMachine:
+        self._machine = self._machine or self.inputs.machine()
+        return self._machine
+
+    def spec(self, request: LaunchRequest, providers: Sequence[str] | None = None) -> RunSpec:
+        """The checked wish. ``providers``: those that ``request`` names, where None.
+
+        Raises:
+            UsageError: naming the option at fault.
+        """
+        named = request.provider if providers is None else providers
+        can_upload = not request.bucket or self.inputs.pods_can_upload()
+        return spec_of(request, named, self._clock(), pods_can_upload=can_upload)
+
+    def spec_to_launch(self, request: LaunchRequest) -> RunSpec:
+        """Likewise, from those that this version rents from: RunPod where nobody is named.
+
+        Raises:
+            UsageError: nothing is rented from one that is named. DoesNotFit: SkyPilot has access
+                to nobody.
+        """
+        providers = rent_from(
+            request.hardware,
+            request.provider,
+            request.via,
+            key_allowed=request.allow_key,
+            enabled=self.inputs.enabled_clouds,
+        )
+        return self.spec(request, providers)
+
+    def plan(
+        self,
+        spec: RunSpec,
+        *,
+        tokens_available: int | None = None,
+        machine: LocalMachine | None = None,
+    ) -> Plan:
+        """The plan as of now, not saved. ``tokens_available``: of the training data, where that is
+        known; else what a text's size suggests. ``machine``: in place of this one.
+
+        Raises:
+            UsageError, NotFoundError, DoesNotFit, BudgetRefused: see ``make_plan``.
+        """
+        now = self._clock()
+        recipe = self.recipe(spec.recipe)
+        offers, told = self._known_offers(spec, now)
+        plan = make_plan(
+            spec,
+            recipe,
+            offers,
+            now,
+            plans.new_id(self._home, spec, now),
+            local=machine or self.machine(),
+            tokens_available=tokens_available or _tokens_in(spec.data, recipe),
+            measured=probes.load(self._home),
+            source=self._source(spec, recipe),
+        )
+        if told:
+            plan = replace(plan, limits={**plan.limits, LIVE_PRICES: told})
+        if recipe.test_settings:
+            put = ", ".join(f"{key} = {value}" for key, value in recipe.test_settings.items())
+            told = f"not the recipe's own, by {ENV_TEST_SETTINGS}: {put}"
+            plan = replace(plan, limits={**plan.limits, TEST_SETTINGS: told})
+        return plan
+
+    def save(self, plan: Plan) -> Plan:
+        """Keep it under the user's home.
+
+        Raises:
+            ConflictError: the folder cannot be written.
+        """
+        plans.save(self._home, plan)
+        return plan
+
+    def _known_offers(self, spec: RunSpec, now: float) -> tuple[Sequence[Offer], str]:
+        """(what may be rented, what is to be said of live prices)"""
+        if spec.hardware == LOCAL:
+            return [], ""
+        live: Sequence[Offer] = ()
+        told = ""
+        named = [TRAITS[name] for name in spec.providers or DIRECT[:1] if name in TRAITS]
+        asks = any(traits.live_prices for traits in named)
+        if asks:
+            if self._live is None:
+                self._live = self.inputs.live_prices(now)
+            live, missed = self._live
+            if missed:
+                told = f"not read: {missed}; dated ones are planned with"
+            elif live:
+                told = "runpod's"
+        if asks not in self._offers:
+            self._offers[asks] = self.inputs.offers(now, live)
+        offers = self._offers[asks]
+        # SkyPilot rents a provider's own hosts, never private ones.
+        renamed = [
+            offer._replace(provider=traits.name)
+            for traits in named
+            for offer in offers
+            if offer.provider == traits.prices_of and not offer.is_community
+        ]
+        return [*offers, *renamed], told
+
+    def _source(self, spec: RunSpec, recipe: Recipe) -> DataSource | None:
+        """What it is to train on; None where that is still to be named, or is not there."""
+        own = recipe.shared.get("data", "")
+        named = spec.data or str(dict(spec.overrides).get("data", own))
+        if not named:
+            return None
+        try:
+            return self.inputs.data_source(resolve_source(named))
+        except DataError:
+            if spec.data:
+                return None  # a launch refuses it; a plan may be of text that is elsewhere
+            raise
+
+
+def _tokens_in(data: str, recipe: Recipe) -> int | None:
+    """About how many tokens a file or folder holds; None where it is no path."""
+    path = Path(data).expanduser()
+    if not data or not path.exists():
+        return None
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    size = sum(each.stat().st_size for each in files)
+    return int(size / BYTES_PER_TOKEN.get(str(recipe.shared.get("tokenizer", "bpe")), 1.0))

@@ -1,0 +1,282 @@
+"""From a run and its plan to what a pod is asked for: lease, jobs, folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.app.staging.stage import WEIGHTS_DIR, tokenizer_item
+from trmcloud.core.catalog.datasets import parse_data_set
+from trmcloud.core.catalog.hardware import GPUS, LOCAL
+from trmcloud.core.clock import Instant
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control.lease import make_lease, phases_to_run
+from trmcloud.core.control.pending_pulls import is_held
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.errors import DataError, ProviderRefused
+from trmcloud.core.planner.memory import checkpoint_bytes
+from trmcloud.core.spec.data_source import DataSource, growing_key
+from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.stop_rules import rules_of
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import write_atomic
+from trmcloud.ports.bucket import CacheRequest
+from trmcloud.ports.compute import MIN_CUDA, PodRequest
+
+LAUNCH_NAME = "launch.json"
+SEND_WITHIN_S = 120.0
+"""A create that was decided on longer ago is not sent: its controller slept in between, and
+another one may have found out by now that there is no pod."""
+LEAST_DISK_GB = 30
+
+
+@dataclass(frozen=True)
+class LaunchData:
+    """A run's training data: a folder that is ready here, or what its machine is to make itself.
+
+    ``folder`` is where it lies or grows on this machine; empty where it is made elsewhere.
+    """
+
+    folder: str = ""
+    source: DataSource | None = None
+    """What is made there; None: ``folder`` is brought."""
+    hosts: str = ""
+    """``TRMCLOUD_DATA_HOSTS`` of the launch."""
+
+    def to_json(self) -> dict[str, Any] | None:
+        """What a launch note says of data that is made there; None of data that is brought."""
+        if self.source is None:
+            return None
+        data_set = self.source.data_set
+        return {
+            "source": self.source.name,
+            "data_set": data_set.to_json() if data_set is not None else {},
+            "hosts": self.hosts,
+        }
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any]) -> LaunchData:
+        """What a launch note says; notes of earlier versions know brought data alone."""
+        made = note.get("data")
+        if not made:
+            return cls(str(note["data_dir"]))
+        data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
+        return cls(str(note["data_dir"]), DataSource(made["source"], data_set), made["hosts"])
+
+
+def write_launch_note(
+    context: Context, run_id: str, *, data: LaunchData, initial_weights: str
+) -> None:
+    """What a controller after a crash must know that is not in the plan: where the data lies."""
+    note: dict[str, Any] = {"data_dir": data.folder, "initial_weights": initial_weights}
+    if made := data.to_json():
+        note["data"] = made
+    if context.notes is not None:
+        context.notes[run_id] = note
+        return
+    folder = context.home / contract.RUNS_DIR / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / LAUNCH_NAME, json.dumps(note))
+
+
+def drop_launch_note(context: Context, run_id: str) -> None:
+    """Of a run that was not opened after all."""
+    if context.notes is not None:
+        context.notes.pop(run_id, None)
+    else:
+        shutil.rmtree(context.home / contract.RUNS_DIR / run_id, ignore_errors=True)
+
+
+def read_launch_note(home: Path, run_id: str) -> dict[str, Any]:
+    path = home / contract.RUNS_DIR / run_id / LAUNCH_NAME
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        note = None
+    if not isinstance(note, dict) or not {"data_dir", "initial_weights"} <= set(note):
+        raise DataError(
+            f"{run_id}'s own note is missing or damaged: where its data lies is not known",
+            where=str(path),
+            next_step="launch a new run; --from starts it from these weights",
+        )
+    return note
+
+
+def pod_request(
+    context: Context,
+    run: RunState,
+    plan: Plan,
+    generation: Generation,
+    epoch: int,
+    decided: Instant,
+) -> PodRequest:
+    """All that a provider and the pod's agent need for this generation.
+
+    ``decided`` is when the create was decided on: until ``SEND_WITHIN_S`` later, by a clock that
+    nobody sets, it may be sent, and from then on counts what is granted.
+    """
+    candidate = plan.candidate(generation.candidate_id)
+    note = _note(context, run)
+    first = candidate.phases[0].name if candidate.phases else ""
+    rented = candidate.provider != LOCAL
+    weights = note["initial_weights"]
+    runs_dir = context.home / contract.RUNS_DIR
+    if rented:
+        runs_dir = Path(contract.POD_ROOT) / contract.RUNS_DIR
+        weights = context.folder_on_pod(WEIGHTS_DIR, Path(weights)) if weights else ""
+    data = LaunchData.of_note(note)
+    data_dir, making = _data(context, run, candidate, data, weights)
+    room_gb = disk_gb(candidate, data)
+    jobs = tuple(
+        contract.PhaseJob(
+            run_id=run.run_id,
+            phase=phase.name,
+            settings=phase.settings.to_json(),
+            data_dir=data_dir,
+            out_dir=str(runs_dir / run.run_id / phase.name),
+            processes=candidate.gpus,
+            initial_weights=weights if phase.name == first else "",
+            data=making,
+            accept_change=run.resumed is not None and run.resumed.accepted is not None,
+        )
+        for phase in phases_to_run(run, candidate)
+    )
+    lease = make_lease(
+        run,
+        candidate,
+        generation,
+        epoch=epoch,
+        granted_at=decided.wall,
+        strict_gate=plan.spec.strict_gate,
+        stop=rules_of(plan.spec, candidate.rate),
+        # One without phases is rented to be looked at: it stays until its hard stop.
+        hold=is_held(run, plan, generation) or not candidate.phases,
+        uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,
+    )
+    return PodRequest(
+        name=generation.pod_name,
+        sku=candidate.sku,
+        gpus=candidate.gpus,
+        rate=candidate.reserved_rate,
+        lease=lease,
+        jobs=jobs,
+        region=candidate.region,
+        disk_gb=room_gb,
+        volume_gb=_volume_gb(candidate, room_gb) if plan.spec.volume else 0,
+        community=plan.spec.community,
+        check=pod_check(candidate) if rented else {},
+        require_wanted=lambda: _require_wanted(context, run.run_id, generation, decided),
+        nodes=candidate.nodes,
+        spot=candidate.spot,
+    )
+
+
+def _require_wanted(
+    context: Context, run_id: str, generation: Generation, decided: Instant
+) -> None:
+    """
+    Raises:
+        ProviderRefused: it is too late for this pod to be asked for, or another one who drives the
+            run has given it up: on this machine that is a matter of a second.
+    """
+    late_s = context.clock.now().since(decided) - SEND_WITHIN_S
+    if late_s > 0:
+        raise ProviderRefused(f"the request for it came {late_s:.0f} s too late to be sent")
+    now = context.ledger.read().runs[run_id].generation
+    if now is None or now.number != generation.number or not now.open:
+        raise ProviderRefused("another one has given it up: nothing was sent")
+
+
+def tokens_of(context: Context, run: RunState, candidate: Candidate) -> CacheRequest | None:
+    """What a rented machine is to keep in the run's bucket of the tokens it makes; None where it
+    makes none, or none that are worth keeping."""
+    source = LaunchData.of_note(_note(context, run)).source
+    data_set = source.data_set if source is not None else None
+    if source is None or data_set is None or not candidate.phases:
+        return None
+    if not data_set.is_remote or data_set.layout == "gpt2":
+        return None  # a formula is quicker, and token files lie at their host as they are
+    settings = candidate.phases[0].settings
+    return CacheRequest(
+        key=growing_key(source, settings),
+        folder=f"{contract.POD_ROOT}/{contract.DATA_CACHE_DIR}",
+        shards=data_set.shards_for(max(phase.tokens for phase in candidate.phases)),
+    )
+
+
+def _note(context: Context, run: RunState) -> Mapping[str, Any]:
+    if context.notes is not None:
+        return context.notes[run.run_id]
+    return read_launch_note(context.home, run.run_id)
+
+
+def _data(
+    context: Context, run: RunState, candidate: Candidate, data: LaunchData, weights: str
+) -> tuple[str, contract.DataJob | None]:
+    """Where the trainer finds its data, and what is to be made there, if anything.
+
+    ``weights`` is the folder, there, that the first phase starts from, if any.
+    """
+    rented = candidate.provider != LOCAL
+    if data.source is None or not candidate.phases:
+        # A plan without phases trains on nothing; the empty path would be the working folder.
+        if rented and data.folder:
+            return context.folder_on_pod(contract.DATA_DIR, Path(data.folder)), None
+        return data.folder, None
+    root = Path(contract.POD_ROOT) if rented else context.home
+    tokenizer = f"{weights}/{contract.DATA_TOKENIZER_NAME}" if weights else ""
+    if rented and not weights:
+        # What was trained so far knows its ids alone, and this machine may not have made them.
+        item = tokenizer_item(context.files, run)
+        tokenizer = f"{item.remote}/{contract.DATA_TOKENIZER_NAME}" if item is not None else ""
+    data_set = data.source.data_set
+    making = contract.DataJob(
+        source=data.source.name,
+        tokens=max(phase.tokens for phase in candidate.phases),
+        data_set=data_set.to_json() if data_set is not None else {},
+        tokenizer=tokenizer,
+        hosts=data.hosts,
+    )
+    settings = candidate.phases[0].settings
+    more = [tokenizer] if tokenizer else []
+    folder = root / contract.DATA_DIR / growing_key(data.source, settings, *more)
+    return str(folder), making
+
+
+def disk_gb(candidate: Candidate, data: LaunchData) -> int:
+    """Room for what is kept of each phase and the one being written, twice over, and for the data
+    that is made there."""
+    kept = sum(
+        checkpoint_bytes(phase.settings) * (phase.settings.kept_checkpoints + 1)
+        for phase in candidate.phases
+    )
+    made = 0
+    if data.source is not None and data.source.data_set is not None and candidate.phases:
+        made = data.source.data_set.disk_bytes(max(phase.tokens for phase in candidate.phases))
+    return LEAST_DISK_GB + ceil(2 * kept / 1e9) + ceil(made / 1e9)
+
+
+def _volume_gb(candidate: Candidate, room_gb: int) -> int:
+    """No more than its rent is reserved for."""
+    return min(room_gb, candidate.volume_gb) if candidate.volume_gb else room_gb
+
+
+def pod_check(candidate: Candidate) -> dict[str, Any]:
+    """What the agent must find before it trains: see ``pod.hardware``."""
+    check: dict[str, Any] = {"count": candidate.gpus, "idle": True, "min_cuda": MIN_CUDA}
+    gpu = GPUS.get(candidate.sku)
+    if gpu is None:
+        return check
+    return {**check, "gpu": _family(candidate.sku), "memory_gb": gpu.memory_gb}
+
+
+def _family(sku: str) -> str:
+    """``RTX4090`` → ``*RTX*4090*``, ``A100-80GB-SXM`` → ``*A100*``: how a driver names its form
+    and memory differs."""
+    family = sku.partition("-")[0]
+    return f"*{family.replace('RTX', 'RTX*')}*"

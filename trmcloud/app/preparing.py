@@ -1,0 +1,244 @@
+"""What comes before a launch: the plan, made or loaded and then checked, and its data made ready.
+
+Prices are asked for once, and the plan is made once; where only the data that is made ready here
+tells how many tokens there are, it is made anew of the same prices. What was checked of the first
+holds for the second as long as that would try the same machines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from trmcloud.app import plans
+from trmcloud.app.checkpoints import fetching
+from trmcloud.app.context import Context, bucket_at, find_run
+from trmcloud.app.data import prepare as data_files
+from trmcloud.app.data.sources import resolve_source
+from trmcloud.app.launch_checks import (
+    check_account,
+    check_account_key,
+    check_bucket,
+    check_disk,
+    check_exposure,
+    check_launchable,
+    check_loss,
+    check_machine,
+    check_trainer,
+    first_candidate,
+)
+from trmcloud.app.launch_request import LaunchRequest, parse_money, refuse_changes
+from trmcloud.app.planning import Planner
+from trmcloud.app.pod_request import LaunchData
+from trmcloud.app.staging.stage import data_items
+from trmcloud.core.catalog.datasets import ENV_HOSTS
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import DIRECT
+from trmcloud.core.errors import NotFoundError
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.values import dataclass, replace
+from trmcloud.ports.work import Progress
+
+DataProgress = Callable[[str, int, int], None]
+"""Told (stage, done, total) while data is made ready."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan that was checked, and what its first phase trains on and starts from."""
+
+    plan: Plan
+    data: LaunchData
+    initial_weights: str = ""
+    """A checkpoint folder of this machine; empty: fresh weights."""
+
+
+def prepare(
+    context: Context, planner: Planner, request: LaunchRequest, progress: DataProgress
+) -> Prepared:
+    """All that can be found wanting before anybody is asked for money; then the data.
+
+    Raises:
+        TrmcloudError: whatever keeps this from being launched, said before any data is touched.
+    """
+    exposure = parse_money("--accept-exposure", request.accept_exposure)
+    saved = plans.is_plan_id(request.hardware)
+    if saved:
+        plan = _load(context, request)
+        check_trainer(planner.recipe(plan.spec.recipe))
+    else:
+        check_trainer(planner.recipe(request.recipe))
+        plan = planner.plan(planner.spec_to_launch(request))
+    settings = first_settings(plan)
+    source_name = resolve_source(request.data or plan.spec.data, settings)
+    _check(context, plan, request, exposure)
+    weights = _sound_weights(context, plan)
+    source = planner.inputs.data_source(source_name)
+    data, tokens = _make_ready(context, plan, source, weights, progress)
+    if not saved:
+        if tokens is not None:
+            checked, plan = plan, planner.plan(plan.spec, tokens_available=tokens)
+            if _machines(plan) != _machines(checked):
+                _check(context, plan, request, exposure)
+        planner.save(plan)
+    check_disk(context.home, plan)  # the data has taken its part
+    return Prepared(plan, data, weights)
+
+
+def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
+    """The plan that would be launched; nothing is made ready, and no account asked.
+
+    Raises:
+        TrmcloudError: there can be no such plan, or what it is to train on is not there.
+    """
+    parse_money("--accept-exposure", request.accept_exposure)
+    saved = plans.is_plan_id(request.hardware)
+    if saved:
+        plan = _load(context, request)
+        local = _first(plan).provider == LOCAL
+    else:
+        plan = planner.plan(planner.spec_to_launch(request))
+        local = plan.spec.hardware == LOCAL
+    named = request.data or plan.spec.data
+    if local or named:
+        _sound_weights(context, plan)
+        resolve_source(named, first_settings(plan))
+    return plan if saved else planner.save(plan)
+
+
+def upload_data(context: Context, ready: Prepared, progress: Progress) -> None:
+    """Bring to the bucket what its pod is to fetch from there, before anything is rented."""
+    plan = ready.plan
+    alone = plan.spec.nodes == 1  # several machines are sent it one by one
+    if alone and plan.spec.pod_uploads and first_candidate(plan).provider != LOCAL:
+        bucket = bucket_at(context, plan.spec.bucket)
+        for item in data_items(ready.data.folder, ready.initial_weights):
+            bucket.send(item, progress)
+
+
+def next_best(planner: Planner, plan: Plan) -> str:
+    """What to try where nothing of the plan's hardware could be rented: another plan, saved."""
+    refused = {candidate.sku for candidate in plan.candidates}
+    providers = plan.spec.providers or DIRECT[:1]
+    anything = replace(plan.spec, hardware="", gpus=0, providers=providers)
+    for offer in planner.plan(anything).candidates:
+        fits = offer.fits_memory and offer.within_budget and offer.provider in providers
+        if fits and offer.sku not in refused:
+            made = planner.save(planner.plan(replace(anything, hardware=offer.hardware)))
+            about = f"{offer.hardware}, {offer.rate}/h, about {offer.cost_p50}"
+            return f"trmcloud launch {made.id} ({about})"
+    return "trmcloud plan, with more budget or in other regions, or the same again later"
+
+
+def first_settings(plan: Plan) -> PhaseRecipe:
+    """Those with which the plan's first phase is trained, where it is tried first."""
+    return _first(plan).phases[0].settings
+
+
+def ready_data(
+    context: Context,
+    source: DataSource,
+    settings: PhaseRecipe,
+    progress: DataProgress,
+    *,
+    tokenizer: Path | None = None,
+    tokens: int = 0,
+) -> tuple[Path, int, int]:
+    """(the folder of prepared data, its tokens to train on, and to validate on)
+
+    Raises:
+        DataError: the data cannot be had or used, or there is no room for it.
+    """
+    folder, meta = data_files.prepare(
+        context.home, source, settings, context.trainer_path(), progress,
+        tokenizer=tokenizer, tokens=tokens,
+    )  # fmt: skip
+    return folder, int(meta["train_tokens"]), int(meta["validation_tokens"])
+
+
+def _load(context: Context, request: LaunchRequest) -> Plan:
+    refuse_changes(request)
+    return plans.load(context.home, request.hardware, context.wall())
+
+
+def _check(context: Context, plan: Plan, request: LaunchRequest, exposure: Usd | None) -> None:
+    check_launchable(context, plan)
+    check_machine(context, plan)
+    check_account(context, plan)
+    check_bucket(context, plan.spec)
+    check_account_key(plan, allowed=request.allow_key)
+    check_disk(context.home, plan)
+    check_loss(plan, detached=request.detach, accepted=request.accept_loss)
+    check_exposure(context, plan, exposure)
+
+
+def _machines(plan: Plan) -> list[tuple[object, ...]]:
+    """What checks look at: who is asked for which machines, in which order, at which rates."""
+    tried = [plan.candidate(name) for name in plan.launchable]
+    return [
+        (c.provider, c.region, c.hardware, c.spot, c.rate, c.reserved_rate, plan.recommended_id)
+        for c in tried
+    ]
+
+
+def _first(plan: Plan) -> Candidate:
+    return plan.recommended or plan.candidates[0]
+
+
+def _sound_weights(context: Context, plan: Plan) -> str:
+    """The checkpoint folder that ``--from`` means, which the plan's model can start from.
+
+    Raises:
+        NotFoundError: there is none. CheckpointError: it is damaged, or of another shape.
+    """
+    weights = _initial_weights(context, plan.spec.initial_from)
+    if weights:
+        fetching.check_same_shape(Path(weights), first_settings(plan))
+        fetching.sound_file(Path(weights), "weights")
+    return weights
+
+
+def _initial_weights(context: Context, named: str) -> str:
+    """A folder, or a run's best checkpoint here."""
+    if not named:
+        return ""
+    folder = Path(named).expanduser().absolute()
+    if folder.is_dir():
+        fetching.read_manifest(folder)
+        return str(folder)
+    try:
+        run = find_run(context, named)
+    except NotFoundError:
+        raise NotFoundError(
+            f"--from {named}: no such run, and no such checkpoint folder",
+            next_step="trmcloud status lists runs; fetch-best makes folders",
+        ) from None
+    manifest = fetching.choose(context, run)
+    return context.files.folder_of(manifest)
+
+
+def _make_ready(
+    context: Context, plan: Plan, source: DataSource, weights: str, progress: DataProgress
+) -> tuple[LaunchData, int | None]:
+    """The plan's data, and how many training tokens it has where that is known by now."""
+    settings = first_settings(plan)
+    local = _first(plan).provider == LOCAL
+    tokenizer = fetching.sound_file(Path(weights), "tokenizer") if weights else None
+    if local:
+        data_files.need_training_extra()
+    elif not source.made_there:
+        data_files.need_data_extra()
+    if source.made_there:
+        grows = (
+            data_files.growing_folder(context.home, source, settings, tokenizer) if local else ""
+        )
+        return LaunchData(str(grows), source, os.environ.get(ENV_HOSTS, "")), None
+    wanted = max(phase.tokens for phase in _first(plan).phases)
+    folder, tokens, _ = ready_data(
+        context, source, settings, progress, tokenizer=tokenizer, tokens=wanted
+    )
+    return LaunchData(str(folder)), tokens

@@ -1,0 +1,217 @@
+"""What may be known of a run's pod without asking it anything: whoever drives the run asks."""
+
+from __future__ import annotations
+
+from trmcloud.app.context import Context
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat, Kept
+from trmcloud.core.control import blockers
+from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.actions import PULL, TERMINATE
+from trmcloud.core.control.blockers import Waiting
+from trmcloud.core.control.observation import PodStatus
+from trmcloud.core.control.pending_pulls import pulled_of
+from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
+from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import read_small
+from trmcloud.ports.ledger import Driver
+
+BOOT_PATIENCE_S = 30.0
+"""For so long a pod that boots may be out of reach before that is told."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What a worker of this process carries now. ``what`` is stage, grant or a checkpoint's label;
+    ``size`` is 0 while it is not known."""
+
+    key: ActionKey
+    what: str
+    done: int
+    size: int
+
+
+def is_rented(run: RunState) -> bool:
+    """Whether the run's present pod is somebody else's machine."""
+    return run.generation is not None and run.generation.provider != LOCAL
+
+
+def last_report(context: Context, run: RunState) -> AgentReport | None:
+    """What the present pod's agent last said to any process of this home."""
+    return report_of(context, run.generation) if run.generation is not None else None
+
+
+def report_of(context: Context, generation: Generation) -> AgentReport | None:
+    """What a pod's agent last said to any process of this home."""
+    path = context.home / contract.PODS_DIR / generation.pod_name / contract.REPORT_NAME
+    try:
+        text = read_small(path)
+        return contract.load_report(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def data_told(context: Context, run: RunState) -> str:
+    """How far the present pod is with the data that it makes, in its agent's words; empty where it
+    makes none."""
+    report = last_report(context, run)
+    return one_line(report.notes.get(contract.DATA_NOTE, "")) if report is not None else ""
+
+
+def waits_for_data(run: RunState, beat: Heartbeat | None) -> bool:
+    """Whether nothing is trained now because the data for it is still being made."""
+    return run.state is State.RUNNING and (
+        beat is None or beat.state == "waiting" or (beat.state == "starting" and not beat.step)
+    )
+
+
+def told_uploaded(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
+    """What the run's agents have told to be in its bucket, as this home heard it last: the bucket
+    itself is not asked."""
+    if not run.bucket:
+        return ()
+    found: dict[tuple[str, int, str], Kept] = {}
+    for generation in run.generations:
+        report = report_of(context, generation)
+        for kept in report.uploaded if report is not None else ():
+            found[(kept.phase, kept.step, kept.sha256)] = kept
+    return tuple(as_told(run.run_id, kept) for kept in found.values())
+
+
+def last_beat(context: Context, run: RunState) -> Heartbeat | None:
+    """The present pod's newest heartbeat, as this home has it; an earlier pod's is none."""
+    generation = run.generation
+    if generation is None:
+        return None
+    phases = context.files.phases(run.run_id)
+    beats = [context.files.heartbeat(run.run_id, phase) for phase in phases]
+    newest = max((b for b in beats if b is not None), key=lambda b: b.at, default=None)
+    report = last_report(context, run)
+    # The pod's own clock, where it has told it: ours may differ.
+    since = report.started_at if report is not None else generation.intended_at
+    return newest if newest is not None and newest.at >= since else None
+
+
+def errands(context: Context, run: RunState) -> tuple[Errand, ...]:
+    found = []
+    mine = (key for key in context.workers.running() if key.run_id == run.run_id)
+    for key in sorted(mine, key=lambda key: (key.generation, key.verb, key.attempt, key.item)):
+        done, size = context.workers.progress(key) or (0, 0)
+        what = _label(key.item) if key.verb == PULL else key.verb
+        found.append(Errand(key, what, done, size))
+    return tuple(found)
+
+
+def link_trouble(context: Context, run: RunState) -> LinkError | None:
+    """Why the run's pod does not answer, where it should: it is up, and nobody has ended it. For
+    the first half minute of its boot it need not, nor before it has an address; whatever does must
+    be it."""
+    generation = run.generation
+    if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
+        return None
+    if generation.provider in context.unasked:
+        return None
+    if run.state not in (State.BOOTING, State.RUNNING, State.ENDING) or ending_was_asked(run):
+        return None
+    link = context.links[generation.provider]
+    trouble = link.trouble(generation.pod_name)
+    if run.state is not State.BOOTING or isinstance(trouble, HostKeyChanged):
+        return trouble
+    up_at = generation.up_at or generation.intended_at
+    early = context.wall() - up_at < BOOT_PATIENCE_S
+    return None if early or isinstance(trouble, NoAddress) else trouble
+
+
+def answers(context: Context, run: RunState) -> bool:
+    """Whether the run's pod let itself be asked last time: one that is missed, or that somebody
+    is ending, is in no trouble either, and does not answer."""
+    generation = run.generation
+    if generation is None or generation.missed_at is not None or ending_was_asked(run):
+        return False
+    link = context.links[generation.provider]
+    return link.trouble(generation.pod_name) is None
+
+
+def is_listed_as_running(context: Context, run: RunState) -> bool:
+    """Whether the provider's list showed the run's pod as running, when it was last asked for."""
+    generation = run.generation
+    pods = context.listed.get(generation.provider) if generation is not None else None
+    if generation is None or not isinstance(pods, Seen):
+        return False
+    return any(p.name == generation.pod_name and p.status is PodStatus.RUNNING for p in pods.value)
+
+
+def bucket_trouble(context: Context, run: RunState) -> str:
+    """Why checkpoints do not reach the run's bucket now; '' where they do, or it has none."""
+    generation = run.generation
+    if not run.bucket or not run.live or generation is None:
+        return ""
+    grants = run.tries(generation, GRANT)
+    last = max(grants, key=lambda action: action.started_at, default=None)
+    if last is not None and last.failed_kind:
+        return f"uploads could not be granted: {last.error}"
+    report = last_report(context, run)
+    return f"not uploaded: {report.trouble}" if report is not None and report.trouble else ""
+
+
+def waits_for(context: Context, run: RunState) -> Waiting | None:
+    """What a live run waits for, by what its provider said last to this process."""
+    generation = run.generation
+    if generation is None or not run.live:
+        return None
+    pods = context.listed.get(generation.provider)
+    if pods is None:
+        pods = Unknown(context.wall())
+    return blockers.waits_for(run, traits_of(generation.provider), pods)
+
+
+def ending_was_asked(run: RunState) -> bool:
+    """Whether the provider was told to end the run's present pod."""
+    return run.generation is not None and bool(run.tries(run.generation, TERMINATE))
+
+
+def _label(name: str) -> str:
+    """``fast step 40`` of the checkpoint that is called ``fast-40-1f3a9c00``."""
+    pulled = pulled_of(name)
+    return f"{pulled[0]} step {pulled[1]:,}" if pulled is not None else name
+
+
+_STALE_DRIVER_S = 120.0
+
+
+def is_driven(context: Context, driver: Driver | None) -> bool:
+    """Whether a live controller drives the run now."""
+    if driver is None or driver.controller is None:
+        return False
+    alive = context.is_alive(driver.controller)
+    if alive is None:
+        return context.wall() - driver.beat_at < _STALE_DRIVER_S
+    return alive
+
+
+def as_told(run_id: str, kept: Kept) -> CheckpointManifest:
+    """What an agent said of a checkpoint that it uploaded: the manifest itself is in the bucket."""
+    weights = CheckpointFile("weights.safetensors", "weights", kept.size_bytes, kept.sha256)
+    return CheckpointManifest(
+        run_id=run_id,
+        phase=kept.phase,
+        step=kept.step,
+        tokens=0,
+        created_at=float(kept.step),
+        recipe="",
+        settings={},
+        world_size=1,
+        val_bpb=kept.val_bpb,
+        step_losses=(),
+        cooled=False,
+        data_sha256="",
+        tokenizer_sha256="",
+        files=(weights,),
+        cooldown_from=kept.cooldown_from,
+    )

@@ -1,0 +1,212 @@
+"""Sources that travel to a machine: what it runs, what that imports, and no more, as a tar.gz.
+
+The closure is computed from the sources, so that nobody has to keep a list. Comments and docstrings
+stay behind, lines keep their numbers, so that a traceback from a pod can be read beside a checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import tarfile
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from trmcloud.core.errors import DataError
+
+PACKAGE = Path(__file__).resolve().parents[2]
+_NAME = PACKAGE.name
+_SUFFIXES = (".py", ".txt", ".toml")
+_UNSEEN = (tokenize.COMMENT, tokenize.NL)
+_INSTEAD = {
+    f"{_NAME}.core.values": "from dataclasses import dataclass as dataclass, replace as replace\n"
+}
+"""What a machine gets instead of a module: what starts once and runs for days has no use for
+classes that are cheap to import, and the agent's room is small."""
+
+
+LATER = "trmcloud.pod.storage.upload"
+"""What a pod starts only once the trainer's sources are there, and has with them: see
+``trainers_share``."""
+
+
+def own_sources(
+    entry: str = "", trainer: Path | None = None, package: Path = PACKAGE, *, later: str = ""
+) -> dict[str, bytes]:
+    """trmcloud's own modules that a machine needs, stripped, by their names in the archive: those
+    of ``python -m <entry>``, of whatever that starts or imports, however late, and of the trainer.
+    ``trainer`` is the trainer's package, which travels by another way; so does ``later``, a module
+    that is started and not imported.
+
+    Raises:
+        DataError: the trainer cannot be read, or imports what trmcloud does not have.
+    """
+    modules = _modules(package)
+    wanted = {entry} if entry else set()
+    for path in sources(trainer, trainer.name).values() if trainer is not None else ():
+        if path.suffix == ".py":
+            wanted |= _needed_by_trainer(path, modules)
+    files: dict[str, bytes] = {}
+    while wanted := wanted - {later}:
+        name = wanted.pop()
+        path = modules[name]
+        member = f"{_NAME}/{path.relative_to(package).as_posix()}"
+        if member in files:
+            continue
+        text = _INSTEAD.get(name) or path.read_text(encoding="utf-8")
+        files[member] = stripped(text).encode()
+        tree = ast.parse(text)
+        wanted |= _imported(tree, modules) | _started(tree, modules) | _packages_of(name)
+        for data in _named_beside(tree, path.parent):
+            files[f"{_NAME}/{data.relative_to(package).as_posix()}"] = data.read_bytes()
+    return files
+
+
+def trainers_share(trainer: Path) -> Mapping[str, bytes]:
+    """What the trainer's package imports of trmcloud, and what uploads its checkpoints: sent with
+    it, not with the agent, whose room is small. Takes most of a second, once as long as the
+    trainer's sources stay the same.
+
+    Raises:
+        DataError: see ``own_sources``.
+    """
+    stats = ((name, path.stat()) for name, path in sorted(sources(trainer, trainer.name).items()))
+    return _share(trainer, tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
+@lru_cache(maxsize=4)
+def _share(trainer: Path, signature: tuple[tuple[str, int, int], ...]) -> Mapping[str, bytes]:
+    return own_sources(LATER, trainer)
+
+
+def sources(folder: Path, name: str) -> dict[str, Path]:
+    """The sources below ``folder``, by their names below ``name``."""
+    return {
+        f"{name}/{path.relative_to(folder).as_posix()}": path
+        for path in folder.rglob("*")
+        if path.suffix in _SUFFIXES
+        and path.is_file()
+        and not any(part.startswith((".", "__pycache__")) for part in path.parts[-3:])
+    }
+
+
+def stripped(text: str) -> str:
+    """Python source without comments and docstrings, each line where it was.
+
+    Text is cut out between tokens and never made anew, so that it is the same whichever Python
+    does it, and means the same to every Python that could read it before.
+    """
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    cuts: list[tuple[int, int, str]] = []
+
+    def cut(token: tokenize.TokenInfo, instead: str) -> None:
+        begin, end = (starts[row - 1] + column for row, column in (token.start, token.end))
+        kept = text[:begin].rstrip(" ")
+        lines_within = "\n" * text[begin:end].count("\n")
+        cuts.append((begin if instead else len(kept), end, instead + lines_within))
+
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            cut(token, "")
+    seen = [token for token in tokens if token.type not in _UNSEEN]
+    statement = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    for index, token in enumerate(seen):
+        if token.type != tokenize.STRING or seen[index + 1].type != tokenize.NEWLINE:
+            continue
+        before, after = seen[index - 1] if index else None, seen[index + 2]
+        if before is None or before.type in statement:
+            alone = before is not None and before.type == tokenize.INDENT
+            cut(token, "pass" if alone and after.type == tokenize.DEDENT else "")
+    for begin, end, instead in sorted(cuts, reverse=True):
+        text = text[:begin] + instead + text[end:]
+    return text
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """A tar.gz; the same files give the same bytes."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o644
+            tar.addfile(info, io.BytesIO(content))
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=9, mtime=0) as out:
+        out.write(raw.getvalue())
+    return packed.getvalue()
+
+
+def _modules(package: Path) -> dict[str, Path]:
+    """All of trmcloud's modules and packages, by name."""
+    found = {}
+    for path in package.rglob("*.py"):
+        parts = (_NAME, *path.relative_to(package).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _packages_of(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts))}
+
+
+def _needed_by_trainer(path: Path, modules: Mapping[str, Path]) -> set[str]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"the trainer cannot be read: {error}", where=str(path)) from None
+    return _imported(tree, modules, where=str(path))
+
+
+def _imported(tree: ast.Module, modules: Mapping[str, Path], where: str = "") -> set[str]:
+    """trmcloud's modules that these sources import anywhere, in a function too."""
+    found = set()
+    for node in _run(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+            below = (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [name for name in below if name in modules]
+        else:
+            continue
+        for name in names:
+            if name.partition(".")[0] != _NAME:
+                continue
+            if name not in modules:
+                raise DataError(f"there is no module {name}, which is imported", where=where)
+            found.add(name)
+    return found
+
+
+def _started(tree: ast.Module, modules: Mapping[str, Path]) -> set[str]:
+    """Modules named in a text of its own: what is run as ``python -m <name>``."""
+    return {text for text in _texts(tree) if text in modules}
+
+
+def _named_beside(tree: ast.Module, folder: Path) -> Iterable[Path]:
+    """Data files of the same folder that these sources name."""
+    names = {text for text in _texts(tree) if text.endswith(_SUFFIXES) and "/" not in text}
+    return sorted(folder / name for name in names if (folder / name).is_file())
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _run(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those that only a type checker sees."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        yield node
+        yield from _run(node)

@@ -1,0 +1,191 @@
+"""``trmcloud budget``: caps for account, month and project."""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import json
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.core.control.budget import Line
+    from trmcloud.core.money import Usd
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Caps that every launch must fit: account, month, project.\n\n"
+    "Example: trmcloud budget set month 500",
+)
+
+_LEVEL = typer.Argument(help="account, month or project.")
+_AMOUNT = typer.Argument(help="USD.", metavar="USD")
+_KEY = typer.Option("--for", help="2026-12 (month) or a project's name; now and this otherwise.")
+
+
+@app.command("set")
+def set_(
+    level: Annotated[str, _LEVEL],
+    amount: Annotated[str, _AMOUNT],
+    key: Annotated[str, _KEY] = "",
+) -> None:
+    """Set a cap where there is none, or lower one.
+
+    Example: trmcloud budget set month 500
+    """
+    from trmcloud.core.errors import UsageError
+
+    line, cap = _line(level, key), _amount(amount)
+    if line.cap is not None and cap > line.cap:
+        raise UsageError(
+            f"the {level} cap is {line.cap}; raising it is a step of its own",
+            next_step=f"trmcloud budget raise {level} {amount}{_for(key)}",
+        )
+    _write(level, line.key, cap)
+
+
+@app.command("raise")
+def raise_(
+    level: Annotated[str, _LEVEL],
+    amount: Annotated[str, _AMOUNT],
+    key: Annotated[str, _KEY] = "",
+) -> None:
+    """Raise a cap, explicitly and on record.
+
+    Example: trmcloud budget raise month 800
+    """
+    from trmcloud.core.errors import UsageError
+
+    line, cap = _line(level, key), _amount(amount)
+    if line.cap is None or cap <= line.cap:
+        raise UsageError(
+            f"the {level} cap is {line.cap or 'not set'}: {cap} does not raise it",
+            next_step=f"trmcloud budget set {level} {amount}{_for(key)}",
+        )
+    _write(level, line.key, cap)
+
+
+@app.command("show")
+def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show every level: cap, spent, reserved, left.
+
+    Example: trmcloud budget show
+    """
+    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.views.text import table
+    from trmcloud.cli.views.volumes import volume_lines
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    lines = context.ledger.read().lines_for(context.project, context.wall())
+    if as_json:
+        print(json.dumps([_as_json(line) for line in lines], indent=1), file=as_is())
+        return
+    rows = [
+        (
+            f"{line.level} {line.key}".strip(),
+            str(line.cap) if line.cap is not None else "no cap",
+            str(line.settled),
+            str(line.reserved),
+            str(line.remaining) if line.remaining is not None else "–",
+        )
+        for line in lines
+    ]
+    print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
+    if lines[0].strays:
+        print(f"of that, {lines[0].strays} for orphaned pods")
+    for text in volume_lines(context.ledger.read(), context.wall()):
+        print(text)
+    if lines[0].unproven:
+        print(f"of that, {lines[0].unproven} at most: bills that are not final yet")
+
+
+@app.command("history")
+def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show every change of a cap: when, what, by whom.
+
+    Example: trmcloud budget history
+    """
+    from trmcloud.core.control.events import CapSet
+    from trmcloud.wiring import build_context
+
+    records = build_context().ledger.read().cap_history
+    changes = [(record.at, record.event) for record in records if isinstance(record.event, CapSet)]
+    if as_json:
+        rows = [
+            {
+                "at": at,
+                "level": event.level,
+                "key": event.key,
+                "cap_usd": float(event.cap) if event.cap is not None else None,
+                "by": event.by,
+            }
+            for at, event in changes
+        ]
+        print(json.dumps(rows, indent=1), file=as_is())
+        return
+    if not changes:
+        print("no cap was ever set · trmcloud budget set month 500")
+    for at, event in changes:
+        when = dt.datetime.fromtimestamp(at, dt.timezone.utc)
+        name = f"{event.level} {event.key}".strip()
+        cap = event.cap if event.cap is not None else "no cap"
+        print(f"{when:%Y-%m-%d %H:%M:%S} UTC  {name}  {cap}  {event.by}")
+
+
+def _line(level: str, key: str) -> Line:
+    from trmcloud.core.control.budget import LEVELS, month_of
+    from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import build_context
+
+    if level not in LEVELS[:3]:
+        raise UsageError(f"no budget level {level!r}", next_step="account, month or project")
+    context = build_context()
+    default = {"account": "", "month": month_of(context.wall()), "project": context.project}[level]
+    return context.ledger.read().line(level, key or default)
+
+
+def _amount(text: str) -> Usd:
+    from trmcloud.core.errors import UsageError
+    from trmcloud.core.money import Usd, parse_budget
+
+    try:
+        return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
+    except ValueError as error:
+        raise UsageError(str(error), next_step="trmcloud budget set month 500") from None
+
+
+def _for(key: str) -> str:
+    return f" --for {shlex.quote(key)}" if key else ""
+
+
+def _write(level: str, key: str, cap: Usd) -> None:
+    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.core.control.events import CapSet
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    context.ledger.set_cap(CapSet(level, key, cap, by=getpass.getuser()), context.wall())
+    catch_up(context)
+    print(f"{level} {key}".strip() + f" cap: {cap}")
+
+
+def _as_json(line: Line) -> dict[str, object]:
+    return {
+        "level": line.level,
+        "key": line.key,
+        "cap_usd": float(line.cap) if line.cap is not None else None,
+        "settled_usd": float(line.settled),
+        "reserved_usd": float(line.reserved),
+        "remaining_usd": float(line.remaining) if line.remaining is not None else None,
+        "strays_usd": float(line.strays),
+        "unproven_usd": float(line.unproven),
+        "volumes_usd": float(line.volumes),
+    }

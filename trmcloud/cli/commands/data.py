@@ -1,0 +1,203 @@
+"""``trmcloud data``: the data sets that recipes stand on, without a run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.core.catalog.datasets import DataSet
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Data sets by name: what there is, where it lies, and whether it can be had.\n\n"
+    "Example: trmcloud data list",
+)
+
+Source = Annotated[
+    str, typer.Argument(help="A data set's name, an address, or a path.", metavar="NAME|URL|PATH")
+]
+
+
+@app.command("list")
+def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Every data set that goes by a name, and which recipes train on it.
+
+    Example: trmcloud data list
+    """
+    from trmcloud.cli.views.text import table
+    from trmcloud.wiring_plans import data_sets
+
+    used = _used_by()
+    sets = data_sets()
+    if as_json:
+        rows = [{**each.to_json(), "recipes": used.get(each.name, [])} for each in sets]
+        print(json.dumps(rows, indent=1), file=as_is())
+        return
+    header = ("name", "what it is", "size", "licence", "recipes")
+    lines = [
+        (
+            each.name,
+            each.title,
+            size_of(each),
+            each.licence.partition(" (")[0],
+            ", ".join(used.get(each.name, ())) or "–",
+        )
+        for each in sets
+    ]
+    print("\n".join(table(header, lines)))
+    print("train on one with --data NAME · trmcloud data show NAME")
+
+
+@app.command("show")
+def show_one(
+    name: Annotated[str, typer.Argument(help="A data set's name.", metavar="NAME")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Where a data set lies, in which files, under which licence.
+
+    Example: trmcloud data show fineweb-edu
+    """
+    from trmcloud.cli.views.text import fields
+    from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.wiring_plans import data_set
+
+    found = data_set(name)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=1), file=as_is())
+        return
+    rows = [
+        ("name", found.name),
+        ("what it is", found.title),
+        ("layout", _layout_of(found)),
+        ("size", size_of(found)),
+        ("files", _files_of(found)),
+        ("validation", found.validation or "its end, a recipe's validation_fraction of it"),
+        ("address", found.base_url or "none: nothing is downloaded"),
+        ("hashes", f"known for {len(found.sha256)} of its files" if found.sha256 else "none known"),
+        ("licence", found.licence),
+        ("page", found.page),
+        ("recipes", ", ".join(_used_by().get(name, ())) or "none by default: --data " + name),
+        ("made", DataSource(name, found).where_and_why(rented=True).partition(": made ")[2]),
+    ]
+    print("\n".join(fields([row for row in rows if row[1]])))
+
+
+@app.command("get")
+def get(
+    source: Source,
+    recipe: Annotated[str, typer.Option(help="Whose tokens: a recipe or a TOML file.")] = "trm",
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Training tokens to make ready, of a set of shards.")
+    ] = 1_000_000,
+) -> None:
+    """Make data ready on this machine for a recipe; the same command goes on where it stopped.
+
+    Example: trmcloud data get gsm8k --recipe trm --tokens 100000
+    """
+    from trmcloud.app.data.prepare import need_data_extra
+    from trmcloud.app.data.sources import resolve_source
+    from trmcloud.app.preparing import ready_data
+    from trmcloud.cli.views.data_progress import DataProgress
+    from trmcloud.wiring import build_context
+    from trmcloud.wiring_plans import build_planner
+
+    need_data_extra()
+    inputs = build_planner().inputs
+    wished = inputs.recipe(recipe)
+    settings = wished.resolve(next(iter(wished.phases)), hardware="local", gpus=1)
+    found = inputs.data_source(resolve_source(source, settings))
+    folder, train, validation = ready_data(
+        build_context(), found, settings, DataProgress(), tokens=tokens
+    )
+    print(f"{found.name}: {train:,} tokens to train on, {validation:,} to validate on")
+    print(f"  lies in {folder}")
+
+
+@app.command("check")
+def check(
+    source: Source,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Ask for every file, not the first, last and validation.")
+    ] = False,
+) -> None:
+    """Whether data can be had: its files answer with their length (and hash, where one is known)
+    and hold the columns; or a prepared folder is what its records say.
+
+    Example: trmcloud data check fineweb-edu
+    """
+    from pathlib import Path
+
+    from trmcloud.app.data.check import check_folder, is_prepared
+    from trmcloud.app.data.sources import resolve_source
+    from trmcloud.core.errors import DataError
+    from trmcloud.wiring_plans import build_planner, check_data_files
+
+    folder = Path(source).expanduser()
+    if is_prepared(folder):
+        results = check_folder(folder)
+    else:
+        found = build_planner().inputs.data_source(resolve_source(source))
+        if found.data_set is None or not found.data_set.is_remote:
+            print(f"✔ {found.name}: nothing of it is elsewhere")
+            return
+        results = check_data_files(found.data_set, whole=whole)
+    bad = 0
+    for result in results:
+        bad += not result.good
+        print(f"{'✔' if result.good else '✘'} {result.name:<34} {result.detail}", flush=True)
+    if bad:
+        raise DataError(
+            f"{bad} of its files cannot be used",
+            where=source,
+            next_step="the same command again later; TRMCLOUD_DATA_HOSTS names a mirror",
+        )
+
+
+def size_of(data_set: DataSet) -> str:
+    """``100.2B tokens, 182 GB``, as far as it is known."""
+    words = []
+    if data_set.tokens:
+        words.append(f"{_short(data_set.tokens)} tokens")
+    size = data_set.shard_count * data_set.shard_bytes
+    if size:
+        words.append(f"{size / 1e9:,.0f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB")
+    return ", ".join(words) or "not known"
+
+
+def _short(number: int) -> str:
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)
+
+
+def _layout_of(data_set: DataSet) -> str:
+    if data_set.layout == "parquet":
+        return f"parquet, text in column {data_set.column!r}"
+    if data_set.layout == "jsonl":
+        return f"jsonl, a document of {' and '.join(data_set.fields)}"
+    return data_set.layout
+
+
+def _files_of(data_set: DataSet) -> str:
+    names = list(data_set.shard_names())
+    if len(names) < 2:
+        return names[0] if names else ""
+    return f"{len(names):,}: {names[0]} … {names[-1]}"
+
+
+def _used_by() -> dict[str, list[str]]:
+    """The recipes that train on each data set where nothing else is said."""
+    from trmcloud.wiring_plans import recipes
+
+    used: dict[str, list[str]] = {}
+    for recipe in recipes():
+        used.setdefault(str(recipe.shared.get("data", "")), []).append(recipe.name)
+    return used

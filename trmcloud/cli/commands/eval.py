@@ -1,0 +1,95 @@
+"""``trmcloud eval``: score a checkpoint on validation text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trmcloud.app.context import Context
+
+_SCORED = 0.95
+
+
+def command(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
+    ] = "",
+    data: Annotated[
+        str, typer.Option(help="Text to score on; the checkpoint's own data otherwise.")
+    ] = "",
+    control: Annotated[
+        str,
+        typer.Option(help="A model trained with supervision_steps=1, to hold the first step to."),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bits per byte and every supervision step's loss, beside what counting bytes alone gives.
+
+    Example: trmcloud eval r-1f3a9c
+    """
+    from pathlib import Path
+
+    from trmcloud.app.data.prepare import need_training_extra
+    from trmcloud.cli.trainer_command import checkpoint_folder, run_trainer_command
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    need_training_extra()
+    folder = checkpoint_folder(context, checkpoint)
+    prepared = _prepared(context, Path(folder), data)
+    arguments = ["--checkpoint", folder, "--data", prepared]
+    if control:
+        arguments += ["--control", checkpoint_folder(context, control)]
+    run_trainer_command("model.score", [*arguments, *(["--json"] if as_json else [])])
+
+
+def _prepared(context: Context, folder: Path, data: str) -> str:
+    """The folder of prepared text to score on: the run's own, or ``data`` in the checkpoint's
+    tokens."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
+    from trmcloud.app.data.prepare import prepared_from
+    from trmcloud.app.data.sources import resolve_source
+    from trmcloud.app.pod_request import LaunchData, read_launch_note
+    from trmcloud.app.preparing import ready_data
+    from trmcloud.cli.views.data_progress import DataProgress
+    from trmcloud.core.errors import DataError
+    from trmcloud.core.spec.recipe import PhaseRecipe
+    from trmcloud.wiring_plans import build_planner
+
+    manifest = read_manifest(folder)
+    try:
+        own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
+    except DataError:
+        own = LaunchData()
+    own_source = prepared_from(Path(own.folder)) if own.folder else ""
+    if not data:
+        if own_source:
+            return own.folder
+        named = own.source.name if own.source is not None else "PATH"
+        raise DataError(
+            f"the text that {manifest.run_id} was validated on is not on this machine",
+            next_step=f"name one to score on: --data {named}",
+        )
+    settings = PhaseRecipe.from_json(manifest.settings)
+    source = build_planner().inputs.data_source(resolve_source(data, settings))
+    if source.name == own_source:
+        return own.folder  # not the part of it that was trained on
+    tokenizer = sound_file(folder, "tokenizer")
+    if source.made_there:
+        # Its validation file is made whatever else is; of the rest a batch will do.
+        small = replace(settings, batch=1)
+        wanted, tokens = small, small.sequence + 1
+    else:
+        # Nothing is trained here: all of the text but one batch is scored.
+        wanted, tokens = replace(settings, validation_fraction=_SCORED, batch=1), 0
+    made, _, _ = ready_data(
+        context, source, wanted, DataProgress(), tokenizer=tokenizer, tokens=tokens
+    )
+    return str(made)

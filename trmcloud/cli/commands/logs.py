@@ -1,0 +1,192 @@
+"""``trmcloud logs``: a run's training log."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.app.context import Context
+    from trmcloud.cli.views.recovered import News
+    from trmcloud.core.control.run_state import RunState
+
+_CHUNK = 1 << 16
+_POLL_S = 0.5
+_POLL_POD_S = 2.0
+_DATA_EVERY_S = 5.0
+_HEALTH_EVERY_S = 10.0
+_GONE_AFTER_S = 20.0
+"""A pod that its provider's lists lack for so long writes no more, proven to be gone or not."""
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
+    phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
+    lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
+) -> None:
+    """Print a run's training log; with -f, go on until the run has ended, or its pod is gone.
+
+    Example: trmcloud logs -f r-1f3a9c
+    """
+    from trmcloud.app.context import find_run
+    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.views.recovered import News
+    from trmcloud.core.errors import NotFoundError
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    state = find_run(context, run or None)
+    phases = [phase] if phase else list(context.files.phases(state.run_id))
+    if not phases and not (follow and state.live):
+        raise NotFoundError(f"{state.run_id} has no log yet", next_step="trmcloud status")
+    log = Log(Path(context.files.logs(state.run_id, phases[-1]))) if phases else None
+    data = DataLines(context)
+    data.print_new(state)
+    if log is not None and not log.path.exists() and not (follow and state.live):
+        raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(log.path))
+    if log is not None:
+        log.print_new(lines)
+    mended, health = News(context), HealthLines(context)
+    _tell_mended(mended, state)
+    health.print_new(state)
+    while follow:
+        state = find_run(context, state.run_id)
+        newest = [phase] if phase else list(context.files.phases(state.run_id))
+        if newest and (log is None or newest[-1] != phases[-1]):
+            if log is not None:
+                log.print_new()
+            phases, log = newest, Log(Path(context.files.logs(state.run_id, newest[-1])))
+        if log is not None:
+            log.print_new()
+        data.print_new(state)
+        _tell_mended(mended, state)
+        health.print_new(state)
+        if not state.live:
+            return
+        gone = _why_no_more(context, state)
+        if gone:
+            print(f"{state.run_id}: {gone}", file=sys.stderr)
+            return
+        _look_again(context, state)
+
+
+def _tell_mended(news: News, run: RunState) -> None:
+    """What happened to a training and was mended, each time, on stderr."""
+    for what, done in news.of(run):
+        print(f"{run.run_id}: mended: {what}\n  by: {done}", file=sys.stderr)
+
+
+def _why_no_more(context: Context, run: RunState) -> str:
+    """Why a rented run's log will not grow any more; empty while it may."""
+    from trmcloud.app.run_queries import is_rented
+    from trmcloud.core.control.run_state import State
+
+    generation = run.generation
+    if generation is None or not is_rented(run):
+        return ""
+    if run.state in (State.SETTLING, State.SETTLED):
+        return "its pod is gone; this is all of its log that came here"
+    missed_at = generation.missed_at
+    if missed_at is not None and context.wall() - missed_at >= _GONE_AFTER_S:
+        return f"its pod is off {generation.provider}'s list; this is all of its log that came here"
+    return ""
+
+
+def _look_again(context: Context, run: RunState) -> None:
+    """Wait a moment. Whoever drives a rented run brings its log here; where nobody does, this
+    command asks the pod itself, and its every connection anew after a drop."""
+    from trmcloud.app.drive import reconcile
+    from trmcloud.app.run_queries import is_driven, is_rented
+
+    if not is_rented(run):
+        context.clock.sleep(_POLL_S)
+        reconcile(context)
+        return
+    driven = is_driven(context, context.ledger.driver(run.run_id))
+    context.clock.sleep(_POLL_S if driven else _POLL_POD_S)
+    if not driven:
+        reconcile(context)
+
+
+class DataLines:
+    """What is made for the trainer while there is nothing of its own to read, on stderr."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._said_at = -_DATA_EVERY_S
+        self._said = ""
+
+    def print_new(self, run: RunState) -> None:
+        from trmcloud.app.run_queries import data_told, last_beat, waits_for_data
+
+        now = self._context.clock.now().boot
+        if not run.live or now - self._said_at < _DATA_EVERY_S:
+            return
+        if not waits_for_data(run, last_beat(self._context, run)):
+            return
+        told = data_told(self._context, run)
+        if told and told != self._said:
+            self._said, self._said_at = told, now
+            print(f"{run.run_id}: making data: {told}", file=sys.stderr)
+
+
+class HealthLines:
+    """What its own numbers say is wrong with a training, each once, on stderr."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._looked_at = -_HEALTH_EVERY_S
+        self._said: set[tuple[str, str]] = set()
+
+    def print_new(self, run: RunState) -> None:
+        from trmcloud.app.health import unwell
+        from trmcloud.cli.views.health import helps, seen
+
+        now = self._context.clock.now().boot
+        if run.live and now - self._looked_at < _HEALTH_EVERY_S:
+            return
+        self._looked_at = now
+        for phase, found in unwell(self._context, run).items():
+            for finding in found:
+                if (phase, finding.rule.value) in self._said:
+                    continue
+                self._said.add((phase, finding.rule.value))
+                told = f"{run.run_id}: unwell: {phase} step {finding.step:,}: {seen(finding)}"
+                print(f"{told}\n  try: {helps(finding, run.run_id)}", file=sys.stderr)
+
+
+class Log:
+    """A log as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def print_new(self, last_lines: int = 0) -> None:
+        """Print what has come since; of that, ``last_lines`` alone where it is not 0."""
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            if file.seek(0, 2) < self._offset:
+                self._begin()  # it was begun anew, by another pod
+            file.seek(self._offset)
+            if last_lines > 0:
+                text = self._decoder.decode(file.read())
+                print("\n".join(text.splitlines()[-last_lines:]), file=as_is())
+            else:
+                while chunk := file.read(_CHUNK):
+                    as_is().write(self._decoder.decode(chunk))
+            sys.stdout.flush()
+            self._offset = file.tell()

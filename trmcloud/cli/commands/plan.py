@@ -1,0 +1,143 @@
+"""``trmcloud plan``: what a budget buys, on which hardware, and when it would be done."""
+
+# Annotations are values here: Typer reads them twice, and would compile each of their texts.
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trmcloud.cli import options
+
+if TYPE_CHECKING:
+    from trmcloud.app.own_hardware import OwnHardware
+    from trmcloud.app.planning import Planner
+    from trmcloud.core.spec.plan import Plan
+    from trmcloud.core.spec.spec import RunSpec
+
+
+def command(
+    typed: typer.Context,
+    budget: options.Budget = None,
+    recipe: options.Recipe = "trm",
+    phase: options.Phase = "both",
+    hardware: Annotated[
+        str,
+        typer.Option(
+            help="8xA100, 2x8xA100 (two machines), local, … (default: everything offered)."
+        ),
+    ] = "",
+    rate: options.Rate = None,
+    data: Annotated[str, typer.Option(help="Text to train on: files or a folder.")] = "",
+    steps: options.Steps = None,
+    hours: options.Hours = None,
+    tokens: options.Tokens = None,
+    setting: options.Settings = None,
+    processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 0,
+    objective: Annotated[
+        str, typer.Option(help="value, cheapest, fastest or most-training.")
+    ] = "value",
+    hour_value: Annotated[
+        str | None, typer.Option(help="USD an hour of waiting is worth.", metavar="USD")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="12h, friday, 2026-11-27T18:00.", metavar="TIME")
+    ] = None,
+    provider: Annotated[
+        list[str] | None, typer.Option(help="Rent from these alone, repeatable.")
+    ] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Only there, repeatable.")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs of the machine, 1 to 64 (0: any).")] = 0,
+    spot: Annotated[bool, typer.Option("--spot", help="Interruptible offers, too.")] = False,
+    community: Annotated[
+        bool, typer.Option("--community", help="Private sellers' hosts, too.")
+    ] = False,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="As many tokens as budget or deadline buy.")
+    ] = False,
+    equal_work: Annotated[
+        bool, typer.Option("--equal-work", help="The same tokens on every hardware.")
+    ] = False,
+    bucket: options.Bucket = "",
+    explain: Annotated[
+        str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(help="Cost against time: FILE.svg, .html or .png.", metavar="FILE"),
+    ] = None,
+    probe: Annotated[
+        str, typer.Option(help="local: measure fifty real steps first.", metavar="local")
+    ] = "",
+    own: Annotated[
+        str,
+        typer.Option(help="Your own GPUs, to hold against renting: RTX3090, 2xRTX4090, …"),
+    ] = "",
+    kwh: Annotated[
+        str | None, typer.Option(help="USD your power costs, for --own.", metavar="USD")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every candidate kept.")] = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Plan a run: hours, dollars and memory on every hardware, and which one to take.
+
+    Example: trmcloud plan --budget 1000
+    """
+    from trmcloud.cli.launch_request import request_of
+    from trmcloud.wiring_plans import build_planner
+
+    planner = build_planner()
+    spec = planner.spec(request_of(typed))
+    if probe:
+        _probe(planner, spec, probe)
+    plan = planner.save(planner.plan(spec))
+    if plot is not None:
+        from trmcloud.cli.views.plan_plot import write_plot
+
+        write_plot(plan, Path(plot))
+    if explain is not None and not as_json:
+        from trmcloud.cli.views.plan_explain import explain as explained
+
+        print("\n".join(explained(plan, explain)))
+        return
+    from trmcloud.cli.views import plan as plan_view
+
+    shown: dict[str, Any] = {}
+    if own or kwh is not None:
+        from trmcloud.cli.views.own_hardware import own_lines
+
+        compared = _own(planner, spec, plan, own, kwh)
+        shown = {"more": ["", *own_lines(compared)], "more_json": {"own": compared.to_json()}}
+    plan_view.show(plan, as_json=as_json, everything=everything, verbose=verbose, **shown)
+
+
+def _own(
+    planner: "Planner", spec: "RunSpec", plan: "Plan", hardware: str, kwh: str | None
+) -> "OwnHardware":
+    from trmcloud.app.launch_request import parse_money
+    from trmcloud.app.own_hardware import own_hardware
+    from trmcloud.core.errors import UsageError
+
+    if not hardware:
+        raise UsageError("--kwh is the price of --own's power", next_step="--own RTX3090")
+    return own_hardware(planner, spec, plan, hardware, parse_money("--kwh", kwh))
+
+
+def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
+    import os
+    import sys
+
+    from trmcloud.app.home import home_dir
+    from trmcloud.app.probe_local import Probe
+    from trmcloud.wiring import python_path
+
+    home, path = home_dir(os.environ), python_path()
+    probe = Probe(planner, spec, where)
+    data = probe.prepare(home, path)
+    about = f"{probe.recipe} on {probe.machine}, {probe.processes} processes"
+    print(f"probing {about} …", file=sys.stderr)
+    found = probe.measure(home, data, path, os.environ)
+    print(
+        f"{found.steps} steps: {found.step_s:.3f} s a step, expected {probe.expected_s:.3f} s",
+        file=sys.stderr,
+    )

@@ -1,0 +1,180 @@
+"""``trmcloud prices``: the offers plans are made from, their sources and ages."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+from trmcloud.core.catalog.hardware import GPUS, find_gpu
+from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
+from trmcloud.core.money import Usd
+
+MOVES_SHOWN = 20
+"""Moved prices that a refresh tells of; ``diff`` tells of all."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="The table of offers that plans are made from.\n\nExample: trmcloud prices show H100-SXM",
+)
+
+
+@app.command("list")
+def list_offers(
+    provider: Annotated[str, typer.Option(help="Of this provider alone.")] = "",
+    guides: Annotated[bool, typer.Option("--guides", help="The guides' historic prices.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every offer as JSON.")] = False,
+) -> None:
+    """The cheapest offer of every GPU and count.
+
+    Example: trmcloud prices list --provider runpod
+    """
+    if guides:
+        _print_guides()
+        return
+    now = time.time()
+    offers = [o for o in _load(now) if not provider or o.provider == provider]
+    if as_json:
+        print(json.dumps([_as_json(offer) for offer in offers], indent=1), file=as_is())
+        return
+    best: dict[tuple[str, int], Offer] = {}
+    for offer in offers:
+        key = (offer.sku, offer.gpus)
+        if not offer.spot and (key not in best or offer.rate < best[key].rate):
+            best[key] = offer
+    order = list(GPUS)
+    for key in sorted(best, key=lambda k: (order.index(k[0]), k[1])):
+        print(_line(best[key], now))
+    print(f"{len(offers)} offers · {_freshness(offers, now)}")
+
+
+@app.command()
+def show(sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")]) -> None:
+    """Every offer of one GPU, cheapest per GPU first, with source and age.
+
+    Example: trmcloud prices show A100-80GB-SXM
+    """
+    gpu = find_gpu(sku)
+    now = time.time()
+    offers = [offer for offer in _load(now) if offer.sku == gpu.sku]
+    print(
+        f"{gpu.sku}: {gpu.bf16_tflops:,.0f} dense bf16 TFLOP/s, {gpu.memory_gb:g} GB at"
+        f" {gpu.memory_gb_s:,.0f} GB/s ({gpu.source})"
+    )
+    for offer in sorted(offers, key=lambda o: (o.rate.micros / o.gpus, o.gpus)):
+        print(f"{_line(offer, now)}  {offer.source}")
+    print(f"{len(offers)} offers · {_freshness(offers, now)}")
+
+
+@app.command()
+def refresh() -> None:
+    """Read today's prices into a dated snapshot: RunPod's, and of eight clouds. No key is needed.
+
+    Example: trmcloud prices refresh
+    """
+    from trmcloud.wiring_plans import price_tables
+
+    now, tables = time.time(), price_tables()
+    before = tables.offers(now)
+    outcome = tables.refresh(now)
+    for note in outcome.notes:
+        print(note)
+    if outcome.path is None:
+        print(f"kept what there was: {_freshness(before, now)}")
+        raise typer.Exit(11)
+    print(f"{outcome.offers} offers written to {outcome.path}")
+    _print_moves(before, tables.offers(now), most=MOVES_SHOWN)
+
+
+@app.command()
+def diff() -> None:
+    """What the newest snapshot moved against the one before it, or the shipped table.
+
+    Example: trmcloud prices diff
+    """
+    from trmcloud.wiring_plans import price_tables
+
+    now, tables = time.time(), price_tables()
+    snapshots = tables.snapshots()
+    if not snapshots:
+        print("no snapshot yet: trmcloud prices refresh")
+        return
+    before = tables.offers(now, upto=len(snapshots) - 1)
+    print(f"{snapshots[-1].stem} against {snapshots[-2].stem if snapshots[1:] else 'shipped'}")
+    _print_moves(before, tables.offers(now))
+
+
+def _load(now: float) -> list[Offer]:
+    from trmcloud.wiring_plans import known_offers
+
+    return known_offers(now)
+
+
+def _line(offer: Offer, now: float) -> str:
+    where = f"{offer.provider} {offer.region}".removesuffix(" any")
+    kind = "spot " if offer.spot else "     "
+    old = " (old: planned dearer, and last)" if offer.is_stale(now) else ""
+    return (
+        f"{offer.gpus:>2} × {offer.sku:<15}{float(offer.rate):>9.2f} $/h {kind}{where:<30}"
+        f"{offer.age_days(now):>4} days{old}"
+    )
+
+
+def _freshness(offers: list[Offer], now: float) -> str:
+    if not offers:
+        return "no prices"
+    ages = sorted(offer.age_days(now) for offer in offers)
+    stale = sum(offer.is_stale(now) for offer in offers)
+    text = f"prices {ages[0]} to {ages[-1]} days old"
+    if stale:
+        text += (
+            f" · {stale} older than {FRESH_DAYS} days are planned dearer, and last:"
+            " trmcloud prices refresh"
+        )
+    return text
+
+
+def _print_moves(before: list[Offer], after: list[Offer], *, most: int | None = None) -> None:
+    """Those that moved furthest first, then new ones."""
+    moved = sorted(moves(before, after), key=_how_far)
+    for offer, old in moved[:most]:
+        where = f"{offer.gpus} × {offer.sku} {offer.provider} {offer.region} {offer.instance}"
+        if old is None:
+            print(f"  new   {where}: {offer.rate}/h")
+        else:
+            change = offer.rate.micros / max(1, old.micros) - 1
+            print(f"  {change:+.0%}  {where}: {old}/h → {offer.rate}/h")
+    if not moved:
+        print("nothing moved")
+    elif most is not None and len(moved) > most:
+        print(f"  and {len(moved) - most:,} more: trmcloud prices diff")
+
+
+def _how_far(move: tuple[Offer, Usd | None]) -> tuple[bool, float]:
+    offer, old = move
+    return old is None, -abs(offer.rate.micros / max(1, old.micros) - 1) if old else 0.0
+
+
+def _print_guides() -> None:
+    from trmcloud.core.planner.reference_claims import CLAIMS, SOURCE
+
+    print(f"{SOURCE}; never planned with")
+    for claim in CLAIMS.values():
+        low, high = claim.minutes
+        print(
+            f"{claim.hardware:<8}{claim.phase:<9}{float(claim.rate):>7.2f} $/h"
+            f"  {claim.batch:>3} × {claim.accumulation}  {claim.steps:,} steps"
+            f"  {low:g}–{high:g} min  ${claim.cost_usd[0]:g}–{claim.cost_usd[1]:g}"
+        )
+
+
+def _as_json(offer: Offer) -> dict[str, object]:
+    row: dict[str, object] = offer._asdict()
+    row["rate_usd_per_hour"] = float(offer.rate)
+    row["rate"] = offer.rate.plain()
+    return row

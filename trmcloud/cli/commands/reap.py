@@ -1,0 +1,84 @@
+"""``trmcloud reap``: find and end what no live run owns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+
+
+def command(
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="End what is found.")] = False,
+    accept_restored: Annotated[
+        bool,
+        typer.Option(help="Go on from a ledger that was restored from a backup."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    guard_every: Annotated[
+        int, typer.Option(help="Set by the guard: minutes between its visits.", hidden=True)
+    ] = 0,
+) -> None:
+    """Look at every provider for pods of ours that no live run owns, and end them with --yes.
+
+    Only names that trmcloud made are ever touched: those of this ledger that it does not own, and
+    those of any ledger whose own hard stop has passed.
+
+    A ledger that was restored from a backup is accepted with --accept-restored. Pods that it has
+    forgotten are found and charged; until none can be left, nothing new is reserved.
+
+    Example: trmcloud reap --yes
+    """
+    from trmcloud.app import reap
+    from trmcloud.app.drive import reconcile
+    from trmcloud.cli.catching_up import tell_troubles, trouble_code
+    from trmcloud.cli.views.reasons import did_line, reason_json, sentence
+    from trmcloud.cli.views.volumes import volume_lines
+    from trmcloud.core.control.orphan_costs import is_pending
+    from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    if accept_restored and not context.ledger.accept_restored(context.wall()):
+        raise UsageError(
+            "the ledger was not restored from a backup: there is nothing to accept",
+            next_step="trmcloud reap --yes",
+        )
+    found = reap.look(context)
+    did = reap.end(context, found) if yes else []
+    if yes:
+        did += reconcile(context)
+        tell_troubles(context)
+    if guard_every:
+        reap.note_visit(context, guard_every * 60.0, found)
+    said = [did_line(each) for each in did]
+    known = not is_pending(context.ledger.read())
+    if as_json:
+        rows = [
+            {"provider": provider, "pod": orphan.pod.name, **reason_json(orphan.reason)}
+            for provider, orphan in found.orphans
+        ]
+        unreachable = dict(found.unreachable)
+        words = {"orphans": rows, "did": said, "unreachable": unreachable, "reconciled": known}
+        print(json.dumps(words), file=as_is())
+    else:
+        for provider, orphan in found.orphans if not yes else ():
+            print(f"{orphan.pod.name} on {provider}: {sentence(orphan.reason)}")
+        for line in said:
+            print(line)
+        for provider, why in found.unreachable:
+            print(f"{provider} gave no list: {why}", file=sys.stderr)
+        if not known:
+            print("the ledger is not reconciled yet: nothing is reserved until trmcloud reap --yes")
+            print("says so; a pod may appear up to 10 minutes after it was asked for")
+        elif not found.orphans and not said:
+            seen = ", as far as could be seen" if found.unreachable else ""
+            print(f"nothing is running that no run owns{seen}")
+        elif found.orphans and not yes:
+            print("trmcloud reap --yes ends them")
+        for text in volume_lines(context.ledger.read(), context.wall()):
+            print(text)
+    sys.exit(11 if found.unreachable else trouble_code(context))

@@ -1,0 +1,136 @@
+"""``trmcloud rehearse``: play a planned run in a simulated world, with faults."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from trmcloud.cli import options
+from trmcloud.cli.views.streams import as_is
+from trmcloud.core.errors import UsageError
+
+_MOST_RUNS = 100_000
+_LINES, _ALL_LINES = 40, 1_000_000
+"""Of the one play that is told."""
+
+
+def command(
+    typed: typer.Context,
+    hardware: options.Hardware,
+    recipe: options.Recipe = "trm",
+    phase: options.Phase = "both",
+    budget: options.Budget = None,
+    rate: options.Rate = None,
+    data: options.Data = "",
+    steps: options.Steps = None,
+    hours: options.Hours = None,
+    tokens: options.Tokens = None,
+    setting: options.Settings = None,
+    processes: options.Processes = 0,
+    initial_from: options.InitialFrom = "",
+    strict_guide: options.StrictGuide = False,
+    stop_at_gain: options.StopAtGain = "",
+    patience: options.Patience = 0,
+    volume: options.Volume = False,
+    volume_days: options.VolumeDays = 7.0,
+    volume_then: options.VolumeThen = "keep",
+    provider: options.RentFrom = None,
+    via: options.Via = "",
+    allow_key: options.AllowAccountKey = False,
+    bucket: options.Bucket = "",
+    region: options.Region = None,
+    community: options.Community = False,
+    spot: options.Spot = False,
+    accept_loss: options.AcceptLoss = False,
+    detach: options.Detach = False,
+    runs: Annotated[int, typer.Option(help="How often the run is played.")] = 200,
+    faults: Annotated[
+        str, typer.Option(help="all, none, or numbers and words: 15,preempted,asleep.")
+    ] = "all",
+    seed: Annotated[int, typer.Option(help="The first play's dice; the rest follow.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Play a planned run in a simulated world: what it would spend, and who would stop it.
+
+    Example: trmcloud rehearse 8xH100 --budget 400 --runs 500
+    """
+    from trmcloud.app import preparing
+    from trmcloud.app.launch_checks import check_launchable, check_loss
+    from trmcloud.app.launching import as_carried_out
+    from trmcloud.cli.launch_request import request_of
+    from trmcloud.core.errors import NotSupported
+    from trmcloud.sim.rehearsal import fault_names, rehearse
+    from trmcloud.wiring import build_context
+    from trmcloud.wiring_plans import build_planner
+
+    if not 1 <= runs <= _MOST_RUNS:
+        raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
+    names = fault_names(faults)
+    context = build_context()
+    plan = preparing.dry_run(context, build_planner(), request_of(typed))
+    check_loss(plan, detached=detach, accepted=accept_loss)
+    refusal = ""
+    try:
+        check_launchable(context, plan)
+    except NotSupported as error:
+        refusal = str(error)
+    carried = as_carried_out(context, plan)
+    made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=detach)
+    if as_json:
+        print(json.dumps({**made.to_json(), "launch_refused": refusal}), file=as_is())
+    else:
+        if verbose:
+            from trmcloud.cli.views.launch import show_plan
+
+            show_plan(context, made.plan, verbose=True)
+        _show(made, detach=detach, most=_ALL_LINES if verbose else _LINES)
+        if refusal:
+            print(f"  launch      refuses this plan: {refusal}")
+    if made.violations:
+        sys.exit(1)
+
+
+def _show(made: object, *, detach: bool, most: int) -> None:
+    from trmcloud.sim.rehearsal import Rehearsal, spread
+    from trmcloud.sim.shrink import timeline
+
+    assert isinstance(made, Rehearsal)
+    candidate = made.plan.recommended
+    assert candidate is not None
+    print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
+    how = "left alone once it trains" if detach else "launched and watched from here"
+    print(f"  ({how}; checkpoints: {made.plan.survives})")
+    print(timeline(made.shown.told, most=most))
+    print()
+    money = spread(made.spent)
+    cap = made.plan.cap
+    count = len(made.plays)
+    print(f"{count} plays, budget {cap if cap is not None else 'off'}")
+    words = (("least", "min"), ("median", "p50"), ("nine in ten below", "p90"), ("most", "max"))
+    print("  spent       " + ", ".join(f"{word} {money[key]}" for word, key in words))
+    print("  ended       " + _counts(made.outcomes(), count))
+    print("  stopped by  " + _counts(made.ended_by(), sum(made.ended_by().values())))
+    saved = made.steps_saved()
+    if saved:
+        steps = spread(saved)
+        print(
+            f"  saved       a checkpoint of step {steps['min']:,} at least, {steps['p50']:,} median"
+        )
+    over = max(p.over_exposed_usd for p in made.plays)
+    exposed_s = max(p.exposed_s for p in made.plays)
+    if exposed_s:
+        print(
+            f"  exposed     at most {exposed_s:,.0f} s in which no layer could act;"
+            f" at most ${over:,.2f} above the budget in them"
+        )
+    for play in made.violations[:5]:
+        print(f"  BROKEN      seed {play.seed}: {play.detail}")
+
+
+def _counts(counts: object, whole: int) -> str:
+    rows = counts.most_common()  # type: ignore[attr-defined]
+    return ", ".join(f"{name} {number / max(1, whole):.0%}" for name, number in rows)

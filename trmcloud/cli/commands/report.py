@@ -1,0 +1,172 @@
+"""``trmcloud report``: planned, accrued and billed; where the time went."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli import options
+from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.core.control.report import RunReport
+
+_COLUMNS = (
+    "run", "hardware", "recipe", "state", "outcome", "budget_usd", "planned_usd", "accrued_usd",
+    "billed_usd", "at_most_usd", "reserved_usd", "paid_seconds", "useful_fraction", "steps",
+)  # fmt: skip
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id; all of them otherwise.")] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """What runs were planned to cost, what accrued, what was billed, and what it bought.
+
+    Example: trmcloud report --csv
+    """
+    from trmcloud.app.context import find_run
+    from trmcloud.app.reports import report_run
+    from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.cli.views.volumes import volume_lines, volumes_json
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    if run:
+        states = [find_run(context, run)]
+    else:
+        states = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+    reports = [report_run(context, state) for state in states]
+    if as_json:
+        ledger, now = context.ledger.read(), context.wall()
+        rows = [
+            {**report.to_json(), "volumes": volumes_json(ledger, now, report.run_id)}
+            for report in reports
+        ]
+        print(json.dumps(rows, indent=1), file=as_is())
+    elif as_csv:
+        writer = csv.writer(as_is())
+        writer.writerow((*_COLUMNS, *(f"{name}_s" for name in _parts()), "best_bpb", "sha256"))
+        writer.writerows(_csv_row(report) for report in reports)
+    else:
+        _show(reports, verbose=verbose)
+        for text in volume_lines(
+            context.ledger.read(), context.wall(), states[0].run_id if run else ""
+        ):
+            print(text)
+    sys.exit(trouble_code(context, run))
+
+
+def _parts() -> tuple[str, ...]:
+    from trmcloud.core.control.report import PARTS
+
+    return PARTS
+
+
+def _csv_row(report: RunReport) -> list[object]:
+    data = report.to_json()
+    seconds = [f"{report.seconds[name]:.3f}" for name in _parts()]
+    best = report.best
+    found = [best.val_bpb, best.sha256] if best is not None else ["", ""]
+    return [*(data[name] for name in _COLUMNS), *seconds, *found]
+
+
+def _show(reports: list[RunReport], *, verbose: bool) -> None:
+    from trmcloud.cli.views.text import on_volume, table
+    from trmcloud.core.control.report import DRIFT_ALARM
+    from trmcloud.core.money import total
+
+    if not reports:
+        print("no runs yet")
+        return
+    print("\n".join(table(_MONEY, [_money_row(r) for r in reports])))
+    print()
+    print("\n".join(table(_TIME, [_time_row(r) for r in reports])))
+    print()
+    for r in reports:
+        if r.bucket and r.best is not None:
+            print(f"{r.run_id}: its best is {r.best.label} in {r.bucket}")
+        if r.on_volume and r.best is None:
+            print(f"{r.run_id}: its best is {on_volume(r.run_id)}")
+    for r in reports:
+        if told := _data_line(r, verbose=verbose):
+            print(f"{r.run_id}: {told}")
+    known = [r for r in reports if r.billed is not None]
+    unknown = len(reports) - len(known)
+    billed = total(r.billed for r in known if r.billed is not None)
+    accrued = total(r.accrued for r in known)
+    drift = billed.micros / accrued.micros - 1 if accrued else 0.0
+    alarm = "  ← billed and accrued drift apart" if abs(drift) > DRIFT_ALARM else ""
+    most, sum_accrued = total(r.at_most for r in reports), total(r.accrued for r in reports)
+    counted = f"{len(reports)} run{'s' if len(reports) > 1 else ''}"
+    print(
+        f"total {counted} · planned {total(r.planned for r in reports)} · "
+        f"accrued {sum_accrued} · billed {billed}"
+        + (f" and {unknown} not known yet" if unknown else "")
+        + (f" · at most {most} until every bill is final" if most > sum_accrued else "")
+        + (f" · drift {drift:+.1%}{alarm}" if accrued else "")
+    )
+
+
+_MONEY = ("run", "hardware", "planned", "accrued", "billed", "best bpb", "$ per −0.01 bpb")
+_TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
+
+
+def _money_row(r: RunReport) -> tuple[str, ...]:
+    """What a run cost, and what that bought."""
+    from trmcloud.cli.views.text import bpb
+
+    return (
+        r.run_id,
+        r.hardware,
+        str(r.planned),
+        str(r.accrued),
+        "unknown" if r.billed is None else str(r.billed),
+        bpb(r.best.val_bpb if r.best is not None else None),
+        _per_centibpb(r.usd_per_centibpb),
+    )
+
+
+def _time_row(r: RunReport) -> tuple[str, ...]:
+    """Where the time that it paid for went."""
+    from trmcloud.cli.views.text import duration
+
+    def share(*names: str) -> str:
+        part = sum(r.seconds[name] for name in names)
+        return f"{100 * part / r.paid_s:.0f} %" if r.paid_s else "–"
+
+    return (
+        r.run_id,
+        duration(r.paid_s),
+        share("training"),
+        share("startup"),
+        share("compile"),
+        share("evaluating", "saving", "landing"),
+        share("data", "other"),
+    )
+
+
+def _data_line(report: RunReport, *, verbose: bool) -> str:
+    """How long training waited for data that its machine made, and how long it was expected to;
+    where it did not wait, that is a detail."""
+    from trmcloud.cli.views.text import duration
+
+    waited_s, planned_s = report.seconds["data"], report.planned_data_s
+    if round(waited_s) < 1 and not (verbose and report.data_told):
+        return ""
+    words = [f"waited {duration(waited_s)} for data ({report.data_usd})"]
+    words.append(f"planned {duration(planned_s)} ({report.planned_data_usd})")
+    return " · ".join([*words, *filter(None, [report.data_told])])
+
+
+def _per_centibpb(usd: float | None) -> str:
+    if usd is None:
+        return "–"
+    return f"${usd:.4f}" if usd >= 0.00005 else "< $0.0001"

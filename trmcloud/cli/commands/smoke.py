@@ -1,0 +1,79 @@
+"""``trmcloud smoke``: what a user runs first with real money."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import outlive_the_reader
+from trmcloud.core.errors import UsageError
+from trmcloud.core.plain_text import one_line
+
+if TYPE_CHECKING:
+    from trmcloud.app.smoke.setting import Step
+
+LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
+
+
+def command(
+    max_usd: Annotated[str, typer.Option(help="Most that may be spent, in USD.", metavar="USD")],
+    provider: Annotated[str, typer.Option(help="Whom to rent from.")] = "runpod",
+    minutes: Annotated[
+        float, typer.Option(help="Life of each pod, its boot included (RunPod's take up to 7).")
+    ] = 10.0,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Rent the cheapest pod, see which kill layers work for this account, end it, show the bill.
+
+    Exit code 17: the pod did not end itself; it was ended from here, and the layer stays
+    unverified.
+
+    Example: trmcloud smoke --provider runpod --max-usd 0.25
+    """
+    from trmcloud.app.launch_request import parse_money
+    from trmcloud.app.smoke.run import Smoke
+    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.views.reasons import sentence
+    from trmcloud.core.money import Usd
+    from trmcloud.wiring import build_smoke
+
+    amount = parse_money("--max-usd", max_usd) or Usd(0)
+    if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
+        raise UsageError(
+            f"--minutes lies between {LEAST_MINUTES} and {MOST_MINUTES:g}, not {minutes:g}",
+            next_step="--minutes 10",
+        )
+    context, ground = build_smoke(provider)
+    smoke = Smoke(context, ground, amount, minutes * 60.0, show, sentence)
+    smoke.check_account()
+    plan = smoke.plan()
+    first = plan.recommended
+    assert first is not None
+    print(
+        f"{first.hardware} at {ground.provider}, {first.region}, {first.rate}/h, gone after "
+        f"{minutes:g} min: at most {plan.reservation} a pod, {amount} in all\n"
+        f"were this machine off and nothing else worked, {first.rate} an hour would go on being "
+        "spent: that is what is tried here",
+        flush=True,
+    )
+    if not yes and not confirmed("  Proceed?"):
+        print("nothing was rented, nothing was spent")
+        return
+    outlive_the_reader()
+    verdict = smoke.run(plan)
+    layers = ", ".join(verdict.verified) or "none"
+    print(f"verified for this account: {layers}")
+    if verdict.trouble is not None:
+        raise verdict.trouble
+    print("next: trmcloud plan --budget 100")
+
+
+def show(step: Step) -> None:
+    """One line: mark, clock, money, what was tried, what came of it."""
+    mark = {True: "✔", False: "✘", None: "·"}[step.good]
+    minutes, seconds = divmod(int(step.at_s), 60)
+
+    detail = one_line(step.detail)
+    spent = f"${float(step.spent):.4f}"
+    print(f"{mark} {minutes:02d}:{seconds:02d} {spent}  {step.name:<11} {detail}", flush=True)

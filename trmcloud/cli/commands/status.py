@@ -1,0 +1,69 @@
+"""``trmcloud status``: runs, their money, and what guards them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli import options
+
+if TYPE_CHECKING:
+    from trmcloud.app.reap import Did
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show runs, their money against their cap, and every kill layer's state.
+
+    Example: trmcloud status r-1f3a9c
+    """
+    from trmcloud.app.context import find_run, is_quiet
+    from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.core.catalog.providers import BY_SKYPILOT
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    if not live:
+        context = replace(context, unasked=frozenset(BY_SKYPILOT))
+    did: list[Did] = []
+    if not is_quiet(context):
+        did = catch_up(context)
+    if run:
+        runs = [find_run(context, run)]
+    else:
+        known = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        runs = [r for r in known if r.live or everything] or known[-1:]
+    code = trouble_code(context, run)
+    if not as_json:
+        if did:
+            from trmcloud.cli.views.reasons import did_line
+
+            for each in did:
+                print(f"· {did_line(each)}")
+        if not runs:
+            print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60")
+            sys.exit(code)
+    from trmcloud.cli.views import status as status_view
+
+    if as_json:
+        status_view.show_json(context, runs)
+        sys.exit(code)
+    if run:
+        status_view.show_one(context, runs[0], verbose=verbose)
+    else:
+        status_view.show_table(context, runs)
+        others = len(known) - len(runs)
+        if others:
+            ended = "1 more has ended" if others == 1 else f"{others} more have ended"
+            print(f"{ended} · trmcloud status --all")
+    sys.exit(code)

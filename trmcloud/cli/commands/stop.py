@@ -1,0 +1,42 @@
+"""``trmcloud stop``: land a run now."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
+) -> None:
+    """Land a run: it ends its step, saves, evaluates, and its pod is ended.
+
+    Example: trmcloud stop r-1f3a9c
+    """
+    from trmcloud.app.launching import follow_or_drive, request_stop
+    from trmcloud.app.out_of_reach import require_reach
+    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.views.run import OverButForItsBill, outcome_of, show_end
+    from trmcloud.cli.views.run_bar import RunBar
+    from trmcloud.core.control.reason import ReasonKind, because
+    from trmcloud.core.outcome import Outcome
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    state = request_stop(context, run or None, because(ReasonKind.STOP_COMMAND))
+    print(f"{state.run_id}: asked to land")
+    if detach:
+        catch_up(context)
+        return
+    if state.generation is not None:
+        require_reach(context, state.generation.provider)
+    over = OverButForItsBill(context)
+    with RunBar(context) as bar:
+        ended = follow_or_drive(context, state.run_id, over, bar.watch)
+    code = show_end(context, ended)
+    wanted = (Outcome.STOPPED, Outcome.FINISHED, Outcome.LANDED)
+    sys.exit(0 if outcome_of(ended) in wanted else code)

@@ -1,0 +1,100 @@
+"""``trmcloud tensorboard``: a run's curves, on loopback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trmcloud.app.context import Context
+    from trmcloud.core.control.run_state import RunState
+
+_LOOK_S = 3.0
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's id.")],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6006,
+) -> None:
+    """Serve a run's curves on this machine alone, until Ctrl-C.
+
+    What a rented pod has of them is served by TensorBoard there, seen here through SSH.
+
+    Example: trmcloud tensorboard r-1f3a9c
+    """
+    import importlib.util
+
+    from trmcloud.app.checkpoints.on_pod import live_pod
+    from trmcloud.app.context import find_run
+    from trmcloud.app.run_queries import is_rented
+    from trmcloud.core.contract.pod_contract import TENSORBOARD_DIR
+    from trmcloud.core.errors import MissingExtra, NotFoundError
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    state = find_run(context, run)
+    if live_pod(state) is not None:
+        _from_pod(context, state, port)
+        return
+    folder = context.files.folder(state.run_id)
+    if is_rented(state) and not list(Path(folder).glob(f"*/{TENSORBOARD_DIR}/*")):
+        raise NotFoundError(
+            f"{state.run_id}'s curves were on its pod, which is gone; its metrics are here",
+            where=str(Path(folder) / "*" / "metrics.jsonl"),
+            next_step=f"trmcloud status {state.run_id}, trmcloud report {state.run_id}",
+        )
+    if importlib.util.find_spec("tensorboard") is None:
+        raise MissingExtra("trmcloud tensorboard", "train")
+    print(f"http://127.0.0.1:{port}  (Ctrl-C ends it)", flush=True)
+    arguments = ["--logdir", folder, "--host", "127.0.0.1", "--port", str(port)]
+    os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *arguments])
+
+
+def _from_pod(context: Context, run: RunState, port: int) -> None:
+    """Until the pod is gone; a connection that drops is made anew."""
+    from trmcloud.app.checkpoints.on_pod import live_pod
+    from trmcloud.app.context import find_run
+    from trmcloud.app.run_queries import is_driven
+    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.core.errors import Dropped, UsageError
+
+    if not _is_free(port):
+        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
+    said = ""
+    while (pod := live_pod(run)) is not None:
+        link = context.links[pod.provider]
+        try:
+            with link.tensorboard(pod.pod_name, port) as runs_still:
+                said = _say(f"http://127.0.0.1:{port}  on its pod (Ctrl-C ends it)", said)
+                while runs_still():
+                    context.clock.sleep(_LOOK_S)
+        except Dropped as error:
+            said = _say(f"not reached now, trying again: {error}", said)
+        context.clock.sleep(_LOOK_S)
+        if not is_driven(context, context.ledger.driver(run.run_id)):
+            catch_up(context)
+        run = find_run(context, run.run_id)
+    print(f"{run.run_id}: its pod is gone", flush=True)
+
+
+def _say(text: str, said: str) -> str:
+    """Each line once, until another one is due."""
+    if text != said:
+        print(text, flush=True)
+    return text
+
+
+def _is_free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,144 @@
+"""The block before ``Proceed?``: what was chosen, what it costs, what becomes of checkpoints."""
+
+from __future__ import annotations
+
+import json
+
+from trmcloud.app.context import Context
+from trmcloud.cli.views.plan import age_days
+from trmcloud.cli.views.plan_limits import limit_rows, told_reasons
+from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
+
+
+def show_plan(
+    context: Context, plan: Plan, *, as_json: bool = False, verbose: bool = False
+) -> None:
+    """The very plan that will run; with ``verbose`` every limit and switch, "off" included."""
+    if as_json:
+        print(json.dumps(plan_to_json(plan), indent=1), file=as_is())
+        return
+    print("\n".join(fields(plan_rows(context, plan, verbose=verbose), indent="  ")))
+    chosen = plan.recommended
+    for reason in told_reasons(chosen.reasons, verbose=verbose) if chosen is not None else ():
+        print(f"  · {reason}")
+
+
+def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
+    """What a run that had ended goes on with: hardware, checkpoint, and what is left of its cap."""
+    from trmcloud.app.reports import report_run
+
+    report = report_run(context, run)
+    latest = report.latest
+    begins = "what lies on its network volume" if report.on_volume else "the beginning"
+    if latest is not None:
+        begins = f"{latest.label} · bpb {bpb(latest.val_bpb)}"
+    told = dict(plan_rows(context, plan, verbose=verbose))
+    rows = [("hardware", told.pop("hardware", report.hardware)), ("goes on from", begins)]
+    if latest is not None and report.before_cooldown is not None:
+        rows.append(("has cooled", _if_topped_up(latest, report.before_cooldown)))
+    rows += resumed_rows(run)
+    if "rate" in told:
+        rows.append(("rate", told.pop("rate")))
+    rows.append(("cap", f"{run.cap}, {run.reserved} of it left and reserved"))
+    rows.append((CHECKPOINTS, told.pop(CHECKPOINTS)))
+    for name in ("plan", "cap", "stops", *plan.spec.phases):
+        told.pop(name, None)  # of the launch; a resume has another length
+    print("\n".join(fields([*rows, *told.items()], indent="  ")))
+
+
+def _if_topped_up(latest: CheckpointManifest, before: CheckpointManifest) -> str:
+    return (
+        f"since step {before.step:,}: given more than a cooldown takes, it trains on from "
+        f"{before.label}, at the full rate; what steps {before.step + 1:,} to {latest.step:,} have "
+        f"read is read again from step {latest.step + 1:,} on"
+    )
+
+
+def resumed_rows(run: RunState) -> list[tuple[str, str]]:
+    """With which settings a run that was reopened goes on, and what of that was accepted."""
+    if run.resumed is None:
+        return []
+    rows = [
+        (f"{phase} from here", ", ".join(f"{key} = {value}" for key, value in settings.items()))
+        for phase, settings in run.resumed.settings.items()
+    ]
+    if run.resumed.accepted:
+        changes = (f"{key} {was} → {now}" for key, (was, now) in run.resumed.accepted.items())
+        rows.append(("accepted", f"{', '.join(changes)}: another training from here on"))
+    return rows
+
+
+def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
+    """(name, text) of each row, in the user's order: hardware, work, money, checkpoints, limits."""
+    chosen = plan.recommended
+    rows: list[tuple[str, str]] = [("plan", plan.id)]
+    if chosen is not None:
+        more = len(plan.launchable) - 1
+        others = f", then {more} more candidate{'s' if more > 1 else ''}" if more > 0 else ""
+        rows.append(("hardware", _hardware(chosen) + others))
+        rows += [(phase.name, _work(chosen, phase, verbose)) for phase in chosen.phases]
+    if plan.spec.overrides:
+        put = ", ".join(f"{key} = {value}" for key, value in plan.spec.overrides)
+        rows.append(("set by hand", put))
+    if chosen is not None:
+        rows += [("rate", _rate(plan, chosen)), ("cap", _cap(plan))]
+        rows.append(
+            (
+                "stops",
+                f"lands {duration(chosen.soft_stop_s)} after its start, "
+                f"killed at {duration(chosen.hard_stop_s)}; {duration(chosen.landing_s)} to land",
+            )
+        )
+    rows.append((CHECKPOINTS, plan.survives))
+    lines = context.ledger.read().lines_for(context.project, context.wall())
+    for line in lines:
+        if line.cap is not None:
+            rows.append((f"{line.level} {line.key}", f"{line.remaining} of {line.cap} left"))
+    uncapped = [line.level for line in lines if line.cap is None]
+    if uncapped and verbose:
+        rows.append(("no cap on", " · ".join(uncapped)))
+    return rows + limit_rows(plan, verbose=verbose)
+
+
+def _hardware(chosen: Candidate) -> str:
+    if chosen.provider != LOCAL:
+        several = f"{chosen.nodes} × " if chosen.nodes > 1 else ""
+        what = f"{several}{chosen.gpus} × {chosen.sku}{', spot' if chosen.spot else ''}"
+        return f"{what}, {chosen.provider} {chosen.region}".removesuffix(" any")
+    if "CPU" in chosen.sku:
+        plural = "es" if chosen.gpus > 1 else ""
+        return f"{chosen.gpus} process{plural} on {chosen.sku}, this machine"
+    return f"{chosen.gpus} × {chosen.sku}, this machine"
+
+
+def _work(chosen: Candidate, phase: PhasePlan, verbose: bool) -> str:
+    s = phase.settings
+    about = f"about {duration(phase.seconds.p50)}"
+    if not verbose:
+        return f"{s.steps:,} steps, {count(phase.tokens)} tokens; {about}"
+    return (
+        f"{s.steps:,} steps of {s.batch}×{s.accumulation}×{chosen.world_size} sequences of"
+        f" {s.sequence}, depth {s.depth}, width {s.width}, {s.dtype}; {about}"
+    )
+
+
+def _rate(plan: Plan, chosen: Candidate) -> str:
+    words = [f"{chosen.rate}/h"]
+    if chosen.reserved_rate != chosen.rate:
+        words.append(f"reserved at {chosen.reserved_rate}/h")
+    if chosen.provider != LOCAL:
+        days = age_days(plan, chosen)
+        words.append(f"price {days} day{'s' * (days > 1)} old" if days else "price of today")
+    return " · ".join(words)
+
+
+def _cap(plan: Plan) -> str:
+    if not plan.launchable:
+        return "none: plan only"
+    whose = "" if plan.spec.budget is not None else ", the plan's worst case"
+    return f"{plan.cap}{whose} · reserves {plan.reservation}"

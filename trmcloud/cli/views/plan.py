@@ -1,0 +1,266 @@
+"""How a Plan looks: a table on wide terminals, plain lines elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import MappingProxyType
+from typing import Any, Mapping, Sequence
+
+from trmcloud.cli.views.plan_chart import terminal_chart
+from trmcloud.cli.views.plan_limits import limit_rows, told_reasons
+from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.streams import columns as columns_here
+from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
+from trmcloud.core.catalog.offers import FRESH_DAYS
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.spec.plan import TRAINER, About, Candidate, Interval, Plan, plan_to_json
+
+WIDE_COLUMNS = 100
+PIPE_COLUMNS = 80
+_TOLD = (TRAINER, "objective", "fill", "storage")
+"""Limits that the headline or a cost tells already."""
+SHOWN_ROWS = 10
+
+
+def show(
+    plan: Plan,
+    *,
+    as_json: bool = False,
+    everything: bool = False,
+    verbose: bool = False,
+    more: Sequence[str] = (),
+    more_json: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """``more``: lines below it; ``more_json``: the same beside a plan's own keys."""
+    if as_json:
+        print(json.dumps({**plan_to_json(plan), **more_json}, indent=1), file=as_is())
+        return
+    columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
+    lines = render(plan, columns=columns, everything=everything, verbose=verbose)
+    print("\n".join([*lines, *more]))
+
+
+def render(
+    plan: Plan, *, columns: int, everything: bool = False, verbose: bool = False
+) -> list[str]:
+    """The lines a user reads; with ``verbose`` the defaults that were planned with, too."""
+    rows = list(plan.candidates) if everything else shown_rows(plan)
+    lines = [_headline(plan)]
+    if untrained := plan.limits.get(TRAINER):
+        lines.append(untrained)
+    lines.append("")
+    table = _table(plan, rows)
+    is_wide = columns >= max(WIDE_COLUMNS, *map(len, table))
+    lines += table if is_wide else _plain(plan, rows)
+    if len(plan.spec.phases) > 1:
+        lines += ["", *_by_phase(rows), ""]
+    lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
+    limits = limit_rows(plan, verbose=verbose)
+    lines += [f"{name}: {text}" for name, text in limits if verbose or name not in _TOLD]
+    if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 else []:
+        lines += ["", *chart]
+    lines += ["", *_advice(plan, verbose)]
+    return lines
+
+
+def shown_rows(plan: Plan) -> list[Candidate]:
+    """The best candidate of each hardware: the guides' six, this machine, and the best others."""
+    best: dict[str, Candidate] = {}
+    for candidate in plan.candidates:
+        key = LOCAL if candidate.provider == LOCAL else candidate.hardware
+        best.setdefault(key, candidate)
+    wanted = [c.id for key, c in best.items() if key in GUIDE_HARDWARE or key == LOCAL]
+    recommended = plan.recommended
+    if recommended is not None and recommended.id not in wanted:
+        wanted.append(recommended.id)
+    for candidate in best.values():
+        if len(wanted) >= SHOWN_ROWS:
+            break
+        if candidate.id not in wanted:
+            wanted.append(candidate.id)
+    return [candidate for candidate in plan.candidates if candidate.id in wanted]
+
+
+def nearest(plan: Plan) -> list[Candidate]:
+    """The three candidates that are closest to being feasible, one per hardware."""
+    best: dict[str, Candidate] = {}
+    for candidate in plan.candidates:
+        if candidate.provider != LOCAL or plan.spec.hardware:
+            best.setdefault(candidate.hardware, candidate)
+    order = sorted(best.values(), key=lambda c: (not c.fits_memory, c.cost_p90.micros))
+    return order[:3]
+
+
+def _hours(candidate: Candidate) -> str:
+    return f"{_short(candidate.hours.p50)} h"
+
+
+def hours_text(interval: Interval) -> str:
+    return f"{_short(interval.p50)} ({_short(interval.p10)}–{_short(interval.p90)})"
+
+
+def cost_text(candidate: Candidate) -> str:
+    if not candidate.rate:
+        return "$0"
+    return f"{_dollars(candidate.cost_p50)} ({_dollars(candidate.cost_p90)})"
+
+
+def fits_text(candidate: Candidate) -> str:
+    need, have = candidate.memory_need_gb, candidate.memory_gb
+    if not candidate.fits_memory:
+        return f"no: {need:,.0f} > {have:,.0f} GB"
+    digits = 1 if need < 10 else 0
+    return f"{need:,.{digits}f}/{have:,.0f} GB"
+
+
+def _headline(plan: Plan) -> str:
+    spec = plan.spec
+    tokens = 0
+    if plan.candidates:
+        first = plan.recommended or plan.candidates[0]
+        tokens = sum(phase.tokens for phase in first.phases)
+    parts = [spec.recipe, " + ".join(spec.phases), f"{_count(tokens)} tokens"]
+    parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
+    if spec.fills:
+        parts.append("filled")
+    elif spec.objective == "value":
+        parts.append(f"value of an hour {spec.hour_value}")
+    else:
+        parts.append(f"objective {spec.objective}")
+    return " · ".join(parts)
+
+
+_HEADER = (
+    "hardware",
+    "sku",
+    "where",
+    "$/h",
+    "age",
+    "hours p50 (p10–p90)",
+    "cost p50 (p90)",
+    "fits",
+)
+
+
+def _cells(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
+    where = f"{candidate.provider} {candidate.region}"
+    if candidate.provider == LOCAL:
+        where = candidate.region
+    return (
+        LOCAL if candidate.provider == LOCAL else candidate.hardware,
+        candidate.sku[:22],
+        where.removesuffix(" any"),
+        f"{float(candidate.rate):.2f}",
+        "" if candidate.provider == LOCAL else f"{age_days(plan, candidate)} d",
+        hours_text(candidate.hours),
+        cost_text(candidate),
+        fits_text(candidate) + ("" if candidate.within_budget else " · over budget"),
+    )
+
+
+def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
+    table = [_HEADER, *(_cells(plan, row) for row in rows)]
+    widths = [max(len(row[n]) for row in table) for n in range(len(_HEADER))]
+    lines = []
+    for number, cells in enumerate(table):
+        chosen = number > 0 and rows[number - 1].id == plan.recommended_id
+        aligned = [
+            cell.rjust(width) if _HEADER[n] == "$/h" else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        lines.append((" ▸ " if chosen else "   ") + "  ".join(aligned).rstrip())
+    return lines
+
+
+def _plain(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
+    lines = []
+    for row in rows:
+        hardware, sku, where, rate, age, hours, dollars, fits = _cells(plan, row)
+        mark = "▸" if row.id == plan.recommended_id else " "
+        old = f" ({age} old)" if age else ""
+        lines.append(f"{mark} {hardware:<13}{hours} h · {dollars} · ${rate}/h{old}")
+        lines.append(f"{'':15}{sku}, {where} · {fits}")
+    return lines
+
+
+def _by_phase(rows: Sequence[Candidate]) -> list[str]:
+    """Each phase's own P50 hours and rent."""
+    lines = ["by phase, p50 (start-up and storage apart)"]
+    for row in rows:
+        rate = row.planned_rate or row.rate
+        parts = [
+            f"{phase.name} {_short(phase.seconds.p50 / 3600)} h {cost(rate, phase.seconds.p50)}"
+            for phase in row.phases
+            if row.rate
+        ]
+        if parts:
+            lines.append(f"  {row.hardware:<13}" + " · ".join(f"{part:<26}" for part in parts))
+    return [line.rstrip() for line in lines]
+
+
+def age_days(plan: Plan, candidate: Candidate) -> int:
+    """How old the quote was when the plan was made."""
+    return int(max(0.0, plan.created_at - candidate.priced_at) // 86_400)
+
+
+def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
+    ages = [age_days(plan, row) for row in rows if row.provider != LOCAL]
+    if not ages:
+        return "this machine, at your own rate"
+    span = f"{min(ages)} to {max(ages)}" if min(ages) < max(ages) else f"{ages[0]}"
+    refresh = ": trmcloud prices refresh" if max(ages) > FRESH_DAYS else ""
+    return f"prices {span} days old{refresh}"
+
+
+def _advice(plan: Plan, verbose: bool) -> list[str]:
+    chosen = plan.recommended
+    if chosen is None:
+        lines = ["No plan fits these limits; closest:"]
+        for candidate in nearest(plan):
+            lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours(candidate)}")
+            lines += [f"    {text}" for about, text in candidate.reasons if about is About.NEED]
+        return [*lines, "Next: a larger --budget, a later --deadline, fewer --steps, or --fill"]
+    why = {
+        "value": f"least cost + hours × {plan.spec.hour_value}",
+        "cheapest": "least cost",
+        "fastest": "soonest done",
+    }.get("" if plan.spec.fills else plan.spec.objective, "most tokens for the money")
+    lines = [f"Recommended: {chosen.hardware} — {why}."]
+    if chosen.provider != LOCAL and age_days(plan, chosen) > FRESH_DAYS:
+        lines.append(
+            f"  no price younger than {FRESH_DAYS} days fits: trmcloud prices refresh reads today's"
+        )
+    lines += [f"  {reason}" for reason in told_reasons(chosen.reasons, verbose=verbose)]
+    lines.append(
+        f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
+        f" at most {chosen.worst_case}"
+    )
+    if plan.launchable:
+        lines.append(f"Launch it: trmcloud launch {plan.id}")
+    return lines
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:,.0f} s"
+    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d} h"
+
+
+def _short(number: float) -> str:
+    if number >= 100:
+        return f"{number:,.0f}"
+    if number >= 1:
+        return f"{number:.1f}"
+    return f"{number:.2f}" if number >= 0.095 else f"{number:.3f}"
+
+
+def _dollars(amount: Usd) -> str:
+    return f"${float(amount):,.0f}" if amount >= Usd(100) else str(amount)
+
+
+def _count(number: int) -> str:
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)

@@ -1,0 +1,230 @@
+"""``plan --explain 8xA100``: the arithmetic of one candidate, line by line, with assumptions."""
+
+from __future__ import annotations
+
+from trmcloud.cli.views.plan import age_days
+from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu, parse_hardware
+from trmcloud.core.errors import NotFoundError
+from trmcloud.core.money import Usd
+from trmcloud.core.planner.calibrated import FITTED
+from trmcloud.core.planner.candidates import SPOT_NOTE, VOLUME_MICROS_PER_GB_MONTH
+from trmcloud.core.planner.flops import Work, work_of
+from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
+from trmcloud.core.planner.reference_claims import CLAIMS, OTHER_CLAIMS
+from trmcloud.core.planner.roofline import (
+    MAX_LOGITS,
+    NODE_LINK_GB_S,
+    SDPA_KERNEL,
+    filled_share,
+    step_time,
+)
+from trmcloud.core.planner.speed import rented_machine
+from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
+from trmcloud.core.spec.recipe import PhaseRecipe
+
+HOUR_S = 3600.0
+
+
+def explain(plan: Plan, text: str) -> list[str]:
+    """The lines for the best candidate of the hardware named, or of the candidate's id.
+
+    Raises:
+        NotFoundError: no such candidate in the plan.
+        UsageError: no such hardware.
+    """
+    candidate = _find(plan, text)
+    lines = [_headline(candidate, plan)]
+    if told := plan.limits.get("test settings"):
+        lines.append(f"test settings: {told}")
+    for phase in candidate.phases:
+        lines += ["", *_phase(candidate, phase)]
+    lines += ["", *_money(candidate, plan)]
+    lines += ["", "memory of one GPU", *_memory(candidate)]
+    lines += ["", *(f"  {reason.text}" for reason in candidate.reasons)]
+    claims = _claims(plan, candidate)
+    if claims:
+        lines += ["", "what the guide says", *claims]
+    return lines
+
+
+def _find(plan: Plan, text: str) -> Candidate:
+    for candidate in plan.candidates:
+        if candidate.id == text:
+            return candidate
+    request = parse_hardware(text)
+    for candidate in plan.candidates:
+        if request.is_local and candidate.provider == LOCAL:
+            return candidate
+        if candidate.nodes == request.nodes and request.accepts(candidate.sku, candidate.gpus):
+            return candidate
+    raise NotFoundError(
+        f"the plan holds no candidate on {request.text}",
+        next_step=f"trmcloud plan --hardware {request.text} --explain {request.text}",
+    )
+
+
+def _headline(c: Candidate, plan: Plan) -> str:
+    where = c.region if c.provider == LOCAL else f"{c.provider} {c.region}"
+    each = f"{c.gpus} × {c.sku}" if c.nodes == 1 else f"{c.nodes} machines of {c.gpus} × {c.sku}"
+    text = f"{c.hardware}: {each}, {where}, {c.rate}/h"
+    return text if c.provider == LOCAL else f"{text} {age_days(plan, c)} days ago ({c.source})"
+
+
+def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
+    s = phase.settings
+    work = work_of(s)
+    per_step = s.tokens_per_step(c.world_size)
+    gflop = work.train_flops / 1e9
+    lines = [
+        f"{phase.name}: {s.steps:,} steps",
+        _line("tokens per step", f"{s.batch} × {s.accumulation} × {c.world_size} × {s.sequence}",
+              f"{per_step:,}"),
+        _line("FLOPs per token", _flops_text(s.family, work), f"{gflop:,.2f} GFLOP"),
+        _line("FLOPs per step", f"{per_step:,} × {gflop:,.2f} GFLOP",
+              f"{per_step * gflop / 1e6:,.2f} PFLOP"),
+    ]  # fmt: skip
+    gpu = GPUS.get(c.sku)
+    if gpu is not None:
+        reach = rented_machine(c.sku, c.gpus).reach()
+        peak = gpu.peak_flops(s.dtype) / 1e12
+        filled = filled_share(s.width, s.batch * s.sequence * work.positions, FITTED)
+        sustained = FITTED.sustained_share(gpu, peaks=0.5 if s.dtype == "float32" else 1.0)
+        kernel = FITTED.attention_share * SDPA_KERNEL.get(gpu.name, 1.0)
+        detail = step_time(s, gpu, c.world_size, FITTED, reach.share, nodes=c.nodes)
+        scale = phase.step_s.p50 / detail.total
+        lines += [
+            _line("matmul rate", f"{peak:,.0f} TFLOP/s dense × {sustained:.2f} sustained at"
+                  f" {gpu.tdp_w} W × {filled:.2f} filled",
+                  f"{peak * sustained * filled:,.0f} TFLOP/s"),
+            _line("matmuls", "blocks and head, forward and backward", f"{detail.matmul:.3f} s"),
+            _line("attention", f"{work.mask_share:.0%} of the square, {kernel:.2f} of that rate",
+                  f"{detail.attention:.3f} s"),
+            _line("memory traffic", f"norms, activations, logits ÷ {gpu.memory_gb_s:,.0f} GB/s",
+                  f"{detail.traffic:.3f} s"),
+            _line("software", f"the sum × {1 / reach.share:.2f}: {reach.basis}",
+                  f"{detail.lost:.3f} s"),
+            _line("recompute", _recompute_text(s),
+                  f"{detail.recompute:.3f} s"),
+            _line("optimizer", f"{s.optimizer}", f"{detail.optimizer:.3f} s"),
+            _line("links", f"{s.sharding} over {_slowest(c, gpu):,.0f} GB/s one-way, less what"
+                  " backward hides", f"{detail.links:.3f} s"),
+            _line("host", "between two steps and two passes", f"{detail.overhead:.3f} s"),
+        ]  # fmt: skip
+        if abs(scale - 1) > 0.001:
+            lines.append(_line("probe or spot", "measured ÷ predicted", f"× {scale:.3f}"))
+        mfu = (
+            per_step
+            * work.train_flops
+            / (phase.step_s.p50 * c.world_size * gpu.peak_flops(s.dtype))
+        )
+        lines.append(_line("step", f"{mfu:.1%} MFU on the dense peak", f"{phase.step_s.p50:.3f} s"))
+    else:
+        lines.append(_line("step", "FLOPs ÷ nominal peak × MFU", f"{phase.step_s.p50:.3f} s"))
+    for name, seconds in phase.parts_s.items():
+        lines.append(_line(name, _PARTS.get(name, ""), f"{seconds:,.0f} s"))
+    lines.append(_line("phase", f"p10 {phase.seconds.p10:,.0f} · p90 {phase.seconds.p90:,.0f} s",
+                       f"{phase.seconds.p50:,.0f} s"))  # fmt: skip
+    return lines
+
+
+_PARTS = {
+    "data": "waiting for it: the first shards, and those that come too late",
+    "training": "steps × step",
+    "compile": "torch.compile, cold",
+    "start": "torchrun, importing torch, NCCL, opening the data",
+    "evaluation": "forward passes over eval_tokens, every eval_every steps",
+    "saving": "weights and optimizer at 0.3 GB/s, every save_every steps",
+    "landing": "the last evaluation and save",
+}
+
+
+def _slowest(c: Candidate, gpu: Gpu) -> float:
+    """GB/s of the link that a ring waits for."""
+    own = gpu.link_gb_s(c.gpus)
+    return own if c.nodes == 1 else min(own, NODE_LINK_GB_S)
+
+
+def _recompute_text(s: PhaseRecipe) -> str:
+    parts = ["activation checkpointing"] if s.activation_checkpointing else []
+    if s.batch * s.sequence * s.vocab_size > MAX_LOGITS:
+        parts.append("the head in pieces")
+    return ", ".join(parts) or "off"
+
+
+def _flops_text(family: str, work: Work) -> str:
+    if family == "trm":
+        return "6·[16·L·D²·N(n+1) + N·V·D] + 12·L·D·T·N(n+1)"
+    return f"6 × {(work.matmul_flops + work.head_flops) / 2e6:,.0f}M in matmuls + attention"
+
+
+def _money(c: Candidate, plan: Plan) -> list[str]:
+    rate = c.planned_rate or c.rate
+    lines = [
+        "money",
+        _line("start-up", "boot, environment, code and data", f"{c.startup_s.p50:,.0f} s"),
+        _line("run", f"{c.hours.p10:.2f} – {c.hours.p90:.2f} h", f"{c.hours.p50:.2f} h"),
+        _line("rent", f"{c.hours.p50:.2f} h × {rate}", str(c.cost_p50 - c.storage)),
+    ]
+    if c.storage:
+        per_gb = Usd.from_micros(VOLUME_MICROS_PER_GB_MONTH)
+        kept = sum(checkpoint_bytes(p.settings) * p.settings.kept_checkpoints for p in c.phases)
+        lines.append(_line("storage", f"{kept / 1e9:,.1f} GB × {per_gb}/GB-month, the run and 7"
+                           " days", str(c.storage)))  # fmt: skip
+    lines += [
+        _line("cost", f"p10 {c.cost_p10} · p90 {c.cost_p90}", str(c.cost_p50)),
+        _line("lands, is killed", f"{c.soft_stop_s:,.0f} s, {c.hard_stop_s:,.0f} s after start",
+              f"≤ {c.worst_case}"),
+    ]  # fmt: skip
+    if c.spot:
+        lines.append(f"  {SPOT_NOTE}")
+    if plan.spec.objective == "value":
+        value = float(c.cost_p50) + c.hours.p50 * float(plan.spec.hour_value)
+        lines.append(_line("value", f"cost + hours × {plan.spec.hour_value}", f"${value:,.2f}"))
+    return lines
+
+
+def _memory(c: Candidate) -> list[str]:
+    worst = max(
+        c.phases, key=lambda p: predict_memory(p.settings, c.world_size, on_gpu=c.sku in GPUS).total
+    )
+    memory = predict_memory(worst.settings, c.world_size, on_gpu=c.sku in GPUS)
+    notes = {
+        "weights": "float32, and autocast's copy",
+        "gradients": "float32",
+        "optimizer": worst.settings.optimizer,
+        "communication": worst.settings.sharding,
+        "activations": f"batch {worst.settings.batch} × {worst.settings.sequence} tokens",
+        "logits": "one piece of the head at a time where they are many",
+        "workspace": "CUDA context, compiled kernels",
+    }
+    lines = [_line(name, notes[name], f"{gb:,.2f} GB") for name, gb in memory._asdict().items()]
+    return [*lines, _line("sum", f"of {c.memory_gb:,.0f} GB", f"{memory.total:,.1f} GB")]
+
+
+def _claims(plan: Plan, c: Candidate) -> list[str]:
+    lines: list[str] = []
+    for phase in c.phases if plan.spec.recipe == "trm" else ():
+        claim = CLAIMS.get((c.hardware, phase.name))
+        if claim is None:
+            continue
+        low, high = claim.step_s
+        ours = phase.seconds.p50 / 60
+        lines += [
+            f"  {phase.name}: {low:g}–{high:g} s a step, {claim.minutes[0]:g}–{claim.minutes[1]:g}"
+            f" min, ${claim.cost_usd[0]:g}–{claim.cost_usd[1]:g} at {claim.rate}/h",
+            f"    its own arithmetic: {claim.steps:,} × {low:g}–{high:g} s ="
+            f" {claim.arithmetic_minutes[0]:.1f}–{claim.arithmetic_minutes[1]:.1f} min",
+            f"    a step takes {phase.step_s.p50 / high:.1f} × its longest; the phase {ours:,.0f}"
+            f" min is {ours / claim.minutes[1]:.1f} × its longest",
+        ]
+    for said, truth in OTHER_CLAIMS.get(plan.spec.recipe, ()):
+        lines += [f"  {said}", f"    {truth}"]
+    if plan.spec.recipe == "d64":
+        phase = c.phases[0]
+        per_hour = HOUR_S / phase.step_s.p50
+        lines.append(f"    here: {per_hour:,.0f} steps an hour, {per_hour * 31:,.0f} in 31 h")
+    return lines
+
+
+def _line(name: str, how: str, result: str) -> str:
+    return f"  {name:<18}{how:<66}{result:>16}"

@@ -1,0 +1,210 @@
+"""How a run looks while it is carried: a line per stage, the bar, Ctrl-C, the end."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.drive import RunDriver
+from trmcloud.app.launching import follow_or_drive, request_stop
+from trmcloud.app.run_queries import told_uploaded
+from trmcloud.app.smoke_plan import meaning_of, never_heard
+from trmcloud.cli.catching_up import tell_troubles
+from trmcloud.cli.views.reasons import sentence
+from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
+from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.gate import verdict_from_json
+from trmcloud.core.contract.records import ContractError
+from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.controller import foreseen_end
+from trmcloud.core.control.events import Closed
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import StaleEpoch
+from trmcloud.core.money import ZERO
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.plain_text import one_line
+
+RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
+"""Ends after which a run is usually gone on with."""
+_BILL_WAIT_S = 20.0
+"""How long to wait for a bill once the pod is gone: this machine's is there at once, a provider's
+may lag by an hour."""
+
+
+def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
+    """Drive a run in the foreground until its pod is gone, or in ``-d`` until it runs; exit code.
+
+    A bill that is late keeps nobody here: whatever command comes next settles it.
+    """
+    run = driver.run()
+    outlive_the_reader()
+    tell_troubles(context)
+    if detach:
+        outlive_the_terminal()
+    print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
+    over = OverButForItsBill(context)
+
+    def done(state: RunState) -> bool:
+        return over(state) or (detach and _training_has_begun(state))
+
+    with RunBar(context) as bar:
+        try:
+            run = driver.until(done, bar.watch)
+        except KeyboardInterrupt:
+            bar.pause()
+            run = _interrupted(context, driver, bar, over)
+        except StaleEpoch:
+            bar.pause()
+            print(f"{driver.run_id}: another command has taken it over; looking on", flush=True)
+            bar.resume()
+            run = follow_or_drive(context, driver.run_id, done, bar.watch)
+    if run.live:
+        context.ledger.release(run.run_id, driver.epoch)
+    if run.live and not over.reached:
+        _goes_on(run)
+        return 0
+    return show_end(context, run)
+
+
+def _goes_on(run: RunState) -> None:
+    print(f"{run.run_id} goes on by itself, and ends by itself.")
+    print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
+
+
+def look_on(context: Context, run_id: str) -> int:
+    """Show a run that another command may drive, until nothing is left of it but its bill; exit
+    code. Where nobody drives it, it is driven meanwhile. Ctrl-C leaves it as it is."""
+    outlive_the_reader()
+    tell_troubles(context)
+    over = OverButForItsBill(context)
+    run = find_run(context, run_id)
+    with RunBar(context) as bar:
+        try:
+            if not over(run):
+                run = follow_or_drive(context, run_id, over, bar.watch)
+        except KeyboardInterrupt:
+            run = find_run(context, run_id)
+    if run.live and not over.reached:
+        _goes_on(run)
+        return 0
+    return show_end(context, run)
+
+
+class OverButForItsBill:
+    """Whether nothing is left of a run to wait for: it is closed, or its pod is proven gone and
+    only the provider's bill is late."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settling_at: float | None = None
+        self.reached = False
+
+    def __call__(self, run: RunState) -> bool:
+        if not run.live:
+            self.reached = True
+        elif run.state is not State.SETTLING:
+            self._settling_at = None
+        else:
+            now = self._context.wall()
+            if self._settling_at is None:
+                self._settling_at = now
+            waited = now - self._settling_at >= _BILL_WAIT_S
+            self.reached = waited and _foreseen(run) is not None
+        return self.reached
+
+
+def outcome_of(run: RunState) -> Outcome:
+    """How a run ended, or will have ended once its bill is final."""
+    foreseen = None if run.outcome is not None else _foreseen(run)
+    if foreseen is not None:
+        return Outcome(foreseen.outcome)
+    return run.outcome or Outcome.LOST
+
+
+def show_end(context: Context, run: RunState) -> int:
+    """What became of a run; the exit code that says so."""
+    outcome, foreseen = outcome_of(run), _foreseen(run)
+    print(f"{run.run_id} {outcome.value}: {meaning_of(run, outcome)}")
+    why = run.reason or (foreseen.reason if foreseen is not None else None)
+    if told := sentence(why):
+        print(f"  why: {one_line(told)}")
+    for phase, judged in run.gates.items():
+        show_verdict(phase, judged.verdict)
+    from trmcloud.cli.views.health import health_rows  # with statistics, which nothing else needs
+    from trmcloud.cli.views.recovered import recovered_rows
+
+    for label, text in recovered_rows(context, run) + health_rows(context, run):
+        print(f"  {label}: {text}")
+    kept = bool(context.files.manifests(run.run_id) or told_uploaded(context, run))
+    kept = kept or outcome is Outcome.UNREPORTED
+    if run.live:
+        spent = spent_so_far(run, context.wall())
+        print(
+            f"  its bill is not final yet ({spent} of {run.cap} so far at the planned rate, "
+            f"{run.reserved} reserved); any later command settles it"
+        )
+    else:
+        spent_words = f"  spent {run.settled} of {run.cap}"
+        if awaiting_bill(run):
+            spent_words += " at most: its bill is not final yet"
+        print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
+    if kept:
+        again = f" · resume {run.run_id}" if outcome in RESUMABLE else ""
+        print(f"  trmcloud fetch-best {run.run_id}{again}")
+    if outcome is Outcome.UNFIT:
+        print(
+            f"  try: trmcloud resume {run.run_id}, for another machine; or another plan, or image"
+        )
+    if outcome in BAD_ENDS and not never_heard(run):
+        print(f"  trmcloud logs {run.run_id}")
+    return outcome.exit_code
+
+
+def _foreseen(run: RunState) -> Closed | None:
+    generation = run.generation
+    if generation is None or run.state is not State.SETTLING:
+        return None
+    return foreseen_end(run, run.plan, traits_of(generation.provider))
+
+
+def show_verdict(phase: str, data: Any) -> None:
+    try:
+        verdict = verdict_from_json(data)
+    except ContractError:
+        # An earlier version kept whatever a pod called its verdict.
+        print(f"  gate after {one_line(phase)}: its verdict cannot be read")
+        return
+    print(f"  gate after {one_line(phase)}: {'passed' if verdict.passed else 'FAILED'}")
+    for check in verdict.checks:
+        mark = {True: "✔", False: "✘", None: "–"}[check.passed]
+        weight = "" if check.blocking else "  (does not block)"
+        print(f"    {mark} {one_line(f'{check.name}: {check.detail}')}{weight}")
+
+
+def _interrupted(
+    context: Context, driver: RunDriver, bar: RunBar, over: OverButForItsBill
+) -> RunState:
+    """Ctrl-C: ask; without an answer, or without anyone to answer, the run goes on."""
+    answer = ""
+    if sys.stdin.isatty():
+        try:
+            print("\nstop the run, or leave it running? [s/L] ", end="", flush=True)
+            answer = sys.stdin.readline().strip().lower()
+        except KeyboardInterrupt:
+            answer = ""
+    if answer not in ("s", "stop"):
+        return driver.run()
+    request_stop(context, driver.run_id, because(ReasonKind.INTERRUPTED))
+    bar.resume()
+    try:
+        return driver.until(over, bar.watch)
+    except KeyboardInterrupt:
+        return driver.run()
+
+
+def _training_has_begun(run: RunState) -> bool:
+    return run.trains or run.state is State.ENDING or not run.live

@@ -1,0 +1,353 @@
+"""A run while it is carried: a line per stage, and on terminals a bar with its figures below."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from math import inf
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.app.run_queries import (
+    answers,
+    bucket_trouble,
+    data_told,
+    errands,
+    is_listed_as_running,
+    is_rented,
+    last_beat,
+    last_report,
+    link_trouble,
+    waits_for,
+    waits_for_data,
+)
+from trmcloud.cli.views.colour import paint
+from trmcloud.cli.views.reasons import sentence
+from trmcloud.cli.views.recovered import News
+from trmcloud.cli.views.run_stages import (
+    GONE,
+    SENDING,
+    Speed,
+    absence,
+    carried,
+    stage_of,
+    waiting_words,
+    where,
+)
+from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader
+from trmcloud.cli.views.text import bpb, duration, losses
+from trmcloud.cli.views.worth import next_buys
+from trmcloud.cli.views.wrapping import wrap
+from trmcloud.core.contract.pod_contract import Heartbeat
+from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import HostKeyChanged
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.plain_text import one_line
+
+BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
+
+_BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED)
+_PLAIN_EVERY_S = 10.0
+_BAR_WIDTH = 20
+_TROUBLE_AFTER_S = 6.0
+"""A connection that drops is made anew at once; only one that cannot be is worth a line."""
+_WAIT_AFTER_S = 5.0
+"""A provider takes a moment to list what it made."""
+_BEFORE_A_POD = (State.RESERVED, State.RENTING)
+_AFTER_WORK = (State.ENDING, State.SETTLING)
+
+
+class RunBar(AbstractContextManager["RunBar"]):
+    """``watch`` is shown every state of the run; nothing moves where stdout is no terminal."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._stage = ""
+        self._stage_at = context.wall()
+        self._stage_words = ""
+        self._said_at = 0.0
+        self._live: Any = None
+        self._speed = Speed()
+        self._refused = 0
+        self._pulled: set[tuple[str, int]] | None = None
+        self._trouble_at: float | None = None
+        self._trouble_said = ""
+        self._unforeseen = self._unlisted_said = False
+        self._bucket_said = ""
+        self._news = News(context)
+        self._waits: tuple[Reason | None, float] = (None, 0.0)
+
+    def __enter__(self) -> RunBar:
+        outlive_the_reader()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def resume(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def watch(self, run: RunState) -> None:
+        now = self._context.wall()
+        report, beat = last_report(self._context, run), last_beat(self._context, run)
+        sending, pulling = carried(errands(self._context, run), self._speed, now)
+        stage = stage_of(run, beat, report, self._stage, pulls=bool(pulling))
+        self._tell_refused(run)
+        if stage and stage != self._stage:
+            self._end_stage(run, now)
+            self._stage, self._stage_at, self._stage_words = stage, now, ""
+        self._tell_unforeseen(run)
+        self._tell_trouble(run, now)
+        self._tell_bucket(run)
+        self._tell_waiting(run, now)
+        self._tell_pulled(run)
+        self._tell_mended(run)
+        if making := data_told(self._context, run) if waits_for_data(run, beat) else "":
+            self._stage_words = making
+            self._show_stage(run, now, sending, [f"data: {making}", *pulling])
+        elif beat is not None and run.state is State.RUNNING:
+            self._stage_words = _progress(beat)
+            self._show(run, beat, now, pulling)
+        elif run.live:
+            self._show_stage(run, now, sending, pulling)
+        if not run.live:
+            self._end_stage(run, now)
+            self.pause()
+
+    # -- lines that stay ----------------------------------------------------------------------
+
+    def _end_stage(self, run: RunState, now: float) -> None:
+        if self._stage:
+            took = duration(now - self._stage_at)
+            mark = "✘" if self._went_wrong(run) else "✔"
+            line = f"{mark} {self._stage:<22} {took:>12} · {spent_so_far(run, now)}"
+            self._print(" · ".join(filter(None, (line, self._stage_words))))
+        self._stage = ""
+
+    def _went_wrong(self, run: RunState) -> bool:
+        if run.state is State.RESERVED and run.generation is not None:
+            return True  # on to the next candidate
+        ended = run.outcome.value if run.outcome is not None else run.result
+        bad = ended in [outcome.value for outcome in _BAD_RESULTS]
+        ending = self._stage.startswith(("Ending", "Settling", "Pulling", GONE))
+        without_a_word = run.state is State.SETTLING and run.result is None and not ending
+        return (bad and not ending) or without_a_word
+
+    def _tell_refused(self, run: RunState) -> None:
+        """Why a candidate came to nothing, once each."""
+        for generation in run.generations[run.first_generation - 1 :]:
+            why = sentence(generation.not_made or generation.unfit)
+            if why and generation.number > self._refused:
+                self._refused = generation.number
+                self._print(f"  generation {generation.number}: {why}")
+
+    def _tell_pulled(self, run: RunState) -> None:
+        """Each checkpoint that has come, once; on a terminal the bar's own line tells it."""
+        new = set(run.pulled) - (set(run.pulled) if self._pulled is None else self._pulled)
+        self._pulled = set(run.pulled)
+        if self._live is None or run.state in _AFTER_WORK:
+            for phase, step in sorted(new):
+                self._print(f"  pulled {phase} step {step:,}: here, verified")
+
+    def _tell_mended(self, run: RunState) -> None:
+        """What happened to the training, and went on by itself."""
+        for what, done in self._news.of(run):
+            self._print(f"  {what}")
+            self._print(f"    {done}")
+
+    def _tell_bucket(self, run: RunState) -> None:
+        trouble = bucket_trouble(self._context, run)
+        if trouble and trouble != self._bucket_said:
+            self._print(f"  {trouble}; it is tried again")
+        self._bucket_said = trouble
+
+    def _tell_trouble(self, run: RunState, now: float) -> None:
+        trouble = link_trouble(self._context, run)
+        if trouble is None:
+            again = run.state is State.RUNNING and answers(self._context, run)
+            if self._trouble_said and self._trouble_at is not None and again:
+                self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
+            self._trouble_at, self._trouble_said, self._unlisted_said = None, "", False
+            return
+        if self._trouble_at is None:
+            self._trouble_at = now
+        stranger, boots = isinstance(trouble, HostKeyChanged), run.state is State.BOOTING
+        is_unlisted = run.state is State.RUNNING and not is_listed_as_running(self._context, run)
+        if self._trouble_said and is_unlisted and not self._unlisted_said:
+            self._unlisted_said = True
+            self._print("  nor does its provider say any more that it runs")
+        # While it boots, nothing else is told: there each new trouble has its line.
+        told = self._trouble_said in (trouble.what, "") or not boots
+        if (self._trouble_said and told) or not (
+            stranger or now - self._trouble_at >= _TROUBLE_AFTER_S
+        ):
+            return
+        self._trouble_said = trouble.what
+        then = "its agent goes on, and ends it in time"
+        if boots:
+            waiting = waits_for(self._context, run)
+            until_at = waiting.until_at if waiting is not None else None
+            left = duration((until_at or now) - now)
+            then = f"it is asked again for {left}, then the pod is ended"
+        if stranger and boots:
+            then = "if that lasts for a minute, the pod is ended"
+        what = "" if stranger else "the pod does not answer: "
+        self._print(f"  {what}{trouble}; {then}")
+        if boots and trouble.next_step:
+            self._print(f"    try: {trouble.next_step}")
+
+    def _tell_unforeseen(self, run: RunState) -> None:
+        error = self._context.troubles.get(run.run_id)
+        if error is not None and not self._unforeseen:
+            self._unforeseen = True
+            said = f"{type(error).__name__}: {error}"
+            self._print(f"  unexpected {said}; its pod is ended at its hard stop all the same")
+
+    def _tell_waiting(self, run: RunState, now: float) -> None:
+        """What nothing goes on without, once each, where the stage alone does not tell."""
+        waiting = waits_for(self._context, run) if run.state in _BEFORE_A_POD else None
+        what = waiting.what if waiting is not None else None
+        if what != self._waits[0]:
+            self._waits = (what, now)
+        if waiting is not None and now - self._waits[1] >= _WAIT_AFTER_S:
+            self._waits = (what, inf)
+            self._print(f"  waits for {waiting_words(waiting, now)}")
+
+    def _print(self, text: str) -> None:
+        text = one_line(text)
+        if self._live is not None:
+            from rich.text import Text
+
+            for line in wrap(text, columns()):
+                self._live.console.print(Text.from_ansi(paint(line)), soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    # -- what moves ---------------------------------------------------------------------------
+
+    def _show_stage(self, run: RunState, now: float, sending: str, pulling: list[str]) -> None:
+        """The stage that goes on, with what is carried in it."""
+        if self._stage in (SENDING, "Starting the trainer") and sending:
+            self._stage_words = sending.partition(" · ")[0].partition(" of ")[2] + " in all"
+        if self._stage == "Renting" and is_rented(run):
+            self._stage_words = where(run)
+        doing = {SENDING: sending, GONE: absence(run, now)}.get(self._stage, "")
+        if sys.stdout.isatty():
+            from rich.console import Group
+
+            took, spent = duration(now - self._stage_at), spent_so_far(run, now)
+            words = (f"{self._stage}… {took}", f"{spent} of {run.cap}", doing)
+            self._update(
+                Group(_shown(" · ".join(filter(None, words))), *_lines(pulling)), lasting=False
+            )
+        elif (doing or pulling) and now - self._said_at >= _PLAIN_EVERY_S:
+            self._said_at = now
+            print(
+                one_line("  " + " · ".join(filter(None, (self._stage, doing, *pulling)))),
+                flush=True,
+            )
+
+    def _show(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
+        if sys.stdout.isatty():
+            self._draw(run, beat, now, pulling)
+        elif now - self._said_at >= _PLAIN_EVERY_S:
+            self._said_at = now
+            words = [*training_words(beat), *money_words(run, beat, now), *pulling]
+            self._print(" · ".join(words))
+
+    def _draw(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        share = share_done(run, beat, now)
+        line = Table.grid(padding=(0, 1))
+        first, *rest = training_words(beat)
+        below = [" · ".join([*money_words(run, beat, now), *pulling])]
+        beside = columns() - len(first) - _BAR_WIDTH - 8
+        if len(" · ".join(rest)) > beside:  # the long list of losses gets a line of its own
+            below = [word for word in rest if word.startswith("ℓ")] + below
+            rest = [word for word in rest if not word.startswith("ℓ")]
+        bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
+        line.add_row(_shown(first), bar, _shown(f"{100 * share:3.0f} %"), _shown(" · ".join(rest)))
+        self._update(Group(line, *_lines(below)), lasting=True)
+
+    def _update(self, shown: Any, *, lasting: bool) -> None:
+        """``lasting``: what is shown last stays on the terminal when the bar is gone."""
+        from rich.console import Console
+        from rich.live import Live
+
+        if self._live is None:
+            console = Console(file=drawn_on(sys.stdout))
+            self._live = Live(
+                console=console,
+                refresh_per_second=4,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.transient = not lasting
+        self._live.update(shown)
+
+
+def _shown(text: str) -> Any:
+    """For what is drawn, which passes by ``Plain``."""
+    from rich.text import Text
+
+    return Text(one_line(text))
+
+
+def _lines(texts: Iterable[str]) -> list[Any]:
+    """What stands below a bar, each text on as many lines as it needs."""
+    return [_shown(piece) for text in texts for piece in wrap(one_line(f"  {text}"), columns())]
+
+
+def _progress(beat: Heartbeat) -> str:
+    return f"step {beat.step:,}/{beat.steps:,} · bpb {bpb(beat.val_bpb)}"
+
+
+def training_words(beat: Heartbeat) -> list[str]:
+    """``fast step 120/3,000``, ``0.11 s/step``, ``ℓ 5.9 > 4.7``, ``bpb 2.31``."""
+    state = "" if beat.state == "training" else f" {beat.state}"
+    words = [f"{beat.phase}{state} step {beat.step:,}/{beat.steps:,}"]
+    if beat.step_seconds:
+        words.append(f"{beat.step_seconds:.2f} s/step")
+    if beat.step_losses:
+        words.append(f"ℓ {losses(beat.step_losses)}")
+    words.append(f"bpb {bpb(beat.val_bpb)}")
+    return words
+
+
+def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
+    """``$0.05 of $0.20``, ``lands in 2 min``, ``best step 1,200``."""
+    words = [f"{spent_so_far(run, now)} of {run.cap}"]
+    if run.generation is not None and beat.state != "ended":
+        words.append(f"lands in {duration(run.generation.soft_stop_at - now)}")
+    if buys := next_buys(run, beat):
+        words.append(buys)
+    if beat.saved_step is not None:
+        words.append(f"saved step {beat.saved_step:,}")
+    if beat.best_step is not None:
+        words.append(f"best {bpb(beat.best_bpb)} at step {beat.best_step:,}")
+        if (beat.phase, beat.best_step) in run.pulled:
+            words[-1] += ", here"
+    return words
+
+
+def share_done(run: RunState, beat: Heartbeat, now: float) -> float:
+    """How far the phase is, 0 to 1: by steps or by time, whichever is further."""
+    by_steps = beat.step / beat.steps if beat.steps else 0.0
+    generation = run.generation
+    if generation is None:
+        return by_steps
+    whole = generation.soft_stop_at - generation.intended_at
+    by_time = (now - generation.intended_at) / whole if whole > 0 else 0.0
+    return max(0.0, min(1.0, max(by_steps, by_time)))

@@ -1,0 +1,224 @@
+"""How runs stand: a table of all, or one in full."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from trmcloud.app.context import Context, is_unasked
+from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
+from trmcloud.app.reports import report_run, spending
+from trmcloud.app.run_queries import bucket_trouble, data_told, last_report, link_trouble, waits_for
+from trmcloud.app.smoke_plan import meaning_of
+from trmcloud.cli.views.launch import resumed_rows
+from trmcloud.cli.views.reasons import reason_json, sentence
+from trmcloud.cli.views.run_stages import waiting_words
+from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import CHECKPOINTS, bpb, duration, fields, losses, on_volume, table
+from trmcloud.cli.views.volumes import volume_lines, volumes_json
+from trmcloud.cli.views.worth import next_buys, worth_json
+from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.report import Spending
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.money import Usd
+
+_TOLD = Usd("0.01")
+"""What is proven and what is at most are told apart from here on."""
+
+
+def show_table(context: Context, runs: Sequence[RunState]) -> None:
+    header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "max overspend")
+    print("\n".join(table(header, [_row(context, run) for run in runs])))
+    for text in volume_lines(context.ledger.read(), context.wall()):
+        print(text)
+    unasked = [run.run_id for run in runs if run.live and is_unasked(context, run)]
+    if unasked:
+        print(f"SkyPilot was not asked about {', '.join(unasked)}: trmcloud status --live")
+
+
+def show_json(context: Context, runs: Sequence[RunState]) -> None:
+    print(json.dumps([_as_json(context, run) for run in runs], indent=1), file=as_is())
+
+
+def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
+    """One run: its state, money, training and checkpoints, what guards it, and what to type next;
+    with ``verbose`` also what each kill layer lacks that is absent."""
+    report = report_run(context, run)
+    now, spent = context.wall(), spending(context, run)
+    ended = meaning_of(run, run.outcome) if run.outcome is not None else ""
+    rows = [
+        ("run", f"{run.run_id} · {report.recipe} on {report.hardware} · project {run.project}"),
+        ("state", " · ".join(filter(None, (run.state.value, ended)))),
+        ("spent", f"{spent.proven} of {run.cap} · {run.reserved} reserved"),
+    ]
+    if spent.unproven >= _TOLD:
+        rows.append(("at most", f"{spent.at_most}, {_why_unproven(context, run)}"))
+    rows += [
+        ("volume", text.removeprefix("network volume "))
+        for text in volume_lines(context.ledger.read(), now, run.run_id)
+    ]
+    if why := sentence(run.reason):
+        rows.insert(2, ("why", why))
+    if any(generation.provider in BY_SKYPILOT for generation in run.generations):
+        rows.append(("bill", "an estimate: catalogue prices and time, none of a provider's own"))
+    if run.live and is_unasked(context, run):
+        rows.append(("not asked", f"SkyPilot and the pod; {_heard(context, run)}: status --live"))
+    guards = guards_of(context, run)
+    rows += _in_the_way(context, run)
+    beat = guards.beat
+    if run.live and (told := data_told(context, run)):
+        rows.append(("data", told))
+    if beat is not None:
+        rows.append(
+            ("training", f"{beat.phase} step {beat.step:,} of {beat.steps:,} · {beat.state}")
+        )
+        rows.append(("losses", f"ℓ {losses(beat.step_losses)} · bpb {bpb(beat.val_bpb)}"))
+        if run.live and (buys := next_buys(run, beat)):
+            rows.append(("pays", buys))
+    from trmcloud.cli.views.health import health_rows
+    from trmcloud.cli.views.recovered import recovered_rows
+
+    rows += recovered_rows(context, run)
+    rows += health_rows(context, run)
+    if run.live and run.generation is not None and run.generation.provider in BY_SKYPILOT:
+        rows.append(("host key", "the pod's is pinned; the first hop's, SkyPilot's own, is not"))
+    if run.live and run.generation is not None:
+        rows.append(("lands in", duration(run.generation.soft_stop_at - now)))
+        rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
+    if report.best is not None:
+        best = report.best
+        rows.append(("best", f"{best.label} · bpb {bpb(best.val_bpb)} · {best.sha256}"))
+    if report.latest is not None and report.latest.val_bpb is None:
+        latest = report.latest
+        rows.append(("latest", f"{latest.label} · not evaluated · {latest.sha256}"))
+    if report.best is None and report.latest is None and report.on_volume:
+        rows.append(("best", on_volume(run.run_id)))
+    if report.bucket:
+        rows.append((CHECKPOINTS, report.bucket))
+    rows += resumed_rows(run)
+    for fetched in run.fetched:
+        rows.append(("fetched", f"{fetched.phase} step {fetched.step} → {fetched.path}"))
+    shown = [layer for layer in guards.layers if verbose or layer.state != ABSENT]
+    rows += [(f"guard: {layer.name}", f"{layer.state} · {layer.detail}") for layer in shown]
+    absent = [layer.name for layer in guards.layers if layer not in shown]
+    if absent:
+        rows.append(("guards absent", f"{' · '.join(absent)}; -v tells of each"))
+    if run.live:
+        rows.append(("max overspend", guards.overshoot.text))
+    for label, why in context.files.damaged(run.run_id):
+        rows.append(("damaged", f"{label}: {why}"))
+    print("\n".join(fields(rows)))
+    from trmcloud.cli.views.run import show_verdict
+
+    for phase, judged in run.gates.items():
+        show_verdict(phase, judged.verdict)
+    if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
+        print(f"next: {next_commands}")
+
+
+def _next_commands(run: RunState, *, has_checkpoint: bool) -> str:
+    """What one would type next about a run."""
+    from trmcloud.cli.views.run import RESUMABLE
+
+    if run.live:
+        return f"trmcloud logs -f {run.run_id} · save {run.run_id} · stop {run.run_id}"
+    verbs = ["fetch-best"] if has_checkpoint and not run.fetched else []
+    verbs += ["resume"] if run.outcome in RESUMABLE else []
+    return f"trmcloud {' · '.join(f'{verb} {run.run_id}' for verb in verbs)}" if verbs else ""
+
+
+def _why_unproven(context: Context, run: RunState) -> str:
+    """Why a run may have cost more than is proven."""
+    strays = context.ledger.read().strays_of(run.run_id)
+    pods = [f"{stray.pod_id}, an orphaned pod" for stray in strays if stray.billed is None]
+    if awaiting_bill(run) or run.state is State.SETTLING:
+        pods.insert(0, "its pod")
+    if pods:
+        return f"until the bill is final of {' and '.join(pods)}"
+    return "counted from the order for its pod on"
+
+
+def _heard(context: Context, run: RunState) -> str:
+    report = last_report(context, run)
+    if report is None:
+        return "nothing was heard of it yet"
+    return f"what is shown was heard {duration(max(0.0, context.wall() - report.at))} ago"
+
+
+def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
+    """What it waits for, and why its pod cannot be asked."""
+    rows = []
+    waiting, trouble = waits_for(context, run), link_trouble(context, run)
+    if waiting is not None:
+        rows.append(("waits for", waiting_words(waiting, context.wall())))
+    if trouble is not None:
+        rows.append(("link", str(trouble)))
+    if bucket := bucket_trouble(context, run):
+        rows.append(("bucket", bucket))
+    return rows
+
+
+def _row(context: Context, run: RunState) -> tuple[str, ...]:
+    report = report_run(context, run)
+    guards = guards_of(context, run)
+    beat = guards.beat
+    best = "–"
+    if report.best is not None:
+        best = f"s{report.best.step}" + (" ✔" if run.fetched else "")
+    layers = " · ".join(
+        x.name + (" ✔" if x.state == VERIFIED else "") for x in guards.layers if x.state in WORKING
+    )
+    state = run.outcome.value if run.outcome else run.state.value
+    return (
+        f"{run.run_id} {report.hardware}",
+        state,
+        f"{_spent(spending(context, run))} / {run.cap}",
+        bpb(beat.val_bpb if beat is not None else None),
+        best,
+        layers or ("–" if not run.live else "none armed"),
+        guards.overshoot.text if run.live else "–",
+    )
+
+
+def _spent(spent: Spending) -> str:
+    return f"{spent.proven} (≤ {spent.at_most})" if spent.unproven >= _TOLD else str(spent.proven)
+
+
+def _as_json(context: Context, run: RunState) -> dict[str, Any]:
+    from trmcloud.cli.views.health import health_json
+    from trmcloud.cli.views.recovered import recovered_json
+
+    guards = guards_of(context, run)
+    beat = guards.beat
+    data = report_run(context, run).to_json()
+    data["health"] = health_json(context, run)
+    data["recoveries"] = recovered_json(context, run)
+    data["cap_usd"] = float(run.cap)
+    spent = spending(context, run)
+    data["spent_usd"], data["at_most_usd"] = float(spent.proven), float(spent.at_most)
+    data["volumes"] = volumes_json(context.ledger.read(), context.wall(), run.run_id)
+    data["step"] = beat.step if beat is not None else None
+    data["val_bpb"] = beat.val_bpb if beat is not None else None
+    data.update(worth_json(run, beat))
+    data["kill_layers"] = [
+        {
+            "name": layer.name,
+            "state": layer.state,
+            "detail": layer.detail,
+            "heard_at": layer.heard_at,
+        }
+        for layer in guards.layers
+    ]
+    bound = guards.overshoot.amount
+    waiting, trouble = waits_for(context, run), link_trouble(context, run)
+    data.update(reason_json(run.reason))
+    data["waits_for"] = sentence(waiting.what) if waiting is not None else None
+    data["waits_for_kind"] = waiting.what.kind.value if waiting is not None else None
+    data["waits_until"] = waiting.until_at if waiting is not None else None
+    data["unasked"] = run.live and is_unasked(context, run)
+    data["link_trouble"] = str(trouble) if trouble is not None else None
+    data["max_overspend"] = guards.overshoot.text if run.live else None
+    data["max_overspend_usd"] = float(bound) if run.live and bound is not None else None
+    return data

@@ -1,0 +1,145 @@
+"""Output that fits any terminal, and steers none: whatever is printed goes through ``Plain``."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
+
+from trmcloud.core.plain_text import strip_control
+
+_PLAIN = {
+    "·": "-", "–": "-", "—": "-", "−": "-", "…": "...", "×": "x", "→": "->", "←": "<-", "≤": "<=",
+    "≥": ">=", "≈": "~", "ℓ": "loss", "✔": "ok", "✘": "NO", "▸": ">", "●": "o", "♥": "alive",
+    "╸": "-", "━": "-", "─": "-", "│": "|", "┤": "|", "└": "`", "┬": "+", "┴": "+", "┼": "+",
+    "ₕ": "h", "₀": "0", "₁": "1", "₂": "2", "₃": "3",
+}  # fmt: skip
+
+
+class Plain:
+    """``stream`` without the control characters in what is written to it: what pods, providers and
+    stores say is in most of it. Only what we draw ourselves is written to ``stream`` directly.
+
+    On a terminal lines that are wider than it are wrapped, and what matters is coloured.
+    ``outlives``: once nobody reads it any more, what is written is lost, and is no error.
+    """
+
+    def __init__(self, stream: TextIO, *, as_is: bool = False) -> None:
+        self.stream, self.outlives, self._as_is = stream, False, as_is
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self.stream.write(self._laid_out(strip_control(text))))
+        return len(text)
+
+    def _laid_out(self, text: str) -> str:
+        if not text or self._as_is or not self.stream.isatty():
+            return text
+        from trmcloud.cli.views.colour import is_wanted, paint
+        from trmcloud.cli.views.wrapping import wrap
+
+        width = columns()
+        lines = [piece for line in text.split("\n") for piece in wrap(line, width)]
+        return "\n".join(map(paint, lines) if is_wanted(self.stream, os.environ) else lines)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BrokenPipeError:
+            if not self.outlives:
+                raise
+            _give_up(self.stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def as_is() -> TextIO:
+    """stdout for what is data or somebody's log: cleaned like all else, and never wrapped."""
+    stream: Any = sys.stdout
+    if not isinstance(stream, Plain):
+        return sys.stdout
+    made: Any = Plain(stream.stream, as_is=True)
+    made.outlives = stream.outlives
+    return made  # type: ignore[no-any-return]
+
+
+def columns() -> int:
+    """How wide the terminal is; a hundred where there is none."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def drawn_on(stream: TextIO) -> TextIO:
+    """What a bar of our own is drawn on: cursor movements reach it. Whoever draws cleans what it
+    tells."""
+    return stream.stream if isinstance(stream, Plain) else stream
+
+
+def draw(text: str) -> None:
+    """On stderr, cursor movements included."""
+    print(text, end="", file=drawn_on(sys.stderr), flush=True)
+
+
+def forgive_streams() -> None:
+    """Let no locale and no closed descriptor turn what is printed into an error, nor what a pod
+    says into a command to the terminal."""
+    codecs.register_error("trmcloud", _spell)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="trmcloud")
+        if not isinstance(stream, Plain):
+            setattr(sys, name, Plain(stream))
+
+
+def outlive_the_reader() -> None:
+    """Let this command go on though whoever read what it says has left: it has more to do."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, Plain):
+            stream.outlives = True
+
+
+def drop_stdout() -> None:
+    """Give up what stdout still holds, so that it is not tried again when Python leaves."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _give_up(sys.stdout)
+
+
+def _give_up(stream: TextIO) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def outlive_the_terminal() -> None:
+    """Let this command finish though its window is closed: what it says from then on is lost."""
+
+    def go_on(signum: int, frame: object) -> None:
+        with open(os.devnull, "r+b") as nowhere:
+            for descriptor in (0, 1, 2):
+                os.dup2(nowhere.fileno(), descriptor)
+
+    signal.signal(signal.SIGHUP, go_on)
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = "".join(_PLAIN.get(char, "?") for char in error.object[error.start : error.end])
+    return text, error.end

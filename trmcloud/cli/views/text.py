@@ -1,0 +1,94 @@
+"""Plain text for people: durations, tables that also read well through a pipe."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trmcloud.cli.views.streams import columns
+from trmcloud.cli.views.wrapping import padded, width
+from trmcloud.core.plain_text import one_line
+
+if TYPE_CHECKING:
+    from trmcloud.core.contract.manifest import CheckpointManifest
+
+CHECKPOINTS = "checkpoints in"
+"""What the row is called that says where a run's checkpoints are stored."""
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 10 s``, ``4 h 58 min``, ``3 d 2 h``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest_s = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def count(number: float) -> str:
+    """``950``, ``1.2K``, ``3.4M``, ``5.6B``."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(number) >= size:
+            return f"{number / size:.1f}{unit}"
+    return f"{number:g}"
+
+
+def bpb(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def losses(values: Sequence[float]) -> str:
+    """Every supervision step's loss, first to last: ``5.91 > 4.72 > 4.31``."""
+    if not values:
+        return "–"
+    text = f"{values[0]:.3f}"
+    for before, after in itertools.pairwise(values):
+        text += f" {'>' if before > after else '≤'} {after:.3f}"
+    return text
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns; on a narrow terminal or through a pipe, a block of lines per row."""
+    rows = [tuple(map(one_line, row)) for row in rows]
+    cells = [tuple(header), *rows]
+    widths = [max(width(row[n]) for row in cells) for n in range(len(header))]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) > columns():
+        return [
+            line
+            for row in rows
+            for line in (
+                row[0],
+                *(f"  {name:<{max(map(len, header))}}  {cell}"
+                  for name, cell in zip(header[1:], row[1:], strict=True)),
+            )
+        ]  # fmt: skip
+    return [
+        "  ".join(padded(cell, most) for cell, most in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def fields(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
+    """A line for each named value, one below the other."""
+    most = max(len(name) for name, _ in rows)
+    return [f"{indent}{name:<{most}}  {one_line(text)}" for name, text in rows]
+
+
+def not_evaluated(latest: CheckpointManifest) -> str:
+    """Why the latest stands for the best."""
+    return (
+        f"{latest.run_id}: no checkpoint of {latest.phase} was evaluated, so none is the best: "
+        f"this is the latest, step {latest.step:,}"
+    )
+
+
+def on_volume(run_id: str) -> str:
+    """Where the checkpoints are of a run of which nothing was brought here yet."""
+    return f"on its network volume; trmcloud fetch-best {run_id} brings it"

@@ -1,0 +1,222 @@
+"""GPUs and the machines they sit in: dense peaks, memory, bandwidth and links, by exact SKU.
+
+Three traps this table avoids. Marketing's peak is the sparse one, twice the dense; links are quoted
+with both directions summed, here they are one-way; and a name such as "H100" is three chips, so
+every price and every prediction is held by exact SKU.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, NamedTuple
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.nearest import what_instead
+from trmcloud.core.values import dataclass, replace
+
+MAX_GPUS = 64
+MAX_NODES = 64
+LOCAL = "local"
+
+
+class Gpu(NamedTuple):
+    """One GPU. Peaks are dense TFLOP/s with FP32 accumulation; links are GB/s one-way.
+
+    ``nvlink_span`` counts the GPUs that NVLink joins in a rented host: 8 on SXM boards; a PCIe
+    card's two-GPU bridge cannot be counted on and is 1 here. ``p2p`` is False where the driver
+    refuses direct GPU-to-GPU copies.
+    """
+
+    sku: str
+    name: str
+    """What people call it: the part behind the ``x`` of ``8xA100``."""
+    bf16_tflops: float
+    fp8_tflops: float
+    """0 where the chip has none."""
+    memory_gb: float
+    memory_gb_s: float
+    nvlink_gb_s: float
+    nvlink_span: int
+    pcie_gb_s: float
+    p2p: bool
+    tdp_w: int
+    source: str
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s at ``dtype``; float32 matmuls run as TF32, half the bfloat16 rate."""
+        return self.bf16_tflops * 1e12 * (0.5 if dtype == "float32" else 1.0)
+
+    def link_gb_s(self, gpus: int) -> float:
+        """One-way GB/s between neighbours in a ring of ``gpus`` GPUs of one host."""
+        if self.nvlink_gb_s and gpus <= self.nvlink_span:
+            return self.nvlink_gb_s
+        return self.pcie_gb_s * (1.0 if self.p2p else 0.5)
+
+
+_SHEET = "NVIDIA datasheet"
+_ROWS = (
+    # sku, name, bf16, fp8, GB, GB/s, NVLink, span, PCIe, p2p, W, source
+    ("B200", "B200", 2250, 4500, 180, 8000, 900, 8, 64, True, 1000, "NVIDIA HGX B200 brief"),
+    ("H200", "H200", 989, 1979, 141, 4800, 450, 8, 64, True, 700, _SHEET),
+    ("H100-SXM", "H100", 989, 1979, 80, 3350, 450, 8, 64, True, 700, _SHEET),
+    ("H100-PCIe", "H100-PCIe", 756, 1513, 80, 2000, 300, 1, 64, True, 350, _SHEET),
+    ("H100-NVL", "H100-NVL", 835, 1671, 94, 3900, 300, 1, 64, True, 400, _SHEET),
+    ("A100-80GB-SXM", "A100", 312, 0, 80, 2039, 300, 8, 32, True, 400, _SHEET),
+    ("A100-80GB-PCIe", "A100", 312, 0, 80, 1935, 300, 1, 32, True, 300, _SHEET),
+    ("A100-40GB", "A100-40GB", 312, 0, 40, 1555, 300, 8, 32, True, 400, _SHEET),
+    ("L40S", "L40S", 362, 733, 48, 864, 0, 1, 32, True, 350, _SHEET),
+    ("L40", "L40", 181, 362, 48, 864, 0, 1, 32, True, 300, "NVIDIA datasheet, as a seller has it"),
+    ("RTX4090", "RTX4090", 165, 330, 24, 1008, 0, 1, 32, False, 450, "NVIDIA Ada whitepaper"),
+    ("RTX3090", "RTX3090", 71, 0, 24, 936, 56.25, 1, 32, True, 350, "NVIDIA GA102 whitepaper"),
+    ("L4", "L4", 121, 242, 24, 300, 0, 1, 32, True, 72, _SHEET),
+    ("A10G", "A10G", 70, 0, 24, 600, 0, 1, 32, True, 300, "NVIDIA datasheet (AWS g5)"),
+    ("RTXA1000", "RTXA1000", 26.9, 0, 8, 192, 0, 1, 16, True, 50,
+     "reckoned: 72 tensor cores × 256 FLOP × 1.46 GHz; its sheet was not at hand"),
+)  # fmt: skip
+
+GPUS: Mapping[str, Gpu] = {str(row[0]): Gpu(*row) for row in _ROWS}
+
+GUIDE_HARDWARE = ("8xB200", "8xH200", "8xH100", "8xA100", "4xH100", "4xA100")
+"""The configurations of the training guides, in their order."""
+
+#: What a name accepts, the preferred SKU first. "A100" is any 80 GB A100 and never the 40 GB one.
+#: "H100" is the SXM part alone, as in the guides: the PCIe card has 76 % of its peak and no NVLink
+#: between eight, so a recipe for the one says little about the other. Ask for H100-PCIe or
+#: H100-NVL by name.
+_ACCEPTS: Mapping[str, tuple[str, ...]] = {
+    **{sku: (sku,) for sku in GPUS},
+    "H100": ("H100-SXM",),
+    "A100": ("A100-80GB-SXM", "A100-80GB-PCIe"),
+}
+_ALIASES: Mapping[str, str] = {
+    "A100-80GB": "A100",
+    "A100-SXM": "A100-80GB-SXM",
+    "A100-PCIe": "A100-80GB-PCIe",
+    "H200-SXM": "H200",
+    "B200-SXM": "B200",
+    "3090": "RTX3090",
+    "4090": "RTX4090",
+}
+
+
+@dataclass(frozen=True)
+class HardwareRequest:
+    """What the user asked for: ``text`` is canonical, ``count`` GPUs a machine, ``skus`` are
+    acceptable, best first; ``nodes`` machines like that."""
+
+    text: str
+    count: int
+    skus: tuple[str, ...]
+    is_local: bool
+    nodes: int = 1
+
+    def accepts(self, sku: str, gpus: int) -> bool:
+        return not self.is_local and gpus == self.count and sku in self.skus
+
+
+def hardware_name(sku: str, gpus: int, nodes: int = 1) -> str:
+    """``8xA100`` for eight of any 80 GB A100: the name recipes and users go by; ``2x8xA100`` on two
+    machines."""
+    gpu = GPUS.get(sku)
+    name = f"{gpus}x{gpu.name if gpu else sku}"
+    return name if nodes == 1 else f"{nodes}x{name}"
+
+
+def nodes_of(text: str) -> int:
+    """How many machines canonical hardware asks for; one where nothing is asked for."""
+    return parse_hardware(text).nodes if text else 1
+
+
+def parse_hardware(text: str) -> HardwareRequest:
+    """``8xA100``, ``1xRTX4090``, ``8xH100-PCIe`` or ``local``, and ``2x8xA100`` for two machines of
+    eight; case does not matter.
+
+    Raises:
+        UsageError: a malformed name, a count outside 1..64, or an unknown GPU (nearest offered).
+    """
+    cleaned = text.strip()
+    if cleaned.lower() == LOCAL:
+        return HardwareRequest(LOCAL, 0, (), True)
+    several = _SEVERAL.fullmatch(cleaned)
+    if several is not None:
+        nodes, each = int(several[1]), parse_hardware(several[2])
+        if not 1 <= nodes <= MAX_NODES or each.nodes > 1:
+            raise UsageError(
+                f"{cleaned!r}: machines are counted once, from 1 to {MAX_NODES}",
+                next_step="2x8xH100: two machines of eight",
+            )
+        name = each.text if nodes == 1 else f"{nodes}x{each.text}"
+        return replace(each, text=name, nodes=nodes)
+    count_text, x, name = cleaned.lower().partition("x")
+    if not x or not count_text.isdigit():
+        if _squash(cleaned) in _BY_SQUASHED:
+            raise UsageError(
+                f"{cleaned!r} does not say how many GPUs",
+                next_step=f"8x{_BY_SQUASHED[_squash(cleaned)]}",
+            )
+        raise UsageError(
+            f"unknown hardware {cleaned!r}",
+            next_step=what_instead(cleaned, (*GUIDE_HARDWARE, LOCAL)),
+        )
+    count = int(count_text)
+    known = _BY_SQUASHED.get(_squash(name))
+    if known is None:
+        names = [f"{count}x{each}" for each in _ACCEPTS]
+        raise UsageError(f"unknown hardware {cleaned!r}", next_step=what_instead(cleaned, names))
+    if not 1 <= count <= MAX_GPUS:
+        raise UsageError(f"{cleaned!r}: GPUs are counted from 1 to {MAX_GPUS}")
+    return HardwareRequest(f"{count}x{known}", count, _ACCEPTS[known], False)
+
+
+def find_gpu(sku: str) -> Gpu:
+    """The GPU of an exact SKU.
+
+    Raises:
+        UsageError: not in the table (nearest offered).
+    """
+    gpu = GPUS.get(sku) or GPUS.get(_BY_SQUASHED.get(_squash(sku), ""))
+    if gpu is None:
+        raise UsageError(f"unknown GPU {sku!r}", next_step=what_instead(sku, GPUS))
+    return gpu
+
+
+class LocalMachine(NamedTuple):
+    """The machine this runs on, as an adapter found it.
+
+    ``peak_flops_per_process`` is dense FLOP/s of one of ``default_processes`` processes at the
+    recipe's dtype: a GPU's peak, or a nominal share of the CPUs (cores × clock × SIMD width ÷
+    processes). ``mfu`` is the share of it that training is expected to reach.
+    """
+
+    name: str
+    cpus: int
+    memory_gb: float
+    gpu_sku: str | None = None
+    gpus: int = 0
+    gpu_memory_gb: float = 0.0
+    peak_flops_per_process: float = 0.0
+    mfu: float = 0.4
+
+    @property
+    def default_processes(self) -> int:
+        """One per GPU; on CPUs two, so that the reduction between ranks is always exercised."""
+        return self.gpus if self.gpus else max(1, min(2, self.cpus))
+
+    def peak_flops(self, processes: int) -> float:
+        """FLOP/s of one of ``processes`` processes: CPUs are shared out, GPUs are not."""
+        if self.gpus:
+            return self.peak_flops_per_process
+        return self.peak_flops_per_process * self.default_processes / max(1, processes)
+
+
+_SEVERAL = re.compile(r"([0-9]{1,6})[xX]([0-9]{1,6}[xX].+)")
+
+
+def _squash(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())
+
+
+_BY_SQUASHED: Mapping[str, str] = {
+    **{_squash(name): name for name in _ACCEPTS},
+    **{_squash(alias): name for alias, name in _ALIASES.items()},
+}

@@ -1,0 +1,226 @@
+"""Checkpoint manifests: what a checkpoint is, which one is best, which ones may go.
+
+A checkpoint is a folder ``<run>/<phase>/checkpoints/step-00000120/`` whose files are all named,
+sized and hashed in its ``manifest.json``. The manifest is written last: without it there is no
+checkpoint. Everything here treats a manifest as hostile text, since it may come from a machine
+somebody else owns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, field
+from typing import Annotated, Any
+
+from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.records import (
+    MAX_ITEMS,
+    ContractError,
+    Instant,
+    Label,
+    Sha256,
+    Step,
+    load,
+    within,
+)
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.values import dataclass, replace
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_VERSION = 1
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_FILES = MAX_ITEMS
+MAX_FILE_BYTES = 1 << 42
+BEST_METRIC = "val_bpb"
+
+KINDS = ("weights", "optimizer", "state", "tokenizer")
+_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json)")
+_STEP_DIR = re.compile(r"step-([0-9]{8})")
+
+
+def step_dir_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def parse_step_dir(name: str) -> int | None:
+    """The step of a checkpoint folder's name; None where the name is not one."""
+    match = _STEP_DIR.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def allowed_name(name: str) -> bool:
+    """Whether a checkpoint's file may have this name: flat, of a known kind, not the manifest's."""
+    return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """One file of a checkpoint: flat name, size in bytes, SHA-256 in hex."""
+
+    name: Annotated[str, allowed_name]
+    kind: Annotated[str, KINDS.__contains__]
+    size_bytes: Annotated[int, within(0, MAX_FILE_BYTES)]
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class CheckpointManifest:
+    """What a checkpoint holds and how good it is.
+
+    ``val_bpb`` is the final supervision step's validation bits per byte at ``step`` (None where it
+    was not evaluated, or not finite); ``step_losses`` are validation nats per token of every
+    supervision step. ``cooled`` says that the learning rate had decayed to its end,
+    ``cooldown_from`` at which step it had begun to; None: it had not. What was saved at that very
+    step is kept beside this one, for a run that is topped up: see ``is_before_cooldown``.
+
+    A checkpoint is saved before it is evaluated: its manifest is replaced once, by the same one
+    with the metric. Until then it counts as the latest, and never as the best.
+    """
+
+    run_id: Label
+    phase: Label
+    step: Step
+    tokens: int
+    created_at: Instant
+    recipe: Label
+    settings: Mapping[str, Any]
+    world_size: int
+    val_bpb: float | None
+    step_losses: tuple[float, ...]
+    cooled: bool
+    data_sha256: str
+    tokenizer_sha256: str
+    files: tuple[CheckpointFile, ...]
+    version: int = MANIFEST_VERSION
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    cooldown_from: Step | None = None
+
+    @property
+    def kept(self) -> Kept:
+        """As its pod's agent tells of it."""
+        made = self.phase, self.step, self.sha256, self.size_bytes, self.val_bpb
+        return Kept(*made, self.cooldown_from)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def weights(self) -> CheckpointFile:
+        return next(file for file in self.files if file.kind == "weights")
+
+    @property
+    def sha256(self) -> str:
+        """The hash a person compares: that of the weights file."""
+        return self.weights.sha256
+
+    @property
+    def label(self) -> str:
+        return f"{self.phase}/{step_dir_name(self.step)}"
+
+
+def to_json(manifest: CheckpointManifest) -> str:
+    return json.dumps(asdict(manifest), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def from_json(text: str | bytes, where: str) -> CheckpointManifest:
+    """A manifest from untrusted text.
+
+    Raises:
+        CheckpointError: anything that is not exactly a manifest this version understands: bad
+            JSON, another version, a file name that is not flat and allow-listed, no weights.
+    """
+    try:
+        manifest = load(CheckpointManifest, MANIFEST_VERSION, text, most=MAX_MANIFEST_BYTES)
+    except ContractError as error:
+        raise CheckpointError(f"the manifest is malformed: {error}", where=where) from None
+    files = manifest.files
+    if len({file.name for file in files}) != len(files):
+        raise CheckpointError("the manifest names a file twice", where=where)
+    if sum(file.kind == "weights" for file in files) != 1:
+        raise CheckpointError("the manifest does not name exactly one weights file", where=where)
+    return manifest
+
+
+def with_metric(
+    manifest: CheckpointManifest, val_bpb: float, step_losses: Iterable[float]
+) -> CheckpointManifest:
+    """The same checkpoint once it was evaluated; one that has its metric keeps it."""
+    if manifest.val_bpb is not None:
+        return manifest
+    return replace(manifest, val_bpb=val_bpb, step_losses=tuple(step_losses))
+
+
+def with_metrics(
+    manifests: Iterable[CheckpointManifest], others: Iterable[CheckpointManifest]
+) -> tuple[CheckpointManifest, ...]:
+    """``manifests``, each with the metric that a copy of the very same weights has among
+    ``others`` where its own was made before that was known."""
+    known = {(m.label, m.sha256): m for m in others if m.val_bpb is not None}
+    return tuple(
+        m
+        if (scored := known.get((m.label, m.sha256))) is None
+        else with_metric(m, scored.val_bpb or 0.0, scored.step_losses)
+        for m in manifests
+    )
+
+
+def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
+    """The lowest finite ``val_bpb``; of equal ones the later step, then the newer; never NaN."""
+    scored = [m for m in manifests if _finite(m.val_bpb)]
+    return min(scored, key=lambda m: (*goodness(m), -m.created_at), default=None)
+
+
+def goodness(made: CheckpointManifest | Kept) -> tuple[float, int]:
+    """What is best is least by this, wherever that is asked: in a folder, a bucket or a report."""
+    return made.val_bpb if made.val_bpb is not None else math.inf, -made.step
+
+
+def pick_latest(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
+    return max(manifests, key=lambda m: (m.created_at, m.step), default=None)
+
+
+def is_before_cooldown(
+    made: CheckpointManifest | Kept, latest: CheckpointManifest | Kept | None
+) -> bool:
+    """Whether the cooldown that ``latest`` was saved in began with ``made``: a run that is given
+    more goes on from there, at the full rate. Steps are counted on then, so no other has that
+    step, and once it has saved again nothing goes on from it any more."""
+    if latest is None or made.step >= latest.step:
+        return False
+    return (made.phase, made.step) == (latest.phase, latest.cooldown_from)
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What may be deleted: whole checkpoints, and files of checkpoints that stay."""
+
+    checkpoints: tuple[CheckpointManifest, ...]
+    kept: tuple[CheckpointManifest, ...]
+
+    @property
+    def freed_bytes(self) -> int:
+        return sum(m.size_bytes for m in self.checkpoints)
+
+
+def to_prune(manifests: Iterable[CheckpointManifest], keep_best: int) -> Pruning:
+    """Everything but, in each phase, the ``keep_best`` best by metric, the latest, *and* what was
+    saved before the cooldown that the latest is in."""
+    every = list(manifests)
+    kept: list[CheckpointManifest] = []
+    for phase in {m.phase for m in every}:
+        mine = [m for m in every if m.phase == phase]
+        ranked = sorted((m for m in mine if _finite(m.val_bpb)), key=goodness)
+        kept += ranked[: max(1, keep_best)]
+        latest = pick_latest(mine)
+        also = [m for m in mine if m == latest or is_before_cooldown(m, latest)]
+        kept += [m for m in also if m not in kept]
+    gone = tuple(m for m in every if m not in kept)
+    return Pruning(checkpoints=gone, kept=tuple(kept))
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,437 @@
+"""The agent's own decisions: one pure function from lease, trainer and time to the next act.
+
+The agent knows its death time from birth. It starts phases, judges the gate between them, lands
+the trainer at the soft stop, kills it at the hard stop, restarts it after a crash while that is
+worth the money, and then ends the pod. It decides alone: the laptop may be shut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from trmcloud.core.contract.pod_contract import (
+    CLEAN,
+    DONE,
+    RETRYABLE,
+    Heartbeat,
+    Lease,
+    PhaseLease,
+    PhaseReport,
+    PhaseState,
+)
+from trmcloud.core.contract.recovery import (
+    AGAIN,
+    MENDED,
+    SKIPPED,
+    Recovery,
+    next_rung,
+    noted,
+    overrides_of,
+)
+from trmcloud.core.contract.worth import why_stop
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.values import dataclass, replace
+
+_LAND_REPEAT_S = 15.0
+REPRICED_P90 = 1.1
+"""P90 ÷ P50 of a phase that was repriced by a measured one: what steps of one machine scatter."""
+_GRANTS_WITHIN_S = 300.0
+"""How long a machine that has its files waits for the right to upload."""
+_LAST_WORD_S = 3.0
+"""Before the hard stop, for the result to be told at all."""
+_TEARDOWN_S = 30.0
+"""How long a trainer that has said its last word may take to leave."""
+
+
+@dataclass(frozen=True)
+class TrainerView:
+    """The trainer as the agent sees it now. Seconds left are by the earlier of both clocks.
+
+    ``heartbeat`` is this attempt's, None before its first; ``heartbeat_age_s`` is the time since it
+    last changed, or since the start where there is none.
+    """
+
+    heartbeat: Heartbeat | None
+    heartbeat_age_s: float
+    soft_left_s: float
+    hard_left_s: float
+    told_to_land_s: float | None = None
+    """Seconds since the trainer was last told to land; None if it was not."""
+    land_ordered: bool = False
+    """The controller, or the user through it, asks for an early landing."""
+    land_reason: str = ""
+    save_owed: bool = False
+    """A checkpoint is asked for that this trainer was not told of yet."""
+    finish_told: bool = False
+    """It was told that it no longer pays."""
+    waiting: str = ""
+    """What must still be done before a phase can start: see ``AgentReport.waiting``."""
+    refusal: str = ""
+    """Why this machine is not the one that was rented."""
+    age_s: float = 0.0
+    """Seconds since the agent was first started on this pod."""
+    unstored: bool = False
+    """The best or the latest of some phase is not where it survives yet, and could still be."""
+    upload_idle_s: float = 0.0
+    """Seconds since an upload last got on, or since there was something to upload."""
+
+
+@dataclass(frozen=True)
+class StartPhase:
+    phase: str
+    attempt: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that take the place of the job's: see ``recovery``."""
+
+
+@dataclass(frozen=True)
+class LandTrainer:
+    reason: str
+
+
+@dataclass(frozen=True)
+class SaveNow:
+    """The trainer is told to save, and to go on."""
+
+
+@dataclass(frozen=True)
+class FinishTrainer:
+    """It no longer pays: the trainer is told to cool down, and to come to an end."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class KillTrainer:
+    reason: str
+
+
+@dataclass(frozen=True)
+class JudgeGate:
+    phase: str
+
+
+@dataclass(frozen=True)
+class EndPod:
+    """Nothing more will happen here; ``result`` is an ``Outcome``."""
+
+    result: str
+    message: str
+
+
+@dataclass(frozen=True)
+class AwaitUploads:
+    """Its work is done, and what came of it is still on its way to where it survives."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    pass
+
+
+Act = (
+    StartPhase
+    | LandTrainer
+    | SaveNow
+    | FinishTrainer
+    | KillTrainer
+    | JudgeGate
+    | EndPod
+    | AwaitUploads
+    | Wait
+)
+
+
+def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:
+    """The one next thing to do: see ``_decide``; a result waits for uploads that get on.
+
+    Money first: one that does not get on for as long as landing may take is not waited for, nor
+    is any beyond the hard stop.
+    """
+    act = _decide(lease, phases, trainer)
+    if not isinstance(act, EndPod) or not (lease.uploads and trainer.unstored):
+        return act
+    patience_s = max(lease.landing_s, _LAST_WORD_S)
+    if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:
+        return AwaitUploads()
+    why = "not everything could be uploaded"
+    return EndPod(act.result, f"{act.message}; {why}" if act.message else why)
+
+
+def _decide(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:
+    """The one next thing to do. ``phases`` is the agent's account so far, in the lease's order.
+
+    A phase whose state is ``running`` has a process: the caller looks once, and turns one that has
+    ended into ``ended`` with ``close_attempt`` before it asks. To look again would find a trainer
+    that has ended meanwhile, and whose phase had then neither a process nor an outcome.
+    """
+    if trainer.refusal:
+        return EndPod(Outcome.UNFIT.value, trainer.refusal)
+    current = next((p for p in phases if p.state is PhaseState.RUNNING), None)
+    if current is not None:
+        return _watch(lease, current, trainer)
+    ended = [p for p in phases if p.state is PhaseState.ENDED]
+    act = _after(lease, phases, ended[-1], trainer) if ended else None
+    if isinstance(act, EndPod):
+        return act
+    if trainer.hard_left_s <= 0:
+        return EndPod(Outcome.KILLED.value, "the hard stop came")
+    if act is not None:
+        return act
+    waiting = next((p for p in phases if p.state is PhaseState.WAITING), None)
+    if waiting is None:
+        if not phases and trainer.waiting == "checking":
+            return Wait()  # nothing is to be trained; what was rented is looked at all the same
+        return EndPod(Outcome.FINISHED.value, "")
+    if trainer.land_ordered:
+        return EndPod(Outcome.STOPPED.value, trainer.land_reason)
+    if trainer.waiting:
+        return _await_files(lease, trainer)
+    refusal = _why_not_enter(lease, phases, waiting, trainer)
+    if refusal:
+        return EndPod(Outcome.NEXT_PHASE_REFUSED.value, refusal)
+    overrides = overrides_of(waiting.recoveries)
+    return StartPhase(waiting.name, attempt=waiting.attempts + 1, overrides=overrides)
+
+
+def _await_files(lease: Lease, trainer: TrainerView) -> Act:
+    """Nothing can be trained yet: for how long that is worth its rent."""
+    within_s = lease.ready_within_s or (_GRANTS_WITHIN_S if lease.uploads else 0.0)
+    if within_s and trainer.age_s > within_s:
+        why = f"still {trainer.waiting} after {trainer.age_s:.0f} s"
+        return EndPod(Outcome.FAILED.value, why)
+    if trainer.soft_left_s <= lease.min_useful_s:
+        return EndPod(Outcome.FAILED.value, f"no time was left to train in: {trainer.waiting}")
+    return Wait()
+
+
+def close_attempt(
+    report: PhaseReport, heartbeat: Heartbeat | None, now_at: float, lost_s: float = 0.0
+) -> PhaseReport:
+    """The phase's account after its process has ended: what its last heartbeat says, or "lost".
+
+    ``lost_s``: seconds since its last checkpoint, or its start where it saved none.
+    """
+    outcome = heartbeat.outcome if heartbeat is not None and heartbeat.outcome else "lost"
+    if heartbeat is None:
+        return replace(
+            report,
+            state=PhaseState.ENDED,
+            ended_at=now_at,
+            outcome=outcome,
+            fruitless=report.fruitless + 1,
+            lost_steps=0,
+            lost_s=max(0.0, lost_s),
+        )
+    saved = heartbeat.saved_step
+    progressed = saved is not None and (report.saved_step is None or saved > report.saved_step)
+    seconds = dict(report.seconds)
+    for name, value in heartbeat.seconds.items():
+        seconds[name] = seconds.get(name, 0.0) + value
+    return replace(
+        report,
+        state=PhaseState.ENDED,
+        ended_at=now_at,
+        outcome=outcome,
+        # One that was killed has no last word; why it was is there already.
+        message=heartbeat.message
+        or (report.stopping if outcome == "stopped_paying" else report.message),
+        step=heartbeat.step,
+        val_bpb=heartbeat.val_bpb,
+        seconds=seconds,
+        # The furthest, though it may be damaged since: to come there again is not to get on.
+        saved_step=max((s for s in (saved, report.saved_step) if s is not None), default=None),
+        fruitless=0 if progressed else report.fruitless + 1,
+        lost_steps=max(0, heartbeat.step - max(saved or 0, report.saved_step or 0)),
+        lost_s=max(0.0, lost_s),
+        recoveries=with_skips(report.recoveries, heartbeat),
+    )
+
+
+def with_skips(recoveries: tuple[Recovery, ...], beat: Heartbeat) -> tuple[Recovery, ...]:
+    """The account with the steps that this attempt has left out, at the price of its steps."""
+    if not beat.skipped:
+        return recoveries
+    skips = Recovery(
+        what="unsound",
+        rung=SKIPPED,
+        step=beat.skipped_step or beat.step,
+        at=beat.at,
+        lost_steps=beat.skipped,
+        lost_s=beat.skipped * max(0.0, beat.step_seconds or 0.0),
+        times=beat.skipped,
+    )
+    return noted(recoveries, skips)
+
+
+def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
+    """What to do about an attempt that ended badly; None: nothing helps, or was tried enough.
+
+    A phase on several machines is not started again: the others' trainers are gone by then.
+    """
+    outcome = last.outcome or "lost"
+    rung: tuple[str, dict[str, Any]] | None = None
+    if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:
+        rung = AGAIN, {}
+    elif outcome in MENDED and lease.max_restarts >= 0:
+        rung = next_rung(_lease_of(lease, last.name).settings, last.recoveries, outcome)
+    if rung is None:
+        return None
+    return Recovery(
+        what=outcome,
+        rung=rung[0],
+        step=last.step or 0,
+        at=last.ended_at or 0.0,
+        changed=rung[1],
+        lost_steps=last.lost_steps,
+        lost_s=last.lost_s,
+        why=last.message,
+    )
+
+
+def started(lease: Lease, before: PhaseReport, attempt: int, at: float) -> PhaseReport:
+    """The phase's account once ``attempt`` runs; one after a bad end has its row.
+
+    What changes settings is another try than those before: its own count begins at none.
+    """
+    mended = next_try(lease, before) if before.state is PhaseState.ENDED else None
+    return replace(
+        before,
+        state=PhaseState.RUNNING,
+        attempts=attempt,
+        started_at=before.started_at or at,
+        ended_at=None,
+        outcome=None,
+        message="",
+        fruitless=0 if mended is not None and mended.changed else before.fruitless,
+        recoveries=before.recoveries if mended is None else noted(before.recoveries, mended),
+    )
+
+
+def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
+    if trainer.hard_left_s <= 0:
+        return KillTrainer("hard stop")
+    beat = trainer.heartbeat
+    told = trainer.land_ordered or trainer.told_to_land_s is not None
+    if trainer.heartbeat_age_s > _patience_s(lease, beat, told=told):
+        return KillTrainer(f"no step for {trainer.heartbeat_age_s:.0f} s")
+    if beat is not None and beat.state in ("landing", "ended"):
+        return Wait()
+    fresh = trainer.told_to_land_s is not None and trainer.told_to_land_s < _LAND_REPEAT_S
+    if trainer.land_ordered and not fresh:
+        return LandTrainer(trainer.land_reason or "asked to")
+    # The trainer lands by itself at the soft stop; this is the second layer, a moment later.
+    if trainer.soft_left_s < -0.25 * lease.landing_s and not fresh:
+        return LandTrainer("soft stop")
+    landing = trainer.land_ordered or trainer.told_to_land_s is not None
+    if trainer.save_owed and not landing and beat is not None and beat.saves is not None:
+        return SaveNow()
+    if not landing and not trainer.finish_told and (why := _no_longer_pays(lease, phase, beat)):
+        return FinishTrainer(why)
+    return Wait()
+
+
+def _no_longer_pays(lease: Lease, phase: PhaseReport, beat: Heartbeat | None) -> str:
+    """Why; empty while it pays, or cools down. What was decided once holds for every attempt."""
+    if beat is None or beat.curve is None:
+        return ""
+    rules = _lease_of(lease, phase.name).stop
+    return phase.stopping or why_stop(rules, beat.curve, beat.steps - beat.step)
+
+
+def _patience_s(lease: Lease, beat: Heartbeat | None, *, told: bool) -> float:
+    """How long a trainer may show no progress: compiling and saving take longer than a step.
+
+    One that was ``told`` to land has as long as is reserved for that, as whoever gave the order
+    has; one that has come to its own end may take longer, and still save what it was rented for.
+    """
+    if beat is None or beat.state in ("starting", "compiling"):
+        return max(lease.hang_after_s, 900.0)
+    if beat.state == "ended":
+        return _TEARDOWN_S
+    if beat.state == "landing" and told:
+        return max(lease.hang_after_s, lease.landing_s)
+    if beat.state in ("evaluating", "saving", "landing"):
+        return max(lease.hang_after_s, 4 * lease.landing_s)
+    return max(lease.hang_after_s, 20 * (beat.step_seconds or 0.0))
+
+
+def _after(
+    lease: Lease, phases: tuple[PhaseReport, ...], last: PhaseReport, trainer: TrainerView
+) -> Act | None:
+    """What follows a phase that has ended; None means: go on to the next one, if any."""
+    outcome = last.outcome or "lost"
+    if outcome == "landed_signal":
+        if trainer.land_ordered:
+            return EndPod(Outcome.STOPPED.value, trainer.land_reason)
+        return EndPod(Outcome.LANDED.value, "told to land")
+    more = any(p.state is PhaseState.WAITING for p in phases)
+    if outcome in CLEAN:
+        if not more:
+            if outcome in DONE:
+                return EndPod(Outcome.FINISHED.value, last.message)
+            return EndPod(Outcome.LANDED.value, "the budget's soft stop came")
+        if last.gate is None:
+            return JudgeGate(last.name)
+        if not last.gate.passed:
+            return EndPod(Outcome.GATE_FAILED.value, f"the gate after {last.name} failed")
+        return None
+    mend = next_try(lease, last)
+    may_help = outcome in RETRYABLE or mend is not None
+    if may_help and trainer.hard_left_s <= 0:
+        return EndPod(Outcome.KILLED.value, "the hard stop came before the trainer had landed")
+    if may_help and trainer.land_ordered:
+        return EndPod(Outcome.STOPPED.value, trainer.land_reason)
+    if mend is not None:
+        if trainer.soft_left_s > lease.min_useful_s:
+            overrides = overrides_of((*last.recoveries, mend))
+            return StartPhase(last.name, attempt=last.attempts + 1, overrides=overrides)
+        if last.saved_step is not None:
+            why = f"{outcome}, and too little time was left to start again"
+            return EndPod(Outcome.LANDED.value, why)
+    why = last.message or outcome
+    if outcome in MENDED and (tried := overrides_of(last.recoveries)):
+        words = ", ".join(f"{key}={value}" for key, value in tried.items())
+        why = f"{why}; nothing is left to try: not even {words} helped"
+    return EndPod(Outcome.FAILED.value, why)
+
+
+def _why_not_enter(
+    lease: Lease, phases: tuple[PhaseReport, ...], phase: PhaseReport, trainer: TrainerView
+) -> str:
+    """Why the next phase does not fit what is left; empty where it may be entered."""
+    if trainer.soft_left_s <= lease.min_useful_s:
+        return f"{max(0.0, trainer.soft_left_s):.0f} s are left, too few to train in"
+    if phase.attempts or not any(p.state is PhaseState.ENDED for p in phases):
+        return ""
+    if not lease.fits_budget:
+        return ""
+    needed = repriced_s(lease, phases, phase.name) * REPRICED_P90
+    if needed > trainer.soft_left_s:
+        return f"{phase.name} needs about {needed:.0f} s and {trainer.soft_left_s:.0f} s are left"
+    return ""
+
+
+def repriced_s(lease: Lease, phases: tuple[PhaseReport, ...], name: str) -> float:
+    """Seconds a phase is expected to take, measured by what the phases before it took.
+
+    expected × (measured ÷ expected of the ended phases), the ratio taken over training seconds.
+    """
+    mine = _lease_of(lease, name)
+    expected = measured = 0.0
+    for report in phases:
+        part = _lease_of(lease, report.name)
+        if (
+            report.state is PhaseState.ENDED
+            and report.outcome == "finished"
+            and part.expected_s > 0
+        ):
+            expected += part.expected_s
+            measured += sum(s for state, s in report.seconds.items() if state != "data")
+    return mine.expected_s * (measured / expected if expected and measured else 1.0)
+
+
+def _lease_of(lease: Lease, name: str) -> PhaseLease:
+    return next(p for p in lease.phases if p.name == name)

@@ -1,0 +1,87 @@
+"""What a pod that is gone has cost: at first an estimate, then the provider's own figure. Pure.
+
+Providers bill late, by up to hours. A run does not wait for that: it settles at the most its pod
+can have cost, so that its reservation is free and another machine may be rented, and is corrected
+when the bill is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.observation import Bill
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.money import Usd, cost
+
+BILL_WAIT_S = 60.0
+"""So long after a pod's end is on record its final bill is waited for before an estimate serves:
+time, too, for a pod to be listed again that was not gone."""
+
+
+CLOCK_SET_S = 5.0
+"""Clocks that drift apart by more than this have been set."""
+
+
+def settle(
+    generation: Generation,
+    reserved: Usd,
+    bill: Maybe[Bill],
+    kill_latency_s: float,
+    storage: Usd,
+    now: float,
+) -> ev.Settled | None:
+    """What the generation is settled at now; None while its bill may still come in time, and where
+    nothing but the bill can tell how long its pod lived."""
+    if isinstance(bill, Seen) and bill.value.final:
+        amount = bill.value.amount
+        return ev.Settled(generation.number, amount, amount)
+    if generation.gone_at is None or now < generation.gone_at + BILL_WAIT_S:
+        return None
+    if generation.lived_s is None:
+        return None
+    amount = estimate(generation, reserved, bill, kill_latency_s, storage)
+    return ev.Settled(generation.number, amount, None)
+
+
+def estimate(
+    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float, storage: Usd
+) -> Usd:
+    """The most that a generation whose pod is gone can have cost.
+
+    Rate × its life from the intent on until nothing is billed any more, and ``storage``, which is
+    billed on: no more than was reserved, since it may have ended long before somebody looked; but
+    what is billed already, where that is more.
+    """
+    rate = max(generation.rate, generation.billed_rate or generation.rate)
+    most = min(cost(rate, _longest_life_s(generation) + kill_latency_s) + storage, reserved)
+    return max(most, bill.value.amount) if isinstance(bill, Seen) else most
+
+
+def _longest_life_s(generation: Generation) -> float:
+    """By the wall clock, unless it was set meanwhile: then by the one that nobody sets."""
+    ended_at = generation.ended_at if generation.ended_at is not None else generation.hard_stop_at
+    gone_at = generation.gone_at if generation.gone_at is not None else ended_at
+    by_wall = gone_at - generation.intended_at
+    lived_s = generation.lived_s if generation.lived_s is not None else by_wall
+    if abs(lived_s - by_wall) > CLOCK_SET_S:
+        return max(0.0, lived_s)
+    if generation.missed_at is not None and ended_at <= generation.missed_at:
+        # From lists that lacked it, which they may have done for a while before it had ended.
+        ended_at = gone_at
+    return max(0.0, ended_at - generation.intended_at)
+
+
+def awaiting_bill(run: RunState) -> tuple[Generation, ...]:
+    """Generations that were settled at an estimate."""
+    return tuple(g for g in run.generations if g.settled is not None and g.billed is None)
+
+
+def late_bills(run: RunState, bills: Mapping[int, Bill]) -> tuple[ev.Billed, ...]:
+    """Corrections that ``bills``, by generation, allow."""
+    return tuple(
+        ev.Billed(g.number, bills[g.number].amount)
+        for g in awaiting_bill(run)
+        if g.number in bills and bills[g.number].final
+    )

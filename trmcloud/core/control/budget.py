@@ -1,0 +1,280 @@
+"""Budgets at four levels: account, month, project and run.
+
+At every level that has a cap, settled + reserved ≤ cap, always. A run's reservation and what it
+settles count towards the month in which its latest reservation was made, so that a run across
+midnight is not held against two months.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import lru_cache
+from typing import Iterable, Mapping
+
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.kept_volumes import holds, rents_volume
+from trmcloud.core.control.ledger_facts import LedgerFacts, Restored, Stray
+from trmcloud.core.control.run_fold import apply_event
+from trmcloud.core.control.run_state import IllegalTransition, RunState, State
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.values import dataclass, replace
+
+LEVELS = ("account", "month", "project", "run")
+
+
+@lru_cache(maxsize=4096)
+def month_of(at: float) -> str:
+    """The UTC month of an instant: ``2026-11``."""
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One budget: ``remaining`` is None where it has no cap."""
+
+    level: str
+    key: str
+    cap: Usd | None
+    settled: Usd
+    reserved: Usd
+    strays: Usd = ZERO
+    """What pods that nobody asked for hold of both."""
+    unproven: Usd = ZERO
+    """Of both, what stands there at most: bills that are not final yet."""
+    volumes: Usd = ZERO
+    """Of both, what network volumes hold that have outlived their pods."""
+
+    @property
+    def remaining(self) -> Usd | None:
+        return None if self.cap is None else self.cap - self.settled - self.reserved
+
+    @property
+    def over(self) -> Usd:
+        """How much more than its cap it holds."""
+        left = self.remaining
+        return -left if left is not None and left < ZERO else ZERO
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why money cannot be reserved: the level that lacks it."""
+
+    line: Line
+    asked: Usd
+
+    def __str__(self) -> str:
+        line = self.line
+        name = line.level if line.level in ("account",) else f"{line.level} {line.key}"
+        return (
+            f"{self.asked} does not fit the {name} budget of {line.cap}: "
+            f"{line.settled} spent, {line.reserved} reserved, {line.remaining} left"
+        )
+
+
+@dataclass(frozen=True)
+class LedgerState(LedgerFacts):
+    """Everything a ledger says, and the budgets that follow from it."""
+
+    def line(self, level: str, key: str) -> Line:
+        """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
+        settled = reserved = unproven = ZERO
+        if level == "run":
+            mine = self.runs.get(key)
+            counted = [mine] if mine is not None else []
+        else:
+            counted = [run for run in self.runs.values() if _counts(run, level, key)]
+        for run in counted:
+            settled += run.settled
+            reserved += run.reserved
+            unproven += run.unbilled
+        counted_ids = {run.run_id for run in counted if rents_volume(run)}
+        volumes = ZERO
+        for hold in holds(self) if counted_ids else ():
+            if hold.run_id in counted_ids:
+                volumes += hold.amount
+                settled += hold.amount if hold.deleted_at is not None else ZERO
+                reserved += hold.amount if hold.deleted_at is None else ZERO
+        strays = ZERO
+        for stray in self.strays.values() if self.strays else ():
+            if self._burdens(stray, level, key):
+                strays += stray.cost
+                settled += stray.billed or ZERO
+                reserved += stray.amount if stray.billed is None else ZERO
+                unproven += stray.amount if stray.billed is None else ZERO
+        cap = self.cap_of(level, key)
+        return Line(level, key, cap, settled, reserved, strays, unproven, volumes)
+
+    def strays_of(self, run_id: str) -> tuple[Stray, ...]:
+        return tuple(stray for stray in self.strays.values() if stray.run_id == run_id)
+
+    def _burdens(self, stray: Stray, level: str, key: str) -> bool:
+        if level == "month":
+            return month_of(stray.at) == key
+        if level == "project":
+            return stray.run_id in self.runs and self.runs[stray.run_id].project == key
+        return level == "account" or stray.run_id == key
+
+    def cap_of(self, level: str, key: str) -> Usd | None:
+        """The cap of one budget, None where it has none."""
+        if level == "run":
+            return self.runs[key].cap if key in self.runs else None
+        cap = self.caps.get((level, key))
+        return self.caps.get((level, "")) if cap is None and level == "month" else cap
+
+    def lines_for(self, project: str, at: float) -> tuple[Line, ...]:
+        """The account's, the month's and the project's budgets that bind a reservation now."""
+        return (
+            self.line("account", ""),
+            self.line("month", month_of(at)),
+            self.line("project", project),
+        )
+
+    def has_cap(self, project: str, at: float) -> bool:
+        return any(line.cap is not None for line in self.lines_for(project, at))
+
+
+def fold_ledger(ledger_id: str, records: Iterable[ev.Record]) -> LedgerState:
+    """The ledger's state after ``records``, in their order.
+
+    Raises:
+        IllegalTransition: a record that cannot follow those before it.
+    """
+    return extend_ledger(LedgerState(ledger_id), records)
+
+
+def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerState:
+    """The state after further ``records``; ``ledger`` itself is unchanged.
+
+    Raises:
+        IllegalTransition: a record that cannot follow those before it.
+    """
+    runs = dict(ledger.runs)
+    caps = dict(ledger.caps)
+    history = list(ledger.cap_history)
+    verified = dict(ledger.verified)
+    strays = dict(ledger.strays)
+    restored = ledger.restored
+    deleted = dict(ledger.deleted_volumes)
+    for record in records:
+        event = record.event
+        if isinstance(event, ev.CapSet):
+            history.append(record)
+            if event.cap is None:
+                caps.pop((event.level, event.key), None)
+            else:
+                caps[(event.level, event.key)] = event.cap
+        elif isinstance(event, ev.LayerVerified):
+            verified[(event.provider, event.layer)] = record.at
+        elif isinstance(event, ev.StrayBilled) and is_owned(runs, event.pod_id):
+            pass  # its run has come to own it, and settles it
+        elif isinstance(event, ev.StrayCharged | ev.StrayBilled):
+            strays[(event.provider, event.pod_id)] = _with_stray(strays, event, record.at)
+        elif isinstance(event, ev.VolumeDeleted):
+            place = event.provider, event.place
+            deleted[place] = (*deleted.get(place, ()), record.at)
+        elif isinstance(event, ev.LedgerRestored):
+            restored = Restored(record.at, event.since)
+        elif isinstance(event, ev.LedgerReconciled):
+            if restored is None or restored.reconciled_at is not None:
+                raise IllegalTransition("the ledger was not restored: nothing is to be reconciled")
+            restored = replace(restored, reconciled_at=record.at)
+        else:
+            _of_a_run(runs, strays, record)
+    return LedgerState(
+        ledger.ledger_id, runs, caps, tuple(history), verified, strays, restored, deleted
+    )
+
+
+def with_run_event(ledger: LedgerState, record: ev.Record) -> LedgerState:
+    """The state after one more event of a run.
+
+    Raises:
+        IllegalTransition: it is none of a run's, or cannot follow those before it.
+    """
+    runs, strays = dict(ledger.runs), dict(ledger.strays)
+    _of_a_run(runs, strays, record)
+    return replace(ledger, runs=runs, strays=strays)
+
+
+def _of_a_run(
+    runs: dict[str, RunState], strays: dict[tuple[str, str], Stray], record: ev.Record
+) -> None:
+    """A pod that a run comes to own is no stray any more: its run settles it."""
+    run = apply_event(runs.get(record.run_id) or RunState(record.run_id), record)
+    runs[record.run_id] = run
+    if isinstance(record.event, ev.PodUp) and run.generation is not None:
+        strays.pop((run.generation.provider, record.event.pod_id), None)
+
+
+def is_owned(runs: Mapping[str, RunState], pod_id: str) -> bool:
+    """Whether some run has come to know this pod as its own."""
+    return any(pod_id == g.pod_id for run in runs.values() for g in run.generations)
+
+
+def _with_stray(
+    strays: Mapping[tuple[str, str], Stray], event: ev.StrayCharged | ev.StrayBilled, at: float
+) -> Stray:
+    before = strays.get((event.provider, event.pod_id))
+    if before is not None and before.billed is not None:
+        raise IllegalTransition(f"{event.pod_id} has its final bill already")
+    if isinstance(event, ev.StrayBilled):
+        if before is None:
+            raise IllegalTransition(f"{event.pod_id} was never charged")
+        return replace(before, billed=event.amount)
+    if before is not None and event.amount <= before.amount:
+        raise IllegalTransition(f"{event.pod_id} is charged with {before.amount} already")
+    return Stray(
+        provider=event.provider,
+        pod_id=event.pod_id,
+        pod_name=event.pod_name,
+        run_id=event.run_id,
+        since=event.since,
+        at=at if before is None else before.at,
+        amount=event.amount,
+        charged_at=at,
+    )
+
+
+def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal | None:
+    """Whether ``amount`` may be reserved for ``run`` now; None means yes.
+
+    The run's own open reservation, if any, is replaced by ``amount``, not added to it.
+    """
+    others = {key: other for key, other in ledger.runs.items() if key != run.run_id}
+    mine = replace(run, reserved=ZERO, reserved_at=at)
+    book = replace(ledger, runs={**others, run.run_id: mine})
+    for line in (*book.lines_for(run.project, at), book.line("run", run.run_id)):
+        if line.remaining is not None and amount > line.remaining:
+            return Refusal(line, amount)
+    return None
+
+
+def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]:
+    """The levels whose cap is below what is spent and reserved on them.
+
+    The month is the one in which the run's money was reserved: it counts in no other.
+    """
+    reserved_at = run.reserved_at or at
+    lines = []
+    for level, key in (
+        ("account", ""),
+        ("month", month_of(reserved_at)),
+        ("project", run.project),
+        ("run", run.run_id),
+    ):
+        if ledger.cap_of(level, key) is None:
+            continue  # asked at every look, and most levels have none
+        line = ledger.line(level, key)
+        if line.over:
+            lines.append(line)
+    return tuple(lines)
+
+
+def _counts(run: RunState, level: str, key: str) -> bool:
+    if run.state is State.NEW:
+        return False
+    if level == "account":
+        return True
+    if level == "month":
+        return run.reserved_at > 0 and month_of(run.reserved_at) == key
+    return run.project == key

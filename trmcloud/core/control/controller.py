@@ -1,0 +1,325 @@
+"""``decide``: what follows for one run, and what is to be done about it.
+
+Pure and level-triggered: it looks at what is recorded and what is observed now, and says which
+facts follow (``events``, to be appended first) and what is to be done (``actions``). It runs live,
+after a crash, in the reaper and in the simulator; nothing else decides. What it issues may be
+issued again.
+"""
+
+from __future__ import annotations
+
+from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.catalog.providers import ProviderTraits
+from trmcloud.core.clock import Seen
+from trmcloud.core.contract.bucket import RENEW_BEFORE_S
+from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.actions import (
+    CREATE,
+    LAND,
+    PULL,
+    SAVE,
+    TERMINATE,
+    Action,
+    Decision,
+    action_key,
+    current_generation,
+    last_try,
+    next_attempt,
+    next_long,
+)
+from trmcloud.core.control.billing import settle
+from trmcloud.core.control.observation import Observation, PodSeen
+from trmcloud.core.control.pending_pulls import is_held, is_pulled, pull_name, unsaved
+from trmcloud.core.control.pod_liveness import (
+    failed_late,
+    find_pod,
+    note_absence,
+    proven_end,
+)
+from trmcloud.core.control.reason import Reason, ReasonKind, because, said
+from trmcloud.core.control.renting import await_pod, intend, try_next
+from trmcloud.core.control.report_events import last_word, phases_ended, result_of
+from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.plan import Candidate, Plan
+
+_RESTAGE_S, _LOST_S = 30.0, 150.0
+"""How much younger than their arrival the agent's word that it lacks files must be; or how long ago
+they arrived by our own clock, since a pod's may be hours behind."""
+_STRANGER_S = 60.0
+"""An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
+_ANYWHERE = ("", "any")
+HOUR_S = 3600.0
+
+
+def decide(
+    run: RunState,
+    plan: Plan,
+    ledger_id: str,
+    traits: ProviderTraits,
+    seen: Observation,
+    now: float,
+) -> Decision:
+    """What follows for one run, and what is to be done about it.
+
+    The caller appends ``events`` and asks again until none are left, then carries out
+    ``actions``. ``now`` is epoch seconds.
+    """
+    if run.state is State.RESERVED:
+        if run.generations and _previous_pod_may_exist(run, ledger_id, seen):
+            return Decision()
+        return intend(run, plan, ledger_id, traits, now)
+    if run.state is State.RENTING:
+        return await_pod(run, traits, seen, now)
+    if run.state in (State.BOOTING, State.RUNNING, State.ENDING):
+        return _watch(run, plan, traits, seen, now)
+    if run.state is State.SETTLING:
+        generation = current_generation(run)
+        late = last_word(run, plan, generation, seen.word)
+        if late:
+            return Decision(events=late)
+        storage, volume = _storage(plan, generation, traits)
+        rent = max(run.reserved - volume, ZERO)
+        settled = settle(generation, rent, seen.bill, traits.kill_latency_s, storage, now)
+        if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
+            return Decision()  # what is listed again is no estimate's matter: it is swept first
+        return Decision(events=(settled,) if settled is not None else ())
+    if run.state is State.SETTLED:
+        again = try_next(run, plan, traits)
+        return Decision(events=(again if again is not None else _closing(run),))
+    return Decision()
+
+
+def _storage(plan: Plan, generation: Generation, traits: ProviderTraits) -> tuple[Usd, Usd]:
+    """What the plan keeps for disks that are billed on after the pod's end; and for a network
+    volume, which has bills of its own and is held apart from the pod: see ``kept_volumes``."""
+    candidate = plan.candidate(generation.candidate_id)
+    if not candidate.volume_rate:
+        return candidate.storage, ZERO
+    after_s = plan.spec.volume_days * DAY_S
+    planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
+    lasts_s = generation.hard_stop_at - generation.intended_at + traits.kill_latency_s
+    other = candidate.storage - cost(candidate.volume_rate, planned_s + after_s)
+    return max(other, ZERO), cost(candidate.volume_rate, lasts_s + after_s)
+
+
+def _is_unlisted(seen: Observation, generation: Generation) -> bool:
+    pod = find_pod(seen, generation)
+    return isinstance(seen.pods, Seen) and (pod is None or pod.gone)
+
+
+def _previous_pod_may_exist(run: RunState, ledger_id: str, seen: Observation) -> bool:
+    """Whether a pod of an earlier generation may live: nothing is reserved for it any more, so the
+    next is not rented before the sweep has ended it."""
+    if not isinstance(seen.pods, Seen):
+        return True
+    names = (parse_pod_name(pod.name) for pod in seen.pods.value if not pod.gone)
+    mine = run.run_id.replace("-", "")
+    return any(n is not None and (n.ledger, n.run_id) == (ledger_id, mine) for n in names)
+
+
+def foreseen_end(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Closed | None:
+    """How a run will be closed whose pod is gone and whose bill is not final yet.
+
+    None where it is elsewhere in its life, or another candidate may be tried once the bill is in.
+    """
+    if run.state is not State.SETTLING or try_next(run, plan, traits) is not None:
+        return None
+    return _closing(run)
+
+
+def _watch(
+    run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
+) -> Decision:
+    generation = current_generation(run)
+    report = seen.report.value if isinstance(seen.report, Seen) else None
+    if report is not None and report.pod_name != generation.pod_name:
+        report = None
+    if report is not None:
+        if run.state is State.BOOTING:
+            return Decision(events=(ev.AgentUp(generation.number),))
+        final = report.result is not None
+        accounts = phases_ended(run, plan, generation, report, final=final)
+        if accounts:
+            return Decision(events=tuple(accounts))
+        if report.result is not None and run.state is not State.ENDING:
+            return Decision(events=(result_of(run, report.result, report.message),))
+    elif run.state is State.RUNNING and (left := last_word(run, plan, generation, seen.word)):
+        return Decision(events=left)
+    if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
+        return Decision(events=late)
+    gone = proven_end(run, seen, generation, traits)
+    if gone is not None and report is not None:
+        accounts = phases_ended(run, plan, generation, report, final=True)
+        if accounts:
+            return Decision(events=tuple(accounts))
+    if gone is not None:
+        return Decision(events=(ev.PodGone(generation.number, gone),))
+    noted = note_absence(seen, generation, traits)
+    if noted.events:
+        return noted
+    pod_id = generation.pod_id or ""
+    candidate = plan.candidate(generation.candidate_id)
+    errand = None
+    if report is not None:
+        errand = _errand(run, plan, generation, report, seen, now)
+    held = is_held(run, plan, generation)
+    owed = held and (report is None or bool(unsaved(run, report)))
+    reason = _why_terminate(
+        run, generation, candidate, traits, seen, report, now, held=held, owed=owed
+    )
+    if reason is not None:
+        action = next_attempt(run, TERMINATE, generation, pod_id, reason, now)
+        return Decision(actions=(action,) if action else ())
+    if run.stop is not None and run.state in (State.BOOTING, State.RUNNING):
+        action = next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
+        return Decision(actions=tuple(a for a in (action, errand) if a))
+    save = _save(run, generation, report, pod_id, now)
+    return Decision(actions=tuple(a for a in (save, errand) if a))
+
+
+def _save(
+    run: RunState, generation: Generation, report: AgentReport | None, pod_id: str, now: float
+) -> Action | None:
+    """Pass a request for a checkpoint on, once; a pod that is told to land saves by that."""
+    asked = generation.saves_asked
+    answered = report.saves.answered if report is not None and report.saves is not None else 0
+    if run.state is not State.RUNNING or asked <= answered:
+        return None
+    return next_attempt(run, SAVE, generation, pod_id, None, now, once=True, item=str(asked))
+
+
+def _errand(
+    run: RunState,
+    plan: Plan,
+    generation: Generation,
+    report: AgentReport,
+    seen: Observation,
+    now: float,
+) -> Action | None:
+    """What a worker should carry now: files to a pod that waits for them, checkpoints from one."""
+    if report.waiting == "files" and run.stop is None and report.result is None:
+        sent_at = generation.staged_at
+        if sent_at is None or _has_lost(report, sent_at, now):
+            return next_long(run, STAGE, generation, seen, now)
+    if plan.spec.pod_uploads and _lacks_grants(run, generation, report, now):
+        return next_long(run, GRANT, generation, seen, now)
+    if is_pulled(run, plan, generation):
+        for kept in unsaved(run, report):
+            if any(key.verb == PULL for key in seen.in_flight):
+                return None
+            return next_long(run, PULL, generation, seen, now, item=pull_name(kept))
+    return None
+
+
+def _has_lost(report: AgentReport, sent_at: float, now: float) -> bool:
+    """Whether an agent that lacks what it was sent does not only say so from before."""
+    return report.at > sent_at + _RESTAGE_S or now > sent_at + _LOST_S
+
+
+def _lacks_grants(run: RunState, generation: Generation, report: AgentReport, now: float) -> bool:
+    """Whether the agent waits for the right to upload, or will soon have none."""
+    if report.result is not None:
+        return False
+    _, last = last_try(run, GRANT)
+    sent_at = last.ended_at if last is not None and last.finished else None
+    if sent_at is not None and not _has_lost(report, sent_at, now):
+        return False
+    until = report.granted_until
+    if until is None:
+        return report.waiting in ("", "grants") and run.stop is None
+    return until < min(generation.hard_stop_at, now + RENEW_BEFORE_S)
+
+
+def _why_terminate(
+    run: RunState,
+    generation: Generation,
+    candidate: Candidate,
+    traits: ProviderTraits,
+    seen: Observation,
+    report: AgentReport | None,
+    now: float,
+    *,
+    held: bool,
+    owed: bool,
+) -> Reason | None:
+    """``held``: its agent leaves the end to us; ``owed``: it has what nobody has a copy of yet."""
+    if now >= generation.hard_stop_at:
+        return because(ReasonKind.HARD_STOP)
+    if run.state is State.ENDING and not owed:
+        if held:
+            return because(ReasonKind.SAVED_HERE)
+        # Not since the last event: each attempt to end it is one, and would put off the next.
+        since = run.result_at if run.result_at is not None else run.updated_at
+        # An end that was begun, for whatever reason, is gone on with.
+        if now >= since + traits.end_grace_s or last_try(run, TERMINATE)[1] is not None:
+            return because(ReasonKind.WORK_DONE)
+    if run.state is State.BOOTING:
+        up_at = generation.up_at or generation.intended_at
+        if report is None and now >= up_at + traits.boot_deadline_s:
+            line = said(ReasonKind.LINK_FAILED, seen.line)
+            within_s = float(traits.boot_deadline_s)
+            return because(ReasonKind.NO_AGENT, line, boot_deadline_s=within_s)
+        if report is None and seen.stranger_s >= _STRANGER_S:
+            return because(ReasonKind.STRANGER_ANSWERS)
+    stopping = run.stop is not None and run.state is not State.ENDING
+    uploads = report is not None and report.uploading
+    told = run.actions.get(action_key(run, LAND, 1))
+    if stopping and told is not None and not uploads:
+        # From when it was first told: whoever was to tell it may have slept since the wish.
+        # Where hours were limited, far more than the landing lies between the two stops.
+        patience_s = min(candidate.landing_s, generation.hard_stop_at - generation.soft_stop_at)
+        if now >= told.started_at + patience_s + traits.end_grace_s:
+            return because(ReasonKind.DID_NOT_LAND)
+    # What the list says now: a price may rise after boot, too.
+    pod = find_pod(seen, generation)
+    billed_rate = pod.rate if pod is not None else generation.billed_rate
+    if billed_rate is not None:
+        tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
+        if billed_rate.micros > tolerated:
+            return because(
+                ReasonKind.BILLED_ABOVE_RATE,
+                billed_usd_per_hour=billed_rate,
+                planned_usd_per_hour=generation.rate,
+            )
+    if pod is not None and _is_misplaced(pod, candidate.region):
+        wanted = candidate.region
+        return because(ReasonKind.MISPLACED, region=pod.region, wanted_region=wanted)
+    return None
+
+
+def _is_misplaced(pod: PodSeen, wanted: str) -> bool:
+    """Whether it stands in another data centre than was asked for: what a region was chosen for,
+    a network volume, the law or the distance, does not hold there."""
+    return bool(pod.region) and wanted.casefold() not in (*_ANYWHERE, pod.region.casefold())
+
+
+def _closing(run: RunState) -> ev.Closed:
+    if run.result is not None:
+        return ev.Closed(run.result, run.reason)
+    generation = current_generation(run)
+    if generation.unfit is not None:
+        return ev.Closed(Outcome.UNFIT.value, generation.unfit)
+    if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:
+        return ev.Closed(Outcome.KILLED.value, because(ReasonKind.KILLED_BEFORE_LANDING))
+    if run.stop is not None:
+        return ev.Closed(Outcome.STOPPED.value, because(ReasonKind.STOPPED_UNREPORTED))
+    ended = run.actions.get(action_key(run, TERMINATE, 1))
+    if ended is not None and ended.reason is not None:
+        return ev.Closed(Outcome.LOST.value, because(ReasonKind.POD_ENDED, ended.reason))
+    created = run.actions.get(action_key(run, CREATE, 1))
+    if (
+        generation.agent_at is None
+        and created is not None
+        and created.failed_kind is FailureKind.NO_CAPACITY
+    ):
+        return ev.Closed(Outcome.LOST.value, said(ReasonKind.PROVIDER_SAID, created.error))
+    if generation.agent_at is not None and run.spec.volume:
+        return ev.Closed(Outcome.UNREPORTED.value, because(ReasonKind.ON_VOLUME))
+    if generation.agent_at is not None and run.spec.pod_uploads:
+        why = because(ReasonKind.IN_BUCKET, bucket=run.bucket)
+        return ev.Closed(Outcome.UNREPORTED.value, why)
+    return ev.Closed(Outcome.LOST.value, because(ReasonKind.ENDED_SILENT))

@@ -1,0 +1,405 @@
+"""The events a ledger keeps. A run is a fold over them: see ``run_state``.
+
+Events are facts in the past tense. They are written once, never changed, and read back by any
+later version; money in them is a string, so that JSON cannot bend it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Iterable, Mapping
+
+from trmcloud.core.clock import Instant
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.reason import Reason
+from trmcloud.core.money import Usd
+from trmcloud.core.values import dataclass, replace
+
+
+@dataclass(frozen=True)
+class RunPlanned:
+    """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost."""
+
+    plan: Mapping[str, Any]
+    cap: Usd
+    project: str
+    detached: bool = False
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """``amount`` is held for the next generation, until it is settled."""
+
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class PodIntended:
+    """About to ask a provider for a pod. Written before asking, so that no pod is ever unknown."""
+
+    generation: int
+    pod_name: str
+    provider: str
+    candidate_id: str
+    rate: Usd
+    soft_stop_at: float
+    hard_stop_at: float
+    boot: float = 0.0
+    boot_id: str = ""
+    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
+
+
+@dataclass(frozen=True)
+class ActionStarted:
+    action_id: str
+    verb: str
+
+
+@dataclass(frozen=True)
+class ActionFinished:
+    """``taken``: whether the provider said that it does what it was asked to; ``detail``: what it
+    answered to a create; ``reason``: why a pod was told to land or to end."""
+
+    action_id: str
+    verb: str
+    detail: str = ""
+    taken: bool = False
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class ActionFailed:
+    action_id: str
+    verb: str
+    kind: FailureKind
+    error: str
+
+
+@dataclass(frozen=True)
+class PodUp:
+    """The pod stands in the provider's list; ``rate`` is what the provider says it bills."""
+
+    generation: int
+    pod_id: str
+    rate: Usd
+
+
+@dataclass(frozen=True)
+class PodNotMade:
+    """No pod of this generation exists or will: a refusal, absence proven by listing, or the word
+    of a provider that took the create, may have listed the pod, and then had none to give."""
+
+    generation: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class PodMissed:
+    """A fresh list did not hold the pod, which proves nothing until it has lasted."""
+
+    generation: int
+    boot: float = 0.0
+    boot_id: str = ""
+    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
+
+
+@dataclass(frozen=True)
+class PodFound:
+    """A pod that was missed stands in the list again."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class AgentUp:
+    generation: int
+
+
+@dataclass(frozen=True)
+class PhaseEnded:
+    """One phase's account, from the agent's report."""
+
+    generation: int
+    phase: str
+    outcome: str
+    step: int | None
+    val_bpb: float | None
+    seconds: Mapping[str, float]
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class GateJudged:
+    generation: int
+    phase: str
+    passed: bool
+    verdict: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    by: str
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class SaveRequested:
+    """A checkpoint is asked for, now, of the pod that trains: the run goes on."""
+
+    generation: int
+    by: str
+
+
+@dataclass(frozen=True)
+class ResultKnown:
+    """How the run ended, in ``run_state.Outcome``'s words, before its pod is gone."""
+
+    result: str
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class LateReport:
+    """How a machine's work had ended, read after its end from what it left on its volume."""
+
+    generation: int
+    result: str
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class PodGone:
+    """Proven: the pod no longer exists, and cost nothing after ``ended_at``."""
+
+    generation: int
+    ended_at: float
+    boot: float = 0.0
+    boot_id: str = ""
+    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the generation cost; the reservation is released. ``billed`` is the provider's own
+    final figure, None while there is none: ``amount`` is then an estimate, until ``Billed``."""
+
+    generation: int
+    amount: Usd
+    billed: Usd | None
+
+
+@dataclass(frozen=True)
+class Billed:
+    """The provider's final figure for a generation that was settled at an estimate."""
+
+    generation: int
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class BucketSwept:
+    """No pod up to ``generation`` can upload any more. In the bucket, beyond all that they were
+    granted, were ``size_bytes``, which are deleted next; what was found since the generation before
+    has cost ``amount`` at most. 0: nothing of it is left."""
+
+    generation: int
+    size_bytes: int
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class Closed:
+    outcome: str
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """A closed run goes on, within ``cap`` for the whole of it.
+
+    ``errand``: a candidate's JSON, for a machine that trains nothing and from which what an earlier
+    one left is brought home; the run keeps its outcome.
+    """
+
+    cap: Usd
+    errand: Mapping[str, Any] | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By phase: what takes the place of the plan's from now on. A phase that is named here is
+    trained, though it may have finished before."""
+    accepted: Mapping[str, Any] | None = None
+    """By name, [before, after] of what decides what is trained and differs from the checkpoint that
+    is gone on from: the user accepted that. None: nothing was."""
+
+
+@dataclass(frozen=True)
+class PlanRevised:
+    """A later candidate or another price, never above the reservation."""
+
+    candidate_id: str
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A checkpoint was copied from its pod to where the run's files are kept, hashes verified.
+
+    ``val_bpb``: its metric, None where it had none then. Once that is added on its pod the
+    checkpoint is pulled again, which brings its manifest alone.
+    """
+
+    generation: int
+    phase: str
+    step: int
+    sha256: str
+    val_bpb: float | None = None
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A checkpoint was copied here and every hash verified."""
+
+    phase: str
+    step: int
+    sha256: str
+    path: str
+
+
+@dataclass(frozen=True)
+class CapSet:
+    """A budget level's cap was set or, with None, removed. Ledger-wide: it belongs to no run."""
+
+    level: str
+    key: str
+    cap: Usd | None
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class LayerVerified:
+    """A kill layer of this account was seen to work: ``how`` says by what. Ledger-wide."""
+
+    provider: str
+    layer: str
+    how: str
+
+
+@dataclass(frozen=True)
+class StrayCharged:
+    """A pod of ours that nothing here owns was found, and is charged with the most that it can
+    have cost: made at ``since`` (epoch s) or later. Again, with more, while it goes on living.
+    Ledger-wide; ``run_id`` is the run that it was made for, where this ledger knows it."""
+
+    provider: str
+    pod_id: str
+    pod_name: str
+    run_id: str
+    since: float
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class StrayBilled:
+    """The provider's final figure for such a pod."""
+
+    provider: str
+    pod_id: str
+    amount: Usd
+
+
+@dataclass(frozen=True)
+class VolumeDeleted:
+    """The ledger's network volume in ``place`` was deleted: its rent ended. ``by``: at whose word.
+    Ledger-wide."""
+
+    provider: str
+    place: str
+    by: str
+
+
+@dataclass(frozen=True)
+class LedgerRestored:
+    """An older copy of this ledger was accepted, which knows nothing after ``since`` (epoch s)."""
+
+    since: float
+
+
+@dataclass(frozen=True)
+class LedgerReconciled:
+    """Every provider was asked since, and what the older copy had forgotten is charged."""
+
+
+RunEvent = (
+    RunPlanned
+    | Reserved
+    | PodIntended
+    | ActionStarted
+    | ActionFinished
+    | ActionFailed
+    | PodUp
+    | PodNotMade
+    | PodMissed
+    | PodFound
+    | AgentUp
+    | PhaseEnded
+    | GateJudged
+    | StopRequested
+    | SaveRequested
+    | ResultKnown
+    | PodGone
+    | Settled
+    | Billed
+    | LateReport
+    | Closed
+    | Reopened
+    | PlanRevised
+    | Pulled
+    | Fetched
+    | BucketSwept
+)
+Note = StrayCharged | StrayBilled | VolumeDeleted | LedgerReconciled
+LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
+"""Events of the whole ledger: they belong to no run."""
+Event = RunEvent | LedgerEvent
+
+EVENT_TYPES: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
+        PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
+        SaveRequested, ResultKnown, PodGone, Settled, Billed, LateReport,
+        Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
+        StrayCharged, StrayBilled, VolumeDeleted, LedgerRestored, LedgerReconciled,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Record:
+    """An event as the ledger keeps it: numbered, dated, and by which controller's epoch."""
+
+    seq: int
+    run_id: str
+    """Empty for events of the whole ledger."""
+    epoch: int
+    at: float
+    event: Event
+
+
+def stamped(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
+    """Those that bound a pod's life, or its absence, bear what both clocks said: how long it lived,
+    or was missing, must not hang on one that somebody may set meanwhile."""
+    return [
+        replace(event, boot=now.boot, boot_id=now.boot_id)
+        if isinstance(event, (PodIntended, PodMissed, PodGone))
+        else event
+        for event in events
+    ]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A record that could not be understood; kept, so that nothing is silently lost."""
+
+    seq: int
+    why: str
+    payload: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,84 @@
+"""What can be seen of the outside world: pods in a list, bills, an agent's report."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from trmcloud.core.money import Usd
+from trmcloud.core.values import dataclass
+
+if TYPE_CHECKING:
+    from trmcloud.core.clock import Instant, Maybe
+    from trmcloud.core.contract.pod_contract import AgentReport
+    from trmcloud.core.control.action_key import ActionKey
+
+
+class PodStatus(str, Enum):
+    """How a provider says that a pod stands."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """Counts as spending."""
+
+
+@dataclass(frozen=True)
+class PodSeen:
+    """A pod in a provider's list.
+
+    ``host`` and ``port`` are SSH's direct address; empty until the provider has given one.
+    ``made_at`` and ``ended_at`` are epoch seconds by the provider's clock. ``region`` is the data
+    centre it stands in; empty where the provider does not say.
+    """
+
+    pod_id: str
+    name: str
+    status: PodStatus
+    rate: Usd
+    ended_at: float | None = None
+    host: str = ""
+    port: int = 0
+    made_at: float | None = None
+    region: str = ""
+    never_made: str = ""
+    """Of one that is gone: why its create, which was taken, came to nothing. Where its rate is zero
+    nothing was billed; else some machines of several may have been."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, and costs nothing any more."""
+        return self.status is PodStatus.GONE
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What the provider says a pod cost; ``final`` once it will not change."""
+
+    pod_id: str
+    amount: Usd
+    final: bool
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What can be seen of one run now. ``absent_lists`` counts the fresh lists in a row that did
+    not hold the current generation's pod."""
+
+    pods: Maybe[tuple[PodSeen, ...]]
+    report: Maybe[AgentReport]
+    bill: Maybe[Bill]
+    absent_lists: int = 0
+    unbilled: bool = False
+    """The provider was asked, and has no bill for the pod."""
+    in_flight: frozenset[ActionKey] = frozenset()
+    stranger_s: float = 0.0
+    """For how long a machine with another host key has answered at the pod's address."""
+    line: str = ""
+    """Why the pod could not be asked last time, in words."""
+    clock: Instant | None = None
+    """What both clocks of whoever looks said then."""
+    word: AgentReport | None = None
+    """What the generation's agent left in the bucket, where the agent itself cannot be asked any
+    more."""

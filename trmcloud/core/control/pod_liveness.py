@@ -1,0 +1,130 @@
+"""When a pod that no list shows has ended: absence is proven, never assumed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trmcloud.core.catalog.providers import ProviderTraits
+from trmcloud.core.clock import Instant, Seen
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.actions import (
+    CREATE,
+    TERMINATE,
+    Decision,
+    action_key,
+    current_generation,
+)
+from trmcloud.core.control.observation import Observation, PodSeen
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import Generation, RunState
+
+_SOON_GONE_S = 60.0
+"""A deletion that was taken shows in the list by then."""
+
+
+def proven_end(
+    run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
+) -> float | None:
+    """When the pod ended, once that is proven; None while it may still be spending."""
+    if not isinstance(seen.pods, Seen):
+        return None
+    pod = find_pod(seen, generation)
+    if pod is not None:
+        if pod.gone:
+            return pod.ended_at if pod.ended_at is not None else seen.pods.at
+        return None
+    if not is_absent(run, seen, generation, traits):
+        return None
+    return seen.pods.at if generation.missed_at is None else generation.missed_at
+
+
+def is_absent(
+    run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
+) -> bool:
+    """Whether the pod's absence from fresh lists proves that it is gone.
+
+    Where lists lag, absence must have lasted: commands that look once each are enough for that,
+    and a list that flickers for a while is not.
+    """
+    if not isinstance(seen.pods, Seen) or find_pod(seen, generation) is not None:
+        return False
+    if not traits.absent_s:
+        return seen.absent_lists >= traits.absent_lists
+    missed_at = generation.missed_at
+    if missed_at is None:
+        return False
+    return _missing_s(seen, generation, missed_at) >= absence_needed_s(run, traits)
+
+
+def _missing_s(seen: Observation, generation: Generation, missed_at: float) -> float:
+    """For how long the newest list has lacked the pod: a clock that was set proves nothing."""
+    assert isinstance(seen.pods, Seen)
+    if seen.clock is None:
+        return seen.pods.at - missed_at
+    missed = Instant(missed_at, generation.missed_boot, generation.missed_boot_id)
+    age_s = max(0.0, seen.clock.wall - seen.pods.at)
+    return seen.clock.since(missed) - age_s
+
+
+def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
+    """How long the run's present pod must be missing from lists that lag before it counts as gone:
+    less, where that began when its deletion had just been taken.
+
+    Until it was listed once, a list may lack it since it is new; an absence that was there before
+    is not the deletion's; and after one that was taken and did nothing the next says nothing.
+    """
+    generation = current_generation(run)
+    tried = run.tries(generation, TERMINATE)
+    taken = [a for a in tried if a.taken]
+    if len(taken) != 1 or taken[0].ended_at is None or generation.up_at is None:
+        return traits.absent_s
+    missed_at = generation.missed_at if generation.missed_at is not None else taken[0].ended_at
+    its_own = 0.0 <= missed_at - taken[0].ended_at <= _SOON_GONE_S
+    # Told that there is no such pod while the list still holds it: whose word counts is unknown.
+    its_own = its_own and not any(
+        a is not taken[0] and a.started_at <= missed_at and not a.taken for a in tried
+    )
+    return traits.absent_deleted_s if its_own else traits.absent_s
+
+
+def note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
+    """A fact for the ledger: the pod is missed from now on, or stands in the list again."""
+    if not traits.absent_s or not isinstance(seen.pods, Seen):
+        return Decision()
+    present = find_pod(seen, generation) is not None
+    if present and generation.missed_at is not None:
+        return Decision(events=(ev.PodFound(generation.number),))
+    if not present and generation.missed_at is None:
+        return Decision(events=(ev.PodMissed(generation.number),))
+    return Decision()
+
+
+def find_pod(seen: Observation, generation: Generation) -> PodSeen | None:
+    """The generation's pod: by its id once that is known, for a provider may make two of a name."""
+    pods: Sequence[PodSeen] = seen.pods.value if isinstance(seen.pods, Seen) else ()
+    mine = [pod for pod in pods if pod.name == generation.pod_name]
+    if generation.pod_id is not None:
+        return next((pod for pod in mine if pod.pod_id == generation.pod_id), None)
+    return next((pod for pod in mine if not pod.gone), mine[0] if mine else None)
+
+
+def failed_late(
+    run: RunState, seen: Observation, generation: Generation
+) -> tuple[ev.RunEvent, ...]:
+    """What follows where the provider took the create and found later that it has nothing: it
+    counts as if it had been refused.
+
+    Where some machines may have been there until others were not found, which a rate says, the
+    refusal alone goes on record: the end and the bill are those of any pod.
+    """
+    pod = find_pod(seen, generation)
+    if pod is None or not pod.gone or not pod.never_made:
+        return ()
+    key = action_key(run, CREATE, 1)
+    known = run.actions.get(key)
+    failed = known is not None and known.failed_kind is FailureKind.NO_CAPACITY
+    late = ev.ActionFailed(str(key), CREATE, FailureKind.NO_CAPACITY, pod.never_made)
+    refused = () if failed else (late,)
+    why = because(ReasonKind.PROVIDER_SAID, text=pod.never_made)
+    return refused if pod.rate else (*refused, ev.PodNotMade(generation.number, why))

@@ -1,0 +1,130 @@
+"""Why something is as it is, as data: one kind of a fixed set, and the facts that belong to it.
+
+Made here, kept in ledgers, asked for its kind by whoever acts on it. The sentence that a user reads
+is written in ``cli/views/reasons`` alone: nobody finds out what happened by searching in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+
+from trmcloud.core.money import Usd
+from trmcloud.core.values import dataclass
+
+Fact = str | int | float
+"""JSON as it is. Money is text, so that JSON cannot bend it; names carry units."""
+
+
+class ReasonKind(str, Enum):
+    """What a ledger knows it by: no member's value changes, and none that was written goes."""
+
+    # In somebody else's words.
+    SAID = "said"
+    """By a version that kept sentences."""
+    AGENT_SAID = "agent_said"
+    PROVIDER_SAID = "provider_said"
+    LINK_FAILED = "link_failed"
+    LIST_FAILED = "list_failed"
+    # Why a run is to land.
+    STOP_COMMAND = "stop_command"
+    INTERRUPTED = "interrupted"
+    BUDGET_CUT = "budget_cut"
+    ORPHANS_COST = "orphans_cost"
+    BUDGET_REFUSED = "budget_refused"
+    LAUNCH_KILLED = "launch_killed"
+    # Why there is no pod.
+    NO_CANDIDATE = "no_candidate"
+    NOT_ASKED_FOR = "not_asked_for"
+    NEVER_APPEARED = "never_appeared"
+    # Why a pod is ended.
+    HARD_STOP = "hard_stop"
+    WORK_DONE = "work_done"
+    SAVED_HERE = "saved_here"
+    NO_AGENT = "no_agent"
+    STRANGER_ANSWERS = "stranger_answers"
+    DID_NOT_LAND = "did_not_land"
+    BILLED_ABOVE_RATE = "billed_above_rate"
+    MISPLACED = "misplaced"
+    NAME_TWICE = "name_twice"
+    OUTLIVED_HARD_STOP = "outlived_hard_stop"
+    NO_OWNER = "no_owner"
+    HARD_STOP_PASSED = "hard_stop_passed"
+    # How a run came to its end.
+    UNKNOWN_RESULT = "unknown_result"
+    REFUSED = "refused"
+    STOPPED_UNRENTED = "stopped_unrented"
+    STOPPED_UNREPORTED = "stopped_unreported"
+    KILLED_BEFORE_LANDING = "killed_before_landing"
+    POD_ENDED = "pod_ended"
+    ON_VOLUME = "on_volume"
+    IN_BUCKET = "in_bucket"
+    ENDED_SILENT = "ended_silent"
+    # What a run waits for.
+    AWAITS_AGENT = "awaits_agent"
+    AWAITS_EARLIER_POD = "awaits_earlier_pod"
+    AWAITS_LIST_TO_RENT = "awaits_list_to_rent"
+    AWAITS_LIST_TO_STOP = "awaits_list_to_stop"
+    AWAITS_LIST_OF_POD = "awaits_list_of_pod"
+    AWAITS_POD = "awaits_pod"
+    CREATE_UNANSWERED = "create_unanswered"
+    CREATE_TAKEN = "create_taken"
+    # Why a network volume is kept.
+    NOT_FETCHED = "not_fetched"
+    NOT_AGREED = "not_agreed"
+
+
+_Kind = ReasonKind
+FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
+    **{kind: {} for kind in ReasonKind},
+    _Kind.SAID: {"text": str},
+    _Kind.AGENT_SAID: {"text": str},
+    _Kind.PROVIDER_SAID: {"text": str},
+    _Kind.LINK_FAILED: {"text": str},
+    _Kind.LIST_FAILED: {"text": str},
+    _Kind.BUDGET_CUT: {"level": str, "cap_usd": str},
+    _Kind.ORPHANS_COST: {"level": str, "orphans_usd": str},
+    _Kind.BUDGET_REFUSED: {"text": str},
+    _Kind.NO_AGENT: {"boot_deadline_s": float},
+    _Kind.BILLED_ABOVE_RATE: {"billed_usd_per_hour": str, "planned_usd_per_hour": str},
+    _Kind.MISPLACED: {"region": str, "wanted_region": str},
+    _Kind.UNKNOWN_RESULT: {"result": str},
+    _Kind.IN_BUCKET: {"bucket": str},
+    _Kind.AWAITS_LIST_TO_RENT: {"provider": str},
+    _Kind.AWAITS_LIST_TO_STOP: {"provider": str},
+    _Kind.AWAITS_LIST_OF_POD: {"provider": str},
+    _Kind.AWAITS_POD: {"provider": str},
+    _Kind.NOT_FETCHED: {"runs": str},
+    _Kind.NOT_AGREED: {"runs": str},
+}
+"""Which facts each kind has: these and no others, of these types."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """``more``: what else is known of it, told after it: what made it so, or somebody's own words.
+
+    Raises:
+        ValueError: facts that are not those of its kind.
+    """
+
+    kind: ReasonKind
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    more: Reason | None = None
+
+    def __post_init__(self) -> None:
+        declared = FACTS[self.kind]
+        if {name: type(value) for name, value in self.facts.items()} != declared:
+            raise ValueError(f"facts of {self.kind.value} are not {sorted(declared)}")
+
+
+def because(kind: ReasonKind, more: Reason | None = None, **facts: Fact | Usd) -> Reason:
+    """A reason of ``facts``, amounts of money among them as they are kept."""
+    kept = {name: fact.plain() if isinstance(fact, Usd) else fact for name, fact in facts.items()}
+    return Reason(kind, kept, more)
+
+
+def said(kind: ReasonKind, text: str) -> Reason | None:
+    """What somebody said; None where that was nothing."""
+    return because(kind, text=text) if text else None

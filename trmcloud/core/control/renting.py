@@ -1,0 +1,171 @@
+"""Of ``decide``: which machine a run tries next, until when, and whether it was made at all."""
+
+from __future__ import annotations
+
+from math import inf
+
+from trmcloud.core.catalog.providers import ProviderTraits
+from trmcloud.core.clock import Instant, Seen
+from trmcloud.core.contract.pod_contract import PodName
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.actions import (
+    CREATE,
+    Action,
+    Decision,
+    action_key,
+    current_generation,
+)
+from trmcloud.core.control.observation import Observation
+from trmcloud.core.control.pod_liveness import failed_late, find_pod, is_absent, note_absence
+from trmcloud.core.control.reason import Reason, ReasonKind, because, said
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.money import ZERO, affordable_seconds
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.plan import Candidate, Plan
+
+_NOT_MADE = (FailureKind.REFUSED, FailureKind.NO_CAPACITY, FailureKind.FINAL)
+"""How a create failed of which no pod can come any more."""
+
+
+def intend(
+    run: RunState, plan: Plan, ledger_id: str, traits: ProviderTraits, now: float
+) -> Decision:
+    if run.stop is not None:
+        return Decision(
+            events=(ev.Closed(Outcome.STOPPED.value, because(ReasonKind.STOPPED_UNRENTED)),)
+        )
+    candidate = None if _is_refused_for_good(run) else _untried(run, plan)
+    if candidate is None:
+        why: Reason | None = because(ReasonKind.NO_CANDIDATE)
+        if run.generations:
+            why = run.generations[-1].not_made
+        return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why),))
+    hard_stop_s = hard_stop_within(candidate, run, traits)
+    landing_s = min(candidate.landing_s, hard_stop_s / 2)
+    number = len(run.generations) + 1
+    hard_stop_at = now + hard_stop_s
+    name = PodName(ledger_id, run.run_id, number, int(hard_stop_at))
+    intent = ev.PodIntended(
+        generation=number,
+        pod_name=str(name),
+        provider=candidate.provider,
+        candidate_id=candidate.id,
+        rate=candidate.reserved_rate,
+        soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - landing_s),
+        hard_stop_at=hard_stop_at,
+    )
+    return Decision(events=(intent,))
+
+
+def _untried(run: RunState, plan: Plan) -> Candidate | None:
+    """The next candidate that has not failed to give a machine fit to train on.
+
+    Since the run was opened, or reopened: it may find again what was out of stock then.
+    """
+    recent = run.generations[run.first_generation - 1 :]
+    tried = {g.candidate_id for g in recent if g.not_made is not None or _came_to_nothing(g)}
+    return next((plan.candidate(name) for name in plan.launchable if name not in tried), None)
+
+
+def _is_refused_for_good(run: RunState) -> bool:
+    """Whether the last create, since the run was opened or reopened, was refused in a way that no
+    other candidate would mend: no money, a wrong key, a request that is not understood."""
+    if len(run.generations) < run.first_generation:
+        return False
+    create = run.actions.get(action_key(run, CREATE, 1))
+    return create is not None and create.failed_kind is FailureKind.FINAL
+
+
+def _came_to_nothing(generation: Generation) -> bool:
+    """Whether its pod ended before it could train: silent, or not what was rented."""
+    silent = generation.agent_at is None and generation.ended_at is not None
+    return silent or generation.unfit is not None
+
+
+def try_next(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Reserved | None:
+    """What is left of the reservation, for the next candidate; None where the run is over."""
+    generation = current_generation(run)
+    candidate = _untried(run, plan)
+    if candidate is None or run.stop is not None or not _came_to_nothing(generation):
+        return None
+    left = run.reservation - (generation.settled or ZERO)
+    enough_s = candidate.startup_s.p50 + candidate.landing_s
+    if affordable_seconds(left - candidate.storage, candidate.reserved_rate) <= (
+        enough_s + traits.kill_latency_s
+    ):
+        return None
+    return ev.Reserved(left)
+
+
+def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits) -> float:
+    """Seconds until the hard stop: what the reservation buys beside storage.
+
+    Not beyond the plan's own stop, unless the run was reopened: then the rest of its budget is all
+    that bounds it.
+    """
+    for_rent = run.reserved - candidate.storage
+    rate = candidate.reserved_rate
+    if run.first_generation > 1:
+        rate += candidate.volume_rate  # a stop of the plan's own has that in it
+    bought = affordable_seconds(for_rent, rate) - traits.kill_latency_s
+    if run.first_generation > 1 and bought != inf:
+        return max(0.0, bought)
+    return max(0.0, min(candidate.hard_stop_s, bought))
+
+
+def _longest_training_s(candidate: Candidate) -> float:
+    """A limit on hours shows as a soft stop that lies before hard stop less landing."""
+    limited = candidate.soft_stop_s + candidate.landing_s < candidate.hard_stop_s - 1.0
+    return candidate.soft_stop_s if limited else inf
+
+
+def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: float) -> Decision:
+    """Asks for the pod that was put on record, once; and finds out what came of it."""
+    generation = current_generation(run)
+    if late := failed_late(run, seen, generation):
+        return Decision(events=late)
+    pod = find_pod(seen, generation)
+    if pod is not None:
+        # One that is gone again too, whatever the answer to its creation was: it has a bill.
+        return Decision(events=(ev.PodUp(generation.number, pod.pod_id, pod.rate),))
+    create_key = action_key(run, CREATE, 1)
+    create = run.actions.get(create_key)
+    if create is None:
+        intended = Instant(generation.intended_at, generation.boot, generation.boot_id)
+        passed_s = seen.clock.since(intended) if seen.clock is not None else 0.0
+        latest = max(now, generation.intended_at + passed_s)  # a clock may have been set back
+        if run.stop is not None or latest >= generation.soft_stop_at:
+            why = because(ReasonKind.NOT_ASKED_FOR)
+            return Decision(events=(ev.PodNotMade(generation.number, why),))
+        return Decision(actions=(Action(create_key),))
+    if create.failed_kind in _NOT_MADE:
+        why = because(ReasonKind.PROVIDER_SAID, text=create.error)
+        return Decision(events=(ev.PodNotMade(generation.number, why),))
+    asked_at = create.ended_at or create.started_at
+    waited = _waited_s(seen, generation, asked_at) >= traits.create_settle_s
+    if create_key not in seen.in_flight and waited and is_absent(run, seen, generation, traits):
+        if isinstance(seen.bill, Seen) and seen.bill.value.amount:
+            # It lived and died while nobody looked. What it cost is not nothing.
+            bill = seen.bill.value
+            return Decision(events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),))
+        if not seen.unbilled and generation.missed_at is not None:
+            return Decision()  # a bill that cannot be asked for is not one of nothing
+        told = said(ReasonKind.PROVIDER_SAID, create.error)
+        why = told or because(ReasonKind.NEVER_APPEARED)
+        return Decision(events=(ev.PodNotMade(generation.number, why),))
+    if waited and create_key not in seen.in_flight:
+        return note_absence(seen, generation, traits)
+    return Decision()
+
+
+def _waited_s(seen: Observation, generation: Generation, asked_at: float) -> float:
+    """How long after its create was sent the newest list was taken: no longer than since the
+    intent, by a clock that nobody sets."""
+    if not isinstance(seen.pods, Seen):
+        return -inf
+    by_wall = seen.pods.at - asked_at
+    if seen.clock is None:
+        return by_wall
+    intended = Instant(generation.intended_at, generation.boot, generation.boot_id)
+    return min(by_wall, seen.clock.since(intended))

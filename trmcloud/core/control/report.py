@@ -1,0 +1,286 @@
+"""What a run cost and what it bought: a function of events and manifests and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trmcloud.core.contract.manifest import (
+    CheckpointManifest,
+    is_before_cooldown,
+    pick_best,
+    pick_latest,
+)
+from trmcloud.core.control.actions import PULL
+from trmcloud.core.control.ledger_facts import Stray
+from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState
+from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.values import dataclass
+
+#: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
+#: the pod before and after its trainer, and the time between two attempts.
+PARTS = ("training", "startup", "data", "compile", "evaluating", "saving", "landing", "other")
+DRIFT_ALARM = 0.02
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run's line. Money in USD, times in seconds.
+
+    ``planned`` is the Plan's P50, or the cap where that ends the run first; ``accrued`` rate × time
+    by our clock; ``billed`` what the provider says, None while unknown: both with what pods are
+    billed that were made in the run's name and that it never owned. ``at_most`` is ``accrued`` and
+    what those can have cost whose bill is not final. ``drift`` = billed ÷ accrued − 1.
+    """
+
+    run_id: str
+    hardware: str
+    recipe: str
+    state: str
+    outcome: str | None
+    created_at: float
+    budget: Usd
+    planned: Usd
+    accrued: Usd
+    at_most: Usd
+    billed: Usd | None
+    reserved: Usd
+    paid_s: float
+    seconds: Mapping[str, float]
+    best: CheckpointManifest | None
+    latest: CheckpointManifest | None
+    """The best may be none while this is not evaluated."""
+    first_bpb: float | None
+    steps_done: int
+    bucket: str = ""
+    """s3://… of the folder in which what it uploaded lies; '' for none."""
+    on_volume: bool = False
+    """What it saved lies on its network volume; nobody here knows what that is until it is
+    fetched."""
+    planned_data_s: float = 0.0
+    """P50 of the wait for data, where that was planned."""
+    data_told: str = ""
+    """What its last pod said of the data that it made; '' where it made none, or said nothing."""
+    before_cooldown: CheckpointManifest | None = None
+    """With what the cooldown began that the latest is in."""
+
+    @property
+    def data_usd(self) -> Usd:
+        """What the seconds in which training stood still for its data came to."""
+        return self._share(self.seconds.get("data", 0.0))
+
+    @property
+    def planned_data_usd(self) -> Usd:
+        """The same of the seconds that were planned for it, at the rate that was paid."""
+        return self._share(self.planned_data_s)
+
+    def _share(self, seconds: float) -> Usd:
+        if self.paid_s <= 0:
+            return ZERO
+        return Usd.from_micros(round(self.accrued.micros * seconds / self.paid_s))
+
+    @property
+    def useful_fraction(self) -> float | None:
+        """Time in training steps ÷ paid time; None while nothing was paid."""
+        return self.seconds.get("training", 0.0) / self.paid_s if self.paid_s > 0 else None
+
+    @property
+    def drift(self) -> float | None:
+        if self.billed is None or not self.accrued:
+            return None
+        return self.billed.micros / self.accrued.micros - 1
+
+    @property
+    def usd_per_centibpb(self) -> float | None:
+        """Dollars spent for each hundredth of a bit per byte gained since the first evaluation."""
+        spent = float(self.billed if self.billed is not None else self.accrued)
+        if self.best is None or self.best.val_bpb is None or self.first_bpb is None:
+            return None
+        gained = self.first_bpb - self.best.val_bpb
+        return spent / (gained * 100) if gained > 0 and spent > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "run": self.run_id,
+            "hardware": self.hardware,
+            "recipe": self.recipe,
+            "state": self.state,
+            "outcome": self.outcome,
+            "created_at": self.created_at,
+            "budget_usd": float(self.budget),
+            "planned_usd": float(self.planned),
+            "accrued_usd": float(self.accrued),
+            "at_most_usd": float(self.at_most),
+            "billed_usd": None if self.billed is None else float(self.billed),
+            "reserved_usd": float(self.reserved),
+            "drift": self.drift,
+            "paid_seconds": self.paid_s,
+            "seconds": dict(self.seconds),
+            "data": {
+                "waited_s": self.seconds.get("data", 0.0),
+                "waited_usd": float(self.data_usd),
+                "planned_s": self.planned_data_s,
+                "planned_usd": float(self.planned_data_usd),
+                "told": self.data_told,
+            },
+            "useful_fraction": self.useful_fraction,
+            "steps": self.steps_done,
+            "best": None
+            if best is None
+            else {"checkpoint": best.label, "val_bpb": best.val_bpb, "sha256": best.sha256},
+            "bucket": self.bucket,
+            "on_volume": self.on_volume,
+            "usd_per_centibpb": self.usd_per_centibpb,
+        }
+
+
+def report_on(
+    run: RunState,
+    manifests: Iterable[CheckpointManifest],
+    now: float,
+    *,
+    live_seconds: Mapping[str, float] | None = None,
+    first_bpb: float | None = None,
+    strays: Sequence[Stray] = (),
+    data_told: str = "",
+) -> RunReport:
+    """The report on one run at ``now`` (epoch s).
+
+    ``live_seconds`` is the running phase's account so far, where there is one; ``first_bpb`` the
+    run's first evaluation; ``strays`` are pods that were made in its name and that it never owned;
+    ``data_told`` is its last pod's own word of the data that it made.
+    """
+    made = [g for g in run.generations if g.not_made is None]
+    paid = {g.number: _paid_seconds(g, now) for g in made}
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for account in run.phase_accounts:
+        _add(seconds, account.seconds)
+    _add(seconds, live_seconds or {})
+    whole = sum(paid.values())
+    seconds["other"] += max(0.0, whole - sum(seconds.values()))
+    chosen = run.chosen
+    every = tuple(manifests)
+    latest = pick_latest(every)
+    billed = run.billed if made else ZERO
+    if billed is not None:
+        unbilled = any(stray.billed is None for stray in strays)
+        billed = None if unbilled else billed + total(stray.cost for stray in strays)
+    accrued = total(cost(g.billed_rate or g.rate, paid[g.number]) for g in made)
+    accrued += total(stray.billed for stray in strays if stray.billed is not None)
+    unbilled_strays = total(stray.cost for stray in strays if stray.billed is None)
+    return RunReport(
+        run_id=run.run_id,
+        hardware=chosen.hardware if chosen is not None else "?",
+        recipe=run.spec.recipe,
+        state=run.state.value,
+        outcome=run.outcome.value if run.outcome else None,
+        created_at=run.created_at,
+        budget=run.cap,
+        planned=min(chosen.cost_p50 if chosen is not None else ZERO, run.cap),
+        accrued=accrued,
+        at_most=accrued + unbilled_strays,
+        billed=billed,
+        reserved=run.reserved,
+        paid_s=whole,
+        seconds=seconds,
+        best=pick_best(every),
+        latest=latest,
+        before_cooldown=next((m for m in every if is_before_cooldown(m, latest)), None),
+        first_bpb=first_bpb,
+        steps_done=max((m.step for m in every), default=0),
+        bucket=f"{run.bucket}/runs/{run.run_id}" if run.bucket else "",
+        on_volume=run.spec.volume and any(g.agent_at is not None for g in made),
+        planned_data_s=sum(
+            phase.parts_s.get("data", 0.0)
+            for phase in (chosen.phases if chosen is not None else ())
+        ),
+        data_told=data_told,
+    )
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What a run has cost: ``proven`` by final bills and by what is known of its pod's life, and
+    ``at_most`` while a bill is not final, or nobody knows since when a pod has cost money."""
+
+    proven: Usd
+    at_most: Usd
+
+    @property
+    def unproven(self) -> Usd:
+        return self.at_most - self.proven
+
+
+def spending_of(
+    run: RunState, now: float, *, shown_at: float | None = None, strays: Sequence[Stray] = ()
+) -> Spending:
+    """What the run, and pods that were made in its name, have cost by ``now`` (epoch s).
+
+    ``shown_at`` is when its present pod was last seen; None: now.
+    """
+    at_most = run.settled + _open_at_most(run, now) + total(stray.cost for stray in strays)
+    proven = total(stray.billed for stray in strays if stray.billed is not None)
+    for generation in run.generations:
+        proven += _proven(run, generation, now if shown_at is None else shown_at)
+    return Spending(min(proven, at_most), at_most)
+
+
+def _open_at_most(run: RunState, now: float) -> Usd:
+    """What its present generation can have cost, as long as it is not settled.
+
+    A pod that no list shows any more may live on unseen, but not beyond its hard stop, where its
+    own guard ends it: what is counted ends at the later of the two.
+    """
+    generation = run.generation
+    if generation is None or generation.settled is not None or generation.not_made is not None:
+        return ZERO
+    if generation.ended_at is not None:
+        return run.reserved
+    rate = max(generation.rate, generation.billed_rate or generation.rate)
+    if generation.missed_at is not None:
+        now = min(now, max(generation.missed_at, generation.hard_stop_at))
+    return cost(rate, _paid_seconds(generation, now))
+
+
+def _proven(run: RunState, generation: Generation, shown_at: float) -> Usd:
+    """Its final bill, or its rate for as long as it is known to have been there: from the first
+    list that showed it to the newest, or, where it is not listed any more, to the last time that
+    something was brought there or from there."""
+    if generation.billed is not None:
+        return generation.billed
+    if generation.up_at is None:
+        return ZERO
+    until = shown_at
+    if generation.missed_at is not None or generation.ended_at is not None:
+        until = _last_contact(run, generation)
+    rate = min(generation.rate, generation.billed_rate or generation.rate)
+    seen = cost(rate, max(0.0, until - generation.up_at))
+    return seen if generation.settled is None else min(seen, generation.settled)
+
+
+def _last_contact(run: RunState, generation: Generation) -> float:
+    """When its agent was last reached, as far as that is on record."""
+    reached = [generation.agent_at or 0.0]
+    for action in run.tries(generation):
+        if action.verb in (STAGE, GRANT, PULL) and action.finished:
+            reached.append(action.ended_at or 0.0)
+    return max(reached)
+
+
+def spent_so_far(run: RunState, now: float) -> Usd:
+    """Settled, and what the open generation has accrued by our clock."""
+    generation = run.generation
+    if generation is None or generation.settled is not None or generation.not_made is not None:
+        return run.settled
+    return run.settled + cost(generation.rate, _paid_seconds(generation, now))
+
+
+def _paid_seconds(generation: Generation, now: float) -> float:
+    until = generation.ended_at if generation.ended_at is not None else now
+    return max(0.0, until - generation.intended_at)
+
+
+def _add(seconds: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        seconds[name if name in seconds else "other"] += value

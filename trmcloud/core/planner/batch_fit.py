@@ -1,0 +1,176 @@
+"""Settings that fit: micro-batch, accumulation, sharding, checkpointing; and why not as asked.
+
+The global batch is always kept. What a trainer can do comes first: settings as asked where they
+fit, in fewer passes where a GPU has much room to spare; else the fastest with a smaller
+micro-batch, or with checkpointing where the family takes it. Only where none of that fits, and for
+families without a trainer, is sharding planned as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping, NamedTuple
+
+from trmcloud.core.planner.memory import USABLE_SHARE, Memory, batches, predict_memory
+from trmcloud.core.planner.speed import Machine, step_seconds
+from trmcloud.core.spec.families import FAMILIES, TRAINED_SHARDINGS, takes
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.values import replace
+
+
+class Fitted(NamedTuple):
+    """Settings for a machine, their memory, and why they differ from those asked for."""
+
+    settings: PhaseRecipe
+    memory: Memory
+    why: str
+
+
+def fit_settings(asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, Any]) -> Fitted:
+    """Settings that fit ``machine``, their memory, and why they differ from ``asked``.
+
+    Where nothing fits, the smallest that was tried is returned. What the user set by hand
+    (``overrides``) is not changed; what would fit instead is named.
+    """
+    room_gb = machine.memory_gb * USABLE_SHARE
+    first = _memory(asked, machine)
+    has_trainer = FAMILIES[asked.family].has_trainer
+    if first.total <= room_gb and has_trainer:
+        return _in_fewer_passes(asked, first, machine, overrides)
+    fixed = {key: value for key, value in overrides.items() if key in _CHOSEN}
+    best: tuple[float, PhaseRecipe, Memory] | None = None
+    smallest: tuple[PhaseRecipe, Memory] = (asked, first)
+    alternative: PhaseRecipe | None = None
+    for settings in _ways(asked, machine.processes):
+        memory = first if settings is asked else _memory(settings, machine)
+        if best is not None and is_trained(best[1]) and not is_trained(settings):
+            break
+        if memory.total < smallest[1].total:
+            smallest = settings, memory
+        if memory.total > room_gb:
+            continue
+        if any(getattr(settings, key) != value for key, value in fixed.items()):
+            alternative = alternative or settings
+            continue
+        seconds = step_seconds(settings, machine) * _PLAINNESS ** _extras(settings)
+        if best is None or seconds < best[0]:
+            best = seconds, settings, memory
+        if is_trained(settings) and not takes(asked.family, "activation_checkpointing"):
+            break
+    need = f"{_way(asked)} needs {first.total:,.0f} of {machine.memory_gb:,.0f} GB"
+    if best is not None:
+        _, settings, memory = best
+        why = _why(asked, settings, memory, need, machine, first.total > room_gb)
+        return Fitted(settings, memory, why)
+    if alternative is not None:
+        return Fitted(asked, first, f"{need}; {_sets(alternative, fixed)} would fit")
+    least = smallest[1].total
+    return Fitted(*smallest, f"{need}, and {least:,.0f} GB with {_way(smallest[0])}")
+
+
+def _in_fewer_passes(
+    asked: PhaseRecipe, first: Memory, machine: Machine, overrides: Mapping[str, Any]
+) -> Fitted:
+    """``asked``, or the largest micro-batch instead that leaves room to spare and is faster."""
+    if asked.accumulation == 1 or any(key in overrides for key in _CHOSEN):
+        return Fitted(asked, first, "")
+    for batch, accumulation in batches(asked, largest=asked.batch * asked.accumulation):
+        if batch <= asked.batch:
+            break
+        settings = replace(asked, batch=batch, accumulation=accumulation)
+        memory = _memory(settings, machine)
+        if memory.total > machine.memory_gb * _ROOMY_SHARE:
+            continue
+        if step_seconds(settings, machine) * _FEWER_PASSES > step_seconds(asked, machine):
+            break
+        why = _why(asked, settings, memory, "", machine, forced=False)
+        return Fitted(settings, memory, why)
+    return Fitted(asked, first, "")
+
+
+_ROOMY_SHARE = 0.6
+"""Of a GPU's memory: a micro-batch that nobody asked for must not be the one that does not fit."""
+_FEWER_PASSES = 1.01
+"""By how much fewer passes must win."""
+
+_CHOSEN = ("batch", "accumulation", "sharding", "activation_checkpointing")
+
+
+_PLAINNESS = 1.03
+"""Sharding or checkpointing must win by this much before it is worth its complication."""
+
+
+def _extras(settings: PhaseRecipe) -> int:
+    return (settings.sharding == "fsdp") + settings.activation_checkpointing
+
+
+def is_trained(settings: PhaseRecipe) -> bool:
+    """Whether there is a trainer that runs with these."""
+    return not why_untrained(settings)
+
+
+def why_untrained(settings: PhaseRecipe) -> str:
+    """Why no trainer runs with these; empty where one does."""
+    if not FAMILIES[settings.family].has_trainer:
+        return "the trainer of this family is not there yet"
+    if settings.sharding not in TRAINED_SHARDINGS:
+        return "it needs sharding (FSDP2), which the trainer does not do yet"
+    return ""
+
+
+def _ways(asked: PhaseRecipe, processes: int) -> Iterator[PhaseRecipe]:
+    """What may be tried, those that a trainer can run first."""
+    largest = asked.batch
+    was_asked = tuple(getattr(asked, key) for key in _CHOSEN)
+    yield asked
+    checkpointed = takes(asked.family, "activation_checkpointing")
+    shardings = ("ddp", "fsdp") if processes > 1 and checkpointed else ("ddp",)
+    for sharding in shardings:
+        if sharding not in TRAINED_SHARDINGS or not FAMILIES[asked.family].has_trainer:
+            largest = asked.batch * asked.accumulation
+        for checkpointing in (False, True) if checkpointed else (False,):
+            for batch, accumulation in batches(asked, largest=largest):
+                if (batch, accumulation, sharding, checkpointing) != was_asked:
+                    yield replace(
+                        asked,
+                        batch=batch,
+                        accumulation=accumulation,
+                        sharding=sharding,
+                        activation_checkpointing=checkpointing,
+                    )
+
+
+def _memory(settings: PhaseRecipe, machine: Machine) -> Memory:
+    return predict_memory(settings, machine.processes, on_gpu=machine.on_gpu)
+
+
+def _way(settings: PhaseRecipe) -> str:
+    text = f"batch {settings.batch}"
+    if settings.sharding == "fsdp":
+        text += " sharded (FSDP2)"
+    if settings.activation_checkpointing:
+        text += " with activation checkpointing"
+    return text
+
+
+def _why(
+    asked: PhaseRecipe,
+    chosen: PhaseRecipe,
+    memory: Memory,
+    need: str,
+    machine: Machine,
+    forced: bool,
+) -> str:
+    if chosen == asked:
+        return ""
+    text = (
+        f"{_way(chosen)} × accumulation {chosen.accumulation} instead of"
+        f" {asked.batch} × {asked.accumulation} keeps the global batch of"
+        f" {asked.global_batch(machine.processes)}"
+    )
+    if forced:
+        return f"{need}: {text}"
+    return f"{text}, and is faster ({memory.total:,.0f} GB)"
+
+
+def _sets(settings: PhaseRecipe, fixed: Mapping[str, Any]) -> str:
+    return " ".join(f"--set {key}={getattr(settings, key)}".lower() for key in fixed)

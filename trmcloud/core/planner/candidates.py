@@ -1,0 +1,320 @@
+"""From an offer and an outlook to a Candidate: storage, stops, worst case, reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from decimal import Decimal
+from typing import NamedTuple
+
+from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
+from trmcloud.core.catalog.providers import NOBODY_RENTS, RENTABLE, TRAITS
+from trmcloud.core.contract.bucket_terms import BUCKET_MICROS_PER_GB_MONTH
+from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.planner.batch_fit import why_untrained
+from trmcloud.core.planner.estimates import HOUR_S, Estimates, lands_at
+from trmcloud.core.spec.plan import About, Candidate, Interval, Remark
+from trmcloud.core.spec.spec import RunSpec
+
+_LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
+"""What is reserved where a provider's own habits are not known."""
+FREE_HARD_STOP_S = 24 * HOUR_S
+"""Where nothing costs anything, time alone ends a run: this, or four times its P90."""
+STOP_SLACK = 1.1
+"""Hard stop of a run without budget, relative to its P90."""
+
+VOLUME_MICROS_PER_GB_MONTH = 70_000
+"""A network volume: $0.07 per GB and month, RunPod's first terabyte."""
+POD_DISK_MICROS_PER_GB_MONTH = 100_000
+"""A running pod's own disks: $0.10 per GB and month at RunPod, beside its rate."""
+LEAST_VOLUME_GB = 30
+"""A network volume's, before what is kept and the data made there: see ``app.pod_request``."""
+LEAST_POD_DISK_GB = 50
+"""The container's own 20 GB and the least that is rented at /workspace: see ``app.pod_request``."""
+HOURS_PER_MONTH = 730
+SPOT_NOTE = "spot: price × (1 + hazard × (half a checkpoint interval + restart)), a prior hazard"
+STORAGE_AFTER_S = 7 * DAY_S
+"""How long a checkpoint may lie before it is fetched; reserved from the start."""
+
+TENTH = Decimal("0.1")
+_ROUNDING = Usd.from_micros(4)
+"""Rent and storage are each rounded up by themselves."""
+
+#: Where a run can be at all; offers of others are shown, and cannot be taken.
+REACHABLE = frozenset({"local", *RENTABLE})
+
+
+class Ranked(NamedTuple):
+    """An offer with its outlook, judged."""
+
+    offer: Offer
+    rate: Usd
+    """USD/h to plan with."""
+    most: Usd
+    """USD/h that it may be billed at: limits hold at this."""
+    outlook: Estimates
+    within: bool
+    """P90 and the landing reserve fit budget and deadline."""
+    useful: bool
+    """It buys at least start-up, one step and a checkpoint."""
+
+
+def kill_latency_s(provider: str) -> float:
+    """Seconds between the decision to kill and the end of the bill, as control counts them."""
+    traits = TRAITS.get(provider)
+    return traits.kill_latency_s if traits is not None else _LONGEST_KILL_LATENCY_S
+
+
+def kept_micros_per_hour(outlook: Estimates) -> int:
+    """Micro-dollars per hour for checkpoints and tokens kept; nothing on the user's own disk."""
+    if outlook.bucket:
+        kept_gb = outlook.kept_gb + outlook.tokens_gb
+        return -int(-kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+    if outlook.machine.local is not None:
+        return 0
+    if outlook.volume_days is not None:
+        # It is paid for whole, however much is on it.
+        return -(-volume_gb(outlook) * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+    return -int(-outlook.kept_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+
+
+def volume_gb(outlook: Estimates) -> int:
+    """How large a network volume the run is given, at most: see ``app.pod_request.disk_gb``."""
+    kept = min((phase.settings.kept_checkpoints for phase in outlook.phases), default=1)
+    with_one_more = outlook.kept_gb * (1 + 1 / kept)
+    return LEAST_VOLUME_GB + math.ceil(2 * with_one_more) + math.ceil(outlook.data_gb)
+
+
+def after_s(outlook: Estimates) -> float:
+    """How long after the run what is kept is paid for from its reservation."""
+    return STORAGE_AFTER_S if outlook.volume_days is None else outlook.volume_days * DAY_S
+
+
+def storage_micros_per_hour(outlook: Estimates) -> int:
+    """Micro-dollars per hour while the pod runs: its own disks, which come on top of its rate, and
+    the checkpoints kept."""
+    if outlook.machine.local is not None:
+        return kept_micros_per_hour(outlook)
+    disk_gb = outlook.machine.nodes * (LEAST_POD_DISK_GB + 2 * outlook.kept_gb + outlook.data_gb)
+    disks = -int(-disk_gb * POD_DISK_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+    return disks + kept_micros_per_hour(outlook)
+
+
+class Storage(NamedTuple):
+    """What storage costs one outlook."""
+
+    hourly: Usd
+    """While the run lasts."""
+    after: Usd
+    """For what is kept a week after it, or as long as is said."""
+
+    def cost(self, seconds: float) -> Usd:
+        return cost(self.hourly, seconds) + self.after
+
+
+def storage_of(outlook: Estimates) -> Storage:
+    kept = Usd.from_micros(kept_micros_per_hour(outlook))
+    hourly = Usd.from_micros(storage_micros_per_hour(outlook))
+    return Storage(hourly, cost(kept, after_s(outlook)))
+
+
+def seconds_of_budget(budget: Usd, rate: Usd, outlook: Estimates) -> float:
+    """How long ``budget`` lasts at ``rate`` with storage and the week after it paid."""
+    hourly, after = storage_of(outlook)
+    if not hourly:
+        return affordable_seconds(budget, rate)
+    return affordable_seconds(budget - after - _ROUNDING, rate + hourly)
+
+
+def seconds_allowed(
+    rate: Usd, offer: Offer, outlook: Estimates, spec: RunSpec, now: float
+) -> float:
+    """Seconds from the pod's start to its hard stop that budget and deadline allow; may be ∞."""
+    latency_s = kill_latency_s(offer.provider)
+    allowed = float("inf")
+    if spec.budget is not None:
+        allowed = seconds_of_budget(spec.budget, rate, outlook) - latency_s
+    if spec.deadline_at is not None:
+        allowed = min(allowed, spec.deadline_at - now - latency_s)
+    return max(0.0, allowed)
+
+
+def make_candidate(row: Ranked, name: str, spec: RunSpec, now: float) -> Candidate:
+    """The Candidate of ``row`` under the id ``name``."""
+    offer, outlook, rate = row.offer, row.outlook, row.rate
+    storage = storage_of(outlook)
+    soft_s, hard_s = _stops(row, spec, now)
+    billed_s = hard_s + kill_latency_s(offer.provider)
+    rent = cost(row.most, billed_s)
+    seconds = outlook.seconds
+    if spec.fills:
+        seconds = Interval(*(min(part, hard_s) for part in (seconds.p10, seconds.p50, seconds.p90)))
+    return Candidate(
+        id=name,
+        hardware=outlook.hardware,
+        sku=offer.sku,
+        gpus=offer.gpus,
+        provider=offer.provider,
+        region=offer.region or "any",
+        rate=offer.rate,
+        spot=offer.spot,
+        priced_at=offer.priced_at,
+        source=offer.source,
+        startup_s=outlook.startup,
+        phases=outlook.phases,
+        hours=seconds.scaled(1 / HOUR_S),
+        cost_p10=cost(offer.rate, seconds.p10) + storage.cost(seconds.p10),
+        cost_p50=cost(rate, seconds.p50) + storage.cost(seconds.p50),
+        cost_p90=cost(rate, seconds.p90) + storage.cost(seconds.p90),
+        memory_need_gb=outlook.memory.total,
+        memory_gb=outlook.machine.memory_gb,
+        fits_memory=outlook.fits,
+        within_budget=row.within,
+        soft_stop_s=soft_s,
+        hard_stop_s=hard_s,
+        landing_s=outlook.landing_s,
+        worst_case=rent + storage.cost(billed_s),
+        reasons=_reasons(row, spec, soft_s, rent, now),
+        planned_rate=rate,
+        most_rate=row.most,
+        storage=storage.cost(min(seconds.p50, hard_s)),
+        volume_rate=_volume_rate(outlook),
+        volume_gb=volume_gb(outlook) if _volume_rate(outlook) else 0,
+        nodes=outlook.machine.nodes,
+    )
+
+
+def _volume_rate(outlook: Estimates) -> Usd:
+    """USD/h of its network volume; nothing where it has none."""
+    if outlook.volume_days is None:
+        return Usd.from_micros(0)
+    return Usd.from_micros(kept_micros_per_hour(outlook))
+
+
+def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
+    """``made``, a free machine, with the worth of an hour at which ``paid`` becomes the better."""
+    if paid is None or made.rate or not made.fits_memory or made.hours.p50 <= paid.hours.p50:
+        return made
+    saved_h = made.hours.p50 - paid.hours.p50
+    micros = round((paid.cost_p50.micros - made.cost_p50.micros) / saved_h)
+    text = (
+        f"free, and slower: {paid.hardware} is worth its {paid.cost_p50} once an hour of yours is"
+        f" worth more than {Usd.from_micros(max(0, micros))}"
+    )
+    return dataclasses.replace(made, reasons=(*made.reasons, Remark(About.PRICE, text)))
+
+
+def _stops(row: Ranked, spec: RunSpec, now: float) -> tuple[float, float]:
+    """Seconds after the pod exists: when the trainer lands, and when all is killed."""
+    outlook = row.outlook
+    allowed_s = seconds_allowed(row.most, row.offer, outlook, spec, now)
+    if spec.hours is not None:
+        wanted_s = outlook.startup.p90 + spec.hours * HOUR_S + outlook.landing_s
+    elif not row.rate:
+        wanted_s = max(FREE_HARD_STOP_S, 4 * outlook.seconds.p90)
+    elif spec.budget is not None or spec.fills:
+        wanted_s = allowed_s
+    else:
+        wanted_s = outlook.startup.p90 + outlook.landing_s
+        wanted_s += STOP_SLACK * sum(phase.seconds.p90 for phase in outlook.phases)
+    hard_s = min(wanted_s, allowed_s)
+    return max(0.0, hard_s - outlook.landing_s), hard_s
+
+
+def _reasons(
+    row: Ranked, spec: RunSpec, soft_s: float, rent: Usd, now: float
+) -> tuple[Remark, ...]:
+    offer, outlook = row.offer, row.outlook
+    reasons = list(outlook.reasons)
+
+    def add(about: About, *texts: str, first: bool = False) -> None:
+        made = [Remark(about, text) for text in texts]
+        reasons[:] = [*made, *reasons] if first else [*reasons, *made]
+
+    if outlook.data is not None:
+        add(About.DATA, *outlook.data.words(row.rate))
+    if untrained := next(filter(None, (why_untrained(p.settings) for p in outlook.phases)), ""):
+        add(About.SETTINGS, f"plan only: {untrained}", first=True)
+    if not outlook.fits:
+        add(About.NEED, "does not fit in memory", first=True)
+    add(About.PRICE, *_of_the_price(row, rent, now))
+    filled = spec.fills and row.useful
+    add(About.SETTINGS if filled else About.NEED, *_limits_met(row, spec, soft_s, now))
+    if outlook.kept_gb >= 100:
+        price = storage_of(outlook).cost(outlook.seconds.p50)
+        kept = f"checkpoints kept take {outlook.kept_gb:,.0f} GB: {price} with a week after the run"
+        add(About.STORAGE, kept)
+    if offer.provider not in REACHABLE:
+        add(About.PLACE, f"{offer.provider} cannot be launched on: {NOBODY_RENTS}")
+    elif beware := TRAITS[offer.provider].beware:
+        add(About.PLACE, beware)
+    if offer.note:
+        add(About.OFFER, f"the offer: {offer.note}")
+    return tuple(reasons)
+
+
+def _of_the_price(row: Ranked, rent: Usd, now: float) -> list[str]:
+    """Why it is not planned at its quote, and what may be billed beyond ``rent``."""
+    offer = row.offer
+    traits = TRAITS.get(offer.provider)
+    lines = []
+    old = f"price {offer.age_days(now)} days old"
+    if row.rate > offer.rate and offer.newer is not None:
+        since = max(0, int((now - offer.newer_at) // DAY_S))
+        lines.append(f"{old}: planned at {row.rate}/h, asked for the same {since} days ago")
+    elif row.rate > offer.rate:
+        margin = age_margin_percent(now - offer.priced_at)
+        lines.append(f"{old}: planned {margin} % dearer, at {row.rate}/h")
+    if offer.spot and offer.on_demand is None:
+        lines.append(
+            "what it costs on demand is not known: how far its spot price may rise neither"
+        )
+    elif offer.spot:
+        lines.append(f"spot may rise to the price on demand: stops and cap hold at {row.most}/h")
+    if traits is not None and not traits.shows_rate and rent:
+        lines.append(
+            f"nothing caps the rent at {offer.provider}, and no list there shows it: should it bill"
+            f" 10 % more than {row.most}/h, {rent * TENTH} more can be spent"
+        )
+    return lines
+
+
+def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[str]:
+    """What budget, deadline and hours do to the run."""
+    outlook = row.outlook
+    if not row.useful:
+        whole = cost(row.most, outlook.useful_s) + storage_of(outlook).cost(outlook.useful_s)
+        hours = outlook.useful_s / HOUR_S
+        return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
+    early = lands_at(outlook, soft_s)
+    if spec.fills:
+        last = outlook.phases[-1]
+        per_hour = HOUR_S / outlook.times[-1].pace_s
+        return [
+            f"filled: {last.settings.steps:,} steps of {last.name} at {per_hour:,.0f} per hour,"
+            f" {outlook.tokens:,} tokens in all"
+        ]
+    lines = []
+    if early is not None:
+        phase, step, steps = early
+        what = "the hours end" if spec.hours is not None else "the budget ends"
+        if spec.budget is None and spec.hours is None:
+            what = "the deadline comes"
+        lines.append(
+            f"{what} before the recipe: lands at about step {step:,} of {steps:,} of {phase}"
+        )
+    if row.within:
+        return lines
+    p90_s = outlook.seconds.p90 + outlook.landing_s
+    need = cost(row.most, p90_s) + storage_of(outlook).cost(p90_s)
+    if spec.budget is not None and need > spec.budget:
+        lines.append(f"P90 and the landing reserve need {need}, {need - spec.budget} more")
+    if spec.deadline_at is not None and p90_s > spec.deadline_at - now:
+        late_h = (p90_s - (spec.deadline_at - now)) / HOUR_S
+        lines.append(f"P90 needs {p90_s / HOUR_S:,.1f} h: a deadline {late_h:,.1f} h later")
+    allowed_s = seconds_allowed(row.most, row.offer, outlook, spec, now)
+    over = p90_s / allowed_s if allowed_s else 0.0
+    fewer = int(outlook.phases[-1].settings.steps / over) if over > 1 else 0
+    if fewer and early is None:
+        lines.append(f"or about {fewer:,} steps of {outlook.phases[-1].name} instead")
+    return lines

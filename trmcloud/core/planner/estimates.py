@@ -1,0 +1,357 @@
+"""One recipe on one machine, before any price: settings that fit, memory, time, and why.
+
+Everything here depends on the hardware alone, so a plan over thousands of offers computes it once
+per (SKU, count).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Sequence, TypedDict
+
+from trmcloud.core.catalog.hardware import LOCAL, hardware_name
+from trmcloud.core.contract.bucket_terms import BUCKET_BYTES_PER_S
+from trmcloud.core.planner.batch_fit import Fitted, fit_settings
+from trmcloud.core.planner.data_estimate import DataEstimate, estimate_data
+from trmcloud.core.planner.flops import work_of
+from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
+from trmcloud.core.planner.roofline import NODE_LINK_GB_S
+from trmcloud.core.planner.speed import (
+    Machine,
+    PhaseTime,
+    predict_phase,
+    save_s,
+    startup_s,
+    step_seconds,
+)
+from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.plan import About, Interval, PhasePlan, Remark
+from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import replace
+
+HOUR_S = 3600.0
+
+REMOTE_LANDING_MARGIN_S = 60.0
+LOCAL_LANDING_MARGIN_S = 2.0
+MIN_LOCAL_LANDING_S = 6.0
+PULL_BYTES_PER_S = 50e6
+"""From a pod to wherever the checkpoint survives, when nothing was measured."""
+UPLOAD_MARGIN_S = 3.0
+"""For an upload to be begun and answered for, whatever its size."""
+MANY_EPOCHS = 4
+"""Beyond about four passes, repeated text is worth less and less (Muennighoff et al. 2023)."""
+SPOT_HAZARD_PER_HOUR = 0.10
+"""Interruptions of a spot machine per hour: a prior, since no provider publishes one."""
+
+
+class Estimates(NamedTuple):
+    """What the recipe would do on ``machine``: seconds and GB, no dollars."""
+
+    machine: Machine
+    hardware: str
+    fitted: tuple[Fitted, ...]
+    phases: tuple[PhasePlan, ...]
+    times: tuple[PhaseTime, ...]
+    startup: Interval
+    seconds: Interval
+    """Start-up and every phase, the last landing included."""
+    landing_s: float
+    useful_s: float
+    """The least that a launch must have: start-up, compile, one step, landing (P50)."""
+    overhead_p90_s: float
+    """Start-up, environment and compile alone, P90."""
+    kept_gb: float
+    """Checkpoints that are kept, all phases together."""
+    memory: Memory
+    fits: bool
+    reasons: tuple[Remark, ...]
+    bucket: bool = False
+    """Checkpoints go to a bucket, not to a network volume or this machine's disk."""
+    volume_days: float | None = None
+    """For how many days after the run its network volume is kept; None where it has none."""
+    data: DataEstimate | None = None
+    """What the data takes; None where nothing is said of it."""
+
+    @property
+    def data_gb(self) -> float:
+        """Room that data takes on the machine's own disk."""
+        return self.data.disk_bytes / 1e9 if self.data is not None else 0.0
+
+    @property
+    def tokens_gb(self) -> float:
+        """What a bucket keeps of it, from a rented machine."""
+        rented = self.data is not None and self.machine.local is None
+        return self.data.tokens_bytes / 1e9 if self.data is not None and rented else 0.0
+
+    @property
+    def tokens(self) -> int:
+        return sum(phase.tokens for phase in self.phases)
+
+
+def outlook_on(
+    recipe: Recipe,
+    spec: RunSpec,
+    machine: Machine,
+    *,
+    fitted: tuple[Fitted, ...] = (),
+    tokens_available: int | None = None,
+    source: DataSource | None = None,
+    spot: bool = False,
+    last_steps: int | None = None,
+) -> Estimates:
+    """The outlook of ``spec`` on ``machine``; ``last_steps`` sets the last phase's length.
+
+    ``fitted`` is that of another outlook on such a machine, however that is rented. ``source`` is
+    what it trains on, where that is known.
+
+    Raises:
+        UsageError: settings that cannot go together.
+    """
+    fitted = fitted or _fitted_on(recipe, spec, machine)
+    chosen: list[PhaseRecipe] = []
+    times: list[PhaseTime] = []
+    reasons: list[Remark] = []
+    for name, fit in zip(spec.phases, fitted, strict=True):
+        settings = fit.settings
+        if last_steps is not None and name == spec.phases[-1]:
+            settings = replace(settings, steps=last_steps)
+        if fit.why:
+            fits = fit.memory.total <= machine.memory_gb * USABLE_SHARE
+            about = About.SETTINGS if fits else About.NEED
+            reasons.append(Remark(about, f"{name}: {fit.why}"))
+        factor = _probed(settings, machine)
+        if spot:
+            settings, longer = _against_interruptions(settings, machine, factor)
+            saves = (
+                f"{name}: saves every {settings.save_every:,} steps, against interruptions once in"
+                f" {1 / SPOT_HAZARD_PER_HOUR:.0f} h ({longer - 1:.1%} longer)"
+            )
+            reasons.append(Remark(About.SETTINGS, saves))
+            factor *= longer
+        chosen.append(settings)
+        times.append(predict_phase(settings, machine, factor))
+    tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
+    data = None
+    if source is not None:
+        data = estimate_data(
+            source,
+            [(s, n, time.training.p50) for s, n, time in zip(chosen, tokens, times, strict=True)],
+            machine,
+            tokens_here=tokens_available,
+            has_tokenizer=bool(spec.initial_from),
+        )
+        times[0] = times[0]._replace(data=data.wait)  # the first phase waits for it
+        tokens_available = tokens_available or _few_tokens(max(tokens), source)
+    phases = [
+        PhasePlan(
+            name=name,
+            settings=settings,
+            tokens=count,
+            flops=count * work_of(settings).train_flops,
+            step_s=time.step,
+            seconds=time.seconds,
+            parts_s=time.parts_s(),
+        )
+        for name, settings, count, time in zip(spec.phases, chosen, tokens, times, strict=True)
+    ]
+    reasons += [Remark(About.DATA, told) for told in _epochs(phases, tokens_available, recipe)]
+    if machine.nodes > 1:
+        network = (
+            f"{machine.nodes} machines: the network between them is taken for"
+            f" {NODE_LINK_GB_S:g} GB/s"
+        )
+        reasons.append(Remark(About.PLACE, network))
+    landing_s = _landing_s(times, chosen[-1], machine, uploads=spec.pod_uploads)
+    worst = max((fit.memory for fit in fitted), key=lambda memory: memory.total)
+    return Estimates(
+        machine=machine,
+        hardware=_hardware(machine),
+        fitted=fitted,
+        phases=tuple(phases),
+        times=tuple(times),
+        landing_s=landing_s,
+        kept_gb=sum(
+            checkpoint_bytes(settings) * (settings.kept_checkpoints + bool(spec.bucket))
+            for settings in chosen
+        )
+        / 1e9,
+        memory=worst,
+        fits=worst.total <= machine.memory_gb * USABLE_SHARE,
+        reasons=tuple(reasons),
+        bucket=bool(spec.bucket),
+        volume_days=spec.volume_days if spec.volume else None,
+        data=data,
+        **_with_startup(spec, startup_s(machine), phases, times, landing_s),
+    )
+
+
+def set_up_as(machine: Machine, outlook: Estimates, spec: RunSpec) -> Estimates:
+    """``outlook``, no spot's, on a ``machine`` that differs from its own in how it is set up."""
+    whole = _with_startup(
+        spec, startup_s(machine), outlook.phases, outlook.times, outlook.landing_s
+    )
+    return outlook._replace(machine=machine, **whole)
+
+
+def _with_startup(
+    spec: RunSpec,
+    start: Interval,
+    phases: Sequence[PhasePlan],
+    times: Sequence[PhaseTime],
+    landing_s: float,
+) -> _Whole:
+    """What of an outlook hangs on how long its machine takes to be there."""
+    seconds = start
+    for phase in phases:
+        seconds = seconds + phase.seconds
+    if spec.hours is not None:
+        limit = spec.hours * HOUR_S + max(time.landing.p50 for time in times)
+        seconds = Interval(
+            min(seconds.p10, start.p10 + limit),
+            min(seconds.p50, start.p50 + limit),
+            min(seconds.p90, start.p90 + limit),
+        )
+    first = times[0]
+    return {
+        "startup": start,
+        "seconds": seconds,
+        "useful_s": start.p50 + _before_training_s(first) + first.step.p50 + landing_s,
+        "overhead_p90_s": start.p90 + first.start.p90 + first.data.p90 + first.compile.p90,
+    }
+
+
+class _Whole(TypedDict):
+    startup: Interval
+    seconds: Interval
+    useful_s: float
+    overhead_p90_s: float
+
+
+def lands_at(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int] | None:
+    """(phase, step, of steps) where the soft stop ends the run at P50; None if it does not."""
+    left = soft_stop_s - outlook.startup.p50
+    for phase, time in zip(outlook.phases, outlook.times, strict=True):
+        if left < phase.seconds.p50 - time.landing.p50:
+            steps = int(max(0.0, left - _before_training_s(time)) / time.pace_s)
+            return phase.name, min(steps, phase.settings.steps), phase.settings.steps
+        left -= phase.seconds.p50
+    return None
+
+
+def last_phase_steps(outlook: Estimates, seconds: float) -> int:
+    """Steps of the last phase that ``seconds`` since the pod's start leave room for, at P50, with
+    the landing reserve kept; 0 where not even one fits."""
+    last = outlook.times[-1]
+    left = seconds - outlook.startup.p50 - outlook.landing_s - _before_training_s(last)
+    left -= sum(phase.seconds.p50 for phase in outlook.phases[:-1])
+    return max(0, math.floor(left / last.pace_s))
+
+
+def _before_training_s(time: PhaseTime) -> float:
+    """P50 seconds of a phase in which no step is made, its landing apart."""
+    return time.start.p50 + time.data.p50 + time.compile.p50
+
+
+def _hardware(machine: Machine) -> str:
+    if machine.local is not None:
+        return LOCAL
+    return hardware_name(machine.name, machine.processes // machine.nodes, machine.nodes)
+
+
+def _fitted_on(recipe: Recipe, spec: RunSpec, machine: Machine) -> tuple[Fitted, ...]:
+    """The settings of each phase of ``spec`` that fit ``machine``."""
+    hardware, overrides = _hardware(machine), dict(spec.overrides)
+    found = []
+    for name in spec.phases:
+        asked = recipe.resolve(name, hardware=hardware, gpus=machine.processes, overrides=overrides)
+        asked = _with_length(asked, recipe, spec, machine.processes)
+        found.append(fit_settings(asked, machine, overrides))
+    return tuple(found)
+
+
+def _few_tokens(most: int, source: DataSource) -> int | None:
+    """The tokens of a named set of which a phase reads ``most``, more than there are."""
+    if source.data_set is None or not source.data_set.tokens:
+        return None
+    return source.data_set.tokens if most > source.data_set.tokens else None
+
+
+def _with_length(
+    settings: PhaseRecipe, recipe: Recipe, spec: RunSpec, processes: int
+) -> PhaseRecipe:
+    tokens = spec.tokens
+    if spec.steps is not None:
+        return replace(settings, steps=spec.steps)
+    if spec.equal_work and recipe.reference_hardware and tokens is None:
+        gpus = int(recipe.reference_hardware.partition("x")[0])
+        reference = recipe.resolve(
+            settings.phase,
+            hardware=recipe.reference_hardware,
+            gpus=gpus,
+            overrides=dict(spec.overrides),
+        )
+        tokens = reference.steps * reference.tokens_per_step(gpus)
+    if tokens is None:
+        return settings
+    steps = -(-tokens // settings.tokens_per_step(processes))
+    return replace(settings, steps=max(1, steps))
+
+
+def _probed(settings: PhaseRecipe, machine: Machine) -> float:
+    """Measured ÷ predicted step time, where this chip was probed."""
+    probe = machine.measured
+    if probe is None:
+        return 1.0
+    measured = probe.step_s * probe.gpus / (probe.tokens_per_step * probe.flops_per_token)
+    flops = settings.tokens_per_step(machine.processes) * work_of(settings).train_flops
+    return measured / (step_seconds(settings, machine) * machine.processes / flops)
+
+
+def _against_interruptions(
+    settings: PhaseRecipe, machine: Machine, factor: float
+) -> tuple[PhaseRecipe, float]:
+    """The checkpoint interval that minimises a spot machine's expected time, √(2·save ÷ hazard)
+    (Young 1974), and how much longer training then takes: half an interval and a restart lost per
+    interruption."""
+    hazard_per_s = SPOT_HAZARD_PER_HOUR / HOUR_S
+    interval_s = math.sqrt(2 * save_s(settings, machine).p50 / hazard_per_s)
+    step_s = step_seconds(settings, machine) * factor
+    every = max(1, min(settings.steps, round(interval_s / step_s)))
+    restart_s = startup_s(machine).p50
+    longer = 1 + hazard_per_s * (every * step_s / 2 + restart_s)
+    return replace(settings, save_every=every), longer
+
+
+def _landing_s(
+    times: list[PhaseTime], settings: PhaseRecipe, machine: Machine, *, uploads: bool
+) -> float:
+    """Seconds kept for the last evaluation and save, and for bringing it off the pod.
+
+    One checkpoint may still be on its way to a bucket when the last one follows it there.
+    """
+    slowest = max(time.landing.p50 for time in times)
+    upload_s = 0.0
+    if uploads:
+        upload_s = UPLOAD_MARGIN_S + 2 * checkpoint_bytes(settings) / BUCKET_BYTES_PER_S
+    if machine.local is not None:
+        return upload_s + max(MIN_LOCAL_LANDING_S, 1.5 * slowest + LOCAL_LANDING_MARGIN_S)
+    away_s = upload_s or weights_bytes(settings) / PULL_BYTES_PER_S
+    return 2 * slowest + REMOTE_LANDING_MARGIN_S + away_s
+
+
+def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[str]:
+    """How often each phase reads the data; many is warned of."""
+    whose = "the data's"
+    if not available:
+        available, whose = recipe.data_tokens, "the recipe's data of"
+    if not available:
+        return []
+    lines = []
+    for phase in phases:
+        epochs = phase.tokens / available
+        text = f"{phase.name}: {epochs:,.2f} epochs over {whose} {available:,} tokens"
+        if epochs > MANY_EPOCHS:
+            text += f" — warning: beyond {MANY_EPOCHS} epochs repeated text teaches less and less"
+        lines.append(text)
+    return lines

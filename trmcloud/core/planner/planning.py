@@ -1,0 +1,388 @@
+"""``make_plan``: from a wish and a table of offers to a frozen Plan. Pure: no clock, no I/O.
+
+Each machine's outlook (memory, time) is computed once; offers are ranked as plain numbers, and only
+those worth showing become Candidates. Feasible means: it fits in memory, P90 and the landing
+reserve are within the budget, and P90 is before the deadline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+from typing import NoReturn, Sequence
+
+from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine, parse_hardware
+from trmcloud.core.catalog.offers import (
+    AGE_MARGINS,
+    ANYWHERE,
+    DAY_S,
+    FRESH_DAYS,
+    Offer,
+    local_offer,
+)
+from trmcloud.core.catalog.providers import max_nodes
+from trmcloud.core.catalog.quotes import informed
+from trmcloud.core.contract.bucket_terms import (
+    BUCKET_MICROS_PER_GB_MONTH,
+    BUCKET_PRICE_AS_OF,
+    LONGEST_GRANT_S,
+)
+from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.planner.batch_fit import is_trained, why_untrained
+from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.planner.candidates import (
+    REACHABLE,
+    Ranked,
+    kill_latency_s,
+    make_candidate,
+    seconds_allowed,
+    storage_of,
+    with_break_even,
+)
+from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
+from trmcloud.core.planner.ranking import rank
+from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
+from trmcloud.core.spec.recipe import PHASES, Recipe
+from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, RunSpec
+from trmcloud.core.spec.stop_rules import check_rules
+
+PLAN_LIFETIME_S = DAY_S
+FALLBACKS = 3
+"""Candidates that a launch tries in order."""
+
+
+_MARGINS = ", ".join(f"{percent} % dearer after {days}" for days, percent in AGE_MARGINS[::-1])
+
+
+def make_plan(
+    spec: RunSpec,
+    recipe: Recipe,
+    offers: Sequence[Offer],
+    now: float,
+    plan_id: str,
+    *,
+    local: LocalMachine | None = None,
+    tokens_available: int | None = None,
+    measured: Sequence[Measured] = (),
+    source: DataSource | None = None,
+) -> Plan:
+    """The Plan for ``spec`` at ``now`` (epoch s).
+
+    ``local`` is this machine: the only candidate of a ``local`` spec, and one row of a plan without
+    hardware. ``tokens_available`` is the size of the training data, for the count of epochs;
+    ``source`` says where the data is made, and with it what that takes.
+    ``measured`` are probes; where a chip has one, it replaces the prior.
+
+    Raises:
+        UsageError: unknown hardware, objective or phase, or more processes than is sane.
+        NotFoundError: nobody offers the hardware.
+        DoesNotFit: the recipe fits none of the machines asked for, at any micro-batch.
+        BudgetRefused: the budget does not buy start-up, one step and a checkpoint.
+    """
+    spec = _checked(spec, recipe, now)
+    request = parse_hardware(spec.hardware) if spec.hardware else None
+    chosen_from = _matching(spec, request, offers, now, local)
+    ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured, source)
+    if request is not None:
+        _refuse_hopeless(spec, request, ranked, recipe, offers, now)
+    kept = ranked
+    if spec.fills:
+        kept = [_filled(row, recipe, spec, now, tokens_available, source) for row in ranked]
+    made = [make_candidate(row, f"c{number}", spec, now) for number, row in enumerate(kept, 1)]
+    paid = next((c for c in made if c.rate and c.fits_memory and c.within_budget), None)
+    made = [with_break_even(candidate, paid) for candidate in made]
+    usable = _usable(spec, kept, made, now)
+    trained = [c for c in usable if all(is_trained(phase.settings) for phase in c.phases)]
+    reservation = max((c.worst_case for c in trained), default=ZERO)
+    first = next(iter((*trained, *usable, *made)), None)
+    if first is not None:
+        check_rules(spec, first)
+    untold = _untrained(recipe, first) if first is not None and first not in trained else ""
+    return Plan(
+        id=plan_id,
+        created_at=now,
+        expires_at=min(now + PLAN_LIFETIME_S, spec.deadline_at or math.inf),
+        spec=spec,
+        cap=(spec.budget or reservation) if trained else None,
+        candidates=tuple(made),
+        launchable=tuple(c.id for c in trained),
+        recommended_id=first.id if usable and first is not None else None,
+        reservation=reservation,
+        survives=_survives(spec, first),
+        limits=_limits(spec, first, spec.budget or reservation, now)
+        | ({TRAINER: untold} if untold else {}),
+        offers_total=len(chosen_from),
+    )
+
+
+def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
+    if spec.objective not in OBJECTIVES:
+        raise UsageError(
+            f"unknown objective {spec.objective!r}", next_step=f"one of: {', '.join(OBJECTIVES)}"
+        )
+    if spec.bucket and spec.volume:
+        raise UsageError(
+            "a network volume and a bucket are two answers to one question",
+            next_step="leave out --volume, or --bucket",
+        )
+    if spec.bucket_relayed and spec.hardware == LOCAL:
+        raise UsageError(
+            "this bucket takes no presigned requests, and on this machine nothing has to be pulled",
+            where=spec.bucket,
+            next_step="leave out --bucket: checkpoints stay on this machine's disk",
+        )
+    if spec.deadline_at is not None and spec.deadline_at <= now:
+        raise UsageError("the deadline has passed", next_step="--deadline 12h")
+    if spec.fills and spec.budget is None and spec.deadline_at is None:
+        raise UsageError(
+            "to train as much as possible there must be a budget or a deadline",
+            next_step="--budget 100",
+        )
+    if spec.fills and (spec.steps or spec.tokens or spec.hours):
+        raise UsageError("--fill sets the length itself: leave out --steps, --hours, --tokens")
+    if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
+        spec = dataclasses.replace(spec, phases=tuple(recipe.phases))
+    if spec.nodes > 1 and len(spec.phases) > 1:
+        raise UsageError(
+            "several machines train one phase at a time: only the first could judge the gate",
+            next_step="--phase fast; then --phase extreme --from RUN",
+        )
+    return spec
+
+
+def _matching(
+    spec: RunSpec,
+    request: HardwareRequest | None,
+    offers: Sequence[Offer],
+    now: float,
+    local: LocalMachine | None,
+) -> list[Offer]:
+    """Offers that hardware, provider, region, number of GPUs and spot leave over."""
+    if request is not None and request.is_local:
+        if local is None:
+            raise UsageError("this machine could not be described")
+        return [_own_offer(spec, local, now)]
+    nodes = request.nodes if request is not None else 1
+    # Quotes tell of their own kind alone: what is not asked for need not be looked through.
+    of_a_kind = [
+        offer
+        for offer in offers
+        if (spec.spot or not offer.spot) and (spec.community or not offer.is_community)
+    ]
+    found = [
+        offer.on_machines(nodes)
+        for offer in _in_regions(informed(of_a_kind, now), spec.regions)
+        if (request is None or request.accepts(offer.sku, offer.gpus))
+        and (not spec.gpus or offer.gpus == spec.gpus)
+        and (not spec.providers or offer.provider in spec.providers)
+        and max_nodes(offer.provider) >= nodes
+    ]
+    if request is None and local is not None and not (spec.providers or spec.regions or spec.gpus):
+        found.append(_own_offer(spec, local, now))
+    if not found:
+        from trmcloud.core.planner.nearby import nearest_offer
+
+        what, next_step = nearest_offer(spec, request, informed(offers, now), now)
+        raise NotFoundError(what, next_step=next_step)
+    return found
+
+
+def _in_regions(offers: Sequence[Offer], regions: tuple[str, ...]) -> list[Offer]:
+    """A price that holds anywhere at its seller holds in each of the regions asked for."""
+    if not regions:
+        return list(offers)
+    there = [offer for offer in offers if offer.region in regions]
+    anywhere = [offer for offer in offers if offer.region == ANYWHERE]
+    return there + [o._replace(region=name) for o in anywhere for name in regions]
+
+
+def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:
+    processes = spec.processes or local.default_processes
+    most = local.gpus or max(2, local.cpus)
+    if processes > most:
+        raise UsageError(
+            f"{processes} processes are more than {local.name} can run ({most})",
+            next_step=f"--processes {local.default_processes}",
+        )
+    return local_offer(local, processes, spec.rate, now)
+
+
+def _filled(
+    row: Ranked,
+    recipe: Recipe,
+    spec: RunSpec,
+    now: float,
+    tokens_available: int | None,
+    source: DataSource | None,
+) -> Ranked:
+    """``row`` with the last phase as long as its money and time."""
+    allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
+    if not row.useful or math.isinf(allowed_s):
+        return row
+    steps = max(1, last_phase_steps(row.outlook, allowed_s))
+    outlook = outlook_on(
+        recipe, spec, row.outlook.machine,
+        fitted=row.outlook.fitted, tokens_available=tokens_available, source=source,
+        spot=row.offer.spot, last_steps=steps,
+    )  # fmt: skip
+    return row._replace(outlook=outlook)
+
+
+def _usable(
+    spec: RunSpec, kept: Sequence[Ranked], made: Sequence[Candidate], now: float
+) -> list[Candidate]:
+    """Candidates to try in order: useful ones of the hardware asked for, else of the best hardware
+    that the whole recipe fits on. None of an old quote beside a fresh one."""
+    usable = [
+        (row.offer.is_stale(now), candidate)
+        for row, candidate in zip(kept, made, strict=True)
+        if row.outlook.fits
+        and row.useful
+        and row.offer.provider in REACHABLE
+        and (row.within or spec.hardware)
+    ]
+    if not usable:
+        return []
+    old, best = usable[0]
+    alike = [c for is_old, c in usable if c.hardware == best.hardware and is_old == old]
+    return alike[:FALLBACKS]
+
+
+def _refuse_hopeless(
+    spec: RunSpec,
+    request: HardwareRequest,
+    ranked: Sequence[Ranked],
+    recipe: Recipe,
+    offers: Sequence[Offer],
+    now: float,
+) -> None:
+    best = ranked[0]
+    if not any(row.outlook.fits for row in ranked):
+        why = "; ".join(remark.text for remark in best.outlook.reasons)
+        raise DoesNotFit(
+            f"{recipe.name} does not fit on {request.text}: {why}",
+            next_step=f"trmcloud plan --recipe {recipe.name}   (shows what fits)",
+        )
+    if spec.budget is not None and not any(row.useful for row in ranked):
+        _refuse_budget(spec, request, ranked, recipe, offers, now)
+
+
+def _refuse_budget(
+    spec: RunSpec,
+    request: HardwareRequest,
+    ranked: Sequence[Ranked],
+    recipe: Recipe,
+    offers: Sequence[Offer],
+    now: float,
+) -> NoReturn:
+    row = min(ranked, key=lambda r: r.most.micros * r.outlook.useful_s)
+    overhead = cost(row.most, row.outlook.overhead_p90_s)
+    least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
+    least = cost(row.most, least_s) + storage_of(row.outlook).cost(least_s)
+    assert spec.budget is not None
+    what = (
+        f"{spec.budget} does not buy one useful step on {request.text}: boot, environment and"
+        f" compile alone cost about {overhead} (p90)"
+    )
+    anywhere = dataclasses.replace(spec, hardware="", objective="cheapest", fill=False)
+    other = make_plan(anywhere, recipe, offers, now, "").recommended if offers else None
+    if other is None:
+        raise BudgetRefused(what, next_step=f"a start and one step cost {least} at p50")
+    raise BudgetRefused(
+        what,
+        next_step=f"trmcloud plan --budget {spec.budget.plain()}   (cheapest that fits:"
+        f" {other.hardware}, {other.hours.p50:,.1f} h, {other.cost_p50})",
+    )
+
+
+def untrained(recipe: str, why: str = "its trainer is not there yet") -> str:
+    """What is said of a recipe that cannot be trained."""
+    return f"{recipe} can be planned, not launched: {why}"
+
+
+def _untrained(recipe: Recipe, candidate: Candidate) -> str:
+    """Empty where it could be launched."""
+    if not recipe.has_trainer:
+        return untrained(recipe.name)
+    why = next(filter(None, (why_untrained(phase.settings) for phase in candidate.phases)), "")
+    return untrained(recipe.name, f"{why} ({candidate.hardware})") if why else ""
+
+
+def _survives(spec: RunSpec, candidate: Candidate | None) -> str:
+    if candidate is None:
+        return "nothing: no candidate"
+    if spec.bucket:
+        how = (
+            "pulled, then uploaded from here"
+            if spec.bucket_relayed
+            else "uploaded as they are made"
+        )
+        return f"{spec.bucket}, {how}, until it is pruned"
+    if candidate.provider == LOCAL:
+        return "this machine's disk"
+    if spec.volume:
+        return "a network volume, until it is fetched and deleted"
+    return "this machine's disk: pulled while the pod runs, and before it ends"
+
+
+def _volume_line(spec: RunSpec, candidate: Candidate, now: float) -> str:
+    """Until when its rent is reserved, at the latest, and what becomes of it then."""
+    until = now + candidate.hard_stop_s + spec.volume_days * DAY_S
+    day = dt.datetime.fromtimestamp(until, dt.timezone.utc).strftime("%Y-%m-%d")
+    per_day = cost(candidate.volume_rate, DAY_S)
+    then = {
+        KEEP: f"goes on then, beyond every budget, at {per_day} a day: trmcloud volumes delete ID",
+        DELETE_FETCHED: "is deleted then, if best and latest were fetched; else goes on",
+        DELETE: "is deleted then, with whatever is on it",
+    }[spec.volume_then]
+    return (
+        f"{candidate.volume_gb} GB at {per_day} a day, reserved until {spec.volume_days:g} days"
+        f" after the run, {day} at the latest; {then}"
+    )
+
+
+def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) -> dict[str, str]:
+    worth = f", {spec.hour_value} per hour" if spec.objective == "value" else ""
+    deadline = "off"
+    if spec.deadline_at is not None:
+        deadline = f"{(spec.deadline_at - now) / HOUR_S:,.1f} h from the plan"
+    limits = {
+        "budget": str(spec.budget) if spec.budget is not None else f"off (cap {cap}: worst case)",
+        "deadline": deadline,
+        "steps": f"{spec.steps:,} per phase" if spec.steps else "the recipe's",
+        "hours": f"{spec.hours:g} h of training" if spec.hours else "off",
+        "tokens": f"{spec.tokens:,} per phase" if spec.tokens else "off",
+        "fill": "on: as many steps as the budget buys" if spec.fills else "off",
+        "equal work": "on" if spec.equal_work else "off",
+        "objective": spec.objective + worth,
+        "providers": ", ".join(spec.providers) or "any",
+        "regions": ", ".join(spec.regions) or "any",
+        "spot": "on" if spec.spot else "off",
+        "community hosts": "on" if spec.community else "off",
+        "marginal-value stop": f"{spec.stop_at_gain:g} bpb/usd" if spec.stop_at_gain else "off",
+        "patience": f"{spec.patience} evaluations" if spec.patience else "off",
+        "strict gate": "on" if spec.strict_gate else "off",
+        "old prices": f"after fresh ones from {FRESH_DAYS} days on; {_MARGINS}",
+    }
+    if candidate is not None:
+        if not candidate.rate:
+            limits["price"] = "no price: time limit only"
+        limits["lands at"] = f"{candidate.soft_stop_s:,.0f} s after start"
+        limits["hard stop"] = f"{candidate.hard_stop_s:,.0f} s after start"
+        limits["landing reserve"] = f"{candidate.landing_s:,.0f} s"
+        limits["storage"] = f"{candidate.storage} until a week after the run"
+        if candidate.volume_rate:
+            limits["storage"] = f"{candidate.storage} until its volume's day"
+            limits["volume"] = _volume_line(spec, candidate, now)
+        if spec.bucket:
+            each = Usd.from_micros(BUCKET_MICROS_PER_GB_MONTH)
+            limits["storage"] += f", at {each} per GB-month (S3 Standard, {BUCKET_PRICE_AS_OF})"
+        if spec.pod_uploads and candidate.hard_stop_s > LONGEST_GRANT_S:
+            limits["uploads"] = (
+                "granted for 7 days at a time, the most that S3 signs for: a run left alone for "
+                "longer uploads nothing beyond them"
+            )
+    return limits

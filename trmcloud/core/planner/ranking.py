@@ -1,0 +1,205 @@
+"""Which offers are worth showing: judged as plain numbers, thousands in a few milliseconds."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Sequence
+
+from trmcloud.core.catalog.hardware import LOCAL, LocalMachine
+from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
+from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.planner.candidates import (
+    REACHABLE,
+    Ranked,
+    after_s,
+    kept_micros_per_hour,
+    kill_latency_s,
+    storage_micros_per_hour,
+)
+from trmcloud.core.planner.estimates import (
+    HOUR_S,
+    Estimates,
+    last_phase_steps,
+    outlook_on,
+    set_up_as,
+)
+from trmcloud.core.planner.speed import Machine, rented_machine, this_machine
+from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.spec import RunSpec
+
+KEPT_CANDIDATES = 40
+
+#: class (8: cannot be used, 4: P90 over a limit, 2: an old quote, 1: cannot be reached), the
+#: objective's two keys, position
+_Order = tuple[int, float, float, int]
+_UNUSABLE, _OVER, _OLD, _UNREACHABLE = 8, 4, 2, 1
+
+
+def rank(
+    offers: Sequence[Offer],
+    recipe: Recipe,
+    spec: RunSpec,
+    now: float,
+    local: LocalMachine | None,
+    tokens_available: int | None,
+    measured: Sequence[Measured],
+    source: DataSource | None = None,
+) -> list[Ranked]:
+    """The offers worth keeping, best first: of every hardware the best, then second ones, …
+
+    Usable ones come before unusable ones, those within budget and deadline before the others, fresh
+    quotes before old ones, and those that can be launched on before those that cannot; then the
+    objective decides. It counts what an offer is planned at; limits, the most it may be billed at.
+    """
+    nodes = spec.nodes
+    groups: dict[tuple[str, int, bool, bool, bool], _Group] = {}
+    outlooks: dict[tuple[str, int, bool], Estimates] = {}
+    orders: list[_Order] = []
+    chosen: list[_Group] = []
+    fresh_since = now - FRESH_DAYS * DAY_S
+    for position, offer in enumerate(offers):
+        is_cluster = offer.provider in BY_SKYPILOT
+        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, offer.spot)
+        group = groups.get(key)
+        if group is None:
+            machine = _machine(offer, local, measured, nodes)
+            alike = outlooks.get(key[:3])
+            if alike is not None and not spec.spot:
+                outlook = set_up_as(machine, alike, spec)
+            else:
+                outlook = outlook_on(
+                    recipe, spec, machine,
+                    fitted=alike.fitted if alike is not None else (),
+                    tokens_available=tokens_available, source=source, spot=offer.spot,
+                )  # fmt: skip
+            outlooks[key[:3]] = outlook
+            group = groups[key] = _group(outlook, offer, spec, now)
+        chosen.append(group)
+        _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
+        old = offer.priced_at < fresh_since and not offer.own
+        simple = offer.newer is None and not old
+        hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
+        most: float = hourly
+        if offer.spot:
+            billed = offer.most_rate(now)
+            most = billed.micros + storage if billed is not None else math.inf
+        place = 0 if offer.provider in REACHABLE else _UNREACHABLE
+        if old:
+            place += _OLD
+        if most > within_most or most == math.inf:
+            place += _OVER
+        if most > useful_most or most == math.inf:
+            place += _UNUSABLE
+        if fill is None:
+            orders.append((place, a + hourly * b, c + hourly * d, position))
+            continue
+        tokens = fill.tokens(most) if most < math.inf else 0.0
+        place &= _UNREACHABLE + _OLD
+        place += 0 if tokens and most <= useful_most else _UNUSABLE
+        orders.append((place, -tokens, hourly, position))
+    orders.sort()
+    ranked = []
+    for place, _, _, position in _keep(orders, chosen):
+        offer, outlook = offers[position], chosen[position].outlook
+        over = place >= _OVER if spec.fills else bool(place & _OVER)
+        useful = place < _UNUSABLE or not outlook.fits
+        rate = offer.planned_rate(now)
+        billed = offer.most_rate(now) or rate
+        ranked.append(Ranked(offer, rate, billed, outlook, not over, useful))
+    return ranked
+
+
+class _Fill(NamedTuple):
+    """How many tokens money buys where a run fills its budget."""
+
+    outlook: Estimates
+    room: float
+    until_s: float
+    latency_s: float
+
+    def tokens(self, hourly: float) -> float:
+        """Tokens at ``hourly`` micro-dollars; 0 where not one step fits."""
+        last = self.outlook.phases[-1]
+        bought_s = self.room * HOUR_S / hourly if hourly else math.inf
+        allowed_s = min(bought_s, self.until_s) - self.latency_s
+        if math.isinf(allowed_s):
+            return self.outlook.tokens
+        steps = last_phase_steps(self.outlook, allowed_s)
+        if not steps:
+            return 0.0
+        return self.outlook.tokens + last.tokens * (steps / last.settings.steps - 1)
+
+
+class _Group(NamedTuple):
+    """What all offers of one (SKU, count, way to rent) share: judging one is a few multiplications.
+
+    ``storage`` is micro-dollars per hour; an hour may cost at most ``useful_most`` to buy a start,
+    a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the objective's keys
+    are a + b·hourly and c + d·hourly.
+    """
+
+    outlook: Estimates
+    storage: int
+    useful_most: float
+    within_most: float
+    a: float
+    b: float
+    c: float
+    d: float
+    fill: _Fill | None
+    slot: tuple[str, bool]
+    """Hardware, and whether it is this machine."""
+
+
+def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Group:
+    storage = storage_micros_per_hour(outlook)
+    after = float(kept_micros_per_hour(outlook) * after_s(outlook) / HOUR_S)
+    room = math.inf if spec.budget is None else spec.budget.micros - after
+    until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
+    latency_s = kill_latency_s(offer.provider)
+    p50_s, p90_s = outlook.seconds.p50, outlook.seconds.p90 + outlook.landing_s
+    useful_most = room * HOUR_S / (outlook.useful_s + latency_s)
+    within_most = room * HOUR_S / p90_s
+    p50_h = p50_s / HOUR_S
+    cost, time = (after, p50_h), (p50_s, 0.0)
+    keys = (after + p50_h * spec.hour_value.micros, p50_h, *time)
+    if spec.objective == "fastest":
+        keys = (*time, *cost)
+    elif spec.objective == "cheapest":
+        keys = (*cost, *time)
+    return _Group(
+        outlook,
+        storage,
+        useful_most if outlook.fits and outlook.useful_s <= until_s else -1.0,
+        within_most if p90_s <= until_s else -1.0,
+        *keys,
+        _Fill(outlook, room, until_s, latency_s) if spec.fills else None,
+        (outlook.hardware, outlook.machine.local is not None),
+    )
+
+
+def _machine(
+    offer: Offer, local: LocalMachine | None, measured: Sequence[Measured], nodes: int
+) -> Machine:
+    probe = next((m for m in measured if m.sku == offer.sku), None)
+    if offer.provider == LOCAL:
+        assert local is not None
+        return this_machine(local, offer.gpus, probe)
+    is_cluster = offer.provider in BY_SKYPILOT
+    return rented_machine(offer.sku, offer.gpus, probe, nodes, is_cluster=is_cluster)
+
+
+def _keep(orders: Sequence[_Order], groups: Sequence[_Group]) -> list[_Order]:
+    """The best of every hardware first, then second ones, and so on; in rank order."""
+    seen: dict[tuple[str, bool], int] = {}
+    turns: list[tuple[int, int]] = []
+    for place, order in enumerate(orders):
+        slot = groups[order[3]].slot
+        turn = seen.get(slot, 0)
+        if turn < KEPT_CANDIDATES:
+            seen[slot] = turn + 1
+            turns.append((turn, place))
+    turns.sort()
+    return [orders[place] for place in sorted(place for _, place in turns[:KEPT_CANDIDATES])]

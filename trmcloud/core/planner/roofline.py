@@ -1,0 +1,266 @@
+"""One optimizer step from first principles: matmuls, attention, memory traffic, optimizer, links.
+
+    matmul      FLOPs ÷ (dense peak × share that the board's power sustains × D ÷ (D + fill)
+                × tokens of a pass ÷ (those + pass fill))
+    attention   executed FLOPs (a causal kernel skips half, its backward is 2.5 × its forward)
+                ÷ (sustained peak × attention share × what SDPA's kernel reaches on the chip)
+    traffic     bytes of norms, residuals, activations and logits ÷ memory bandwidth
+    optimizer   Newton–Schulz FLOPs, and the bytes of weights, gradients and states
+    links       gradient or shard bytes over the slowest link of the ring, minus what hides behind
+                the backward pass
+    host        what each step, and each pass of it, costs beside the GPU
+
+The first three are scaled by one factor of the chip and one of the software, both near 1, that
+published trainings give (``calibrated.py``). Seconds and bytes throughout.
+"""
+
+from __future__ import annotations
+
+from typing import Mapping, NamedTuple
+
+from trmcloud.core.catalog.hardware import Gpu
+from trmcloud.core.planner.flops import CAUSAL_SHARE, Work, muon_flops, work_of
+from trmcloud.core.spec.recipe import PhaseRecipe
+
+SDPA_KERNEL: Mapping[str, float] = {
+    "H100": 0.65,
+    "H100-PCIe": 0.65,
+    "H100-NVL": 0.65,
+    "H200": 0.65,
+    "B200": 0.32,
+}
+"""Of the attention rate a kernel written for the chip has: the FlashAttention-2 kernel that SDPA
+takes issues Ampere's matrix instructions, which newer chips' peaks have left behind."""
+LOGIT_BYTES = 12.0
+"""Memory traffic per logit, forward and backward: written and read at two bytes, four for the
+softmax and its gradient."""
+ATTENTION_BACKWARD = 2.5
+"""Backward matmuls of a fused attention kernel per forward one: it computes the scores again."""
+OPTIMIZER_BYTES = {"muon": 28.0, "adamw": 32.0}
+"""Traffic per parameter and step: gradient, weight and states read and written in float32."""
+NEWTON_SCHULZ_SHARE = 0.5
+"""Of the matmul ceiling."""
+NODE_LINK_GB_S = 5.0
+"""One way between two machines, all that a ring of NCCL's reaches: a prior for TCP over 100 Gbit/s.
+A cloud's own fabric is several times as fast, and is not counted on."""
+NVLINK_SHARE, PCIE_SHARE = 0.7, 0.4
+"""Of the one-way link that a ring reaches; through PCIe every byte crosses the host's bridge."""
+HIDDEN_SHARE = {"ddp": 0.5, "fsdp": 0.7}
+"""Of the compute beside it, how much communication can hide behind."""
+MAX_LOGITS = 1 << 27
+"""Beyond this many logits (tokens × vocabulary) the trainer's head runs in pieces that the
+backward pass computes again, so that one piece alone is alive."""
+STEP_OVERHEAD_S = 0.004
+"""Clipping, logging, and the host between two steps."""
+PASS_OVERHEAD_S = 0.001
+"""Of the host for each pass: the next batch, and the first kernels of a graph. A prior."""
+
+
+class Parameters(NamedTuple):
+    """What the calibration fits. The mappings hold factors of time, 1 for what they do not name."""
+
+    sustained: float
+    """Share of the dense peak that a matmul would reach on a board of unlimited power."""
+    half_w: float
+    """Watts per dense TFLOP/s at which a board sustains half of that."""
+    fill: float
+    """Depth at which a matmul's pipeline is half full, in elements."""
+    pass_fill: float
+    """Tokens of one pass at which the GPU is half full."""
+    traffic_values: float
+    """Values of D moved per block application and position, forward and backward."""
+    """By fused kernels: compiled, or written by hand."""
+    eager_traffic: float
+    """Times that, where every operation is a kernel of its own."""
+    attention_share: float
+    masked_cost: float
+    """Time of attention under a table's mask, per FLOP, in times of a causal kernel's."""
+    memory_share: float
+    software: Mapping[str, float]
+    """By family of training software."""
+    fp8: Mapping[str, float]
+    """Of fp8 matmuls alone, by how they are scaled: scaling and casting."""
+    chip: Mapping[str, float]
+    """By exact SKU."""
+
+    def reached(self, sku: str, software: str) -> float:
+        """The share of the ideal that ``software`` reaches on ``sku``; 1 is the table's mean."""
+        return 1 / (self.chip.get(sku, 1.0) * self.software.get(software, 1.0))
+
+    def sustained_share(self, gpu: Gpu, watts: float = 0.0, peaks: float = 1.0) -> float:
+        """Of a dense peak that is ``peaks`` × the bfloat16 one, at ``watts`` (else the board's)."""
+        per_tflop = min(watts or gpu.tdp_w, gpu.tdp_w) / (gpu.bf16_tflops * peaks)
+        return self.sustained * per_tflop / (per_tflop + self.half_w)
+
+
+class TokenTime(NamedTuple):
+    """Seconds per trained token on one GPU."""
+
+    matmul: float
+    attention: float
+    traffic: float
+    lost: float
+    """What the chip and the software take beyond the ideal sum; negative where they beat it."""
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+class StepTime(NamedTuple):
+    """Seconds of one optimizer step."""
+
+    matmul: float
+    attention: float
+    traffic: float
+    lost: float
+    recompute: float
+    optimizer: float
+    links: float
+    """Communication that nothing hides."""
+    overhead: float
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+def step_time(
+    settings: PhaseRecipe,
+    gpu: Gpu,
+    gpus: int,
+    parameters: Parameters,
+    share: float,
+    *,
+    nodes: int = 1,
+) -> StepTime:
+    """One step of ``settings`` on ``gpus`` of ``gpu`` that reach ``share`` of the ideal; they sit
+    in ``nodes`` machines."""
+    work = work_of(settings)
+    tokens = settings.batch * settings.sequence
+    passes = settings.accumulation
+    token = token_seconds(
+        work, settings.width, settings.vocab_size, gpu, parameters, share=share,
+        pass_tokens=tokens, precision="fp32" if settings.dtype == "float32" else "bf16",
+        is_fused=settings.compile,
+    )  # fmt: skip
+    micro = token.total * tokens
+    recompute = micro * _recompute_share(settings, work)
+    links = link_seconds(settings, work, gpu, gpus, nodes)
+    # Weights that are applied again and again have their gradients only when backward is at their
+    # first application: until then there is nothing to reduce.
+    reuse = work.block_applications / work.layers
+    hidden = (micro + recompute) * HIDDEN_SHARE[settings.sharding] / reuse
+    if settings.sharding == "fsdp":
+        exposed = passes * max(0.0, links - hidden)
+    else:
+        exposed = max(0.0, links - hidden)
+    return StepTime(
+        matmul=token.matmul * tokens * passes,
+        attention=token.attention * tokens * passes,
+        traffic=token.traffic * tokens * passes,
+        lost=token.lost * tokens * passes,
+        recompute=recompute * passes,
+        optimizer=_optimizer_seconds(settings, work, gpu, gpus),
+        links=exposed,
+        overhead=STEP_OVERHEAD_S + passes * PASS_OVERHEAD_S,
+    )
+
+
+def token_seconds(
+    work: Work,
+    width: int,
+    vocab: int,
+    gpu: Gpu,
+    parameters: Parameters,
+    *,
+    share: float,
+    pass_tokens: float,
+    precision: str = "bf16",
+    power_w: int = 0,
+    memory_gb_s: float = 0.0,
+    fp8_factor: float = 1.0,
+    own_kernel: bool = False,
+    is_fused: bool = True,
+) -> TokenTime:
+    """Seconds per trained token on a GPU that reaches ``share`` of the ideal, where a pass has
+    ``pass_tokens``.
+
+    ``power_w`` is a limit below the board's own, ``memory_gb_s`` a bandwidth that is not the SKU's.
+    Only block matmuls run in fp8. ``own_kernel``: attention written for this chip, not SDPA's.
+    """
+    peak = gpu.bf16_tflops * 1e12
+    rate = peak * parameters.sustained_share(gpu, power_w)
+    peaks = {"bf16": 1.0, "fp8": 2.0, "fp32": 0.5}[precision]
+    block_rate = peak * peaks * parameters.sustained_share(gpu, power_w, peaks)
+    head_rate = rate
+    if precision == "fp8":
+        block_rate /= fp8_factor
+    elif precision == "fp32":
+        head_rate = block_rate
+    filled = filled_share(width, pass_tokens * work.positions, parameters)
+    matmul = 3 * (work.matmul_flops / block_rate + work.head_flops / head_rate) / filled
+    masked = max(0.0, work.mask_share - CAUSAL_SHARE) / (1 - CAUSAL_SHARE)
+    executed = work.attention_flops * work.mask_share * (1 + ATTENTION_BACKWARD)
+    executed *= 1 + masked * (parameters.masked_cost - 1)
+    kernel = 1.0 if own_kernel else SDPA_KERNEL.get(gpu.name, 1.0)
+    attention = executed / (rate * parameters.attention_share * kernel)
+    bytes_per_s = (memory_gb_s or gpu.memory_gb_s) * 1e9 * parameters.memory_share
+    traffic = traffic_bytes(work, width, vocab, parameters) / bytes_per_s
+    if not is_fused:
+        traffic *= parameters.eager_traffic
+    ideal = matmul + attention + traffic
+    return TokenTime(matmul, attention, traffic, ideal / share - ideal)
+
+
+def filled_share(width: int, rows: float, parameters: Parameters) -> float:
+    """How full a matmul of depth ``width`` keeps the GPU, where a pass has ``rows``."""
+    return width / (width + parameters.fill) * rows / (rows + parameters.pass_fill)
+
+
+def traffic_bytes(work: Work, width: int, vocab: int, parameters: Parameters) -> float:
+    """Bytes moved per trained token by everything that is no matmul, two bytes a value.
+
+    Half of a block's traffic is norms, residuals and attention's inputs; the other half grows with
+    the MLP's hidden tensors (8 widths in a plain one of hidden 4·D).
+    """
+    block = parameters.traffic_values * width * 2 * (0.5 + 0.5 * work.mlp_values / 8)
+    blocks = block * work.block_applications * work.positions
+    return blocks + LOGIT_BYTES * vocab * work.head_applications
+
+
+def link_seconds(settings: PhaseRecipe, work: Work, gpu: Gpu, gpus: int, nodes: int = 1) -> float:
+    """Seconds of communication: DDP's all-reduce of float32 gradients per step, or FSDP's two
+    gathers of bfloat16 weights and one scatter of bfloat16 gradients per micro-batch.
+
+    A ring moves (n − 1)/n of the bytes through every link, an all-reduce twice that; the slowest
+    link decides, which between machines is the network.
+    """
+    if gpus == 1:
+        return 0.0
+    share = NVLINK_SHARE if gpu.nvlink_gb_s and gpus <= gpu.nvlink_span else PCIE_SHARE
+    bytes_per_s = gpu.link_gb_s(gpus) * 1e9 * share
+    if nodes > 1:
+        bytes_per_s = min(bytes_per_s, NODE_LINK_GB_S * 1e9)
+    ring = (gpus - 1) / gpus
+    per_parameter = 2 * 4 if settings.sharding == "ddp" else 3 * 2
+    return ring * work.parameters * per_parameter / bytes_per_s
+
+
+def _recompute_share(settings: PhaseRecipe, work: Work) -> float:
+    """Extra forward passes, in units of forward and backward: blocks under checkpointing, and a
+    head that runs in pieces."""
+    blocks = work.matmul_flops + work.attention_flops * work.mask_share
+    again = blocks if settings.activation_checkpointing else 0.0
+    if settings.batch * settings.sequence * settings.vocab_size > MAX_LOGITS:
+        again += work.head_flops
+    return again / (3 * (blocks + work.head_flops))
+
+
+def _optimizer_seconds(settings: PhaseRecipe, work: Work, gpu: Gpu, gpus: int) -> float:
+    held = work.parameters / (gpus if settings.sharding == "fsdp" else 1)
+    seconds = held * OPTIMIZER_BYTES[settings.optimizer] / (gpu.memory_gb_s * 1e9)
+    if settings.optimizer == "muon":
+        rate = gpu.bf16_tflops * 1e12 * NEWTON_SCHULZ_SHARE
+        seconds += muon_flops(work) / (gpus if settings.sharding == "fsdp" else 1) / rate
+    return seconds

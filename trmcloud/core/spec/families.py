@@ -1,0 +1,61 @@
+"""What is known of a family of models without its code: its keys, its own values, and what its
+trainer can do.
+
+A new family is a row here, one in ``planner/flops.py``, and a module of ``model/families`` that its
+``registry`` names; keys of its own stand in ``settings``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Mapping
+
+from trmcloud.core.spec.dense_keys import DENSE_KEYS
+from trmcloud.core.values import dataclass
+
+TRM_KEYS = (
+    "supervision_steps", "loops", "control", "preset", "supervision_weight_base",
+    "improvement_reward_scale",
+)  # fmt: skip
+DIFFUSION_KEYS = (
+    "block", "hidden", "tied", "norm", "mlp", "qk_norm", "dropout", "activation_checkpointing",
+)  # fmt: skip
+TRAINED_SHARDINGS = ("ddp",)
+"""How what is trained may be spread over GPUs; the other ways can be planned."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row."""
+
+    keys: tuple[str, ...]
+    """Settings that it takes beside those that every family takes."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What they are where a recipe does not say."""
+    has_trainer: bool = True
+    """Whether it can be trained, not only planned."""
+    has_rope: bool = True
+    """Whether its positions are always rotary, which turns pairs."""
+    own_ids: int = 0
+    """Ids at the vocabulary's end that it keeps for itself: no text has them."""
+    pads: bool = False
+    """Whether its loss leaves out what a row is filled up with."""
+
+
+FAMILIES: Mapping[str, Family] = {
+    "trm": Family(TRM_KEYS),
+    "gpt": Family(DENSE_KEYS, {"mlp": "swiglu"}, has_rope=False),
+    "nanochat": Family(
+        DENSE_KEYS, {"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0}, has_rope=False
+    ),
+    "bd3lm": Family(DIFFUSION_KEYS, {"mlp": "gelu"}, own_ids=1, pads=True),
+    "hdp": Family(DIFFUSION_KEYS, {"mlp": "gelu"}, has_trainer=False, own_ids=1, pads=True),
+}
+
+SPECIAL_KEYS = frozenset(key for family in FAMILIES.values() for key in family.keys)
+"""Settings that not every family takes."""
+
+
+def takes(family: str, key: str) -> bool:
+    """Whether a recipe of ``family`` may say ``key``."""
+    return key not in SPECIAL_KEYS or key in FAMILIES[family].keys

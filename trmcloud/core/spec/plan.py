@@ -1,0 +1,428 @@
+"""The Plan: frozen data that says what will happen and the most it can cost.
+
+``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cached_property
+from typing import Any, Mapping, NamedTuple
+
+from trmcloud.core import codec
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import dataclass
+
+PLAN_VERSION = 4
+"""Raised with any new field, which a test holds.
+
+1  2026-11-21  the first
+2  2026-11-22  settings say how data becomes rows
+3  2026-11-22  settings say what a dense model is made of, and how its rates go
+4  2026-11-23  each reason says what it is about
+"""
+
+TRAINER = "trainer"
+"""Among a plan's limits: that there is none for its recipe, which cannot be launched."""
+LIVE_PRICES = "live prices"
+"""Among a plan's limits: whose prices are of the moment at which it was made."""
+TEST_SETTINGS = "test settings"
+"""Among a plan's limits: settings that a test has put in place of the recipe's."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A prediction: its 10th, 50th and 90th percentile, in the unit the field's name gives."""
+
+    p10: float
+    p50: float
+    p90: float
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.p10 + other.p10, self.p50 + other.p50, self.p90 + other.p90)
+
+    def scaled(self, factor: float) -> Interval:
+        return Interval(self.p10 * factor, self.p50 * factor, self.p90 * factor)
+
+    def to_json(self) -> dict[str, float]:
+        return {"p10": self.p10, "p50": self.p50, "p90": self.p90}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, float]) -> Interval:
+        return codec.from_json(cls, data)
+
+
+class About(str, Enum):
+    """What a reason is about; its value is the word in JSON."""
+
+    NEED = "need"
+    """What would have to be more, or less, for it to fit."""
+    SETTINGS = "settings"
+    DATA = "data"
+    PRICE = "price"
+    PLACE = "place"
+    STORAGE = "storage"
+    OFFER = "offer"
+    """Which kind of offer was taken: a detail."""
+    OTHER = "other"
+    """What it was in a version that did not say."""
+
+
+class Remark(NamedTuple):
+    """A reason: why a candidate is ranked as it is, or why it cannot be used."""
+
+    about: About
+    text: str
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """One phase on one candidate: exact settings, and where its seconds go.
+
+    ``parts_s`` holds P50 seconds by name: training, evaluation, saving, compile, landing.
+    """
+
+    name: str
+    settings: PhaseRecipe
+    tokens: int
+    flops: float
+    """Training FLOPs of the whole phase, all GPUs, forward and backward."""
+    step_s: Interval
+    seconds: Interval
+    parts_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to carry the spec out: hardware from a seller at a rate.
+
+    Stops are seconds after the pod exists: the trainer lands at ``soft_stop_s``, everything is
+    killed at ``hard_stop_s``. ``worst_case`` = ``reserved_rate`` × (hard stop + kill latency) +
+    storage, the most it can cost.
+    """
+
+    id: str
+    hardware: str
+    sku: str
+    gpus: int
+    provider: str
+    region: str
+    rate: Usd
+    """USD per hour for all GPUs together."""
+    spot: bool
+    priced_at: float
+    source: str
+    startup_s: Interval
+    """Boot, environment and sending code and data, before any training process starts."""
+    phases: tuple[PhasePlan, ...]
+    hours: Interval
+    cost_p10: Usd
+    cost_p50: Usd
+    cost_p90: Usd
+    memory_need_gb: float
+    memory_gb: float
+    fits_memory: bool
+    within_budget: bool
+    """P90 cost, landing reserve included, is within the budget (True where there is none)."""
+    soft_stop_s: float
+    hard_stop_s: float
+    landing_s: float
+    worst_case: Usd
+    reasons: tuple[Remark, ...]
+    planned_rate: Usd | None = None
+    """USD/h that costs and stops were computed with: the quote, dearer where it is old."""
+    most_rate: Usd | None = None
+    """USD/h that it may be billed at, as far as is known: what is reserved."""
+    storage: Usd = ZERO
+    """What checkpoints cost while the run lasts (P50) and for seven days after it, or those for
+    which a network volume is kept."""
+    volume_rate: Usd = ZERO
+    """USD/h of the network volume that it keeps its checkpoints on; of this, ``worst_case`` holds
+    what it costs until its day."""
+    volume_gb: int = 0
+    nodes: int = 1
+    """Machines, of ``gpus`` each; every figure is of all of them together."""
+
+    @property
+    def reserved_rate(self) -> Usd:
+        """USD/h that stops, reservation and bill are reckoned with."""
+        return self.most_rate or self.planned_rate or self.rate
+
+    @property
+    def world_size(self) -> int:
+        """GPUs, or processes, that train together."""
+        return self.gpus * self.nodes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done, frozen. ``candidates`` stand best first; ``launchable`` are tried in
+    order, and ``reservation`` is the largest worst case among them."""
+
+    id: str
+    created_at: float
+    expires_at: float
+    spec: RunSpec
+    cap: Usd | None
+    """The run's budget: the user's, else the worst case; None where nothing can be launched."""
+    candidates: tuple[Candidate, ...]
+    launchable: tuple[str, ...]
+    recommended_id: str | None
+    reservation: Usd
+    survives: str
+    """Where checkpoints outlive the pod: "this machine's disk", a volume, a bucket."""
+    limits: Mapping[str, str]
+    """Every limit and switch by name, as a user reads it, "off" included."""
+    offers_total: int = 0
+    version: int = PLAN_VERSION
+
+    def candidate(self, candidate_id: str) -> Candidate:
+        return next(c for c in self.candidates if c.id == candidate_id)
+
+    @property
+    def recommended(self) -> Candidate | None:
+        return self.candidate(self.recommended_id) if self.recommended_id else None
+
+
+class RecordedPlan:
+    """A plan as a ledger has it. What is asked of it is read from its JSON then, and once: a
+    ledger may hold hundreds, of which a command looks at the candidates of one.
+
+    Each of its members raises ``ValueError``, ``KeyError`` or ``TypeError`` where the JSON is none.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = data
+        self._candidates: dict[str, Candidate] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordedPlan) and self._data == other._data
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def plan(self) -> Plan:
+        return plan_from_json(self._data)
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        return RunSpec.from_json(self._data["spec"])
+
+    @property
+    def recommended_id(self) -> str | None:
+        return self._data["recommended_id"]  # type: ignore[no-any-return]
+
+    def candidate(self, candidate_id: str) -> Candidate | None:
+        """None where it has none of that id."""
+        if candidate_id not in self._candidates:
+            row = next((r for r in self._data["candidates"] if r["id"] == candidate_id), None)
+            if row is None:
+                return None
+            self._candidates[candidate_id] = _candidate_from_json(row)
+        return self._candidates[candidate_id]
+
+    def with_errand(self, candidate: Mapping[str, Any]) -> RecordedPlan:
+        """The same plan, of which nothing but ``candidate``, as JSON, is launched from now on."""
+        candidates = [*self._data["candidates"], candidate]
+        more = {"candidates": candidates, "launchable": [candidate["id"]]}
+        return RecordedPlan({**self._data, **more})
+
+    def with_settings(self, changed: Mapping[str, Mapping[str, Any]]) -> RecordedPlan:
+        """The same plan, whose phases are trained with what ``changed`` says of them; time and
+        FLOPs are those of as many tokens. Prices and stops stay what they were."""
+        candidates = [
+            {**row, "phases": [_changed(p, changed.get(p["name"])) for p in row["phases"]]}
+            for row in self._data["candidates"]
+        ]
+        return RecordedPlan({**self._data, "candidates": candidates})
+
+
+class PlanTooNew(ValueError):
+    """A plan that a newer version wrote."""
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The JSON object that is printed, saved, and read back by ``plan_from_json``."""
+    recommended = plan.recommended
+    return {
+        "version": plan.version,
+        "id": plan.id,
+        "created_at": plan.created_at,
+        "expires_at": plan.expires_at,
+        "recipe": plan.spec.recipe,
+        "budget_usd": _number(plan.spec.budget),
+        "cap_usd": plan.cap.plain() if plan.cap is not None else None,
+        "reservation_usd": plan.reservation.plain(),
+        "recommended": recommended.hardware if recommended else None,
+        "recommended_id": plan.recommended_id,
+        "launchable": list(plan.launchable),
+        "survives": plan.survives,
+        "limits": dict(plan.limits),
+        "offers_total": plan.offers_total,
+        "candidates": [candidate_to_json(candidate) for candidate in plan.candidates],
+        "spec": plan.spec.to_json(),
+    }
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """The Plan a JSON object stands for.
+
+    Raises:
+        PlanTooNew: where a newer version wrote it.
+        ValueError, KeyError, TypeError: where it is no plan that this version or one before wrote.
+    """
+    version = data["version"]
+    if type(version) is not int or version < 1:
+        raise ValueError(f"plan version {version!r:.80} is none")
+    if version > PLAN_VERSION:
+        raise PlanTooNew(f"plan version {version} is newer than {PLAN_VERSION}")
+    return Plan(
+        id=data["id"],
+        created_at=data["created_at"],
+        expires_at=data["expires_at"],
+        spec=RunSpec.from_json(data["spec"]),
+        cap=Usd(data["cap_usd"]) if data["cap_usd"] is not None else None,
+        candidates=tuple(_candidate_from_json(row) for row in data["candidates"]),
+        launchable=tuple(data["launchable"]),
+        recommended_id=data["recommended_id"],
+        reservation=Usd(data["reservation_usd"]),
+        survives=data["survives"],
+        limits=dict(data["limits"]),
+        offers_total=data["offers_total"],
+    )
+
+
+def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
+    """One of a plan's ``candidates``."""
+    return {
+        "id": candidate.id,
+        "hardware": candidate.hardware,
+        "sku": candidate.sku,
+        "gpus": candidate.gpus,
+        "nodes": candidate.nodes,
+        "provider": candidate.provider,
+        "region": candidate.region,
+        "rate_usd_per_hour": _number(candidate.rate),
+        "rate_usd": candidate.rate.plain(),
+        "planned_rate_usd": (candidate.planned_rate or candidate.rate).plain(),
+        "most_rate_usd": candidate.reserved_rate.plain(),
+        "storage_usd": candidate.storage.plain(),
+        "volume_rate_usd": candidate.volume_rate.plain(),
+        "volume_gb": candidate.volume_gb,
+        "spot": candidate.spot,
+        "priced_at": candidate.priced_at,
+        "source": candidate.source,
+        "startup_s": candidate.startup_s.to_json(),
+        "phases": [
+            {
+                "name": phase.name,
+                "steps": phase.settings.steps,
+                "tokens": phase.tokens,
+                "flops": phase.flops,
+                "step_s": phase.step_s.to_json(),
+                "seconds": phase.seconds.to_json(),
+                "parts_s": dict(phase.parts_s),
+                "settings": phase.settings.to_json(),
+            }
+            for phase in candidate.phases
+        ],
+        "hours": candidate.hours.to_json(),
+        "cost_usd": {
+            "p10": _number(candidate.cost_p10),
+            "p50": _number(candidate.cost_p50),
+            "p90": _number(candidate.cost_p90),
+        },
+        "memory_need_gb": candidate.memory_need_gb,
+        "memory_gb": candidate.memory_gb,
+        "fits_memory": candidate.fits_memory,
+        "within_budget": candidate.within_budget,
+        "soft_stop_s": candidate.soft_stop_s,
+        "hard_stop_s": candidate.hard_stop_s,
+        "landing_s": candidate.landing_s,
+        "worst_case_usd": candidate.worst_case.plain(),
+        "reasons": [remark.text for remark in candidate.reasons],
+        "reasons_about": [remark.about.value for remark in candidate.reasons],
+    }
+
+
+def _changed(phase: Mapping[str, Any], changed: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A phase's JSON, as it is with other settings."""
+    if not changed:
+        return phase
+    settings = {**phase["settings"], **changed}
+    before, after = (PhaseRecipe.from_json(each) for each in (phase["settings"], settings))
+    factor = (after.steps * after.tokens_per_step(1)) / (before.steps * before.tokens_per_step(1))
+    trained_s = phase["parts_s"].get("training", 0.0)
+    return {
+        **phase,
+        "steps": after.steps,
+        "tokens": round(phase["tokens"] * factor),
+        "flops": phase["flops"] * factor,
+        "seconds": {k: s + (factor - 1.0) * trained_s for k, s in phase["seconds"].items()},
+        "parts_s": {**phase["parts_s"], "training": trained_s * factor},
+        "settings": settings,
+    }
+
+
+def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
+    return Candidate(
+        id=row["id"],
+        hardware=row["hardware"],
+        sku=row["sku"],
+        gpus=row["gpus"],
+        provider=row["provider"],
+        region=row["region"],
+        rate=Usd(row["rate_usd"]),
+        spot=row["spot"],
+        priced_at=row["priced_at"],
+        source=row["source"],
+        startup_s=Interval.from_json(row["startup_s"]),
+        phases=tuple(
+            PhasePlan(
+                name=phase["name"],
+                settings=PhaseRecipe.from_json(phase["settings"]),
+                tokens=phase["tokens"],
+                flops=phase["flops"],
+                step_s=Interval.from_json(phase["step_s"]),
+                seconds=Interval.from_json(phase["seconds"]),
+                parts_s=dict(phase["parts_s"]),
+            )
+            for phase in row["phases"]
+        ),
+        hours=Interval.from_json(row["hours"]),
+        cost_p10=_money(row["cost_usd"]["p10"]),
+        cost_p50=_money(row["cost_usd"]["p50"]),
+        cost_p90=_money(row["cost_usd"]["p90"]),
+        memory_need_gb=row["memory_need_gb"],
+        memory_gb=row["memory_gb"],
+        fits_memory=row["fits_memory"],
+        within_budget=row["within_budget"],
+        soft_stop_s=row["soft_stop_s"],
+        hard_stop_s=row["hard_stop_s"],
+        landing_s=row["landing_s"],
+        worst_case=Usd(row["worst_case_usd"]),
+        reasons=_remarks(row),
+        planned_rate=Usd(row["planned_rate_usd"]),
+        most_rate=Usd(row.get("most_rate_usd", row["planned_rate_usd"])),
+        storage=Usd(row["storage_usd"]),
+        volume_rate=Usd(row.get("volume_rate_usd", "0")),
+        volume_gb=row.get("volume_gb", 0),
+        nodes=row.get("nodes", 1),
+    )
+
+
+def _remarks(row: Mapping[str, Any]) -> tuple[Remark, ...]:
+    texts = row["reasons"]
+    abouts = row.get("reasons_about") or [About.OTHER.value] * len(texts)
+    return tuple(Remark(About(about), text) for about, text in zip(abouts, texts, strict=True))
+
+
+def _number(amount: Usd | None) -> float | None:
+    """Dollars as a JSON number: exact to the micro-dollar for any amount below 10⁹ USD."""
+    return float(amount) if amount is not None else None
+
+
+def _money(number: float) -> Usd:
+    return Usd.from_micros(round(number * 1_000_000))

@@ -1,0 +1,219 @@
+"""What is trained: a recipe file's content, and how it becomes the settings of one phase.
+
+``parse_recipe`` reads the mapping of a ``model/recipes/*.toml`` file. ``Recipe.resolve`` joins
+shape, phase and hardware tables and the user's ``--set`` into one ``PhaseRecipe``. A ``[small]``
+table makes a second recipe of it, for two CPU cores: ``NAME-small``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import Any, Mapping
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.families import FAMILIES
+from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
+from trmcloud.core.spec.settings import PHASES as PHASES
+from trmcloud.core.spec.settings import (
+    PRESETS,
+    check_choice,
+    check_foreign,
+    check_settings,
+    checked_table,
+    nearest_of,
+)
+from trmcloud.core.spec.settings import SINGLE_PHASE as SINGLE_PHASE
+from trmcloud.core.spec.settings import PhaseRecipe as PhaseRecipe
+from trmcloud.core.spec.settings import parse_setting as parse_setting
+from trmcloud.core.values import dataclass, replace
+
+SMALL = "-small"
+"""What a name ends in that means a recipe's ``[small]`` table."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One recipe file: shared settings, and what each phase and each hardware changes."""
+
+    name: str
+    family: str
+    title: str
+    shared: Mapping[str, Any]
+    phases: Mapping[str, Mapping[str, Any]]
+    hardware: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """``hardware[name][phase]``: the settings of the guide's row for that hardware."""
+    reference_hardware: str = ""
+    """Whose global batch every hardware without a row of its own keeps."""
+    aspect_ratio: int = 0
+    """Where the user sets a depth and no width, the width is so many times the depth, brought up to
+    whole heads; 0: the two are set apart."""
+    small: Mapping[str, Any] = field(default_factory=dict)
+    """What takes the place of all else in ``in_small``."""
+    data_tokens: int = 0
+    """Tokens of the data the recipe was written for; 0 where it leaves that open."""
+    test_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings put over every row for a test: a plan made of it is not the recipe's."""
+
+    @property
+    def has_trainer(self) -> bool:
+        return FAMILIES[self.family].has_trainer
+
+    def resolve(
+        self,
+        phase: str,
+        *,
+        hardware: str,
+        gpus: int,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> PhaseRecipe:
+        """Settings of ``phase`` on ``gpus`` GPUs of the hardware named like ``8xH100``.
+
+        Hardware without a row keeps the reference row's global batch: the reference micro-batch
+        where it divides, else the largest divisor below it, with accumulation making up the rest.
+
+        Raises:
+            UsageError: unknown phase, or settings that cannot go together.
+        """
+        if phase not in self.phases:
+            raise UsageError(
+                f"recipe {self.name} has no phase {phase!r}",
+                next_step=f"phases: {', '.join(self.phases)}",
+            )
+        own = FAMILIES[self.family].own
+        settings: dict[str, Any] = {**own, **self.shared, **self.phases[phase]}
+        row = self.hardware.get(hardware, {}).get(phase)
+        if row is not None:
+            settings.update(row)
+        else:
+            settings.update(self._batch_like_reference(phase, gpus))
+        chosen = dict(overrides or {})
+        check_foreign(self.family, chosen, f"recipe {self.name}")
+        preset = chosen.get("preset", settings.get("preset"))
+        if preset is not None:
+            check_choice("preset", preset, "--set")
+            base, scale = PRESETS[preset]
+            settings["supervision_weight_base"] = base
+            settings["improvement_reward_scale"] = scale
+        settings.update(chosen)
+        if self.aspect_ratio and "depth" in chosen and "width" not in chosen:
+            heads = math.ceil(self.aspect_ratio * settings["depth"] / settings["head_dim"])
+            settings["width"] = heads * settings["head_dim"]
+        settings.update(recipe=self.name, family=self.family, phase=phase)
+        resolved = PhaseRecipe(**settings)
+        check_settings(resolved)
+        return resolved
+
+    def in_small(self) -> Recipe:
+        """The recipe that its ``[small]`` table makes of it, under a name of its own: in that
+        table's settings, and otherwise in its own, those of the hardware apart.
+
+        Raises:
+            UsageError: there is no such table.
+        """
+        if not self.small:
+            raise UsageError(f"recipe {self.name} has no [small] table")
+        return replace(
+            self,
+            name=self.name + SMALL,
+            title=f"{self.title}, in small",
+            shared={**self.shared, **self.small},
+            phases={phase: {**table, **self.small} for phase, table in self.phases.items()},
+            hardware={},
+            reference_hardware="",
+            small={},
+            data_tokens=0 if "data" in self.small else self.data_tokens,
+        )
+
+    def shrunk(self, settings: Mapping[str, Any], where: str) -> Recipe:
+        """This recipe with ``settings`` in place of its own in every phase and on all hardware.
+
+        Raises:
+            UsageError: naming the key at fault and the nearest one that exists.
+        """
+        put = checked_table(settings, where)
+        check_foreign(self.family, put, where)
+        rows = {
+            name: {phase: {**row, **put} for phase, row in tables.items()}
+            for name, tables in self.hardware.items()
+        }
+        phases = {phase: {**table, **put} for phase, table in self.phases.items()}
+        return replace(
+            self,
+            shared={**self.shared, **put},
+            phases=phases,
+            hardware=rows,
+            test_settings=put,
+        )
+
+    def _batch_like_reference(self, phase: str, gpus: int) -> dict[str, int]:
+        row = self.hardware.get(self.reference_hardware, {}).get(phase)
+        if row is None:
+            return {}
+        reference_gpus = int(self.reference_hardware.partition("x")[0])
+        whole = int(row["batch"]) * int(row["accumulation"]) * reference_gpus
+        per_gpu = math.ceil(whole / gpus)
+        batch = next((size for size in range(int(row["batch"]), 0, -1) if per_gpu % size == 0), 1)
+        return {"batch": batch, "accumulation": per_gpu // batch}
+
+
+def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
+    """A recipe from the mapping of its TOML file.
+
+    Raises:
+        UsageError: naming the key at fault and the nearest one that exists.
+    """
+    known = {
+        "name", "family", "title", "settings", "phases", "hardware", "reference_hardware", "small",
+        "aspect_ratio", "data_tokens",
+    }  # fmt: skip
+    for key in content:
+        if key not in known:
+            raise UsageError(
+                f"unknown table {key!r}", where=where, next_step=nearest_of(key, known)
+            )
+    for key in ("name", "family", "phases"):
+        if key not in content:
+            raise UsageError(f"the recipe has no {key!r}", where=where)
+    family = content["family"]
+    check_choice("family", family, where)
+
+    def table_of(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+        checked = checked_table(table, f"{where} [{name}]")
+        check_foreign(family, checked, f"{where} [{name}]")
+        return checked
+
+    shared = table_of(content.get("settings", {}), "settings")
+    phases = {
+        phase: table_of(table, f"phases.{phase}") for phase, table in content["phases"].items()
+    }
+    if not phases:
+        raise UsageError("the recipe has no phase", where=where, next_step="[phases.train]")
+    for phase in phases:
+        if phase not in PHASE_NAMES:
+            raise UsageError(f"unknown phase {phase!r}", where=where)
+    hardware = {
+        name: {
+            phase: table_of(table, f"hardware.{name}.{phase}") for phase, table in tables.items()
+        }
+        for name, tables in content.get("hardware", {}).items()
+    }
+    return Recipe(
+        name=content["name"],
+        family=family,
+        title=content.get("title", content["name"]),
+        shared=shared,
+        phases=phases,
+        hardware=hardware,
+        reference_hardware=content.get("reference_hardware", ""),
+        aspect_ratio=_typed_count("aspect_ratio", content, where),
+        small=table_of(content.get("small", {}), "small"),
+        data_tokens=_typed_count("data_tokens", content, where),
+    )
+
+
+def _typed_count(key: str, content: Mapping[str, Any], where: str) -> int:
+    value = content.get(key, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(f"{key} takes a whole number, not {value!r}", where=where)
+    return value

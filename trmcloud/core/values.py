@@ -1,0 +1,144 @@
+"""``dataclass(frozen=True)`` for values that cost next to nothing until they are used.
+
+The standard one writes six methods as text and compiles them, for every class of every module that
+a command imports: half a millisecond each, and a command imports a hundred that it never makes one
+of. Here four of the six are shared, and ``__init__`` is written when the first value is made.
+``fields``, ``asdict``, ``match`` and the standard ``replace`` know these classes as those of the
+standard one, and so does a type checker. What inherits from one is made here, too.
+
+``replace`` is one for values of many fields, of which a plan tries hundreds: it copies what stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass", "replace"]
+
+_OURS: tuple[dict[str, bool], ...] = ({"frozen": True}, {"frozen": True, "kw_only": True})
+"""The options of what is made here; with others it is the standard library's."""
+
+_GIVEN = object()
+"""Stands for a default that a factory makes."""
+
+
+def _dataclass(cls: type[Any] | None = None, /, **options: bool) -> Any:
+    def made(cls: type[Any]) -> type[Any]:
+        if options not in _OURS:
+            return dataclasses.dataclass(**options)(cls)
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else its signature is computed, to be its doc
+        own = set(cls.__dict__)
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only="kw_only" in options)(cls)
+        for name, method in _methods(cls).items():
+            if name not in own:
+                setattr(cls, name, method)
+        return cls
+
+    return made if cls is None else made(cls)
+
+
+def _replace(value: Any, /, **changes: Any) -> Any:
+    copied = getattr(value, "__replace__", None)
+    return copied(**changes) if copied else dataclasses.replace(value, **changes)
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass, replace
+else:
+    dataclass, replace = _dataclass, _replace
+
+
+class _InitWhenUsed:
+    """``__init__`` of ``cls``, written when somebody first asks for it."""
+
+    def __init__(self, cls: type[Any]) -> None:
+        self._cls = cls
+
+    def __get__(self, value: object | None, owner: type[Any]) -> Any:
+        init = _written_init(self._cls)
+        self._cls.__init__ = init
+        return init if value is None else init.__get__(value, owner)
+
+
+def _written_init(cls: type[Any]) -> Any:
+    """What the standard library would write: each field by its name, defaults as they stand."""
+    known: dict[str, Any] = {"_set": object.__setattr__, "_given": _GIVEN}
+    required: list[str] = ["self"]
+    lines: list[str] = []
+    by_name: list[str] = []
+    for field in dataclasses.fields(cls):
+        name, value = field.name, field.name
+        parameter = name
+        if field.default is not dataclasses.MISSING:
+            known[f"_{name}"] = field.default
+            parameter = f"{name}=_{name}"
+        elif field.default_factory is not dataclasses.MISSING:
+            known[f"_{name}"] = field.default_factory
+            parameter, value = f"{name}=_given", f"_{name}() if {name} is _given else {name}"
+        (by_name if field.kw_only else required).append(parameter)
+        lines.append(f" _set(self, {name!r}, {value})")
+    if hasattr(cls, "__post_init__"):
+        lines.append(" self.__post_init__()")
+    parameters = ", ".join([*required, *(["*", *by_name] if by_name else [])])
+    exec(f"def __init__({parameters}):\n" + "\n".join(lines or [" pass"]), known)
+    init = known["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    init.__annotations__ = {f.name: f.type for f in dataclasses.fields(cls)} | {"return": None}
+    return init
+
+
+def _methods(cls: type[Any]) -> dict[str, Any]:
+    fields = dataclasses.fields(cls)
+    ordered = tuple(field.name for field in fields)
+    names = frozenset(ordered)
+    made_plainly = not hasattr(cls, "__post_init__") and "__init__" not in cls.__dict__
+    shown = tuple(field.name for field in fields if field.repr)
+    key = _key(tuple(field.name for field in fields if field.compare))
+
+    def __repr__(self: Any) -> str:
+        inner = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+        return f"{type(self).__qualname__}({inner})"
+
+    def __eq__(self: Any, other: object) -> bool:
+        return key(self) == key(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self: Any) -> int:
+        return hash(key(self))
+
+    def __setattr__(self: Any, name: str, value: object) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def __delattr__(self: Any, name: str) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    def __replace__(self: Any, /, **changes: Any) -> Any:
+        if not (made_plainly and type(self) is cls and changes.keys() <= names):
+            return dataclasses.replace(self, **changes)
+        made = object.__new__(cls)
+        kept = self.__dict__  # beside its fields, what was computed of them
+        made.__dict__.update({name: kept[name] for name in ordered} | changes)
+        return made
+
+    return {
+        "__init__": _InitWhenUsed(cls),
+        "__repr__": __repr__,
+        "__eq__": __eq__,
+        "__hash__": __hash__,
+        "__setattr__": __setattr__,
+        "__delattr__": __delattr__,
+        "__replace__": __replace__,
+    }
+
+
+def _key(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What two equal values have in common, as a tuple."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)

@@ -1,0 +1,179 @@
+"""A launch, written down: the script or task for what was asked, or the twelve of the guides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trmcloud.app import plans
+from trmcloud.app.launch_request import LaunchRequest
+from trmcloud.app.planning import Planner
+from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotSupported, UsageError
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.recipe import PHASES, Recipe
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import dataclass
+from trmcloud.export.payload import make_payload
+from trmcloud.export.script import BASH, FORMS, SBATCH, script
+from trmcloud.export.shell import quote
+from trmcloud.export.task import Ground, SkyNames, limit_minutes, task
+from trmcloud.io.files import write_atomic
+
+DEFAULT_DATA = "python-stdlib"
+"""Text that is on every machine, so that a task launched as it stands does not rent in vain."""
+SKY = "sky"
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """``launch`` is what to write down, in which ``form`` (bash, sbatch or sky), for how many
+    ``nodes``; ``output`` is the file, or empty for ``train_HARDWARE_PHASE``."""
+
+    launch: LaunchRequest
+    form: str = BASH
+    nodes: int = 1
+    output: str = ""
+    force: bool = False
+    """Replace files that exist."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """``path`` is what to start; ``carrier`` the script with the sources, ``path`` itself where
+    there is no task."""
+
+    path: Path
+    carrier: Path
+    chosen: Candidate
+
+
+def write(request: ExportRequest, planner: Planner, trainer: Path, sky_names: SkyNames) -> Exported:
+    """The script, or the task and its script. ``trainer`` is the trainer's package.
+
+    Raises:
+        UsageError: a form there is none of, or options that do not go with it.
+        ConflictError: the file exists, and is not to be replaced.
+        DoesNotFit, NotSupported: nothing of it can be launched. DataError: it has no data.
+    """
+    wished, sky = request.launch, request.form == SKY
+    if request.form not in FORMS and not sky:
+        raise UsageError(f"--as is one of {', '.join(FORMS)}, sky, not {request.form!r}")
+    if wished.hardware == "all":
+        raise UsageError("all goes with --as sky", next_step="name the hardware: 8xA100")
+    if request.nodes > 1 and not sky:
+        raise UsageError(
+            "--nodes goes with --as sky", next_step="a script reads NODES, NODE_RANK and HEAD"
+        )
+    if sky and wished.hardware == LOCAL:
+        raise UsageError("SkyPilot rents; this machine needs none", next_step="--as bash")
+    spec = planner.spec(wished, sorted(sky_names.clouds) if sky else ())
+    if spec.nodes > 1:
+        raise UsageError(
+            f"an exported script is made for one machine, and shares it out: {spec.hardware}",
+            next_step=f"{spec.hardware.partition('x')[2]} --as sky --nodes {spec.nodes}",
+        )
+    suffix = {BASH: ".sh", SBATCH: ".sbatch"}.get(request.form, ".yaml")
+    path = Path(request.output or f"train_{spec.hardware}_{wished.phase}{suffix}")
+    carrier = path.with_suffix(".sh") if sky else path
+    for each in {path, carrier}:
+        _refuse_to_replace(each, force=request.force)
+    plan = planner.save(planner.plan(spec))
+    chosen = _launchable(plan)
+    data = wished.data or chosen.phases[0].settings.data or (DEFAULT_DATA if sky else "")
+    if not data:
+        raise DataError(
+            f"recipe {wished.recipe} brings no data of its own", next_step="--data PATH"
+        )
+    payload = make_payload(trainer)
+    text = script(plan, chosen, payload, form=BASH if sky else request.form, data=data)
+    carrier.write_text(text, encoding="utf-8")
+    os.chmod(carrier, 0o755)
+    if sky:
+        beside = f"./{carrier.name}"
+        made = make_task(
+            plan, chosen, sky_names,
+            data=data, path=Path(path.name), script=beside, nodes=request.nodes,
+        )  # fmt: skip
+        path.write_text(made, encoding="utf-8")
+    return Exported(path, carrier, chosen)
+
+
+def write_guides(
+    folder: Path,
+    recipe: Recipe,
+    shipped: Callable[[float], Sequence[Offer]],
+    sky_names: SkyNames,
+    now: float,
+    *,
+    force: bool,
+) -> list[Path]:
+    """A task for each hardware and phase of the guides, by the ``shipped`` prices (those of a
+    version, at ``now``) and their newest day: the same text on every machine.
+
+    Raises:
+        ConflictError: one of the files exists, and ``force`` is False.
+    """
+    offers = shipped(now)
+    now = max(offer.priced_at for offer in offers)
+    made = {}
+    for hardware in GUIDE_HARDWARE:
+        for phase in PHASES:
+            path = folder / f"{hardware}-{phase}.yaml"
+            _refuse_to_replace(path, force=force)
+            spec = RunSpec(
+                recipe.name, (phase,), hardware, providers=tuple(sorted(sky_names.clouds))
+            )
+            plan = make_plan(spec, recipe, offers, now, plans.new_id(folder, spec, now))
+            if plan.recommended is None:
+                raise DoesNotFit(f"no cloud of SkyPilot's rents {hardware} by the shipped prices")
+            shown = Path("sky", path.name)
+            made[path] = make_task(plan, plan.recommended, sky_names, data=DEFAULT_DATA, path=shown)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in made.items():
+        write_atomic(path, text)
+    return list(made)
+
+
+def make_task(
+    plan: Plan,
+    chosen: Candidate,
+    sky_names: SkyNames,
+    *,
+    data: str,
+    path: Path,
+    script: str = "",
+    nodes: int = 1,
+) -> str:
+    """The task's text; ``script`` is the exported script beside it that carries the sources."""
+    ground = Ground(
+        infra=sky_names.clouds[chosen.provider],
+        accelerator=sky_names.accelerator(chosen.provider, chosen.sku),
+        limit_minutes=limit_minutes(chosen, sky_names.limit_slack_minutes, nodes),
+        script=script,
+        nodes=nodes,
+    )
+    return task(plan, chosen, ground, data=data, launch=f"sky launch {quote(str(path))}")
+
+
+def _launchable(plan: Plan) -> Candidate:
+    chosen = plan.recommended
+    if chosen is None:
+        raise DoesNotFit(
+            "nothing in this plan can be run",
+            next_step="trmcloud plan, with more budget or other hardware",
+        )
+    if not plan.launchable:
+        raise NotSupported(
+            f"{plan.spec.recipe} can be planned, not trained: its trainer is not there yet",
+            next_step="--recipe trm or trm-tiny",
+        )
+    return chosen
+
+
+def _refuse_to_replace(path: Path, *, force: bool) -> None:
+    if path.exists() and not force:
+        raise ConflictError("the file exists", where=str(path), next_step="--force replaces it")

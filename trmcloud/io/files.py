@@ -1,0 +1,66 @@
+"""Small files that are whole or not there: write, flush, rename."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SMALL_BYTES = 1 << 20
+"""What a small file holds at most; no larger one is written for anybody to read whole."""
+
+
+def write_atomic(
+    path: Path, content: str | bytes, *, durable: bool = True, mode: int = 0o666
+) -> None:
+    """Replace ``path`` by ``content`` so that a reader, or a crash, sees the old or the new.
+
+    ``mode``: of a new file, less the umask; a secret's is 0o600 from its first byte.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
+    try:
+        with open(temporary, "wb", opener=opener) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside ``folder`` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_small(path: Path, limit_bytes: int = SMALL_BYTES) -> str | None:
+    """The text of a small file that may be hostile; None where there is none.
+
+    Raises:
+        ValueError: larger than ``limit_bytes``, a link, or not UTF-8.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    with open(handle, "rb") as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise ValueError(f"{path} is larger than {limit_bytes} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None

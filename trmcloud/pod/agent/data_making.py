@@ -1,0 +1,222 @@
+"""The agent's hold on the process that makes the training data: kept running, never waited for.
+
+It is the trainer's own ``model.prepare``. The trainer itself waits for what it needs of the data
+and ends where nothing more can come; all that is decided here is whether to start it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trmcloud.core.clock import Instant
+from trmcloud.core.contract import data_progress
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.data_hosts import ENV_DATA_HOSTS
+from trmcloud.core.contract.data_progress import DataProgress
+from trmcloud.core.contract.records import parse
+from trmcloud.core.values import replace
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.machine import processes
+from trmcloud.pod.machine.environment import for_trainers
+from trmcloud.pod.machine.prepare import TrainerSetup
+
+LOG_NAME = "data.log"
+STDERR_NAME = "data.err"
+DATA_SET_NAME = "data_set.json"
+SETTINGS_NAME = "settings.json"
+
+_AGAIN_AFTER_S = 5.0
+_TRIES = 4
+#: Exit codes of model.prepare after which the same command cannot succeed here (decision 0014):
+#: done, arguments, an extra that is missing, data that are no good. One that found another at work
+#: may: that one ends with the agent that started it.
+_FINAL = frozenset({0, 2, 6, 9})
+_STOP_S = 3.0
+_LAST_LINE_BYTES = 1 << 14
+
+
+class DataMaking:
+    """One pod's data, as its agent sees it. ``setup`` is what to run the trainer with, None until
+    this machine is ready to."""
+
+    def __init__(
+        self,
+        root: Path,
+        pod_name: str,
+        setup: Callable[[], TrainerSetup | None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._root, self._pod_name = root, pod_name
+        self._pod_dir = root / contract.PODS_DIR / pod_name
+        self._setup, self._log = setup, log
+        self._job: contract.PhaseJob | None = None
+        self._looked = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._start_at = 0.0
+        self._tries = 0
+        self._over = False
+
+    def tend(self, now: Instant, run_id: str, phases: tuple[str, ...]) -> None:
+        """Start it once this machine can, and again a moment after it was killed."""
+        if self._over or not run_id:
+            return
+        if not self._looked:
+            self._job, self._looked = self._read_job(run_id, phases), True
+        if self._job is None:
+            self._over = True
+            return
+        if self._child is not None:
+            code = self._child.poll()
+            if code is None:
+                return
+            self._child, self._start_at = None, now.boot + _AGAIN_AFTER_S
+            self._log(f"the data's preparation ended with {code}")
+            self._over = code in _FINAL or self._tries >= _TRIES
+            if self._over and code != 0:
+                self._tell_failure(self._job, now, code)
+            return
+        setup = self._setup() if now.boot >= self._start_at else None
+        if setup is not None:
+            self._start(self._job, setup, now)
+
+    def stop(self) -> None:
+        """End it: what it has done so far is kept for another time."""
+        self._over = True
+        if self._child is None or self._child.poll() is not None:
+            return
+        self._child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=_STOP_S)
+            return
+        self._child.kill()
+
+    def notes(self) -> Mapping[str, str]:
+        """How far it is, for the report; nothing where this machine makes none."""
+        if self._job is None:
+            return {}
+        progress = self._progress(self._job)
+        return {contract.DATA_NOTE: words_of(progress)} if progress is not None else {}
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _start(self, job: contract.PhaseJob, setup: TrainerSetup, now: Instant) -> None:
+        assert job.data is not None
+        self._tries += 1
+        out = Path(job.data_dir)
+        words = [
+            *("--source", job.data.source, "--out", str(out)),
+            *("--settings", str(self._pod_dir / SETTINGS_NAME)),
+            *("--tokens", str(job.data.tokens)),
+            *("--cache", str(self._root / contract.DATA_CACHE_DIR)),
+        ]
+        hosts = {ENV_DATA_HOSTS: job.data.hosts} if job.data.hosts else {}
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._pod_dir / SETTINGS_NAME, json.dumps(dict(job.settings)))
+            if job.data.data_set:
+                path = self._pod_dir / DATA_SET_NAME
+                write_atomic(path, json.dumps(dict(job.data.data_set)))
+                words += ["--data-set", str(path)]
+            if job.data.tokenizer:
+                words += ["--tokenizer", job.data.tokenizer]
+            with (
+                open(self._pod_dir / LOG_NAME, "ab") as log,
+                open(self._pod_dir / STDERR_NAME, "wb") as errors,
+            ):
+                self._child = subprocess.Popen(
+                    [setup.python, "-P", "-m", "model.prepare", *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=errors,
+                    env={
+                        **setup.over(for_trainers(os.environ)),
+                        **hosts,
+                        contract.ENV_POD: self._pod_name,
+                        contract.ENV_BESIDE: "1",
+                    },
+                    cwd=self._pod_dir,
+                    preexec_fn=processes.die_with_parent,
+                )
+        except OSError as error:
+            self._log(f"the data's preparation cannot be started: {error.strerror}")
+            self._start_at = now.boot + _AGAIN_AFTER_S
+            self._over = self._tries >= _TRIES
+            if self._over:
+                self._tell_failure(job, now, -1)
+            return
+        self._log(f"making data of {job.data.source} in {out}")
+
+    def _progress(self, job: contract.PhaseJob) -> DataProgress | None:
+        with contextlib.suppress(ValueError, OSError):
+            text = read_small(Path(job.data_dir) / data_progress.PROGRESS_NAME)
+            return data_progress.load_progress(text) if text is not None else None
+        return None
+
+    def _tell_failure(self, job: contract.PhaseJob, now: Instant, code: int) -> None:
+        """The trainer, and whoever asks, reads why from the folder: also where what made it could
+        not say so itself."""
+        assert job.data is not None
+        told = self._progress(job)
+        if told is not None and told.state == "failed":
+            return
+        what, next_step = self._last_words()
+        if told is None:
+            told = DataProgress(job.data.source, "failed", now.wall, 0, "")
+        failed = replace(
+            told,
+            state="failed",
+            at=now.wall,
+            message=what or f"model.prepare ended with {code}",
+            next_step=next_step,
+        )
+        with contextlib.suppress(OSError):
+            folder = Path(job.data_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / data_progress.PROGRESS_NAME, contract.dump(failed))
+
+    def _last_words(self) -> tuple[str, str]:
+        """(what it died of, what to do), from the last line of its stderr."""
+        try:
+            with open(self._pod_dir / STDERR_NAME, "rb") as file:
+                file.seek(max(0, file.seek(0, 2) - _LAST_LINE_BYTES))
+                lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return "", ""
+        last = lines[-1] if lines else ""
+        with contextlib.suppress(ValueError, AttributeError):
+            said = parse(last)
+            what, where = str(said.get("what", "")), str(said.get("where") or "")
+            return f"{what} ({where})" if where else what, str(said.get("next_step") or "")
+        return contract.strip_control(last)[:500], ""
+
+    def _read_job(self, run_id: str, phases: tuple[str, ...]) -> contract.PhaseJob | None:
+        for phase in phases:
+            path = self._root / contract.RUNS_DIR / run_id / phase / contract.JOB_NAME
+            with contextlib.suppress(ValueError, OSError):
+                job = contract.load_job(read_small(path) or "")
+                if job.data is not None:
+                    return job
+        return None
+
+
+def words_of(progress: DataProgress) -> str:
+    """``download · 312 of 900 MB · 3 of 12 shards``, as much of it as is known."""
+    if progress.state == "failed":
+        return contract.strip_control(progress.message)[:300]
+    words = [progress.stage if progress.state == "working" else progress.state]
+    if progress.state == "working" and progress.download_bytes:
+        done, whole = progress.downloaded_bytes / 1e6, progress.download_bytes / 1e6
+        words.append(f"{done:,.1f} of {max(done, whole):,.1f} MB")
+    if progress.planned_shards:
+        words.append(f"{progress.shards:,} of {progress.planned_shards:,} shards")
+    if progress.tokens:
+        share = min(1.0, progress.tokens / max(1, progress.wanted_tokens))
+        words.append(f"{progress.tokens:,} tokens ({100 * share:.0f} %)")
+    words.append(progress.note)
+    return contract.strip_control(" · ".join(filter(None, words)))[:300]

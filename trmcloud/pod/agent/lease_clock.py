@@ -1,0 +1,62 @@
+"""When a pod first saw its lease: what a deadline by the clock since boot is counted from."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from trmcloud.core.clock import Anchor, Instant
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.values import dataclass, replace
+
+
+@dataclass(frozen=True)
+class AnchorNote:
+    """What had passed of a lease of ``epoch`` when both of this pod's clocks said ``seen``.
+
+    ``known_s``: seconds since this pod first saw it. ``lost_s``: seconds that had passed by then
+    since it was granted, by the wall clock.
+    """
+
+    epoch: int
+    seen: Instant
+    known_s: float = 0.0
+    lost_s: float = 0.0
+
+    def renewed(self, now: Instant) -> AnchorNote:
+        """The same, told now: what came before no longer hangs on what the clocks do from here."""
+        return replace(self, seen=now, known_s=self.age_s(now))
+
+    def age_s(self, now: Instant) -> float:
+        """Since this pod first saw the lease; by the clock that no one sets, if it can."""
+        same_boot = now.boot_id == self.seen.boot_id
+        passed_s = now.boot - self.seen.boot if same_boot else now.wall - self.seen.wall
+        return self.known_s + max(0.0, passed_s)
+
+    def anchor(self, deadline_at: float, granted_at: float) -> Anchor:
+        """A deadline of the lease, counted from here."""
+        first_left_s = deadline_at - granted_at - self.lost_s
+        return Anchor(deadline_at, self.seen, first_left_s - self.known_s)
+
+
+class Anchors(Protocol):
+    """Where a pod keeps its ``AnchorNote`` across kills and restarts."""
+
+    def read_anchor(self) -> AnchorNote | None: ...
+
+    def write_anchor(self, note: AnchorNote) -> None:
+        """One that cannot be written is passed over: the wall clock still counts."""
+
+
+def noted(anchors: Anchors, lease: contract.Lease, now: Instant) -> AnchorNote:
+    """What is noted of a lease of this epoch: noted down the first time it is asked for, and anew
+    by the clocks of a machine that was restarted. Counted from a reading before that, a deadline
+    would hang on the wall clock alone, which may still be set."""
+    note = anchors.read_anchor()
+    if note is None or note.epoch != lease.epoch:
+        note = AnchorNote(lease.epoch, now, lost_s=max(0.0, now.wall - lease.granted_at))
+    elif note.seen.boot_id != now.boot_id:
+        note = note.renewed(now)
+    else:
+        return note
+    anchors.write_anchor(note)
+    return note

@@ -1,0 +1,162 @@
+"""One training on several machines: who takes part, each one's share, and the network
+between them.
+
+Every node has an agent and a hard stop of its own. What they share is the rendezvous on node 0,
+and the training itself: where one is lost the others' trainers fail, are not started again, and
+each agent ends its own part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from trmcloud.core.contract.pod_contract import Lease
+from trmcloud.core.errors import UsageError
+from trmcloud.core.values import dataclass, replace
+from trmcloud.io.files import read_small, write_atomic
+
+NODES_NAME = "nodes.json"
+PORT = 29_400
+MOST = 64
+_HANG_AFTER_S = 120.0
+"""Every node is paid for while one of them is waited for."""
+HEAD_LOST_S = 120.0
+"""A first machine that answers nobody for so long is lost: what a restart of it may take."""
+HEAD_LOOK_EVERY_S = 10.0
+HEAD_PORT = 22
+"""SkyPilot reaches every machine there, from the others too."""
+_HEAD_TIMEOUT_S = 5.0
+_SIOCGIFADDR = 0x8915
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """``rank`` of ``count``; ``head`` is node 0's address as the others reach it."""
+
+    count: int = 1
+    rank: int = 0
+    head: str = ""
+    port: int = PORT
+
+    def check(self) -> Nodes:
+        """
+        Raises:
+            UsageError: they cannot find one another.
+        """
+        if not 1 <= self.count <= MOST or not 0 <= self.rank < self.count:
+            raise UsageError(
+                f"node {self.rank} of {self.count}", next_step="NODES=2 NODE_RANK=0, or 1"
+            )
+        if self.count > 1 and not self.head:
+            raise UsageError("no node is the head", next_step="HEAD=address of node 0")
+        return self
+
+
+ALONE = Nodes()
+
+
+def for_nodes(lease: Lease, count: int) -> Lease:
+    """``lease`` of nodes that were set up together, and begin at the same time."""
+    if count == 1:
+        return lease
+    return replace(lease, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
+
+
+def parse_nodes(text: str) -> Nodes:
+    """What ``TRMCLOUD_NODES`` says; one node where it is empty.
+
+    Raises:
+        ValueError: it says nothing that can be.
+    """
+    if not text:
+        return ALONE
+    try:
+        count, rank, head = text.split(" ")
+        return Nodes(int(count), int(rank), head).check()
+    except (ValueError, UsageError):
+        raise ValueError(f"{text!r:.80} does not say which machine this is") from None
+
+
+def lease_of_other(lease: Lease) -> Lease:
+    """The lease of a machine that is not the first: nothing is uploaded or pulled from there, and
+    its part done it stays for the others, until the hard stop, the loss of the first, or whoever
+    ends them all. A trainer that stands still is not waited for longer than all are paid for it."""
+    held = replace(lease, hold=True, uploads=False)
+    return replace(held, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
+
+
+class HeadWatch:
+    """Whether the first machine is still there, as another one sees it over their own network.
+
+    ``answers`` asks it once; ``now`` is a clock in seconds that nobody sets. A head that never
+    answered is none that was lost: what lies between may let nothing else through.
+    """
+
+    def __init__(self, answers: Callable[[], bool], now: Callable[[], float]) -> None:
+        self._answers, self._now = answers, now
+        self._answered_at: float | None = None
+
+    def look(self) -> None:
+        """Ask once; takes as long as an answer may."""
+        asked_at = self._now()
+        if self._answers():
+            self._answered_at = asked_at
+
+    @property
+    def is_lost(self) -> bool:
+        if self._answered_at is None:
+            return False
+        return self._now() - self._answered_at >= HEAD_LOST_S
+
+
+def head_answers(nodes: Nodes) -> bool:
+    """Whether anything at the first machine's address does: one that refuses is there."""
+    try:
+        with socket.create_connection((nodes.head, HEAD_PORT), timeout=_HEAD_TIMEOUT_S):
+            return True
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
+def write_nodes(pod_dir: Path, nodes: Nodes) -> None:
+    write_atomic(pod_dir / NODES_NAME, json.dumps(asdict(nodes)))
+
+
+def read_nodes(pod_dir: Path) -> Nodes:
+    """One node where nothing else was written down."""
+    with contextlib.suppress(ValueError, TypeError):
+        text = read_small(pod_dir / NODES_NAME)
+        if text is not None:
+            return Nodes(**json.loads(text))
+    return Nodes()
+
+
+def network(nodes: Nodes, environment: Mapping[str, str]) -> dict[str, str]:
+    """What gloo and NCCL must be told: they would take the interface that the host's own name leads
+    to, which in a container is often the loopback."""
+    if nodes.count == 1:
+        return {}
+    name = _interface_towards(nodes.head, nodes.port)
+    return {key: name for key in _INTERFACES if name and key not in environment}
+
+
+def _interface_towards(host: str, port: int) -> str:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        own = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                asked = struct.pack("256s", name.encode()[:15])
+                if fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)[20:24] == own:
+                    return name
+    return ""

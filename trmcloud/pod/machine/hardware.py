@@ -1,0 +1,293 @@
+"""Whether the machine is what was rented: GPUs, driver, idleness, and the volume.
+
+``check.json`` says what must be found; a machine without one (the user's own) is taken as it is.
+What nvidia-smi prints is read with suspicion: fields may be ``[N/A]`` or ``ERR!``, a GPU that fell
+off its bus is a sentence instead of a row, and a slice of a GPU bears the whole one's name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any, NamedTuple
+
+from trmcloud.core.contract.pod_contract import strip_control
+from trmcloud.core.values import dataclass
+
+GPU_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=name,memory.total,memory.used,driver_version,utilization.gpu",
+    "--format=csv,noheader,nounits",
+)
+CUDA_QUERY = ("nvidia-smi",)
+
+_MIB = 1_048_576
+_BUSY_SHARE = 0.05
+_MEMORY_SLACK = 0.95
+"""A GPU's own ECC and reserve take up to this much off the memory it is sold with."""
+_MAX_TOLD = 4
+
+#: Oldest Linux driver that runs a CUDA release without its compatibility package, as in the
+#: toolkit's release notes: for drivers whose nvidia-smi does not say which CUDA they run.
+_CUDA_DRIVERS: Mapping[tuple[int, int], tuple[int, ...]] = {
+    (11, 8): (520, 61, 5),
+    (12, 0): (525, 60, 13),
+    (12, 1): (530, 30, 2),
+    (12, 2): (535, 54, 3),
+    (12, 3): (545, 23, 6),
+    (12, 4): (550, 54, 14),
+    (12, 5): (555, 42, 2),
+    (12, 6): (560, 28, 3),
+    (12, 8): (570, 26),
+    (12, 9): (575, 51, 3),
+    (13, 0): (580, 65, 6),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """``check.json``. Empty fields ask for nothing.
+
+    ``gpu`` are glob patterns of the name nvidia-smi gives (any of them; without ``*`` or ``?`` a
+    part of the name, case aside); ``memory_gb`` is per GPU; ``volume`` asks that ``mount`` is a
+    mount of its own, writable; ``idle`` that nobody else computes there; ``torch`` is the version
+    that the image was chosen for.
+    """
+
+    gpu: tuple[str, ...] = ()
+    count: int = 0
+    memory_gb: float = 0.0
+    min_cuda: str = ""
+    min_driver: str = ""
+    volume: bool = False
+    mount: str = "/workspace"
+    idle: bool = False
+    torch: str = ""
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        return bool(self.gpu or self.count or self.memory_gb or self.idle) or self.asks_for_driver
+
+    @property
+    def asks_for_driver(self) -> bool:
+        return bool(self.min_cuda or self.min_driver)
+
+
+class GpuSeen(NamedTuple):
+    """One row of nvidia-smi. MiB and percent; None where the field is no number."""
+
+    name: str
+    total_mib: float | None
+    used_mib: float | None
+    driver: str
+    busy_percent: float | None
+    raw: str
+
+
+class Refusal(NamedTuple):
+    """Why this is not what was rented. ``may_pass``: look again, it may be over soon."""
+
+    text: str
+    may_pass: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found. ``complaints`` are nvidia-smi's sentences; ``mounts`` is /proc/mounts."""
+
+    gpus: tuple[GpuSeen, ...] = ()
+    complaints: tuple[str, ...] = ()
+    cuda: tuple[int, int] | None = None
+    mounts: str = field(default="", repr=False)
+
+
+def load_check(text: str) -> Check:
+    """
+    Raises:
+        ValueError: not an object, an unknown key, or a value of another type.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError("check: not an object")
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in _KINDS:
+            raise ValueError(f"check: unknown key {key!r}")
+        if key == "gpu" and isinstance(value, list):
+            value = tuple(value)
+        elif key == "gpu":
+            value = (value,) if value else ()
+        good = isinstance(value, _KINDS[key])
+        if isinstance(value, bool) and bool not in _KINDS[key]:
+            good = False
+        if key == "gpu" and not all(isinstance(item, str) for item in value):
+            good = False
+        if isinstance(value, (int, float)) and not 0 <= value < 1e6:
+            good = False
+        if not good:
+            raise ValueError(f"check: {key} is {value!r}")
+        values[key] = value
+    for key in ("min_cuda", "min_driver"):
+        if values.get(key) and _version(values[key]) is None:
+            raise ValueError(f"check: {key} is {values[key]!r}")
+    return Check(**values)
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "gpu": (tuple,),
+    "count": (int,),
+    "memory_gb": (int, float),
+    "min_cuda": (str,),
+    "min_driver": (str,),
+    "volume": (bool,),
+    "mount": (str,),
+    "idle": (bool,),
+    "torch": (str,),
+}
+
+
+def parse_gpus(text: str) -> tuple[tuple[GpuSeen, ...], tuple[str, ...]]:
+    """Rows of ``GPU_QUERY`` and whatever else it printed."""
+    gpus, complaints = [], []
+    for line in strip_control(text).splitlines():
+        fields = [part.strip() for part in line.split(",")]
+        if len(fields) == 5 and fields[0]:
+            name, total, used, driver, busy = fields
+            gpus.append(
+                GpuSeen(name, _number(total), _number(used), driver, _number(busy), line.strip())
+            )
+        elif line.strip():
+            complaints.append(line.strip()[:200])
+    return tuple(gpus), tuple(complaints)
+
+
+def parse_cuda(text: str) -> tuple[int, int] | None:
+    """The newest CUDA that the driver runs, from the head of nvidia-smi's own page."""
+    match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def refusals(check: Check, seen: Seen) -> tuple[Refusal, ...]:
+    """Every way in which what was found falls short of what was rented."""
+    found: list[Refusal] = []
+    if check.asks_for_gpus:
+        found += [Refusal(f"nvidia-smi says: {line}") for line in seen.complaints[:_MAX_TOLD]]
+        found += _wrong_gpus(check, seen.gpus)
+        found += _wrong_driver(check, seen)
+    if check.volume:
+        found += _wrong_mount(check.mount, seen.mounts)
+    return tuple(found)
+
+
+def wrong_image(expected: str, found: str | None) -> str:
+    """Why an image is not the one that was asked for, by its torch; '' where it may be. One
+    without any gets one of ours, and what is not said of a build is not held against it."""
+    if not expected or found is None:
+        return ""
+    (release, _, build), (want, _, want_build) = found.partition("+"), expected.partition("+")
+    if release == want and build in ("", want_build):
+        return ""
+    return f"the image has torch {strip_control(found)[:40]}, and {expected} was asked for"
+
+
+def _wrong_gpus(check: Check, gpus: Sequence[GpuSeen]) -> list[Refusal]:
+    if not gpus:
+        return [Refusal("this machine shows no GPU")]
+    found = []
+    if check.count and len(gpus) != check.count:
+        found.append(Refusal(f"{_gpus(check.count)} rented, {len(gpus)} found"))
+    told = 0
+    for index, gpu in enumerate(gpus):
+        wrong = _wrong_gpu(check, gpu)
+        if wrong is not None and told < _MAX_TOLD:
+            told += 1
+            found.append(Refusal(f"GPU {index}: {wrong.text}", wrong.may_pass))
+    return found
+
+
+def _wrong_gpu(check: Check, gpu: GpuSeen) -> Refusal | None:
+    if check.gpu and not any(_matches(pattern, gpu.name) for pattern in check.gpu):
+        return Refusal(f"{' or '.join(check.gpu)} rented, {gpu.name} found")
+    if _is_slice(gpu.name) and not any(_is_slice(pattern) for pattern in check.gpu):
+        return Refusal(f"{gpu.name} is a slice of a GPU, a whole one was rented")
+    if gpu.total_mib is None:
+        if check.memory_gb or check.idle:
+            return Refusal(f"its memory cannot be read: {gpu.raw}")
+        return None
+    total_gb = gpu.total_mib * _MIB / 1e9
+    if total_gb < _MEMORY_SLACK * check.memory_gb:
+        return Refusal(f"{check.memory_gb:g} GB rented, {total_gb:.0f} GB found")
+    if not check.idle:
+        return None
+    if gpu.used_mib is None:
+        return Refusal(f"the memory in use cannot be read: {gpu.raw}")
+    if gpu.used_mib > _BUSY_SHARE * gpu.total_mib:
+        return Refusal(f"somebody uses {gpu.used_mib:.0f} MiB of its memory", may_pass=True)
+    # Some GPUs do not tell; what is in use of their memory then has to do.
+    if gpu.busy_percent is not None and gpu.busy_percent > 100 * _BUSY_SHARE:
+        return Refusal(f"somebody keeps it {gpu.busy_percent:.0f} % busy", may_pass=True)
+    return None
+
+
+def _wrong_driver(check: Check, seen: Seen) -> list[Refusal]:
+    if not check.asks_for_driver or not seen.gpus:
+        return []
+    text = seen.gpus[0].driver
+    driver = _version(text)
+    if driver is None:
+        return [Refusal(f"the driver's version cannot be read: {text}")]
+    least = _version(check.min_driver)
+    if least is not None and driver < least:
+        return [Refusal(f"driver {check.min_driver} or newer is needed, {text} found")]
+    cuda = _version(check.min_cuda)
+    if cuda is None:
+        return []
+    if seen.cuda is not None:
+        if seen.cuda < cuda[:2]:
+            runs = ".".join(map(str, seen.cuda))
+            return [Refusal(f"CUDA {check.min_cuda} is needed, driver {text} runs {runs}")]
+        return []
+    known = [needs for release, needs in _CUDA_DRIVERS.items() if release <= cuda[:2]]
+    if known and driver < max(known):
+        return [Refusal(f"CUDA {check.min_cuda} is needed, driver {text} is too old for it")]
+    return []
+
+
+def _wrong_mount(mount: str, mounts: str) -> list[Refusal]:
+    for line in reversed(mounts.splitlines()):  # the last one mounted lies on top
+        fields = line.split()
+        if len(fields) >= 4 and _unescaped(fields[1]) == mount and mount != "/":
+            if "ro" in fields[3].split(","):
+                return [Refusal(f"{mount} is mounted read-only")]
+            return []
+    return [Refusal(f"{mount} is not a volume but the container's own disk")]
+
+
+def _matches(pattern: str, name: str) -> bool:
+    pattern, name = pattern.lower(), name.lower()
+    if "*" in pattern or "?" in pattern:
+        return fnmatch.fnmatchcase(name, pattern)
+    return pattern in name
+
+
+def _is_slice(name: str) -> bool:
+    return re.search(r"\bMIG\b", name) is not None
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text) else None
+
+
+def _version(text: str) -> tuple[int, ...] | None:
+    return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+(\.\d+)*", text) else None
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

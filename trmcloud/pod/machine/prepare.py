@@ -1,0 +1,375 @@
+"""From a bare machine to one that can train: checked, installed, and given its files.
+
+The agent asks at each tick and is never made to wait. What was found out is kept in
+``prepared.json``: an agent that is started again must not take its own trainer for a stranger who
+uses the GPUs. A machine without ``check.json`` is the user's own and is ready as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.machine import packages, processes
+from trmcloud.pod.machine.command import Command
+from trmcloud.pod.machine.hardware import (
+    CUDA_QUERY,
+    GPU_QUERY,
+    Check,
+    Seen,
+    load_check,
+    parse_cuda,
+    parse_gpus,
+    refusals,
+    wrong_image,
+)
+from trmcloud.pod.machine.nccl import has_nvlink, nccl_environment
+
+PREPARED_NAME = "prepared.json"
+INSTALL_LOG_NAME = "install.log"
+
+_QUERY_S = 60.0
+_LOOKS = 3
+_LOOK_AGAIN_S = 3.0
+_INSTALL_TRIES = 3
+_INSTALL_S = 600.0
+_MAX_TEXT = 400
+_PIP_CAUSE = re.compile(r"[:\]'] ?'?([^:\]'\"]+ [^:\]'\"]+)'\)")
+
+
+@dataclass(frozen=True)
+class PreparingProgress:
+    """``state`` is checking, installing, waiting, refused or ready. ``message`` says why it is
+    refused, or what is being waited for; ``seconds`` is how long each state took so far."""
+
+    state: str
+    message: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainerSetup:
+    """What to run the trainer with. ``python_path`` comes before whatever is there; where both it
+    and ``environment`` are empty, the agent's own will do."""
+
+    python: str
+    python_path: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """``environment`` as the trainer needs it; what the user set of NCCL's stays."""
+        before = environment.get("PYTHONPATH", "")
+        paths = [*self.python_path, *filter(None, before.split(os.pathsep))]
+        made = {**self.environment, **environment}
+        if paths:
+            made["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        return made
+
+
+class Preparation:
+    """One pod's way to being ready. ``give_up_at`` is on the clock of ``poll``'s ``now``."""
+
+    def __init__(
+        self,
+        root: Path,
+        pod_name: str,
+        *,
+        give_up_at: float = math.inf,
+        wanted: Path = packages.LIST,
+        mounts: Path = Path("/proc/mounts"),
+    ) -> None:
+        self._root = root
+        self._pod_dir = root / contract.PODS_DIR / pod_name
+        self._give_up_at = give_up_at
+        self._wanted, self._mounts = wanted, mounts
+        self._state = "checking"
+        self._message = ""
+        self._since: float | None = None
+        self._command: Command | None = None
+        self._looks = self._tries = 0
+        self._look_at = -math.inf
+        self._seen = Seen()
+        self._checked = False
+        self._gpus: tuple[str, ...] = ()
+        self._packages = self._python = ""
+        self._seconds: dict[str, float] = {}
+        self._recall()
+
+    # -- what the agent asks --------------------------------------------------------------------
+
+    def poll(self, now: float) -> PreparingProgress:
+        """Go on as far as is possible without waiting. ``now``: seconds on a steady clock."""
+        if self._since is None:
+            self._since = now
+        steps = {
+            "checking": self._check,
+            "installing": self._install,
+            "waiting": self._wait_for_files,
+        }
+        while self._state in steps:
+            before = self._state
+            if now >= self._give_up_at:
+                self._refuse(f"it was not ready in time: {self._message or before}", now)
+                break
+            steps[before](now)
+            if self._state == before:
+                break
+        return PreparingProgress(self._state, self._message, self._spent(now))
+
+    def trainer(self) -> TrainerSetup:
+        """What to run the trainer with, once ready; an agent started anew need not poll first."""
+        staged = self._staged()
+        python = self._python or sys.executable
+        if staged is None:
+            return TrainerSetup(python)
+        paths = (staged.code, self._packages) if self._packages else (staged.code,)
+        name = self._gpus[0] if self._gpus else ""
+        nccl = nccl_environment(name, len(self._gpus), has_nvlink(name))
+        return TrainerSetup(python, paths, nccl)
+
+    def stop(self) -> None:
+        """End what runs beside."""
+        if self._command is not None:
+            self._command.kill()
+
+    # -- checking -------------------------------------------------------------------------------
+
+    def _check(self, now: float) -> None:
+        try:
+            text = read_small(self._pod_dir / contract.CHECK_NAME)
+            check = load_check(text) if text is not None else None
+        except ValueError as error:
+            self._refuse(f"what was rented cannot be read: {error}", now)
+            return
+        if check is None:
+            self._enter("ready", now)
+        elif why := wrong_image(check.torch, packages.installed("torch")):
+            self._refuse(why, now)
+        elif self._checked:
+            self._enter("installing", now)
+        elif now >= self._look_at:
+            self._look(check, now)
+
+    def _look(self, check: Check, now: float) -> None:
+        """One command after another; then judge what they said."""
+        if check.asks_for_gpus and not self._seen.gpus and not self._seen.complaints:
+            answer = self._answer(GPU_QUERY, now)
+            if answer is None:
+                return
+            gpus, complaints = parse_gpus(answer)
+            self._seen = Seen(gpus, complaints or (() if gpus else ("nothing at all",)))
+        if check.asks_for_driver and self._seen.gpus and self._seen.cuda is None:
+            answer = self._answer(CUDA_QUERY, now)
+            if answer is None:
+                return
+            cuda = parse_cuda(answer)
+            self._judge(check, Seen(self._seen.gpus, self._seen.complaints, cuda), now)
+            return
+        self._judge(check, self._seen, now)
+
+    def _judge(self, check: Check, seen: Seen, now: float) -> None:
+        mounts = ""
+        with contextlib.suppress(OSError):
+            mounts = self._mounts.read_text(encoding="utf-8", errors="replace")
+        found = refusals(check, Seen(seen.gpus, seen.complaints, seen.cuda, mounts))
+        self._looks += 1
+        self._seen = Seen()
+        if found and self._looks < _LOOKS and all(refusal.may_pass for refusal in found):
+            # nvidia-smi itself can wake a GPU, and a last tenant takes a moment to leave.
+            self._message = found[0].text
+            self._look_at = now + _LOOK_AGAIN_S
+            return
+        if found:
+            self._refuse("; ".join(refusal.text for refusal in found), now)
+            return
+        self._checked = True
+        self._gpus = tuple(gpu.name for gpu in seen.gpus)
+        self._enter("installing", now)
+
+    def _answer(self, words: tuple[str, ...], now: float) -> str | None:
+        """What a query printed; None while it runs."""
+        if self._command is None:
+            self._command = Command(words, now + _QUERY_S)
+        if self._command.poll(now) is None:
+            return None
+        command, self._command = self._command, None
+        if command.timed_out:
+            return f"{words[0]} gave no answer within {_QUERY_S:.0f} s"
+        return command.output()
+
+    # -- installing -----------------------------------------------------------------------------
+
+    def _install(self, now: float) -> None:
+        torch = os.environ.get(contract.ENV_INSTALL_PREFIX + "TORCH", "")
+        try:
+            wanted = packages.read_list(self._wanted.read_text(encoding="utf-8"), torch)
+        except (OSError, ValueError) as error:
+            self._refuse(f"its list of packages cannot be read: {error}", now)
+            return
+        lacking = packages.missing(wanted)
+        is_whole = packages.needs_python(lacking)
+        if is_whole:
+            lacking = wanted
+        if not lacking:
+            self._found("", is_whole, now)
+            return
+        python = packages.PYTHON if is_whole else ""
+        target = packages.folder_for(self._root, lacking, python)
+        if target.is_dir():
+            self._found(str(target), is_whole, now)
+            return
+        try:
+            self._install_into(target, lacking, is_whole, now)
+        except OSError as error:
+            self._refuse(f"packages cannot be installed: {error}", now)
+
+    def _install_into(
+        self, target: Path, lacking: tuple[packages.Package, ...], is_whole: bool, now: float
+    ) -> None:
+        building = target.with_name(f".{target.name}.{self._pod_dir.name}.part")
+        if self._command is None:
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir(parents=True)
+            words = packages.install_command(lacking, building, os.environ)
+            names = ", ".join(package.name for package in lacking)
+            if is_whole:
+                words = packages.whole_command(lacking, building, os.environ)
+                names = f"Python {packages.PYTHON}, {names}"
+            self._message = f"installing {names}"[:_MAX_TEXT]
+            self._tries += 1
+            log = self._pod_dir / INSTALL_LOG_NAME
+            environment = packages.install_environment(os.environ, building)
+            self._command = Command(words, now + _INSTALL_S, log, environment)
+        code = self._command.poll(now)
+        if code is None:
+            return
+        command, self._command = self._command, None
+        site = packages.site_of(building) if is_whole else str(building)
+        if code == 0 and not packages.missing(lacking, [site]):
+            with contextlib.suppress(OSError):  # another pod on this volume was quicker
+                os.rename(building, target)
+            shutil.rmtree(building, ignore_errors=True)
+            self._found(str(target), is_whole, now)
+        elif command.timed_out or self._tries >= _INSTALL_TRIES:
+            why = "it took too long" if command.timed_out else self._last_words() or f"code {code}"
+            what = f"Python {packages.PYTHON} and torch" if is_whole else "packages"
+            self._refuse(f"{what} could not be installed: {why}", now)
+
+    def _found(self, folder: str, is_whole: bool, now: float) -> None:
+        self._packages = "" if is_whole else folder
+        self._python = f"{folder}/bin/python" if is_whole else ""
+        self._enter("waiting", now)
+
+    def _last_words(self) -> str:
+        """The last error that was written down and what caused it, or the last line."""
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            text = (self._pod_dir / INSTALL_LOG_NAME).read_text(encoding="utf-8", errors="replace")
+            lines = [line.strip() for line in text[-65_536:].splitlines() if line.strip()]
+        found = [n for n, line in enumerate(lines) if line.lower().startswith("error")]
+        broken = [line for line in lines if "connection broken by" in line]
+        if found and broken:
+            # pip tells of it in passing, and at last only that nothing was found.
+            why = _PIP_CAUSE.search(broken[-1])
+            return f"the package index is out of reach: {why[1] if why else broken[-1][-120:]}"
+        if not found:
+            return lines[-1] if lines else ""
+        # uv tells what it was about first, and the innermost cause last.
+        because = [line for line in lines[found[-1] + 1 :] if line.lower().startswith("cause")]
+        said = lines[found[-1]].removeprefix("error: ")
+        return f"{said}: {because[-1].partition(': ')[2]}" if because else said
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def _wait_for_files(self, now: float) -> None:
+        self._message = "code and data to be sent"
+        staged = self._staged()
+        if staged is None:
+            return
+        for path in (staged.code, *staged.data):
+            if not os.path.isdir(path):
+                self._message = f"{path} was named as sent and is not there"
+                return
+        self._enter("ready", now)
+
+    def _staged(self) -> contract.Staged | None:
+        """What was sent last; one that names anything outside the pod's own folder is none."""
+        try:
+            text = read_small(self._pod_dir / contract.STAGED_NAME)
+            staged = contract.load_staged(text) if text is not None else None
+        except ValueError as error:
+            self._message = str(error)
+            return None
+        if staged is None:
+            return None
+        root = os.path.realpath(self._root)
+        for path in (staged.code, *staged.data):
+            if not os.path.realpath(path).startswith(root + os.sep):
+                self._message = f"{path} is not below {self._root}"
+                return None
+        return staged
+
+    # -- states ---------------------------------------------------------------------------------
+
+    def _enter(self, state: str, now: float) -> None:
+        self._seconds = dict(self._spent(now))
+        self._state, self._since, self._message = state, now, ""
+        self._remember()
+
+    def _refuse(self, why: str, now: float) -> None:
+        self.stop()
+        self._enter("refused", now)
+        self._message = contract.strip_control(why)[:_MAX_TEXT]
+        self._remember()
+
+    def _spent(self, now: float) -> Mapping[str, float]:
+        seconds = dict(self._seconds)
+        if self._since is not None and self._state not in ("ready", "refused"):
+            seconds[self._state] = seconds.get(self._state, 0.0) + max(0.0, now - self._since)
+        return seconds
+
+    def _remember(self) -> None:
+        record = {
+            "version": 1,
+            "container": _container(),
+            "checked": self._checked,
+            "refused": self._message if self._state == "refused" else "",
+            "gpus": list(self._gpus),
+            "packages": self._packages,
+            "python": self._python,
+            "seconds": self._seconds,
+        }
+        with contextlib.suppress(OSError):
+            write_atomic(self._pod_dir / PREPARED_NAME, json.dumps(record))
+
+    def _recall(self) -> None:
+        """Take over what an agent before this one found out, in this very container."""
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            data: dict[str, Any] = json.loads(read_small(self._pod_dir / PREPARED_NAME) or "null")
+            if data["version"] != 1:
+                return
+            gpus = tuple(str(name) for name in data["gpus"])
+            seconds = {str(key): float(value) for key, value in data["seconds"].items()}
+            self._gpus, self._seconds = gpus, seconds
+            self._packages, self._python = str(data["packages"]), str(data.get("python", ""))
+            if data["container"] == _container():
+                self._checked = data["checked"] is True
+                if data["refused"]:
+                    self._state, self._message = "refused", str(data["refused"])
+
+
+def _container() -> str:
+    """What tells this container's life from another one of the same pod."""
+    return f"{processes.boot_id()}/{processes.started(1)}"

@@ -1,0 +1,142 @@
+"""Processes by identity: a pid alone may belong to somebody else by now.
+
+A process is (pid, start time). All processes of a pod bear its name in their environment, so
+that they are found even after every parent between them and the watchdog has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trmcloud.core.clock import Instant
+from trmcloud.core.contract.pod_contract import ENV_BESIDE, ENV_POD
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def read_clocks(wall: Callable[[], float], boot: Callable[[], float]) -> Instant:
+    """Both clocks of this machine in one reading."""
+    return Instant(wall(), boot(), boot_id())
+
+
+def clocks_here() -> Instant:
+    """Both clocks, read now."""
+    return read_clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def boot_id() -> str:
+    """What tells this boot of this machine (and this container) from another one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def started(pid: int) -> str | None:
+    """The start time of a live process in clock ticks since boot; None for a dead one."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    after_name = stat.rpartition(")")[2].split()
+    if after_name[0] in ("Z", "X"):
+        return None
+    return after_name[19]
+
+
+def stopped(pid: int) -> bool:
+    """Whether the process is held by SIGSTOP, Ctrl-Z or a debugger: it lives, and does nothing."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def alive(pid: int, started_ticks: str) -> bool:
+    """Whether the process that had this pid and start time still runs."""
+    return pid > 0 and started_ticks != "" and started(pid) == started_ticks
+
+
+def send(pid: int, started_ticks: str, signum: int) -> bool:
+    """Signal exactly that process; False where it is gone."""
+    if not alive(pid, started_ticks):
+        return False
+    try:
+        os.kill(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def of_pod(
+    pod_name: str, *, excluding: frozenset[int] = frozenset(), beside: bool = True
+) -> list[int]:
+    """The pids of all live processes that belong to the pod; without ``beside``, of those that
+    need not outlive its trainer."""
+    mark = f"{ENV_POD}={pod_name}".encode()
+    spared = f"{ENV_BESIDE}=".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) in excluding:
+            continue
+        try:
+            environment = Path(f"/proc/{entry}/environ").read_bytes()
+        except OSError:
+            continue
+        variables = environment.split(b"\0")
+        if mark not in variables or started(int(entry)) is None:
+            continue
+        if beside or not any(variable.startswith(spared) for variable in variables):
+            found.append(int(entry))
+    return found
+
+
+def kill_pod(pod_name: str, *, excluding: frozenset[int] = frozenset(), beside: bool = True) -> int:
+    """SIGKILL to everything that belongs to the pod, ``of_pod`` says what; returns how many
+    processes that was."""
+    pids = of_pod(pod_name, excluding=excluding, beside=beside)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
+def lineage() -> frozenset[int]:
+    """This process and all its ancestors: a wrapper that started the pod bears its name too, and
+    killing it would end the pod's first process with it."""
+    pids = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            break
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return frozenset(pids)
+
+
+def die_with_parent() -> None:
+    """For a child's ``preexec_fn``: SIGTERM to it when the process that started it dies."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+
+
+def adopt_orphans() -> bool:
+    """Let this process inherit its descendants whose parents die, as a container's pid 1 does."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False

@@ -1,0 +1,191 @@
+"""Objects of a store by presigned requests: one PUT or one ranged GET, checked, never logged whole.
+
+A presigned URL is a right in itself. What goes wrong is told by status, the store's own code and
+the object's name; the query, which holds the signature, appears nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import ssl
+import threading
+import urllib.parse
+from base64 import b64encode
+from collections.abc import Callable
+
+_BLOCK = 1 << 20
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
+_TIMEOUT_S = 30.0
+_MAX_ANSWER_BYTES = 65_536
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
+
+
+class StoreError(Exception):
+    """A request that was not carried out. ``refused``: the same one fails again, until there are
+    other grants."""
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether the same request would fail again."""
+    return not isinstance(error, StoreError) or error.refused
+
+
+class Objects:
+    """Requests of one thread, over connections that are kept open."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
+
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    def put(
+        self,
+        url: str,
+        length: int,
+        md5: bytes,
+        read: Callable[[int, int], bytes],
+        moved: Callable[[int], None] = lambda sent: None,
+    ) -> None:
+        """Store ``length`` bytes that ``read(offset, count)`` gives; ``moved`` hears of each block.
+
+        Raises:
+            StoreError: the store did not take them, or did not get what was sent.
+        """
+        headers = {"Content-Length": str(length), "Content-MD5": b64encode(md5).decode("ascii")}
+        connection, path = self._connection(url)
+        try:
+            connection.putrequest("PUT", path, skip_accept_encoding=True)
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            sent_all = False
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.endheaders()
+                sent = 0
+                while sent < length:
+                    block = read(sent, min(_BLOCK, length - sent))
+                    if not block:
+                        raise StoreError(f"{_name(url)}: its file was cut while it was read")
+                    connection.send(block)
+                    sent += len(block)
+                    moved(sent)
+                sent_all = True
+            # A store that refuses may say so, and hang up, before it has read everything.
+            response = connection.getresponse()
+            answer = response.read(_MAX_ANSWER_BYTES)
+            etag = (response.getheader("ETag") or "").strip('"')
+            sealed = response.getheader("x-amz-server-side-encryption") or ""
+        except (OSError, http.client.HTTPException) as error:
+            self._drop(url)
+            raise StoreError(f"{_name(url)}: {_words(error)}") from None
+        except StoreError:
+            self._drop(url)
+            raise
+        if response.status != 200 or not sent_all:
+            self._drop(url)
+            raise _refusal(url, response.status, answer)
+        if "kms" not in sealed and _MD5.fullmatch(etag) and bytes.fromhex(etag) != md5:
+            raise StoreError(f"{_name(url)}: the store has other bytes than were sent")
+
+    def get(
+        self,
+        url: str,
+        start: int,
+        end: int,
+        handle: int,
+        moved: Callable[[int], None],
+        shift: int = 0,
+    ) -> None:
+        """Write bytes ``start`` to ``end`` of an object to an open file, ``shift`` bytes further.
+
+        Raises:
+            StoreError: they could not be had, or not all of them.
+        """
+        if start == end:
+            return
+        connection, path = self._connection(url)
+        try:
+            connection.request("GET", path, headers={"Range": f"bytes={start}-{end - 1}"})
+            response = connection.getresponse()
+            if response.status not in (200, 206) or (response.status == 200 and start):
+                answer = response.read(_MAX_ANSWER_BYTES)
+                self._drop(url)
+                raise _refusal(url, response.status, answer)
+            at = start
+            while at < end:
+                block = response.read(min(_BLOCK, end - at))
+                if not block:
+                    raise StoreError(f"{_name(url)}: cut off at byte {at}")
+                os.pwrite(handle, block, at + shift)
+                at += len(block)
+                moved(at - start)
+            if not response.isclosed():
+                response.read(1)
+        except (http.client.HTTPException, OSError) as error:
+            self._drop(url)
+            raise StoreError(f"{_name(url)}: {_words(error)}") from None
+        except StoreError:
+            self._drop(url)
+            raise
+
+    def _connection(self, url: str) -> tuple[http.client.HTTPConnection, str]:
+        parts = urllib.parse.urlsplit(url)
+        key = (parts.scheme, parts.netloc)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise StoreError("a grant is no http address", refused=True)
+        if key not in self._open:
+            if parts.scheme == "https":
+                self._open[key] = http.client.HTTPSConnection(
+                    parts.netloc, timeout=_TIMEOUT_S, context=_tls()
+                )
+            else:
+                self._open[key] = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_S)
+        path = parts.path or "/"
+        return self._open[key], f"{path}?{parts.query}" if parts.query else path
+
+    def _drop(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        connection = self._open.pop((parts.scheme, parts.netloc), None)
+        if connection is not None:
+            connection.close()
+
+
+_context: ssl.SSLContext | None = None
+_making = threading.Lock()
+
+
+def _tls() -> ssl.SSLContext:
+    global _context
+    with _making:
+        if _context is None:
+            _context = ssl.create_default_context()
+        return _context
+
+
+def _name(url: str) -> str:
+    """The last three parts of an object's name, without the query."""
+    path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
+    return "/".join(path.split("/")[-3:])[:200]
+
+
+def _words(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or ""
+    return text or type(error).__name__
+
+
+def _refusal(url: str, status: int, answer: bytes) -> StoreError:
+    found = _CODE.search(answer)
+    code = found.group(1).decode("ascii") if found else ""
+    passing = status >= 500 or status in (408, 429) or code in ("BadDigest", "RequestTimeout")
+    said = " ".join(filter(None, (str(status), code)))
+    return StoreError(f"{_name(url)}: {said}", refused=not passing)

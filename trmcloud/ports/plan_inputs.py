@@ -1,0 +1,58 @@
+"""What plans are made from, wherever it is kept: recipes, prices, data sets, this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from trmcloud.core.catalog.hardware import LocalMachine
+    from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.core.spec.recipe import Recipe
+
+ENV_TEST_SETTINGS = "TRMCLOUD_TEST_SETTINGS"
+"""For tests alone: a TOML file of settings (``depth = 1``) that take the place of every recipe's
+own, in each phase and on all hardware, so that a whole run ends in seconds on two cores. Whatever
+else happens is real. Each plan made so says it."""
+
+
+class PlanInputs(Protocol):
+    """Each method loads anew; who plans keeps what it was given."""
+
+    def recipe(self, name: str) -> Recipe:
+        """A recipe by its name, or by the path of a TOML file.
+
+        Raises:
+            NotFoundError: no such recipe. UsageError: the file is none.
+        """
+
+    def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
+        """(what can be rented at ``now`` (epoch s) by its provider's own list; why that could not
+        be read within seconds, empty where it was, or where there is no key to ask with)."""
+
+    def offers(self, now: float, live: Sequence[Offer]) -> list[Offer]:
+        """Every offer known at ``now`` (epoch s), ``live`` ones in place of older ones.
+
+        Raises:
+            UsageError: a table is malformed.
+        """
+
+    def machine(self) -> LocalMachine: ...
+
+    def data_source(self, name: str) -> DataSource:
+        """What a resolved source stands for.
+
+        Raises:
+            UsageError: an address that ends in no file's name.
+        """
+
+    def pods_can_upload(self) -> bool:
+        """Whether the bucket's store takes presigned requests; else it is fed from here."""
+
+    def enabled_clouds(self) -> Sequence[str]:
+        """Providers that SkyPilot has access to.
+
+        Raises:
+            ProviderError: it is not installed, too old, or cannot be asked.
+        """

@@ -1,0 +1,134 @@
+"""Exposure: time in which no layer could end a pod, by one named predicate of ground truth.
+
+The promise counts the other time; a bill may exceed its budget by at most rate × exposed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trmcloud.sim.world.provider_profiles import STALE_LIST_S
+
+if TYPE_CHECKING:
+    from trmcloud.sim.world.account import Rented
+    from trmcloud.sim.world.world import SimWorld
+
+REACTION_S = 120.0
+"""A controller that is up and heard must have acted by then."""
+GUARD_REACTION_S = 25.0
+"""So must a watchdog that could end its pod."""
+CLOCK_OFF_S = 5.0
+ANY_RUN = ""
+
+
+class Exposure:
+    """Who could act, and since when (true epoch s)."""
+
+    reap_every_s = 300.0
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.able: dict[str, float] = {}
+        """By run: since when a controller drives it that is up, heard, and has the right time;
+        under ``ANY_RUN``, since when there is one for pods that nobody owns."""
+        self._stuck: set[str] = set()
+        self._reap_since: float | None = None
+
+    def look(self, now: float) -> None:
+        """Something happened: who can act from now on?"""
+        knobs = self.world.knobs
+        heard = now >= max(
+            knobs.outage_until,
+            knobs.throttled_until,
+            knobs.key_revoked_until,
+            knobs.garbage_until,
+        )
+        heard = heard and self.world.ledger_writable
+        drives: set[str] = set()
+        stuck: set[str] = set()
+        reaps = False
+        if heard:
+            for process in self.world.processes:
+                machine, driver = process.machine, process.driver
+                able = machine.awake and machine.online and not process.busy
+                if not able or abs(machine.offset_s) > CLOCK_OFF_S:
+                    if driver is not None:
+                        stuck.add(driver.run_id)
+                elif process.kind == "reap":
+                    reaps = True
+                elif driver is not None:
+                    drives.update((driver.run_id, ANY_RUN))
+        for run_id in list(self.able):
+            if run_id not in drives:
+                del self.able[run_id]
+        for run_id in drives:
+            self.able.setdefault(run_id, now)
+        self._stuck = stuck
+        if not reaps:
+            self._reap_since = None
+        elif self._reap_since is None:
+            self._reap_since = now
+
+    def seconds(self, rented: Rented, since: float, until: float) -> float:
+        """Seconds of (since, until] in which no layer could have ended this pod's billing.
+
+        A layer counts once it has been able for as long as it takes to react.
+        """
+        world = self.world
+        able_at = float("inf")
+        if rented.deleting and not rented.undeletable_until > since:
+            return 0.0
+        if not world.queue.now < rented.undeletable_until:
+            seen_at = max(rented.visible_at, rented.undeletable_until)
+            if world.knobs.list_flickers:
+                seen_at = max(seen_at, rented.created_at + STALE_LIST_S)
+            owned = rented.unowned_at is None
+            able_since = self.able.get(rented.run_id if owned else ANY_RUN)
+            # Where a wrong clock granted the lease, controllers believe in a later hard stop.
+            if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:
+                able_since = None
+            # Nobody can tell which of two is the run's before its driver has.
+            untold = not owned and rented.may_be_owned
+            if able_since is not None and not untold:
+                able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
+            # One that is alive and stuck still counts as the run's driver: nobody takes over.
+            stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
+            if self._reap_since is not None and not (owned and stuck) and not untold:
+                due = rented.due_at
+                if rented.unowned_at is not None:
+                    due = min(due, rented.unowned_at)
+                wait = self.reap_every_s + REACTION_S
+                able_at = min(able_at, max(self._reap_since, seen_at, due) + wait)
+            if self._guard_could(rented):
+                able_at = min(
+                    able_at,
+                    max(
+                        rented.due_at + self.late_s(rented),
+                        rented.undeletable_until,
+                        rented.pod.stopped_until,
+                        self._pod_heard_from(rented),
+                    )
+                    + GUARD_REACTION_S,
+                )
+        return max(0.0, min(until, able_at) - since)
+
+    def late_s(self, rented: Rented) -> float:
+        """How late a pod's own processes may be: a clock that was wrong when the lease was granted,
+        or is wrong on the pod, may cost the time between the two, and no more."""
+        wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
+        if rented.pod.wiped:
+            return max(CLOCK_OFF_S, wrong_s)
+        return max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
+
+    def _guard_could(self, rented: Rented) -> bool:
+        """Whether its watchdog lives and has a means, now or once it is heard."""
+        how = rented.account.habits.self_ends
+        if not rented.pod.running or rented.pod.guard is None:
+            return False
+        return how in ("exit", "shutdown") or not self.world.knobs.pod_key_useless
+
+    def _pod_heard_from(self, rented: Rented) -> float:
+        """Since when a pod's own call to the provider would get through."""
+        if rented.account.habits.self_ends != "api":
+            return 0.0
+        return max(self.world.knobs.pod_api_down_until, self.world.knobs.outage_until)

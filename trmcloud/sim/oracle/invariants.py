@@ -1,0 +1,435 @@
+"""What always holds, judged by ground truth after every event. The provider's bill is the judge.
+
+I1 money · I2 no orphan · I3 checkpoints · I4 ledger = bill · I5 one pod per generation, intent
+before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 (bit-exact resume) is
+the trainer's own test.
+
+``exposure`` has the one predicate for time in which no layer could act: the promise counts the
+other time, and the bill may exceed a budget by at most rate × exposed. ``truth`` judges each event
+that is written, ``duties`` what the layers on a pod owe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.budget import fold_ledger, month_of
+from trmcloud.core.control.kept_volumes import holds
+from trmcloud.core.control.run_state import State
+from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.pod.agent.nodes import HEAD_LOST_S
+from trmcloud.sim.oracle.agent_oracle import AgentOracle
+from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, Exposure
+from trmcloud.sim.oracle.oracle import STOPPED, Oracle
+from trmcloud.sim.oracle.orphans import OrphanJudge
+from trmcloud.sim.oracle.oversize import OversizeJudge
+from trmcloud.sim.oracle.volumes import VolumeJudge
+from trmcloud.sim.world.provider_profiles import STALE_LIST_S
+
+if TYPE_CHECKING:
+    from trmcloud.sim.world.account import Rented
+    from trmcloud.sim.world.controllers import Process
+    from trmcloud.sim.world.world import SimWorld
+
+ORPHAN_S = 180.0
+"""REACTION_S and the longest delete."""
+_HEAD_SLACK_S = 60.0
+"""Two looks of a machine at the first one of its pod."""
+CANARY = "rpa_CANARY"
+
+
+class Violated(Exception):
+    """An invariant does not hold."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+
+
+@dataclass
+class Worst:
+    """The most any run's bill exceeded its budget, in micro-dollars and seconds of exposure."""
+
+    over_micros: int = 0
+    over_exposed_micros: int = 0
+    exposed_s: float = 0.0
+
+
+class Invariants:
+    """Watches one world. ``fail`` raises through whatever was going on."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.worst = Worst()
+        self.epochs: dict[str, int] = {}
+        self.names: dict[str, int] = {}
+        self.extra_of: dict[str, float] = {}
+        self.violation: Violated | None = None
+        self.foreign: set[str] = set()
+        self.forgotten = False
+        self.account_cap: Usd | None = None
+        self._last_at = world.queue.now
+        self.exposure = Exposure(world)
+        self.truth = Oracle(world, self.fail)
+        self.duties = AgentOracle(world, self.fail)
+        self.strays = OrphanJudge(world, self.fail)
+        self.volumes = VolumeJudge(world, self.fail)
+        self.oversize = OversizeJudge(world, self.fail)
+
+    def fail(self, name: str, detail: str) -> None:
+        if self.violation is None:
+            self.violation = Violated(name, detail)
+            self.world.say(f"VIOLATION {name}: {detail}")
+
+    # -- after every event --------------------------------------------------------------------
+
+    def accrue(self) -> None:
+        """Time has passed in the state that the world was left in."""
+        now, since = self.world.queue.now, self._last_at
+        self._last_at = now
+        if now <= since:
+            return
+        spent: set[str] = set()
+        for account in self.world.accounts.values():
+            for rented in account.living:
+                if now > rented.land_by:
+                    self._landing(rented, since, now)
+                if (
+                    now > rented.due_at
+                    or rented.unowned_at is not None
+                    or rented.rate_micros > rented.agreed_micros
+                ):
+                    self._accrue(rented, since, now)
+                    spent.add(rented.run_id)
+        # Only once every pod's exposed time is known: a run may pay for two.
+        for run_id in sorted(spent):
+            self._money(run_id, now)
+
+    def look(self) -> None:
+        """Something happened: who can act now, and whose pods are whose?"""
+        now = self.world.queue.now
+        for account in self.world.accounts.values():
+            for rented in account.living:
+                self._own(rented, now)
+        self.exposure.look(now)
+        self.truth.undecidable.look()
+
+    def _own(self, rented: Rented, now: float) -> None:
+        """Whether the ledger still has an open generation for this pod."""
+        run = self.world.ledger.read().runs.get(rented.run_id)
+        generation = run.generation if run is not None else None
+        named = generation is not None and generation.open and generation.pod_name == rented.name
+        # Of two that bear its name either may be the run's, until its driver has seen one listed.
+        rented.may_be_owned = named and generation is not None and generation.pod_id is None
+        mine = (None, rented.pod_id) if not rented.surplus else (rented.pod_id,)
+        owned = named and generation is not None and generation.pod_id in mine
+        if owned and not rented.may_be_owned and not rented.known:
+            self._known(rented, now)
+        if owned or rented.pod_id in self.foreign:
+            rented.unowned_at = None
+        elif rented.unowned_at is None:
+            rented.unowned_at = now
+
+    def _known(self, rented: Rented, now: float) -> None:
+        """Its ledger has its id. A command that could not hear of it before gives it as long to
+        boot as any other pod."""
+        rented.known = True
+        able_since = self.exposure.able.get(rented.run_id, now)
+        if rented.never_boots and now - max(able_since, rented.visible_at) < STALE_LIST_S:
+            boot_s = traits_of(rented.account.habits.provider).boot_deadline_s
+            rented.land_by = max(rented.land_by, now + boot_s)
+
+    def _accrue(self, rented: Rented, since: float, now: float) -> None:
+        if rented.pod_id in self.foreign:
+            return
+        due = now > rented.due_at or rented.unowned_at is not None
+        if due:
+            start = rented.due_at if rented.unowned_at is None else rented.unowned_at
+            start = max(since, min(start, rented.due_at))
+            if now > start:
+                exposed_s = self.exposure.seconds(rented, start, now)
+                rented.exposed_s += exposed_s
+                rented.exposed_micros += exposed_s * rented.rate_micros / 3600
+                if not rented.deleting:
+                    rented.overdue_s += now - start - exposed_s
+                if rented.overdue_s > ORPHAN_S:
+                    self.fail(
+                        "I2", f"{rented.pod_id} lived {rented.overdue_s:.0f} s after it was due"
+                    )
+        else:
+            able_since = self.exposure.able.get(rented.run_id, now)
+            acts_at = max(able_since, rented.undeletable_until) + REACTION_S
+            more = rented.rate_micros - rented.agreed_micros
+            rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
+
+    def _landing(self, rented: Rented, since: float, now: float) -> None:
+        """A pod that must be ended early, since its budget was cut, its agent is done or never
+        came: overdue while a controller could have seen to it."""
+        self.truth.left_alone(rented)
+        able_since = self.exposure.able.get(rented.run_id)
+        knobs = self.world.knobs
+        # What is over by now may have ended long after the last event.
+        deaf_until = max(knobs.link_down_until, rented.undeletable_until)
+        rented.land_by = max(rented.land_by, min(now, deaf_until))
+        # A fenced controller looks able until it next tries to write.
+        fenced = bool(STOPPED & self.world.fired.keys())
+        deaf = now < deaf_until or knobs.unheard or knobs.pod_disk_full or self.forgotten or fenced
+        if able_since is None or deaf or rented.deleting:
+            rented.land_by = max(rented.land_by, now)
+            return
+        if now - max(rented.land_by, able_since + rented.landing_s + 240.0) > ORPHAN_S:
+            self.fail("I2", f"{rented.pod_id} goes on though it should have landed")
+
+    # -- money --------------------------------------------------------------------------------
+
+    def _pods_of(self, run_id: str) -> list[Rented]:
+        return [
+            rented
+            for account in self.world.accounts.values()
+            for rented in account.pods.values()
+            if rented.run_id == run_id and rented.pod_id not in self.foreign
+        ]
+
+    def _money(self, run_id: str, now: float) -> None:
+        """I1: the run's bill ≤ its budget + one billing quantum + rate × exposed."""
+        run = self.world.ledger.read().runs.get(run_id)
+        if run is None or self.forgotten:
+            return
+        bill = allowed = 0
+        exposed = 0.0
+        for rented in self._pods_of(run_id):
+            bill += rented.micros(now) + rented.storage_micros
+            quantum_s = rented.account.habits.least_billed_s
+            allowed += ceil(max(quantum_s, 2.0) * rented.rate_micros / 3600)
+            exposed += rented.exposed_micros + rented.dear_micros
+        over = bill - run.cap.micros - allowed
+        if over > 0:
+            self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)
+            if over > ceil(exposed):
+                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
+
+    head_lost_s = HEAD_LOST_S + _HEAD_SLACK_S
+    """By then its other machines have asked for the end of a pod that lost its first one."""
+
+    def head_was_lost(self, rented: Rented) -> None:
+        """I2: whether or not a controller is there, and long before the hard stop."""
+        world, now = self.world, self.world.queue.now
+        honored = rented.account.honors_delete(rented) and now >= rented.refuses_until
+        able = world.knobs.pod_api_works(now) or rented.account.habits.self_ends == "shutdown"
+        if rented.ended or rented.deleting:
+            return
+        knobs = world.knobs
+        deaf_until = max(rented.undeletable_until, rented.refuses_until, knobs.pod_api_down_until)
+        deaf_until = max(deaf_until, knobs.deletes_ignored_until, knobs.outage_until)
+        # What was not taken is asked for again at their next look, not in the same second.
+        if honored and able and now - deaf_until >= _HEAD_SLACK_S:
+            self.fail("I2", f"{rented.pod_id} goes on, and its first machine is lost")
+        world.queue.after(self.head_lost_s, lambda: self.head_was_lost(rented))
+
+    def pod_made(self, rented: Rented) -> None:
+        name, run_id = rented.name, rented.run_id
+        self.names[name] = self.names.get(name, 0) + 1
+        rented.surplus = self.names[name] > 1
+        if self.names[name] > 1 and "17" not in self.world.observed_faults:
+            twice = self.names[name] == 2 and "17" in self.world.fired
+            if not twice:
+                self.fail("I5", f"a second pod of the name {name}")
+        run = self.world.ledger.read().runs.get(run_id)
+        if self.forgotten:
+            return
+        twins = [r for r in rented.account.living if r.run_id == run_id and r is not rented]
+        excused = (
+            rented.surplus
+            or rented.came_too_late
+            or any(self.names[twin.name] > 1 for twin in twins)
+        )
+        if twins and not excused and not STOPPED & self.world.fired.keys():
+            self.fail("I5", f"{rented.pod_id} is made while {twins[0].pod_id} lives")
+        if run is None or all(g.pod_name != name for g in run.generations):
+            self.fail("I5", f"{rented.pod_id} is made without an intent")
+            return
+        generation = run.generation
+        if generation is not None and generation.pod_name == name and generation.open:
+            need = (rented.due_at - rented.created_at) * generation.rate.micros / 3600
+            if run.reserved.micros + 2 < need - generation.rate.micros / 3600:
+                self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
+
+    def pod_ended(self, rented: Rented) -> None:
+        self._money(rented.run_id, self.world.queue.now)
+
+    def terminated(self, rented: Rented, process: Process, *, slept: bool = False) -> None:
+        """A controller asks for a pod's end: never of a foreign one, never of a healthy one.
+
+        ``slept``: it was stopped in the midst of the call, after its last look at anything.
+        """
+        now = self.world.queue.now
+        if rented.pod_id in self.foreign:
+            if now <= rented.due_at:
+                self.fail("I2", f"{rented.pod_id} is foreign, and was ended")
+            return
+        if rented.ended or abs(process.machine.offset_s) > CLOCK_OFF_S or self.forgotten:
+            return
+        run = self.world.ledger.read().runs.get(rented.run_id)
+        generation = run.generation if run is not None else None
+        if run is None or generation is None or generation.pod_name != rented.name:
+            return
+        if generation.open and generation.pod_id == rented.pod_id:
+            self.truth.ends(process, rented, run)
+        if slept:
+            return
+        healthy = (
+            generation.open
+            and generation.pod_id in (None, rented.pod_id)
+            and run.stop is None
+            and run.result is None
+            and rented.rate_micros <= rented.agreed_micros
+            and now < generation.hard_stop_at - CLOCK_OFF_S
+            and (rented.pod.report is not None and run.state is State.RUNNING)
+        )
+        if healthy:
+            self.fail("needless kill", f"{rented.pod_id} was at work and within its money")
+        heard = not (self.world.knobs.unheard or self.world.knobs.crossed_reports)
+        if (
+            rented.pod.lease.hold
+            and run.state is State.ENDING
+            and generation.pod_id == rented.pod_id
+            and now < generation.hard_stop_at - CLOCK_OFF_S
+            and rented.rate_micros <= rented.agreed_micros
+            and rented.pod.running
+            and heard
+            and not self.world.knobs.pod_disk_full
+        ):
+            self.duties.released(rented)
+        if run.stop is not None and run.stop_at is not None and run.state is State.RUNNING:
+            hasty = (
+                run.stop_at <= now < run.stop_at + rented.landing_s / 2
+                and now < generation.hard_stop_at - CLOCK_OFF_S
+                and rented.rate_micros <= rented.agreed_micros
+                and rented.pod_id == generation.pod_id
+            )
+            if hasty:
+                self.fail("needless kill", f"{rented.pod_id} was landing")
+
+    def cap_set(self, cap: Usd) -> None:
+        """The account's cap is set, raised, or cut (41): from now on nothing new may be reserved
+        beyond it, and where it is below what is held, runs land as soon as a controller can see
+        to it."""
+        self.account_cap = cap
+        ledger, now = self.world.ledger.read(), self.world.queue.now
+        held = sum(r.settled.micros + r.reserved.micros for r in ledger.runs.values())
+        if held <= cap.micros:
+            return
+        for rented in self.world.living():
+            landing_s = rented.landing_s + traits_of(rented.account.habits.provider).end_grace_s
+            rented.land_by = min(rented.land_by, now + landing_s + rented.boots_after_s)
+
+    # -- the ledger's writes ------------------------------------------------------------------
+
+    def appended(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+        self.strays.appended(events)
+        if not self.forgotten:
+            self.truth.appended(process, run_id, events)
+
+    def written(self, process: Process, what: str, epoch: int | None, run_id: str) -> None:
+        if epoch is not None:
+            newest = self.epochs.get(run_id, 0)
+            if what in ("open", "reopen", "take_over"):
+                if epoch <= newest and not self.forgotten:
+                    self.fail("I6", f"epoch {epoch} of {run_id} was given out twice")
+                self.epochs[run_id] = epoch
+            elif epoch < newest and not self.forgotten:
+                self.fail("I6", f"epoch {epoch} wrote {what} to {run_id} after {newest}")
+        if what in ("open", "reopen") and not self.forgotten:
+            self._caps(run_id)
+        self.world.wake()
+
+    def _caps(self, run_id: str) -> None:
+        """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""
+        ledger = self.world.ledger.read()
+        run = ledger.runs[run_id]
+        month = month_of(run.reserved_at)
+        sums = {("account", ""): 0, ("month", month): 0, ("project", run.project): 0}
+        for other in ledger.runs.values():
+            held = other.settled.micros + other.reserved.micros
+            sums["account", ""] += held
+            if other.reserved_at and month_of(other.reserved_at) == month:
+                sums["month", month] += held
+            if other.project == run.project:
+                sums["project", run.project] += held
+        for stray in ledger.strays.values():
+            sums["account", ""] += stray.cost.micros
+            if month_of(stray.at) == month:
+                sums["month", month] += stray.cost.micros
+            owner = ledger.runs.get(stray.run_id)
+            if owner is not None and owner.project == run.project:
+                sums["project", run.project] += stray.cost.micros
+        strays = total(stray.cost for stray in ledger.strays_of(run_id))
+        kept = ZERO
+        for hold in holds(ledger):
+            sums["account", ""] += hold.amount.micros
+            other = ledger.runs[hold.run_id]
+            if other.reserved_at and month_of(other.reserved_at) == month:
+                sums["month", month] += hold.amount.micros
+            if other.project == run.project:
+                sums["project", run.project] += hold.amount.micros
+            if hold.run_id == run_id:
+                kept += hold.amount
+        if run.settled + run.reserved + strays + kept > run.cap:
+            self.fail("I1", f"{run_id} holds more than its budget")
+        for (level, key), held in sums.items():
+            cap = self.account_cap if level == "account" else ledger.caps.get((level, key))
+            if cap is not None and held > cap.micros:
+                self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
+
+    # -- at the end ---------------------------------------------------------------------------
+
+    def finish(self, *, healed: bool) -> None:
+        """What must hold once the faults have stopped and everything has had its time."""
+        world, now = self.world, self.world.queue.now
+        ledger = world.ledger.read()
+        for rented in world.living():
+            if rented.pod_id not in self.foreign:
+                self.fail("I2", f"{rented.pod_id} still lives")
+        for run in ledger.runs.values():
+            if run.live:
+                self.fail("I7", f"{run.run_id} is still {run.state.value}")
+                continue
+            self._money(run.run_id, now)
+            self._settled(run.run_id)
+        again = fold_ledger(ledger.ledger_id, world.ledger.records())
+        if again != ledger:
+            self.fail("I5", "a replay of the journal comes to another state")
+        self.duties.finish()
+        self.strays.finish()
+        self.volumes.finish()
+        self.oversize.finish()
+        if any(CANARY in text for text in world.errors):
+            self.fail("I9", "a secret stands in an error")
+        for account in world.accounts.values():
+            for rented in account.pods.values():
+                self.worst.exposed_s = max(self.worst.exposed_s, rented.exposed_s)
+
+    def _settled(self, run_id: str) -> None:
+        """I4: what the ledger settled is what the provider bills, ± one quantum for each pod."""
+        if self.forgotten:
+            return
+        run = self.world.ledger.read().runs[run_id]
+        bill, slack = run.oversized_rent.micros, 0
+        settled_names = {g.pod_id for g in run.generations}
+        for rented in self._pods_of(run_id):
+            if rented.pod_id not in settled_names:
+                continue
+            bill += rented.micros(self.world.queue.now) + rented.storage_micros
+            slack += ceil(2.0 * rented.rate_micros / 3600)
+        if awaiting_bill(run) and run.settled.micros >= bill - slack:
+            return  # a day later, the world's end: bills may take that long
+        if abs(run.settled.micros - bill) > slack:
+            self.fail("I4", f"{run_id} settled {run.settled}, the bill is {bill / 1e6:.6f}")
+        if run.reserved.micros:
+            self.fail("I4", f"{run_id} is closed and holds {run.reserved}")

@@ -1,0 +1,403 @@
+"""Controllers: processes that run the real use cases on simulated machines, and may die anywhere.
+
+Every call through a port is a point at which the process can be killed, or stopped while the world
+goes on: those are the instants that matter to a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trmcloud.app import reap
+from trmcloud.app.context import Context
+from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.pending_pulls import is_held
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import (
+    LedgerDamaged,
+    LedgerError,
+    LedgerLocked,
+    LedgerTooNew,
+    ProviderError,
+    TrmcloudError,
+)
+from trmcloud.core.money import Usd
+from trmcloud.ports.ledger import ControllerId, Driver
+from trmcloud.sim.world.compute import SimCompute
+from trmcloud.sim.world.link import SimLink
+from trmcloud.sim.world.machines import Machine
+from trmcloud.sim.world.queue import Entry
+from trmcloud.sim.world.uploads import SimBucket
+from trmcloud.sim.world.workers import SimWorkers
+
+if TYPE_CHECKING:
+    from trmcloud.sim.world.account import Rented
+    from trmcloud.sim.world.world import SimWorld
+
+_HELD_LONG_S = 600.0
+_QUICK_S, _SLOW_S, _COARSE_S = 1.0, 30.0, 1800.0
+
+
+class Killed(BaseException):
+    """The process ends here, in the middle of whatever it was doing."""
+
+
+class Process:
+    """One controller. ``kind``: launch (drives one run), reap (reconciles now and then)."""
+
+    def __init__(self, world: SimWorld, machine: Machine, kind: str, project: str = "sim") -> None:
+        self.sim, self.machine, self.kind = world, machine, kind
+        world.processes_made += 1
+        self.who = ControllerId(machine.name, world.processes_made, "1")
+        self.alive = True
+        self.busy = False
+        self.since = world.queue.now
+        self.driver: RunDriver | None = None
+        self.wait_s = _QUICK_S
+        self._last: object = None
+        self._event: Entry | None = None
+        self.stop_when: Callable[[RunState], bool] | None = None
+        self.every_s = 300.0
+        self.shown: dict[Rented, float] = {}
+        """Pods of its run that a list showed it in the look that it is at, and when."""
+        self.bucket_refused_at: float | None = None
+        """When the bucket did not answer it, if that was what came of asking last."""
+        self.world = Context(
+            home=Path("/sim"),
+            clock=machine,
+            ledger=LedgerView(self),
+            computes={name: SimCompute(a, self) for name, a in world.accounts.items()},
+            links={name: SimLink(a, self) for name, a in world.accounts.items()},
+            files=world.files,
+            who=self.who,
+            is_alive=self._is_alive,
+            project=project,
+            workers=SimWorkers(self),
+            stage_items=lambda run: (),
+            folder_on_pod=lambda kind, folder: f"/sim/{kind}",
+            notes=world.notes,
+            bucket=lambda place: SimBucket(world, self),
+        )
+        world.processes.append(self)
+
+    def _is_alive(self, controller: ControllerId) -> bool | None:
+        if controller.host != self.machine.name:
+            return None
+        for process in self.sim.processes:
+            if process.alive and process.who == controller:
+                # One that is stopped in mid-call may wake any moment, or never.
+                return None if process.busy and process is not self else True
+        return False
+
+    @property
+    def up(self) -> bool:
+        return self.alive and self.machine.awake and not self.busy
+
+    def cross(self, point: str) -> None:
+        """A place where the process may be killed or stopped."""
+        if self.sim.armed:
+            self.sim.crossing(self, point)
+
+    def kill(self) -> None:
+        self.alive = False
+        if self in self.sim.processes:
+            self.sim.processes.remove(self)
+        if self._event is not None:
+            self._event.cancel()
+
+    # -- what it does -------------------------------------------------------------------------
+
+    def do(self, act: Callable[[], object]) -> object:
+        """Run ``act`` as this process, which it may not survive."""
+        if not self.up:
+            return None
+        self.busy = True
+        try:
+            done = act()
+            self._judge_troubles()
+            return done
+        except Killed:
+            self.sim.say(f"{self.kind} {self.who.pid} is killed")
+            self.kill()
+        except TrmcloudError as error:
+            self.sim.say(f"{self.kind} {self.who.pid}: {type(error).__name__} {error}")
+            if isinstance(error, ProviderError):
+                self.sim.check.truth.escaped(self, error)
+            return error
+        finally:
+            self.busy = False
+        return None
+
+    def _judge_troubles(self) -> None:
+        """What went wrong with single runs, and kept nothing else from being done."""
+        for run_id, error in self.world.troubles.items():
+            self.sim.say(f"{self.kind} {self.who.pid}, {run_id}: {type(error).__name__} {error}")
+            if not isinstance(error, TrmcloudError):
+                raise error
+            if isinstance(error, ProviderError):
+                self.sim.check.truth.escaped(self, error)
+
+    def drive(self, driver: RunDriver) -> None:
+        self.driver = driver
+        self.soon(_QUICK_S)
+
+    def soon(self, seconds: float) -> None:
+        if self._event is not None:
+            self._event.cancel()
+        self._event = self.sim.queue.after(seconds, self.step)
+
+    def wake(self) -> None:
+        """Something in the world changed, which the next of its frequent looks will find."""
+        if not self.alive or self.busy:
+            return
+        rng = self.sim.rng
+        if self.kind == "reap":
+            wait_s = rng.uniform(0.5, self.every_s)
+            if self._event is None or self._event.at > self.sim.queue.now + wait_s:
+                self.soon(wait_s)
+        elif self.driver is not None:
+            self.wait_s = _QUICK_S
+            now, wait_s = self.sim.queue.now, rng.uniform(0.2, 5.0)
+            # One that looks every half second is put off by nothing that happens.
+            if self._event is None or not now <= self._event.at <= now + wait_s:
+                self.soon(wait_s)
+
+    def step(self) -> None:
+        if not self.alive:
+            return
+        if not self.machine.awake or self.busy:
+            self.soon(60.0)
+            return
+        if self.kind == "reap":
+            before = self.sim.ledger.read()
+            said = self.do(self._reap)
+            if self.alive:
+                busy = bool(said) or self.sim.ledger.read() is not before
+                self.soon(self.every_s if busy or self.sim.unsettled() else _COARSE_S)
+            return
+        if self.driver is not None:
+            self._drive_on(self.driver)
+
+    def _reap(self) -> list[reap.Did]:
+        """As the guard does: whatever is ours by name and overdue, then this ledger's own; the
+        first only where there is anything that is not this ledger's."""
+        said: list[reap.Did] = []
+        if self.sim.check.foreign:
+            said = reap.end(self.world, reap.look(self.world))
+        return said + reconcile(self.world)
+
+    def _drive_on(self, driver: RunDriver) -> None:
+        self.shown.clear()
+        got = self.do(driver.step)
+        if not self.alive:
+            return
+        if isinstance(got, TrmcloudError):
+            # What it saw and could not put on record, since it is fenced or its ledger cannot be
+            # written, is known to nobody; so is what one saw that is killed.
+            # The command ends with one line of error; the run waits for the next command.
+            locked = isinstance(got, LedgerError)
+            self.sim.note_error(got)
+            if locked:
+                self.kill()
+            else:
+                self.soon(_SLOW_S)
+            return
+        for rented, at in self.shown.items():
+            rented.shown_at = max(rented.shown_at, at)
+        run = self.sim.ledger.read().runs.get(driver.run_id)
+        if run is None or not run.live:
+            self.kill()
+            return
+        if self.stop_when is not None and self.stop_when(run):
+            self.do(lambda: self.world.ledger.release(run.run_id, driver.epoch))
+            self.kill()
+            return
+        if run is not self._last:
+            self._last, self.wait_s = run, _QUICK_S
+        else:
+            self.wait_s = min(self.wait_s * 3, self._slowest_s(run))
+        self.soon(self._until_due(run, self.wait_s))
+
+    def _slowest_s(self, run: RunState) -> float:
+        """Looks in between would find nothing: whatever changes in the world pokes."""
+        if self._is_held(run) and run.result_at is not None:
+            # Held for what cannot be copied now: for hours, where the link is down for so long.
+            since = self.machine.now().wall - run.result_at
+            return _SLOW_S if since < _HELD_LONG_S else _HELD_LONG_S
+        if run.state in (State.RENTING, State.BOOTING, State.ENDING) or run.stop is not None:
+            return _SLOW_S
+        if self.sim.unsettled() or self._is_waited_for(run):
+            return _SLOW_S
+        generation = run.generation
+        wall = self.machine.now().wall
+        if generation is not None and generation.open and wall >= generation.hard_stop_at:
+            return _SLOW_S
+        return _COARSE_S
+
+    def _is_waited_for(self, run: RunState) -> bool:
+        """Whether its pod's agent waits for what is to be sent: again, where it has lost that."""
+        pod_id = run.generation.pod_id if run.generation is not None else None
+        rented = [r for r in self.sim.living() if r.pod_id == pod_id]
+        return any(r.pod.agent is not None and bool(r.pod.agent.report.waiting) for r in rented)
+
+    def _is_held(self, run: RunState) -> bool:
+        """Whether nothing but copies and the hard stop are waited for."""
+        driver, generation = self.driver, run.generation
+        if driver is None or generation is None or run.state is not State.ENDING:
+            return False
+        return is_held(run, run.plan, generation)
+
+    def _until_due(self, run: RunState, wait_s: float) -> float:
+        generation = run.generation
+        if generation is not None and generation.open:
+            left = generation.hard_stop_at - self.machine.now().wall
+            if 0 <= left < wait_s:
+                return left + self.sim.rng.uniform(0.1, 0.6)
+        return wait_s
+
+
+class LedgerView:
+    """The shared ledger as one process has it: with its locks, its damage and its crashes."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @property
+    def _ledger(self) -> Any:
+        return self._process.sim.ledger
+
+    def _gate(self) -> None:
+        sim = self._process.sim
+        knobs, now = sim.knobs, sim.queue.now
+        if now < knobs.ledger_locked_until:
+            sim.observed("38")
+            raise LedgerLocked("another process holds the ledger")
+        if now < knobs.ledger_damaged_until:
+            sim.observed("39")
+            raise LedgerDamaged("the ledger is damaged")
+        if sim.ledger.is_older:
+            sim.observed("40")
+            raise LedgerDamaged("the ledger was restored from a backup")
+        if now < knobs.ledger_too_new_until:
+            sim.observed("10")
+            raise LedgerTooNew("a newer version wrote to the ledger")
+
+    def _may_write(self) -> None:
+        self._gate()
+        sim = self._process.sim
+        if sim.queue.now < sim.knobs.disk_full_until:
+            sim.observed("8")
+            raise LedgerLocked("the ledger's disk is full")
+
+    @property
+    def ledger_id(self) -> str:
+        return str(self._ledger.ledger_id)
+
+    def read(self) -> LedgerState:
+        self._gate()
+        state: LedgerState = self._ledger.read()
+        return state
+
+    def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
+        self._gate()
+        records: Sequence[ev.Record] = self._ledger.records(run_id)
+        return records
+
+    def driver(self, run_id: str) -> Driver | None:
+        self._gate()
+        driver: Driver | None = self._ledger.driver(run_id)
+        if driver is None or driver.controller is None:
+            return driver
+        # One that looks every half second beats, even where its idle looks are left out here.
+        for process in self._process.sim.processes:
+            if process.who == driver.controller and process.up and process.machine.online:
+                return Driver(driver.epoch, driver.controller, process.machine.now().wall)
+        return driver
+
+    def open_run(
+        self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        self._process.cross("open.before")
+        self._may_write()
+        epoch: int = self._ledger.open_run(run_id, planned, amount, who, at)
+        self._judged(run_id, (planned, ev.Reserved(amount)))
+        self._written("open", epoch, run_id)
+        return epoch
+
+    def reopen_run(
+        self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        self._process.cross("reopen.before")
+        self._may_write()
+        epoch: int = self._ledger.reopen_run(run_id, reopened, amount, who, at)
+        self._judged(run_id, (reopened, ev.Reserved(amount)))
+        self._written("reopen", epoch, run_id)
+        return epoch
+
+    def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
+        self._may_write()
+        self._process.sim.check.truth.taken_over(self._process, run_id)
+        epoch: int = self._ledger.take_over(run_id, who, at)
+        self._written("take_over", epoch, run_id)
+        return epoch
+
+    def release(self, run_id: str, epoch: int) -> None:
+        self._may_write()
+        self._ledger.release(run_id, epoch)
+
+    def beat(self, run_id: str, epoch: int, at: float) -> None:
+        self._may_write()
+        self._ledger.beat(run_id, epoch, at)
+
+    def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        name = type(events[0]).__name__
+        self._process.cross(f"{name}.before")
+        self._may_write()
+        self._ledger.append(run_id, epoch, events, at)
+        self._judged(run_id, events)
+        self._written(name, epoch, run_id)
+
+    def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
+        self._process.cross("request.before")
+        self._may_write()
+        self._ledger.request(run_id, event, at)
+        self._judged(run_id, (event,))
+        self._written(type(event).__name__, None, run_id)
+
+    def set_cap(self, event: ev.CapSet, at: float) -> None:
+        self._may_write()
+        self._ledger.set_cap(event, at)
+        self._written("CapSet", None, "")
+
+    def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
+        self._may_write()
+        self._ledger.verify_layer(event, at)
+        self._written("LayerVerified", None, "")
+
+    def note(self, event: ev.Note, at: float) -> None:
+        name = type(event).__name__
+        self._process.cross(f"{name}.before")
+        try:
+            self._may_write()
+        except LedgerError:
+            self._process.sim.check.strays.unwritten(event)
+            raise
+        self._ledger.note(event, at)
+        self._process.sim.check.strays.noted(event)
+        self._written(name, None, "")
+
+    def accept_restored(self, at: float) -> bool:
+        accepted: bool = self._ledger.accept_restored(at)
+        self._written("LedgerRestored", None, "")
+        return accepted
+
+    def _judged(self, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+        self._process.sim.check.appended(self._process, run_id, events)
+
+    def _written(self, what: str, epoch: int | None, run_id: str) -> None:
+        self._process.sim.check.written(self._process, what, epoch, run_id)
+        self._process.cross(f"{what}.after")

@@ -1,0 +1,121 @@
+"""A ledger in memory: the same rules as on disk, for simulated worlds and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trmcloud.core.control import bookkeeping
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.money import Usd
+from trmcloud.core.values import replace
+from trmcloud.ports.ledger import ControllerId, Driver
+
+
+class MemoryLedger:
+    """A ``Ledger`` that dies with its process; for one thread."""
+
+    def __init__(self, ledger_id: str = "00000000") -> None:
+        self._state = LedgerState(ledger_id)
+        self._records: list[ev.Record] = []
+        self._drivers: dict[str, Driver] = {}
+        self.is_older = False
+        """Whether an older copy was put in its place, which nobody has accepted yet."""
+        self._known_until = 0.0
+
+    @property
+    def ledger_id(self) -> str:
+        return self._state.ledger_id
+
+    def read(self) -> LedgerState:
+        return self._state
+
+    def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
+        return tuple(r for r in self._records if run_id is None or r.run_id == run_id)
+
+    def driver(self, run_id: str) -> Driver | None:
+        return self._drivers.get(run_id)
+
+    def open_run(
+        self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        bookkeeping.require_new(self._state, run_id)
+        return self._drive_with((planned, ev.Reserved(amount)), run_id, who, at)
+
+    def reopen_run(
+        self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        bookkeeping.require_closed(self._state, run_id)
+        return self._drive_with((reopened, ev.Reserved(amount)), run_id, who, at)
+
+    def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
+        bookkeeping.require_run(self._state, run_id)
+        return self._drive_with((), run_id, who, at)
+
+    def release(self, run_id: str, epoch: int) -> None:
+        driver = self._drivers.get(run_id)
+        if driver is not None and driver.epoch == epoch:
+            self._drivers[run_id] = replace(driver, controller=None)
+
+    def beat(self, run_id: str, epoch: int, at: float) -> None:
+        driver = self._drivers.get(run_id)
+        bookkeeping.require_epoch(run_id, epoch, driver.epoch if driver else 0)
+        if driver is not None:
+            self._drivers[run_id] = Driver(driver.epoch, driver.controller, at)
+
+    def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        bookkeeping.require_run(self._state, run_id)
+        bookkeeping.require_epoch(run_id, epoch, self._drivers[run_id].epoch)
+        self._add(run_id, epoch, events, at)
+
+    def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
+        bookkeeping.require_wish(event)
+        run = bookkeeping.require_run(self._state, run_id)
+        self._add(run_id, run.epoch, (event,), at)
+
+    def set_cap(self, event: ev.CapSet, at: float) -> None:
+        self._state, record = bookkeeping.add_cap(self._state, len(self._records), event, at)
+        self._records.append(record)
+
+    def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
+        self._state, record = bookkeeping.add_verified(self._state, len(self._records), event, at)
+        self._records.append(record)
+
+    def note(self, event: ev.Note, at: float) -> None:
+        self._state, record = bookkeeping.add_note(self._state, len(self._records), event, at)
+        self._records.append(record)
+
+    def accept_restored(self, at: float) -> bool:
+        if not self.is_older:
+            return False
+        self.is_older = False
+        restored = ev.LedgerRestored(self._known_until)
+        self._state, record = bookkeeping.add_note(self._state, len(self._records), restored, at)
+        self._records.append(record)
+        return True
+
+    def backup(self) -> object:
+        """What a copy of the file would hold now."""
+        return self._state, tuple(self._records), dict(self._drivers)
+
+    def restore(self, copy: object) -> None:
+        """Put an old copy back in the file's place."""
+        assert isinstance(copy, tuple)
+        self.is_older = len(copy[1]) < len(self._records)
+        self._state, self._records, self._drivers = copy[0], list(copy[1]), dict(copy[2])
+        self._known_until = self._records[-1].at if self._records else 0.0
+
+    def _add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        self._state, records = bookkeeping.add_events(
+            self._state, len(self._records), run_id, epoch, events, at
+        )
+        self._records.extend(records)
+
+    def _drive_with(
+        self, events: Sequence[ev.RunEvent], run_id: str, who: ControllerId, at: float
+    ) -> int:
+        known = self._drivers.get(run_id)
+        epoch = known.epoch + 1 if known is not None else 1
+        self._add(run_id, epoch, events, at)
+        self._drivers[run_id] = Driver(epoch, who, at)
+        return epoch

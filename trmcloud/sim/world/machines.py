@@ -1,0 +1,37 @@
+"""Machines with clocks of their own: right, skewed, jumping, asleep."""
+
+from __future__ import annotations
+
+from trmcloud.core.clock import Instant
+from trmcloud.sim.world.queue import EventQueue
+
+
+class Machine:
+    """A laptop, a server or a pod. ``offset_s`` is how far its wall clock is ahead of the truth."""
+
+    def __init__(self, queue: EventQueue, name: str, offset_s: float = 0.0) -> None:
+        self._queue = queue
+        self.name = name
+        self.offset_s = offset_s
+        self.awake = True
+        self.online = True
+        self.boot_at = queue.now - 1000.0
+        self.boot_id = f"{name}-1"
+        self._read: tuple[object, ...] = ()
+        self._instant = self.now()
+
+    def now(self) -> Instant:
+        true = self._queue.now
+        read = (true, self.offset_s, self.boot_at, self.boot_id)
+        if read != self._read:  # asked many times at one instant
+            self._read = read
+            self._instant = Instant(true + self.offset_s, true - self.boot_at, self.boot_id)
+        return self._instant
+
+    def sleep(self, seconds: float) -> None:
+        """Nobody waits in a simulated world: what is to come later is an event."""
+        raise NotImplementedError("a simulated process never sleeps")
+
+    def reboot(self) -> None:
+        self.boot_at = self._queue.now
+        self.boot_id += "+"

@@ -1,0 +1,300 @@
+"""What outlives a pod: checkpoints as manifests and the bits they stand for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, pick_best
+from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat, Kept
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.values import replace
+
+
+@dataclass
+class Checkpoint:
+    """A manifest, and which bits are really there: ``bits`` is their hash, '' where torn."""
+
+    manifest: CheckpointManifest
+    bits: str
+    true_bpb: float
+    readable: bool = True
+    """Whether the manifest itself can be read."""
+    pod_id: str = ""
+    """The pod on whose own disk it lies; '' where it lies on what outlives pods."""
+    home: bool = True
+    """Whether there is a copy where the run's files are kept."""
+
+    slot: str = ""
+    """Where in the bucket it is whole; '' where it is not there."""
+    evaluated: bool = False
+    """Whether its trainer is through with it: ``manifest`` has the metric then, if it came to one.
+    """
+    scored: set[str] = field(default_factory=set)
+    """Where the copy of the manifest has it, too: home, slot."""
+
+    @cached_property
+    def kept(self) -> Kept:
+        """As its pod's agent tells of it."""
+        return self.manifest.kept
+
+    @property
+    def whole(self) -> bool:
+        return self.readable and self.bits == self.manifest.sha256
+
+    def score(self, bpb: float | None) -> None:
+        """Its trainer has evaluated it, and put the metric into the manifest beside it."""
+        self.evaluated = True
+        if bpb is not None:
+            self._rewrite(bpb)
+            self.true_bpb = bpb
+            if not self.pod_id:
+                self.scored.add("home")
+
+    def seen(self, place: str) -> CheckpointManifest:
+        """The manifest as its copy at home or in its slot is: it may be from before the metric."""
+        if place in self.scored or self.manifest.val_bpb is None:
+            return self.manifest
+        return replace(self.manifest, val_bpb=None)
+
+    def leave(self) -> None:
+        """Its pod is no more: what nobody has copied is lost, the metric too."""
+        self.pod_id = ""
+        if not self.scored:
+            self._rewrite(None)
+            self.true_bpb = math.nan
+
+    def _rewrite(self, bpb: float | None) -> None:
+        self.manifest = replace(self.manifest, val_bpb=bpb)
+        self.__dict__.pop("kept", None)
+
+
+def hash_of(run_id: str, phase: str, step: int, lineage: int) -> str:
+    """Sixty-four hex digits that stand for a checkpoint's bits."""
+    seed = f"{run_id}/{phase}/{step}/{lineage}".encode().hex()
+    return (seed * (64 // len(seed) + 1))[:64]
+
+
+def make_manifest(
+    run_id: str,
+    phase: str,
+    step: int,
+    at: float,
+    bpb: float | None,
+    lineage: int,
+    cooldown_from: int | None = None,
+) -> CheckpointManifest:
+    sha256 = hash_of(run_id, phase, step, lineage)
+    return CheckpointManifest(
+        run_id=run_id,
+        phase=phase,
+        step=step,
+        tokens=step * 1000,
+        created_at=at,
+        recipe="sim",
+        settings={},
+        world_size=1,
+        val_bpb=bpb,
+        step_losses=(),
+        cooled=False,
+        data_sha256="",
+        tokenizer_sha256="",
+        files=(
+            CheckpointFile("weights.safetensors", "weights", 1_000_000, sha256),
+            CheckpointFile("optimizer.safetensors", "optimizer", 1_000_000, sha256),
+        ),
+        cooldown_from=cooldown_from,
+    )
+
+
+class SimFiles:
+    """``RunFiles`` over checkpoints that are kept in memory; every read verifies."""
+
+    def __init__(self) -> None:
+        self.checkpoints: dict[str, list[Checkpoint]] = {}
+        self.made = 0
+        """How many there ever were: what is trained anew has other bits."""
+        self.words: dict[tuple[str, int], AgentReport] = {}
+        """What the agent of a run's generation told the bucket last."""
+        self.refresh: Callable[[str], None] = lambda run_id: None
+        """Called before a look, so that a trainer's latest saves are there."""
+
+    def add(self, run_id: str, made: Checkpoint) -> None:
+        self.made += 1
+        kept = self.checkpoints.setdefault(run_id, [])
+        same = [c for c in kept if c.manifest.label == made.manifest.label]
+        for old in same:
+            kept.remove(old)
+        kept.append(made)
+
+    def on_pod(self, run_id: str, pod_id: str) -> list[CheckpointManifest]:
+        """What a pod's agent lists of its own disk."""
+        kept = self.checkpoints.get(run_id, ())
+        return [c.manifest for c in kept if c.pod_id == pod_id and c.readable]
+
+    def kept_on(self, run_id: str, pod_id: str) -> tuple[Kept, ...]:
+        """The same, as the agent tells of it."""
+        made = self.checkpoints.get(run_id, ())
+        return tuple(c.kept for c in made if c.pod_id == pod_id and c.readable)
+
+    def bring_home(self, run_id: str, pod_id: str, wanted: CheckpointManifest) -> None:
+        """The copy is verified: bits that are not what the manifest says stay where they are."""
+        for made in self.checkpoints.get(run_id, ()):
+            same = (made.manifest.label, made.manifest.sha256) == (wanted.label, wanted.sha256)
+            if same and made.pod_id == pod_id:
+                if not made.whole:
+                    raise CheckpointError(f"{wanted.label} is not what its manifest says")
+                made.home = True
+                if wanted.val_bpb is not None:
+                    made.scored.add("home")
+                return
+        raise CheckpointError(f"{wanted.label} is not there any more")
+
+    def is_sound(self, run_id: str, kept: Kept) -> bool:
+        """Whether the bits on the pod are those that its manifest names."""
+        found = self._find(run_id, kept)
+        return found is not None and found.whole
+
+    def store(self, run_id: str, kept: Kept, slot: str) -> None:
+        """It is whole in the bucket now, under its manifest."""
+        found = self._find(run_id, kept)
+        if found is not None:
+            found.slot, found.home = slot, True
+            if kept.val_bpb is not None:
+                found.scored |= {"slot", "home"}
+
+    def overwrite(self, run_id: str, phase: str, slot: str) -> None:
+        """A slot in the bucket is written to, by whomever: what it held is there no more."""
+        for found in tuple(self.checkpoints.get(run_id, ())):
+            if found.manifest.phase == phase and found.slot == slot:
+                found.slot, found.home = "", False
+                found.scored.clear()
+                if not found.pod_id:
+                    self.checkpoints[run_id].remove(found)
+
+    def in_slots(self, run_id: str, phase: str, slots: Sequence[str]) -> dict[str, Kept]:
+        made = self.checkpoints.get(run_id, ())
+        return {
+            c.slot: m.kept
+            for c in made
+            if c.slot in slots and (m := c.seen("slot")).phase == phase and c.readable
+        }
+
+    def furthest_stored(self, run_id: str) -> dict[str, int]:
+        """By the truth: of each phase the latest step that is whole in the bucket."""
+        steps: dict[str, int] = {}
+        for made in self.checkpoints.get(run_id, ()):
+            if made.slot and made.whole:
+                phase = made.manifest.phase
+                steps[phase] = max(made.manifest.step, steps.get(phase, 0))
+        return steps
+
+    def cooled_without(self, run_id: str, fetched: set[str]) -> set[str]:
+        """By the truth: labels of what is whole in the bucket and not ``fetched``, though the
+        cooldown of the furthest that is fetched began with it."""
+        made = [c for c in self.checkpoints.get(run_id, ()) if c.slot and c.whole]
+        brought: dict[str, CheckpointManifest] = {}
+        for manifest in sorted((c.manifest for c in made), key=lambda m: m.step):
+            if manifest.sha256 in fetched:
+                brought[manifest.phase] = manifest
+        began = {(m.phase, m.cooldown_from) for m in brought.values()}
+        wanted = [c.manifest for c in made if (c.manifest.phase, c.manifest.step) in began]
+        steps = {(m.phase, m.step) for m in wanted if m.sha256 in fetched}
+        return {m.label for m in wanted if (m.phase, m.step) not in steps}
+
+    def stored(self, run_id: str) -> list[CheckpointManifest]:
+        """What a list of the bucket shows as whole: a manifest that cannot be read is none."""
+        made = self.checkpoints.get(run_id, ())
+        return [c.seen("slot") for c in made if c.slot and c.readable]
+
+    def _find(self, run_id: str, kept: Kept) -> Checkpoint | None:
+        for made in self.checkpoints.get(run_id, ()):
+            m = made.manifest
+            if (m.phase, m.step, m.sha256) == (kept.phase, kept.step, kept.sha256):
+                return made
+        return None
+
+    def lose_pod(self, run_id: str, *, pod_id: str) -> None:
+        """A pod's own disk ends with it; copies remain."""
+        kept = self.checkpoints.get(run_id, [])
+        kept[:] = [c for c in kept if c.pod_id != pod_id or c.home]
+        for made in kept:
+            if made.pod_id == pod_id:
+                made.leave()
+
+    def lose_volume(self, run_id: str) -> None:
+        """Nothing but what is in the bucket remains."""
+        kept = self.checkpoints.pop(run_id, [])
+        stored = [made for made in kept if made.slot]
+        if stored:
+            self.checkpoints[run_id] = stored
+
+    def whole(self, run_id: str, phase: str) -> list[Checkpoint]:
+        kept = self.checkpoints.get(run_id, ())
+        return [c for c in kept if c.manifest.phase == phase and c.whole]
+
+    def best_true(self, run_id: str) -> float | None:
+        """The best metric of any whole checkpoint, by the truth."""
+        scores = [c.true_bpb for c in self.checkpoints.get(run_id, ()) if c.whole]
+        return min((s for s in scores if s == s), default=None)
+
+    # -- the port -----------------------------------------------------------------------------
+
+    def phases(self, run_id: str) -> Sequence[str]:
+        return sorted({m.phase for m in self.manifests(run_id)}, reverse=True)
+
+    def heartbeat(self, run_id: str, phase: str) -> Heartbeat | None:
+        return None
+
+    def metrics(self, run_id: str, phase: str) -> Sequence[Mapping[str, object]]:
+        return []
+
+    def manifests(self, run_id: str) -> Sequence[CheckpointManifest]:
+        self.refresh(run_id)
+        kept = self.checkpoints.get(run_id, ())
+        return [c.seen("home") for c in kept if c.readable and c.home]
+
+    def damaged(self, run_id: str) -> Sequence[tuple[str, str]]:
+        kept = self.checkpoints.get(run_id, ())
+        return [(c.manifest.label, "not JSON") for c in kept if not c.readable]
+
+    def fetch(
+        self,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        kept = self.checkpoints.get(manifest.run_id, ())
+        found = next((c for c in kept if c.manifest.label == manifest.label), None)
+        if found is None or not found.home:
+            raise CheckpointError(f"{manifest.label} is missing")
+        if found.bits != manifest.sha256:
+            raise CheckpointError(f"{manifest.label} is damaged")
+
+    def delete(self, manifest: CheckpointManifest) -> None:
+        """The copy here goes; what lies on a pod or in the bucket stays there."""
+        kept = self.checkpoints.get(manifest.run_id, [])
+        kept[:] = [c for c in kept if c.manifest.label != manifest.label or c.pod_id or c.slot]
+        for made in kept:
+            made.home = made.home and (made.manifest.label != manifest.label or bool(made.slot))
+
+    def folder_of(self, manifest: CheckpointManifest) -> str:
+        return f"/sim/{manifest.run_id}/{manifest.label}"
+
+    def folder(self, run_id: str) -> str:
+        return f"/sim/{run_id}"
+
+    def logs(self, run_id: str, phase: str) -> str:
+        return f"/sim/{run_id}/{phase}/train.log"
+
+
+def best_known(manifests: Sequence[CheckpointManifest]) -> CheckpointManifest | None:
+    return pick_best(manifests)
+
+
+def nan_scored(manifest: CheckpointManifest) -> CheckpointManifest:
+    """As a trainer would write it whose evaluation came to nothing."""
+    return replace(manifest, val_bpb=float("nan"))

@@ -1,0 +1,357 @@
+"""A trainer as arithmetic: where it stands at any instant, without an event for every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from trmcloud.core.contract import worth
+from trmcloud.core.contract.pod_contract import Heartbeat
+from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.values import dataclass
+
+_ROUNDING_S = 1e-3
+"""Instants are floats of about 10⁹ s."""
+_COOLS_FOR = 0.2
+"""Of the steps before it, a cooldown that is asked for."""
+_NEWEST = 12
+"""Evaluations that its curve is drawn through, at most."""
+_COOLS_AT = 0.6
+"""The share of its steps after which a training cools down."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One phase as this machine really trains it; seconds of one step, evaluation, save."""
+
+    phase: str
+    steps: int
+    step_s: float
+    eval_every: int
+    eval_s: float
+    save_every: int
+    save_s: float
+    start_s: float
+    compile_s: float
+    gate_passes: bool = True
+    turns_at: float = 0.6
+    """The share of its steps from which on it may do harm."""
+
+    def seconds_to(self, step: int) -> float:
+        """Training time from step 0 until the end of ``step``, its evaluation and save included."""
+        evals, saves = step // self.eval_every, step // self.save_every
+        return step * self.step_s + evals * self.eval_s + saves * self.save_s
+
+    def step_at(self, seconds: float) -> int:
+        """The last step whose end lies within ``seconds``."""
+        low, high = 0, self.steps
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.seconds_to(middle - 1) + self.step_s <= seconds + _ROUNDING_S:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def cooldown_from(self, step: int) -> int | None:
+        """Where the cooldown began that ``step`` was taken in; None: it had not. It begins at a
+        step that is saved anyway: a save of its own would delay what follows, and no more."""
+        first = int(self.steps * _COOLS_AT) // self.save_every * self.save_every
+        return first if 0 < first < step else None
+
+    def bpb_at(self, step: int) -> float:
+        """Half of all trainings come to know their data too well: their best is not their last."""
+        too_long = max(0.0, step / self.steps - self.turns_at) if self.steps % 2 else 0.0
+        return 1.0 + 2.0 / (1.0 + step / 50.0) + too_long
+
+
+@dataclass(frozen=True)
+class Ill:
+    """What will go wrong with an attempt once ``after_s`` seconds of it have passed.
+
+    ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress),
+    ``deaf`` (goes on, but does not land when told) or ``last_evaluation`` (out of memory in it,
+    whenever that is).
+    """
+
+    kind: str
+    after_s: float
+    fault: str
+    room: float = 1.0
+    """It strikes again and again, until what the trainer asks for, by its overrides, is no more
+    than this share of what it asked for with its own settings; 1: it strikes once."""
+
+
+def asks_for(kind: str, own: PhaseRecipe, overrides: Mapping[str, Any]) -> float:
+    """How much of its own settings' memory, or of their rate and reward, a trainer asks for."""
+    if kind == "out_of_memory":
+        kept = float(overrides.get("batch", own.batch)) / own.batch
+        kept *= 0.4 if overrides.get("activation_checkpointing") else 1.0
+        kept *= 0.9 if overrides.get("compile", own.compile) != own.compile else 1.0
+        return kept * (0.95 if overrides.get("loader_workers") == 0 else 1.0)
+    lower = "preset" in overrides
+    return float(overrides.get("rate", 1.0)) * (0.7 if lower else 1.0)
+
+
+class SimTrainer:
+    """One attempt at one phase: everything it does follows from when it began and was told."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        run_id: str,
+        attempt: int,
+        pid: int,
+        at: float,
+        deadline_s: float,
+        from_step: int,
+        ill: Ill | None,
+        overrides: Mapping[str, Any] | None = None,
+        tells_worth: bool = False,
+    ) -> None:
+        self.overrides = overrides or {}
+        self.shape, self.run_id, self.attempt, self.pid = shape, run_id, attempt, pid
+        self.started_at, self.from_step, self.ill = at, from_step, ill
+        self.trains_at = at + shape.start_s + shape.compile_s
+        self.deadline_at = at + max(0.0, deadline_s)
+        self.killed_at: float | None = None
+        self.told_at: float | None = None
+        self.tells_worth = tells_worth
+        self.finish_step: int | None = None
+        """Where the cooldown ends that it was asked for."""
+        self.requested: list[tuple[float, int]] = []
+        """Saves that it was asked for: when each pause begins, and the step that is saved in it."""
+        self._plan()
+
+    def _plan(self) -> None:
+        """When training turns into landing, and when the process ends by itself."""
+        shape, ill = self.shape, self.ill
+        base = self.trains_at - shape.seconds_to(self.from_step)
+        paused_s = len(self.requested) * (shape.save_s + shape.eval_s)
+        finish = base + paused_s + shape.seconds_to(shape.steps - 1) + shape.step_s
+        lands = [(finish, "finished"), (self.deadline_at, "landed_deadline")]
+        deaf = ill is not None and ill.kind == "deaf"
+        if self.finish_step is not None:
+            to_end_s = shape.seconds_to(self.finish_step - 1) + shape.step_s
+            lands.insert(0, (base + paused_s + to_end_s, "stopped_paying"))
+        if deaf:
+            lands = lands[:1]
+        elif self.told_at is not None:
+            lands.append((self.told_at, "landed_signal"))
+        turn, outcome = min(lands)
+        turn = max(turn, self.started_at)
+        self.base, self.turns_at, self.outcome, self.message = base, turn, outcome, ""
+        # A step that is under way is brought to its end first; one that would end behind the
+        # deadline is not begun.
+        wait = shape.step_s if outcome == "landed_signal" and turn > self.trains_at else 0.0
+        # It saves, and evaluates what it has saved.
+        self.saved_at = turn + wait + shape.save_s
+        self.ends_at: float | None = self.saved_at + shape.eval_s
+        self.scored_at = self.ends_at
+        self.saves_last = turn >= self.trains_at
+        if turn < self.trains_at:
+            self.ends_at = turn + 1.0
+        self.frozen_at: float | None = None
+        if ill is None or deaf:
+            return
+        if ill.kind == "last_evaluation":
+            if self.saves_last:
+                self.ends_at, self.outcome = self.saved_at + shape.eval_s / 2, "out_of_memory"
+                self.message = "out of memory in the last evaluation"
+            return
+        strikes = self.started_at + ill.after_s
+        if strikes >= self.ends_at:
+            return
+        self.saves_last = self.saves_last and strikes >= self.saved_at
+        if ill.kind == "hang":
+            self.frozen_at, self.ends_at = strikes, None
+        else:
+            self.ends_at, self.outcome = strikes, ill.kind
+            self.message = f"{ill.kind} struck"
+
+    @property
+    def struck(self) -> bool:
+        """Whether the illness, if any, shaped this attempt."""
+        ill = self.ill
+        if ill is None:
+            return False
+        if ill.kind == "deaf":
+            return self.told_at is not None or self.killed_at is not None
+        if ill.kind == "last_evaluation":
+            return self.outcome == "out_of_memory"
+        return self.frozen_at is not None or self.outcome == ill.kind
+
+    def ask(self, at: float) -> float | None:
+        """SIGUSR1: save after this step and go on, or, told while it is at a save, after the step
+        that follows. When it will be saved; None where it lands before, or does not heed it."""
+        shape, done_s = self.shape, self._trained_s(at)
+        step = max(self.from_step, shape.step_at(done_s)) + 1
+        last = self.requested[-1][0] if self.requested else -inf
+        resumes_at = max(at, last + self._pause_s)
+        pause_at = resumes_at + shape.seconds_to(step - 1) + shape.step_s - done_s
+        told = last > at
+        if at < self.trains_at or pause_at >= self.turns_at or not self.runs(at) or told:
+            return None
+        if self.frozen_at is not None and at >= self.frozen_at:
+            return None
+        self.requested.append((pause_at, step))
+        self._plan()
+        return pause_at + shape.save_s
+
+    @property
+    def _pause_s(self) -> float:
+        return self.shape.save_s + self.shape.eval_s
+
+    def _trained_s(self, at: float) -> float:
+        """Of the phase's own time, what has passed at ``at``: pauses that were asked for left
+        out."""
+        pauses = (min(at - begins, self._pause_s) for begins, _ in self.requested if at > begins)
+        return at - self.base - sum(pauses)
+
+    def tell(self, at: float) -> None:
+        """SIGTERM: land now. A trainer that hangs or is ending does not heed it."""
+        if self.told_at is None and self.runs(at):
+            self.told_at = at
+            if self.frozen_at is None or at < self.frozen_at:
+                self._plan()
+
+    def finish(self, at: float) -> None:
+        """SIGUSR2: it no longer pays. It cools down after this step, unless it does already."""
+        frozen = self.frozen_at is not None and at >= self.frozen_at
+        if not self.runs(at) or at >= self.turns_at or frozen or self.curve(at) is None:
+            return
+        step = self.step(at) + 1
+        end = step + max(1, round(_COOLS_FOR * step))
+        if end < self.shape.steps:
+            self.finish_step = end
+            self._plan()
+
+    def curve(self, at: float) -> worth.Curve | None:
+        """As a trainer tells it: by its evaluations until now, and until it cools down."""
+        shape, step = self.shape, self.step(at)
+        cools = self.finish_step is not None or shape.cooldown_from(step + 1) is not None
+        if not self.tells_worth or cools or at < self.trains_at:
+            return None
+        return self.curve_after(step // shape.eval_every)
+
+    def curve_after(self, evaluations: int) -> worth.Curve | None:
+        shape = self.shape
+        first = max(1, evaluations - _NEWEST + 1)
+        steps = [number * shape.eval_every for number in range(first, evaluations + 1)]
+        points = [(step, shape.bpb_at(step)) for step in steps]
+        fitted = worth.fit(points)
+        if fitted is None:
+            return None
+        hourly = 3600.0 * shape.eval_every / shape.seconds_to(shape.eval_every)
+        since = worth.since_best(points)
+        return worth.Curve(steps[-1], fitted[0], fitted[1], hourly, since)
+
+    def evaluated_at(self, number: int) -> float:
+        """When the evaluation of that number is done, where no pause is asked for."""
+        return self.base + self.shape.seconds_to(number * self.shape.eval_every)
+
+    def kill(self, at: float) -> None:
+        if self.killed_at is None and self.runs(at):
+            self.killed_at = at
+
+    def runs(self, at: float) -> bool:
+        if self.killed_at is not None and at >= self.killed_at:
+            return False
+        return self.ends_at is None or at < self.ends_at
+
+    def _seen_until(self, at: float) -> float:
+        for limit in (self.killed_at, self.frozen_at, self.ends_at):
+            if limit is not None:
+                at = min(at, limit)
+        return at
+
+    def step(self, at: float) -> int:
+        at = min(self._seen_until(at), self.turns_at)
+        if at <= self.trains_at:
+            return self.from_step
+        return max(self.from_step, min(self.shape.step_at(self._trained_s(at)), self.shape.steps))
+
+    def saved_step(self, at: float) -> int | None:
+        """The newest step whose checkpoint is whole; None where this attempt saved none."""
+        at = self._seen_until(at)
+        if self._has_landed(at, self.saved_at):
+            return self.step(at)
+        step = self.step(at)
+        whole = step // self.shape.save_every * self.shape.save_every
+        if (
+            whole
+            and self.shape.seconds_to(whole) - self.shape.eval_s > self._trained_s(at) + _ROUNDING_S
+        ):
+            whole -= self.shape.save_every
+        asked = [step for begins, step in self.requested if begins + self.shape.save_s <= at]
+        newest = max([whole, *asked])
+        return newest if newest > self.from_step else None
+
+    def is_scored(self, step: int, at: float) -> bool:
+        """Whether the checkpoint of ``step`` that it has saved is evaluated, too."""
+        at = self._seen_until(at)
+        if self._has_landed(at, self.saved_at) and step == self.step(at):
+            return self._has_landed(at, self.scored_at)
+        if step <= self.from_step:
+            return False  # another attempt's: what it left undone is done by a landing alone
+        for begins, asked in self.requested:
+            if asked == step:
+                return at >= begins + self._pause_s - _ROUNDING_S
+        return self._trained_s(at) >= self.shape.seconds_to(step) - _ROUNDING_S
+
+    def _has_landed(self, at: float, when: float) -> bool:
+        return self.saves_last and at >= when - _ROUNDING_S
+
+    def heartbeat(self, at: float) -> Heartbeat | None:
+        """What ``heartbeat.json`` holds at ``at``; None before the first."""
+        seen = self._seen_until(at)
+        if seen < self.started_at + self.shape.start_s and self.runs(at):
+            return None
+        step = self.step(seen)
+        done = self.ends_at is not None and at >= self.ends_at and self.killed_at is None
+        outcome = self.outcome if done and self.outcome != "lost" else None
+        if outcome is not None:
+            state = "ended"
+        elif seen < self.trains_at:
+            state = "compiling"
+        elif seen >= self.turns_at:
+            state = "landing"
+        else:
+            state = "training"
+        trained = max(0.0, min(seen, self.turns_at) - self.trains_at)
+        return Heartbeat(
+            run_id=self.run_id,
+            phase=self.shape.phase,
+            attempt=self.attempt,
+            pid=self.pid,
+            pid_started="1",
+            at=seen,
+            state=state,
+            step=step,
+            steps=self.shape.steps,
+            outcome=outcome,
+            message=self.message if outcome is not None else "",
+            step_seconds=self.shape.step_s,
+            landing_seconds=self.shape.eval_s + self.shape.save_s,
+            val_bpb=self.shape.bpb_at(step) if step else None,
+            saved_step=self.saved_step(seen),
+            finite=outcome != "non_finite",
+            saves=sum(begins + self.shape.save_s <= seen for begins, _ in self.requested),
+            seconds={"training": trained},
+            curve=self.curve(seen) if state == "training" else None,
+        )
+
+    def metrics(self, at: float) -> list[Mapping[str, Any]]:
+        """Enough lines for the gate: two evaluations and a training step."""
+        step = self.step(at)
+        first, last = self.shape.bpb_at(0), self.shape.bpb_at(max(1, step))
+        losses = [last, last * 0.8, last * 0.7]
+        if not self.shape.gate_passes:
+            losses.reverse()
+        return [
+            {"kind": "eval", "step": 0, "val_bpb": first, "val_step_losses": losses},
+            {"kind": "train", "step": step, "grad_norm": 1.0},
+            {"kind": "eval", "step": step, "val_bpb": last, "val_step_losses": losses},
+        ]

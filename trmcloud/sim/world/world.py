@@ -1,0 +1,365 @@
+"""The simulated world: everything outside the pure core, on one queue of events.
+
+Ground truth lives here: accounts and their bills, machines and their clocks, the ledger's file,
+what survives a pod. Faults turn ``knobs``; controllers see the world through the ports alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trmcloud.core.errors import ProviderError, TrmcloudError
+from trmcloud.core.spec.plan import Plan
+from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.sim.world.account import Account, Rented
+from trmcloud.sim.world.controllers import Killed, Process
+from trmcloud.sim.world.ledger_memory import MemoryLedger
+from trmcloud.sim.world.machines import Machine
+from trmcloud.sim.world.provider_profiles import PROFILES
+from trmcloud.sim.world.queue import EventQueue
+from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
+from trmcloud.sim.world.trainer import Ill, Shape, SimTrainer, asks_for
+
+if TYPE_CHECKING:
+    from trmcloud.core.contract.pod_contract import AgentReport
+    from trmcloud.sim.oracle.invariants import Invariants
+
+START_AT = 1_767_225_600.0
+"""2026-01-01 00:00 UTC."""
+LEDGER_ID = "51a0c0de"
+
+
+@dataclass
+class Knobs:
+    """What faults turn. Instants are true epoch seconds; empty, zero and False are healthy."""
+
+    latest_create_s: float = 600.0
+    next_creates: list[str] = field(default_factory=list)
+    price_at_boot: float = 1.0
+    wrong_gpus: bool = False
+    never_boots: str = ""
+    list_omits_s: float = 0.0
+    list_flickers: bool = False
+    flicker: bool = False
+    lists_dead_s: float = 0.0
+    statuses_unknown: bool = False
+    no_capacity_until: float = 0.0
+    deletes_ignored_until: float = 0.0
+    next_deletes: list[str] = field(default_factory=list)
+    outage_until: float = 0.0
+    throttled_until: float = 0.0
+    garbage_until: float = 0.0
+    key_revoked_until: float = 0.0
+    pod_api_down_until: float = 0.0
+    bucket_down_until: float = 0.0
+    pod_key_useless: bool = False
+    bill_lag_s: float = 0.0
+    storage_tail_micros: int = 0
+    link_down_until: float = 0.0
+    link_fault: str = ""
+    garbled_reports: bool = False
+    crossed_reports: bool = False
+    lies: list[Callable[[AgentReport], AgentReport | None]] = field(default_factory=list)
+    """What becomes of a report on its way from a hostile pod: see ``faults.hostile``."""
+    turns: list[Callable[[Rented], None]] = field(default_factory=list)
+    """What a hostile host does once its pod has been given the right to upload."""
+    ledger_locked_until: float = 0.0
+    ledger_damaged_until: float = 0.0
+    ledger_too_new_until: float = 0.0
+    disk_full_until: float = 0.0
+    pod_disk_full: bool = False
+    pod_skew_s: float = 0.0
+    restart_wipes: bool = False
+    timer_ignored: bool = False
+    slow_factor: float = 1.0
+    nan_scores: bool = False
+    fetch_fails: list[str] = field(default_factory=list)
+    next_damages: list[str] = field(default_factory=list)
+    outage_fault: str = "24"
+
+    @property
+    def unheard(self) -> bool:
+        """Whether what a pod says need not be what its agent has said."""
+        return self.garbled_reports or bool(self.lies)
+
+    def pod_api_works(self, now: float) -> bool:
+        return now >= max(self.pod_api_down_until, self.outage_until) and not self.pod_key_useless
+
+
+@dataclass
+class Trap:
+    """Springs once, when a process of one of ``kinds`` passes a point: kills it, or stops it for a
+    while."""
+
+    fault: str
+    point: str
+    kind: str
+    sleep_s: float = 0.0
+    stops_machine: bool = False
+    skip: int = 0
+    then: Callable[[], None] | None = None
+    kinds: tuple[str, ...] = ("launch",)
+
+
+@dataclass
+class Told:
+    """One line of the timeline."""
+
+    at: float
+    text: str
+
+
+@dataclass
+class Truth:
+    """How a run's training really goes on this seed."""
+
+    plan: Plan
+    shapes: Mapping[str, Shape]
+    illnesses: list[Ill] = field(default_factory=list)
+
+    def settings_of(self, phase: str) -> PhaseRecipe:
+        """Those that it is trained with where nothing is overridden."""
+        planned = {each.name: each.settings for each in self.plan.candidates[0].phases}
+        return planned.get(phase) or PhaseRecipe(recipe="trm", family="trm", phase=phase)
+
+
+class SimWorld:
+    """One seed's world. All randomness comes from ``rng``."""
+
+    def __init__(self, rng: random.Random, providers: tuple[str, ...]) -> None:
+        self.rng = rng
+        self.queue = EventQueue(START_AT)
+        self.knobs = Knobs()
+        self.files = SimFiles()
+        self.files.refresh = self._save_all
+        self.ledger = MemoryLedger(LEDGER_ID)
+        self.accounts = {name: Account(self, PROFILES[name]) for name in providers}
+        self.laptop = Machine(self.queue, "laptop")
+        self.server = Machine(self.queue, "server")
+        self.processes: list[Process] = []
+        self.processes_made = 0
+        self.armed: list[Trap] = []
+        self.truths: dict[str, Truth] = {}
+        self.notes: dict[str, Mapping[str, Any]] = {}
+        self.told: list[Told] = []
+        self.fired: dict[str, int] = {}
+        self.observed_faults: dict[str, int] = {}
+        self.errors: list[str] = []
+        self.check: Invariants
+        self.off: frozenset[str] = frozenset()
+        """Layers that do nothing in this world: trainer, agent, watchdog, controller."""
+        self._waking = False
+
+    # -- telling ------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        self.told.append(Told(self.queue.now, text))
+
+    def fire(self, fault: str, text: str) -> None:
+        """A fault strikes; it counts only once something feels it."""
+        self.fired[fault] = self.fired.get(fault, 0) + 1
+        self.say(f"FAULT {fault}: {text}")
+
+    def observed(self, fault: str) -> None:
+        """An observation or a bill is other than it would have been."""
+        if fault not in self.observed_faults and fault in self.fired:
+            self.observed_faults[fault] = self.queue.count
+
+    def felt_any(self, group: str) -> None:
+        for fault in _GROUPS[group]:
+            if fault in self.fired:
+                self.observed(fault)
+
+    def note_error(self, error: TrmcloudError) -> None:
+        self.errors.append(str(error))
+
+    # -- processes ----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something changed: whoever looks often will see it soon."""
+        if self._waking:
+            return
+        self._waking = True
+        for process in self.processes:
+            process.wake()
+        self._waking = False
+
+    def crossing(self, process: Process, point: str) -> None:
+        for trap in self.armed:
+            if trap.point not in ("*", point) or not _matches(trap, process):
+                continue
+            if trap.skip > 0:
+                trap.skip -= 1
+                continue
+            self.armed.remove(trap)
+            self.fire(trap.fault, f"{trap.kind} at {point}")
+            self.observed(trap.fault)
+            if trap.then is not None:
+                trap.then()
+            if trap.kind == "kill":
+                raise Killed
+            if trap.kind == "stop":
+                self._stop(process, trap)
+            return
+
+    def _stop(self, process: Process, trap: Trap) -> None:
+        """Let the world go on around a process that is stopped in the middle of a call."""
+        machine = process.machine
+        if trap.stops_machine:
+            machine.awake = False
+        self.check.look()  # from now on it can do nothing
+        until = self.queue.now + trap.sleep_s
+        self.queue.run_until(until, self.check.accrue, self.check.look)
+        self.check.accrue()
+        if trap.stops_machine:
+            machine.awake = True
+        self.say(f"{process.kind} {process.who.pid} goes on")
+        if not process.alive:
+            raise Killed
+
+    def gate(self, process: Process, verb: str) -> None:
+        """Whether a call to the provider gets through now."""
+        knobs, now = self.knobs, self.queue.now
+        if not process.machine.online:
+            self.felt_any("offline")
+            raise ProviderError("the provider's name cannot be resolved")
+        if now < knobs.key_revoked_until:
+            self.observed("27")
+            raise ProviderError("401: the key is not valid")
+        if now < knobs.throttled_until:
+            self.observed("23")
+            raise ProviderError("429: too many requests")
+        if now < knobs.outage_until:
+            self.observed(knobs.outage_fault)
+            raise ProviderError("503 from the provider")
+        if now < knobs.garbage_until:
+            self.observed("26")
+            raise ProviderError("the answer is no JSON")
+
+    @property
+    def ledger_writable(self) -> bool:
+        knobs = self.knobs
+        free_at = max(
+            knobs.ledger_locked_until,
+            knobs.ledger_damaged_until,
+            knobs.ledger_too_new_until,
+            knobs.disk_full_until,
+        )
+        return self.queue.now >= free_at and not self.ledger.is_older
+
+    def link_up(self, process: Process) -> bool:
+        if self.queue.now < self.knobs.link_down_until or not process.machine.online:
+            self.felt_any("link")
+            return False
+        return True
+
+    def unsettled(self) -> bool:
+        """Whether somebody has something to do soon."""
+        now = self.queue.now
+        for account in self.accounts.values():
+            for rented in account.living:
+                if now >= rented.due_at or rented.unowned_at is not None:
+                    return True
+        return False
+
+    def living(self) -> list[Rented]:
+        return [rented for account in self.accounts.values() for rented in account.living]
+
+    # -- training -----------------------------------------------------------------------------
+
+    def shape_of(self, run_id: str, phase: str, rented: Rented) -> Shape:
+        shape = self.truths[run_id].shapes[phase]
+        factor = 1.0
+        if self.knobs.slow_factor != 1.0:
+            factor *= self.knobs.slow_factor
+            self.observed("62")
+        if self.knobs.wrong_gpus:
+            factor *= 2.0
+        if factor == 1.0:
+            return shape
+        values = {**shape.__dict__, "step_s": shape.step_s * factor}
+        return Shape(**values)
+
+    def next_illness(self, rented: Rented, phase: str, overrides: Mapping[str, Any]) -> Ill | None:
+        if "trainer" in self.off:
+            return Ill("deaf", 0.0, "")
+        ills = self.truths[rented.run_id].illnesses
+        if not ills:
+            return None
+        ill = ills[0]
+        if ill.room < 1.0:
+            own = self.truths[rented.run_id].settings_of(phase)
+            if asks_for(ill.kind, own, overrides) <= ill.room:
+                return None  # as long as these overrides hold
+        else:
+            ills.pop(0)
+        self.fire(ill.fault, f"{ill.kind} after {ill.after_s:.0f} s")
+        self.observed(ill.fault)
+        return ill
+
+    def save_checkpoint(self, rented: Rented, trainer: SimTrainer, step: int) -> None:
+        """Bring the checkpoints of ``trainer`` up to now: ``step`` is the newest it has saved."""
+        phase, run_id = trainer.shape.phase, trainer.run_id
+        if not rented.account.habits.disk_survives:
+            return
+        kept = [c for c in self.files.checkpoints.get(run_id, ()) if c.manifest.phase == phase]
+        if all(c.manifest.step != step for c in kept):
+            kept.append(self._new_checkpoint(rented, trainer, step))
+        for made in kept:
+            if not made.evaluated and trainer.is_scored(made.manifest.step, self.queue.now):
+                self._score(made, rented, trainer)
+
+    def _score(self, made: Checkpoint, rented: Rented, trainer: SimTrainer) -> None:
+        bpb: float | None = trainer.shape.bpb_at(made.manifest.step)
+        if self.knobs.nan_scores:
+            bpb = None
+            self.observed("53")
+        if self._on_own_disk(rented):
+            made.pod_id = rented.pod_id  # if it was given it, it has a copy of its own
+        made.score(bpb)
+
+    def _new_checkpoint(self, rented: Rented, trainer: SimTrainer, step: int) -> Checkpoint:
+        run_id, shape, now = trainer.run_id, trainer.shape, self.queue.now
+        since = shape.cooldown_from(step)
+        manifest = make_manifest(run_id, shape.phase, step, now, None, self.files.made, since)
+        made = Checkpoint(manifest, manifest.sha256, float("nan"))
+        if self._on_own_disk(rented):
+            made.pod_id, made.home = rented.pod_id, False
+        damage = self.knobs.next_damages.pop(0) if self.knobs.next_damages else ""
+        if damage:
+            self.observed(damage)
+            if damage in ("46", "49"):
+                made.readable = False
+            else:
+                made.bits = made.bits[::-1] if damage == "45" else ""
+        self.files.add(run_id, made)
+        return made
+
+    def _on_own_disk(self, rented: Rented) -> bool:
+        lease = rented.pod.lease
+        return lease.hold or lease.uploads or not self._on_volume(rented)
+
+    def _on_volume(self, rented: Rented) -> bool:
+        """Whether checkpoints lie on what outlives the pod."""
+        local = rented.account.habits.self_ends == "exit"
+        return local or self.truths[rented.run_id].plan.spec.volume
+
+    def _save_all(self, run_id: str) -> None:
+        for rented in self.living():
+            if rented.run_id == run_id:
+                rented.pod.save_now()
+
+
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "delete": ("20", "21", "22"),
+    "offline": ("25",),
+    "link": ("51", "52", "60", "36"),
+    "damage": ("43", "44", "45", "46", "49"),
+}
+
+
+def _matches(trap: Trap, process: Process) -> bool:
+    return process.kind in trap.kinds or trap.point.startswith(("fetch", "user"))

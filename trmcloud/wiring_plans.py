@@ -1,0 +1,142 @@
+"""The part of ``wiring`` that builds what plans are made from: recipes, prices, data sets, this
+machine. It opens no ledger, so that ``plan`` starts quickly."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trmcloud.app.home import home_dir
+from trmcloud.app.planning import Planner
+
+if TYPE_CHECKING:
+    from trmcloud.adapters.prices.tables import PriceTables, Source
+    from trmcloud.app.data.check import Checked
+    from trmcloud.core.catalog.datasets import DataSet
+    from trmcloud.core.catalog.hardware import LocalMachine
+    from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.core.spec.recipe import Recipe
+
+
+class Inputs:
+    """``PlanInputs`` of this machine and the home at ``home``."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def recipe(self, name: str) -> Recipe:
+        from trmcloud.adapters.files.recipes import load_recipe
+
+        return load_recipe(name)
+
+    def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
+        from trmcloud.adapters.runpod.settings import account_key
+
+        if account_key(os.environ) is None:
+            return (), ""  # and nothing is loaded to ask with
+        from trmcloud.adapters.runpod.offers import live_prices
+
+        return live_prices(os.environ, now)
+
+    def offers(self, now: float, live: Sequence[Offer]) -> list[Offer]:
+        from trmcloud.adapters.prices.tables import load_offers
+
+        return load_offers(now, self._home, live=live)
+
+    def machine(self) -> LocalMachine:
+        return local_machine()
+
+    def data_source(self, name: str) -> DataSource:
+        from trmcloud.adapters.files.data_sets import source_of
+
+        return source_of(name)
+
+    def pods_can_upload(self) -> bool:
+        from trmcloud.adapters.s3 import settings
+
+        return settings.takes_presigned(settings.endpoint(os.environ))
+
+    def enabled_clouds(self) -> Sequence[str]:
+        from trmcloud.wiring_skypilot import enabled_by_skypilot
+
+        return enabled_by_skypilot()
+
+
+def build_planner(home: Path | None = None, clock: Callable[[], float] = time.time) -> Planner:
+    """Whoever makes plans for one command, under ``home`` or the user's own."""
+    where = home_dir(os.environ) if home is None else home
+    return Planner(Inputs(where), where, clock)
+
+
+def local_machine() -> LocalMachine:
+    from trmcloud.adapters.local.machine import this_machine
+
+    return this_machine()
+
+
+def data_sets() -> list[DataSet]:
+    """Every data set that goes by a name, by name."""
+    from trmcloud.adapters.files.data_sets import all_data_sets
+
+    return all_data_sets()
+
+
+def data_set(name: str) -> DataSet:
+    """
+    Raises:
+        NotFoundError: no such data set. UsageError: its file is damaged.
+    """
+    from trmcloud.adapters.files.data_sets import load_data_set
+
+    return load_data_set(name)
+
+
+def check_data_files(found: DataSet, *, whole: bool) -> Iterator[Checked]:
+    """Whether its files can be had from their hosts; ``whole``: every one of them."""
+    from trmcloud.adapters.data_hosts import check_files
+
+    return check_files(found, whole=whole)
+
+
+def recipes() -> list[Recipe]:
+    """Every recipe that goes by a name, by name."""
+    from trmcloud.adapters.files.recipes import load_recipe, recipe_names
+
+    return [load_recipe(name) for name in recipe_names()]
+
+
+def known_offers(now: float) -> list[Offer]:
+    """Every offer known at ``now`` (epoch s), no live ones among them."""
+    return Inputs(home_dir(os.environ)).offers(now, ())
+
+
+def shipped_offers(now: float) -> list[Offer]:
+    """Those of the table that comes with this version, the same on every machine."""
+    from trmcloud.adapters.prices.tables import load_offers
+
+    return load_offers(now)
+
+
+def price_tables() -> PriceTables:
+    """The tables of offers of the user's home, and the sources that refresh them."""
+    from trmcloud.adapters.prices.tables import PriceTables
+
+    return PriceTables(home_dir(os.environ), partial(price_sources, os.environ))
+
+
+def price_sources(environ: Mapping[str, str]) -> list[Source]:
+    """Where live prices come from, the best first."""
+    from trmcloud.adapters.prices.catalogues import PROVIDERS
+    from trmcloud.adapters.prices.skypilot import read_cloud
+    from trmcloud.adapters.prices.tables import Source
+    from trmcloud.adapters.runpod.offers import price_rows
+
+    sky = [
+        Source(f"SkyPilot's {cloud}", partial(read_cloud, cloud, environ)) for cloud in PROVIDERS
+    ]
+    return [Source("runpod", partial(price_rows, environ)), *sky]
