@@ -75,6 +75,7 @@ def boot(tmp_path: Path, provider: Provider) -> Iterator[Callable[..., Container
     yield start
     for container in made:
         container.stop()
+        print(container.log.read_text())  # pytest shows it where the test failed
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_what_cannot_be_understood_is_ended_at_once(
 ) -> None:
     pod = boot(lease, **damage)
     until(lambda: tried_all(provider), "the chain")
-    assert pod.inside() == []
+    until(lambda: pod.inside() == [], "all inside ended")
     if contract.ENV_ROOT not in damage:
         assert pod.read("termination.json")["why"].startswith("what it was started with is damaged")
     assert pod.lives_on(0.2)
