@@ -1,11 +1,10 @@
 """Whether a step is sound enough to be taken: its loss and its gradients' norm beside those of the
 steps before it.
 
-A step that is not finite, or that stands six deviations above the last 128, is left out: no update,
-and the data go on (OLMo-core's rule; ours asks for at least so much of the mean as a deviation).
-What stands out and is finite counts from then on, so a level that has changed for good is taken
-after a few steps. All ranks judge the same two numbers, and these are kept with the checkpoint: a
-replay leaves out the same steps.
+A step that is not finite, or that stands out of the last 128 (``core.contract.spikes``), is left
+out: no update, and the data go on. What stands out and is finite counts from then on, so a level
+that has changed for good is taken after a few steps. All ranks judge the same two numbers, and
+these are kept with the checkpoint: a replay leaves out the same steps.
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-DEVIATIONS, OVER, LEAST = 6.0, 128, 64
-_LEAST_LOSS, _LEAST_NORM = 0.005, 0.05
-"""Of the mean: what hardly scatters at all has no spikes of a thousandth."""
+from trmcloud.core.contract.spikes import LEAST_OF_LOSS, OVER, spike_limit
+
+LEAST = 64
+"""Steps, before which nothing is a spike."""
+_LEAST_OF_NORM = 0.05
+"""Of the mean norm, a deviation counts as no less."""
 MOST_NOT_FINITE = 5
 """In a row: then it is not one step's data."""
 MOST_SKIPPED = 16
@@ -74,10 +76,10 @@ class Soundness:
             self._skip(step, FloatingPointError(f"{_told(loss, norm)} at step {step}"))
             return f"{_told(loss, norm)}: not finite"
         self.not_finite = 0
-        why = _spike("loss", loss, self.losses, _LEAST_LOSS)
+        why = _spike("loss", loss, self.losses, LEAST_OF_LOSS)
         if why and self.limit is None:
-            self.limit, self.above = _limit(self.losses, _LEAST_LOSS), []
-        why = why or _spike("gradient norm", norm, self.norms, _LEAST_NORM)
+            self.limit, self.above = spike_limit(self.losses, LEAST_OF_LOSS), []
+        why = why or _spike("gradient norm", norm, self.norms, _LEAST_OF_NORM)
         self.losses.append(loss)
         self.norms.append(norm)
         self._follow(step, loss)
@@ -128,17 +130,10 @@ class Soundness:
         return made
 
 
-def _limit(before: Sequence[float], least: float) -> float:
-    mean = fmean(before)
-    # Not by ``statistics.pstdev``: exact fractions take twenty times as long, at every step.
-    deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in before) / len(before))
-    return mean + DEVIATIONS * max(deviation, least * abs(mean))
-
-
 def _spike(name: str, value: float, before: Sequence[float], least: float) -> str:
     if len(before) < LEAST:
         return ""
-    if value <= fmean(before) or value <= (limit := _limit(before, least)):
+    if value <= fmean(before) or value <= (limit := spike_limit(before, least)):
         return ""  # most steps need no more than the mean
     return f"{name} {value:.3f}, above {limit:.3f} of the {len(before)} steps before"
 

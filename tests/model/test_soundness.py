@@ -16,7 +16,6 @@ from model import loop, train
 from model.families.protocol import Objective
 from model.families.trm import TRM
 from model.soundness import (
-    DEVIATIONS,
     LEAST,
     MENDS_WITHIN,
     MOST_NOT_FINITE,
@@ -25,6 +24,7 @@ from model.soundness import (
     Soundness,
 )
 from trmcloud.core.contract.pod_contract import ENV_JOB, ENV_OVERRIDES, dump
+from trmcloud.core.contract.spikes import DEVIATIONS
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.overrides import overridden
 from trmcloud.core.spec.recipe import PhaseRecipe

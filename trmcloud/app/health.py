@@ -6,7 +6,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_report
 from trmcloud.core.contract.gpu_counters import GPU_NOTE, window_from
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.health import Expected, Finding, findings, gpu_findings, last_step
+from trmcloud.core.health import Expected, Finding, findings
 from trmcloud.core.spec.plan import PhasePlan
 
 
@@ -17,11 +17,10 @@ def unwell(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
     window = window_from(report.notes.get(GPU_NOTE, "")) if report is not None else None
     begun = [phase.name for phase in report.phases if phase.attempts] if report is not None else []
     for phase in planned_phases(run):
-        lines = list(context.files.metrics(run.run_id, phase.name))
         expected = expected_of(phase)
-        made = findings(lines, expected)
-        if begun and phase.name == begun[-1]:  # the one that the GPUs are sampled in
-            made += gpu_findings(window, last_step(lines), expected)
+        lines = context.files.metrics(run.run_id, phase.name)
+        is_last = bool(begun) and phase.name == begun[-1]  # the one that the GPUs are sampled in
+        made = findings(lines, expected, window if is_last else None)
         if made:
             found[phase.name] = made
     return found

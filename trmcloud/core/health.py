@@ -5,8 +5,8 @@ A rule is a symptom with a threshold; ``findings`` gives those that hold now, wi
 they were judged by. What to do about each is the reader's, and stands with its words. The
 thresholds are the training guides' where they give one (refinement below 10 %, a gradient norm
 above 20, MFU below 15 %, a GPU that computes less than 80 % of the time, 80 of an H200's 141 GB in
-use), the spike's is OLMo-core's (six deviations over 128 steps), the others
-are ours. The lines come from a pod: whatever is no finite number counts as not measured.
+use), the spike's is the trainer's own (``contract.spikes``), the others are ours. The lines come
+from a pod: whatever is no finite number counts as not measured.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
 from typing import Any
 
+from trmcloud.core.contract import spikes
 from trmcloud.core.contract.gate import number_of, refinement
 from trmcloud.core.contract.gpu_counters import GpuWindow
 from trmcloud.core.contract.worth import WORSE_BY
@@ -37,11 +38,9 @@ DATA_WAIT_ABOVE = 0.05
 SINCE_BEST = 3
 GAP_ABOVE = 0.15
 """Of the training text's nats, by which the validation text's lie above."""
-SPIKE_DEVIATIONS, SPIKE_OVER = 6.0, 128
 _SPIKE_LEAST = 32
+"""Rows, of which a log need not have one for each step."""
 _MIB = 1 << 20
-_LEAST_DEVIATION = 0.005
-"""Of the mean: a loss that hardly scatters at all has no spikes of a thousandth."""
 BUSY_BELOW = 80.0
 """Percent of the time."""
 MEMORY_ABOVE = 0.95
@@ -116,8 +115,10 @@ class _Evaluated:
     nats: tuple[float, ...]
 
 
-def findings(lines: Iterable[Mapping[str, Any]], expected: Expected) -> tuple[Finding, ...]:
-    """The rules that hold at the end of ``lines``, the gravest first.
+def findings(
+    lines: Iterable[Mapping[str, Any]], expected: Expected, gpus: GpuWindow | None = None
+) -> tuple[Finding, ...]:
+    """The rules that hold at the end of ``lines``, the gravest first; of ``gpus`` last.
 
     A training that went back to a checkpoint has logged some steps twice: the later word counts.
     """
@@ -138,7 +139,8 @@ def findings(lines: Iterable[Mapping[str, Any]], expected: Expected) -> tuple[Fi
         _slower(trained, expected),
         _not_compiled(lines),
     )
-    return tuple(finding for finding in made if finding is not None)
+    found = tuple(finding for finding in made if finding is not None)
+    return found + gpu_findings(gpus, trained[-1].step if trained else 0, expected)
 
 
 def gpu_findings(window: GpuWindow | None, step: int, expected: Expected) -> tuple[Finding, ...]:
@@ -172,12 +174,6 @@ def gpu_findings(window: GpuWindow | None, step: int, expected: Expected) -> tup
             facts["accumulation"] = expected.accumulation
             made.append(Finding(Rule.MEMORY_SPARE, step, facts))
     return tuple(made)
-
-
-def last_step(lines: Iterable[Mapping[str, Any]]) -> int:
-    """The newest step that was logged."""
-    trained, _ = _read(lines)
-    return trained[-1].step if trained else 0
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -248,17 +244,15 @@ def _not_finite(trained: Sequence[_Trained]) -> Finding | None:
 def _spikes(judged: Sequence[_Trained]) -> Finding | None:
     """Losses that stand out of the 128 before them; those of the last 128 are told."""
     rows = [(row.step, row.loss) for row in judged if row.loss is not None]
-    spikes = []
-    for at in range(max(_SPIKE_LEAST, len(rows) - SPIKE_OVER), len(rows)):
-        before = [loss for _, loss in rows[max(0, at - SPIKE_OVER) : at]]
-        mean = fmean(before)
-        deviation = max(pstdev(before, mean), _LEAST_DEVIATION * abs(mean))
-        if rows[at][1] > mean + SPIKE_DEVIATIONS * deviation:
-            spikes.append((*rows[at], mean))
-    if not spikes:
+    found = []
+    for at in range(max(_SPIKE_LEAST, len(rows) - spikes.OVER), len(rows)):
+        before = [loss for _, loss in rows[max(0, at - spikes.OVER) : at]]
+        if rows[at][1] > spikes.spike_limit(before, spikes.LEAST_OF_LOSS):
+            found.append((*rows[at], fmean(before)))
+    if not found:
         return None
-    step, loss, mean = spikes[-1]
-    return Finding(Rule.SPIKES, step, {"spikes": len(spikes), "loss": loss, "mean": mean})
+    step, loss, mean = found[-1]
+    return Finding(Rule.SPIKES, step, {"spikes": len(found), "loss": loss, "mean": mean})
 
 
 def _flat(judged: Sequence[_Trained]) -> Finding | None:
