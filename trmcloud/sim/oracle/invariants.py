@@ -305,7 +305,7 @@ class Invariants:
             and heard
             and not self.world.knobs.pod_disk_full
         ):
-            self.duties.released(rented)
+            self.duties.uploads.released(rented)
         if run.stop is not None and run.stop_at is not None and run.state is State.RUNNING:
             hasty = (
                 run.stop_at <= now < run.stop_at + rented.landing_s / 2
@@ -405,7 +405,7 @@ class Invariants:
         again = fold_ledger(ledger.ledger_id, world.ledger.records())
         if again != ledger:
             self.fail("I5", "a replay of the journal comes to another state")
-        self.duties.finish()
+        self.duties.uploads.finish()
         self.strays.finish()
         self.volumes.finish()
         self.oversize.finish()

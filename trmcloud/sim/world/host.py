@@ -128,7 +128,7 @@ class SimHost:
         pod, now = self._pod, self._pod.world.queue.now
         for running in pod.trainers_alive:
             if running.pid == trainer.pid:
-                pod.world.check.duties.no_longer_pays(pod, running)
+                pod.world.check.duties.attempts.no_longer_pays(pod, running)
                 running.finish(now)
                 pod.world.queue.after(0.1, pod.wake)
 

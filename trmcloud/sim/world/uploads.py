@@ -192,7 +192,7 @@ class SimUploader:
             return True
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
         slots[slot] = None
-        world.check.duties.writes_over(pod, chosen.phase, slot)
+        world.check.duties.uploads.writes_over(pod, chosen.phase, slot)
         world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
         self._doing = _Doing(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
         return True
@@ -203,7 +203,7 @@ class SimUploader:
         # The trainer may have pruned it meanwhile: its files were held open.
         self._slots[doing.kept.phase][doing.slot] = doing.kept
         pod.world.files.store(pod.lease.run_id, doing.kept, doing.slot)
-        pod.world.check.duties.stored(pod, doing.kept)
+        pod.world.check.duties.uploads.stored(pod, doing.kept)
         self.moved_at = doing.ends_at
         self._moved_boot = doing.ends_at - pod.machine.boot_at
 

@@ -1,0 +1,222 @@
+"""What a pod owes in its attempts at a phase: it is tried again where that may help, with settings
+that may mend it, never for ever, and told to end once it no longer pays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import PhaseState
+from trmcloud.core.contract.worth import StopRules, why_stop
+from trmcloud.core.control.report_events import finished_on
+from trmcloud.core.outcome import Outcome
+
+if TYPE_CHECKING:
+    from trmcloud.sim.oracle.agent_lives import AgentLives
+    from trmcloud.sim.world.pod import SimPod
+    from trmcloud.sim.world.trainer import Shape, SimTrainer
+    from trmcloud.sim.world.world import SimWorld
+
+_TOLD_S = 120.0
+"""A trainer that no longer pays by its newest evaluation is told by then."""
+_STILL_PAYS = 2.0
+_MOST_MENDED = {"out_of_memory": 6, "non_finite": 3}
+"""Other settings that a simulated phase can be tried with: its micro-batch halved three times,
+checkpointing, no compiling, no workers; half the rate twice, and one preset below its own."""
+_OVERRIDABLE = {
+    "batch", "accumulation", "activation_checkpointing", "compile", "loader_workers",
+    "rate", "preset",
+}  # fmt: skip
+
+
+class Tries:
+    """How often a phase has been started on one pod without a newer checkpoint, by the truth."""
+
+    def __init__(self) -> None:
+        self.last: SimTrainer | None = None
+        self.saved = 0
+        self.fruitless = 0
+        self.mended: Counter[str] = Counter()
+        """Starts with other settings than those before, by the outcome that they followed."""
+
+    def ended_by(self, now: float) -> str:
+        """What settings might have mended of the last attempt's end; empty: nothing."""
+        last = self.last
+        told = last is not None and not last.runs(now) and last.killed_at is None
+        return last.outcome if last and told and last.outcome in _MOST_MENDED else ""
+
+    def close(self, now: float) -> None:
+        if self.last is None:
+            return
+        saved = self.last.saved_step(now) or 0
+        self.fruitless = 0 if saved > self.saved else self.fruitless + 1
+        self.saved, self.last = max(saved, self.saved), None
+
+
+class AttemptJudge:
+    """Watches how trainers are started, tried again and told to end, on the pods of one world."""
+
+    def __init__(
+        self, world: SimWorld, lives: AgentLives, fail: Callable[[str, str], None]
+    ) -> None:
+        self.world, self._lives, self.fail = world, lives, fail
+        self._tries: dict[tuple[SimPod, str], Tries] = {}
+        self._no_longer_pay: set[tuple[SimPod, str]] = set()
+
+    def restarted(self, pod: SimPod) -> None:
+        for key in [key for key in self._tries if key[0] is pod]:
+            del self._tries[key]
+
+    def spawned(self, pod: SimPod, trainer: SimTrainer) -> None:
+        now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
+        self._not_finished(pod, phase)
+        tries = self._tries.setdefault((pod, phase), Tries())
+        if phase in pod.written.finished:
+            self.fail("wasteful", f"{phase} is trained again, and had finished")
+        again = tries.last is not None
+        forgetful = pod in self._lives.restarted or self._lives.agents(pod) > 1
+        self._overridden(pod, tries, trainer, now, forgetful=forgetful)
+        tries.close(now)
+        # One that is killed between starting a trainer and noting it down has not counted it.
+        forgotten = max(0, self._lives.agents(pod) - 1)
+        if again and tries.fruitless > lease.max_restarts + forgotten:
+            self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
+        tries.last = trainer
+        self._must_end(pod, trainer)
+
+    def _overridden(
+        self, pod: SimPod, tries: Tries, trainer: SimTrainer, now: float, *, forgetful: bool
+    ) -> None:
+        """Other settings are those of the table, as many sequences a step, and another try after an
+        end that they might mend: not the same again, and not for ever."""
+        overrides, phase, last = trainer.overrides, trainer.shape.phase, tries.last
+        own = self.world.truths[pod.lease.run_id].settings_of(phase)
+        if strange := set(overrides) - _OVERRIDABLE:
+            self.fail("wasteful", f"{phase} is started with {' '.join(sorted(strange))}")
+        rows = overrides.get("batch", own.batch) * overrides.get("accumulation", own.accumulation)
+        if rows != own.batch * own.accumulation:
+            self.fail("wasteful", f"{phase} is started with {rows} sequences a step")
+        if not own.batch / 8 <= overrides.get("batch", own.batch) <= own.batch:
+            self.fail("wasteful", f"{phase} is started with a batch of {overrides['batch']}")
+        if not 0.25 <= overrides.get("rate", 1.0) <= 1.0:
+            self.fail("wasteful", f"{phase} is started at {overrides['rate']} of its rate")
+        before = last.overrides if last is not None else {}
+        if last is None:
+            if overrides and not forgetful:
+                self.fail("wasteful", f"{phase} begins with {overrides}")
+            return
+        outcome = tries.ended_by(now)
+        if overrides == before:
+            if outcome and not forgetful:
+                self.fail("wasteful", f"{phase} is tried again as it was, after {outcome}")
+            return
+        if not outcome and not forgetful:
+            self.fail("wasteful", f"{phase} is changed to {overrides} for nothing")
+        if not set(before) <= set(overrides) and not forgetful:
+            self.fail("wasteful", f"{phase} forgets {before} for {overrides}")
+        tries.fruitless = -1  # closed in a moment: what is changed is another try
+        tries.mended[outcome] += 1
+        most = _MOST_MENDED.get(outcome, 0)
+        if tries.mended[outcome] > most and not forgetful:
+            self.fail("wasteful", f"{phase} is changed for the {most + 1}th time after {outcome}")
+
+    def _not_finished(self, pod: SimPod, phase: str) -> None:
+        """What the ledger knows to be finished is not trained again, whatever the pod has lost."""
+        run = self.world.ledger.read().runs.get(pod.lease.run_id)
+        if run is None or run.generation is None or self.world.check.truth.woken:
+            return
+        if run.generation.pod_id != pod.rented.pod_id:
+            return
+        if phase in finished_on(run, run.generation):
+            self.fail("wasteful", f"{phase} is trained again, and the ledger knows it finished")
+
+    def no_longer_pays(self, pod: SimPod, trainer: SimTrainer) -> None:
+        """The agent tells its trainer to come to an end: not one that still pays, by the truth."""
+        now, shape = self.world.queue.now, trainer.shape
+        rules = next(p.stop for p in pod.lease.phases if p.name == shape.phase)
+        number = trainer.step(now) // shape.eval_every
+        bpbs = [shape.bpb_at(at * shape.eval_every) for at in range(1, number + 1)]
+        spent = bool(bpbs) and len(bpbs) - 1 - bpbs.index(min(bpbs)) >= rules.patience > 0
+        at = number * shape.eval_every
+        # A decision of an attempt before this one holds, though this one began further back.
+        decided = (pod, shape.phase) in self._no_longer_pay
+        # A line is no prophecy; what buys twice the rule is no matter of how it is drawn.
+        buys = self._buys(shape, at, rules)
+        if not (spent or decided) and buys >= _STILL_PAYS * rules.gain_per_usd:
+            self.fail("needless stop", f"{pod.rented.pod_id}'s {shape.phase} still pays at {at}")
+        self._no_longer_pay.add((pod, shape.phase))
+
+    @staticmethod
+    def _buys(shape: Shape, step: int, rules: StopRules) -> float:
+        """Bits per byte that a dollar really buys from ``step`` on."""
+        step_s = shape.seconds_to(shape.eval_every) / shape.eval_every
+        usd = rules.usd_per_hour * step_s / 3600.0
+        if usd <= 0.0 or step >= shape.steps:
+            return 0.0
+        more = min(1.0 / usd, shape.steps - step)
+        return (shape.bpb_at(step) - shape.bpb_at(step + max(1, int(more)))) / (more * usd)
+
+    def _must_end(self, pod: SimPod, trainer: SimTrainer) -> None:
+        """When the first evaluation is there by which its rule holds, it is told."""
+        rules = next(p.stop for p in pod.lease.phases if p.name == trainer.shape.phase)
+        if not trainer.tells_worth:
+            return
+        shape, number = trainer.shape, trainer.from_step // trainer.shape.eval_every + 1
+        while shape.cooldown_from((number + 1) * shape.eval_every + 1) is None:
+            left = shape.steps - number * shape.eval_every
+            if left <= 0:
+                return
+            if why_stop(rules, trainer.curve_after(number), left):
+                look = partial(self._untold, pod, trainer, number)
+                self.world.queue.at(trainer.evaluated_at(number) + _TOLD_S, look)
+                return
+            number += 1
+
+    def _untold(self, pod: SimPod, trainer: SimTrainer, number: int) -> None:
+        now, since = self.world.queue.now, trainer.evaluated_at(number)
+        could = (
+            pod.running
+            and pod.trainer is trainer
+            and trainer.runs(now)
+            and trainer.frozen_at is None
+            and not trainer.requested
+            and trainer.told_at is None
+            and trainer.curve(now) is not None
+            and now + trainer.shape.step_s < trainer.turns_at
+            and pod.agent is not None
+            and max(self._lives.since(pod), pod.stopped_until) < since
+            and not self.world.off
+        )
+        ordered = pod.orders is not None and pod.orders.land
+        if could and not ordered:
+            self.fail("wasteful", f"{pod.rented.pod_id}'s trainer goes on, and no longer pays")
+
+    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """The agent has said its last word: not before it has tried what could help."""
+        last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
+        if report.result != Outcome.FAILED.value or last is None or pod in self._lives.restarted:
+            return
+        now, lease = self.world.queue.now, pod.lease
+        tries = self._tries.get((pod, last.name))
+        if tries is None or tries.last is None:
+            return
+        outcome = tries.ended_by(now)
+        if outcome and tries.mended[outcome] >= _MOST_MENDED[outcome]:
+            return
+        if not outcome and tries.last.outcome not in contract.RETRYABLE:
+            return
+        tries.close(now)
+        if outcome:
+            tries.fruitless = 0
+        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        left_s = soft_at - now - abs(self._lives.late_s(pod))
+        orders = pod.orders is not None and pod.orders.land
+        if (
+            tries.fruitless <= lease.max_restarts
+            and left_s > lease.min_useful_s + 60
+            and not orders
+        ):
+            self.fail("wasteful", f"{last.name} crashed and was not tried again")

@@ -1,0 +1,201 @@
+"""What a pod owes to a bucket: the right to upload before it trains, what is best and latest stored
+before it is done, and no upload for nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.outcome import Outcome
+
+if TYPE_CHECKING:
+    from trmcloud.core.contract.manifest import CheckpointManifest
+    from trmcloud.sim.oracle.agent_lives import AgentLives
+    from trmcloud.sim.world.account import Rented
+    from trmcloud.sim.world.pod import SimPod
+    from trmcloud.sim.world.store import Checkpoint
+    from trmcloud.sim.world.world import SimWorld
+
+_ACTS_S = 15.0
+"""An agent that lives and is awake has acted by then."""
+_LOOK_S = 150.0
+_MOST_STORED = 3
+_STORED_S = 120.0
+"""Some checkpoints have come to a store that is well by then."""
+_GRANTED_S = 200.0
+"""A controller that is there has given a pod that waits for it the right to upload by then."""
+_SENT_S = 400.0
+"""And has sent it its files, or sent them again where it lost them and its clock is wrong."""
+
+
+def _latest(made: Sequence[Checkpoint]) -> CheckpointManifest:
+    return max((c.manifest for c in made), key=lambda manifest: manifest.step)
+
+
+class UploadJudge:
+    """Watches what the pods of one world store, and what they wait for."""
+
+    def __init__(
+        self, world: SimWorld, lives: AgentLives, fail: Callable[[str, str], None]
+    ) -> None:
+        self.world, self._lives, self.fail = world, lives, fail
+        self._awaiting: dict[SimPod, float] = {}
+        self._ungranted: dict[SimPod, float] = {}
+        self._unsent: dict[SimPod, float] = {}
+        self._stored_times: Counter[tuple[str, contract.Kept]] = Counter()
+
+    def may_upload(self, pod: SimPod, phase: str, from_step: int) -> None:
+        """A pod that is to upload has the right to, and what it was given to go on from."""
+        if not pod.lease.uploads:
+            return
+        if pod.uploader.grants is None:
+            self.fail("I3", f"{pod.rented.pod_id} trains {phase} and may not upload")
+            return
+        if from_step < pod.uploader.furthest.get(phase, 0):
+            self.fail("wasteful", f"{pod.rented.pod_id} trains {phase} again from {from_step}")
+        if pod.uploader.withheld and "50" not in self.world.fired:
+            what = " ".join(sorted(pod.uploader.withheld))
+            self.fail("I3", f"{pod.rented.pod_id} was not given {what}, to go on from if need be")
+
+    def awaits(self, pod: SimPod) -> None:
+        """Money first: uploads that do not get on are waited for as long as landing may take."""
+        now, agent = self.world.queue.now, pod.agent
+        for what, waits in (("grants", self._ungranted), ("files", self._unsent)):
+            if agent is not None and agent.report.waiting == what:
+                waits.setdefault(pod, now)
+            else:
+                waits.pop(pod, None)
+        if agent is None or not agent.report.uploading:
+            self._awaiting.pop(pod, None)
+            return
+        began = self._awaiting.setdefault(pod, now)
+        since = max(began, self._lives.since(pod), pod.stopped_until, pod.uploader.moved_at)
+        if now - since > max(pod.lease.landing_s, _ACTS_S) + _LOOK_S:
+            self.fail("wasteful", f"{pod.rented.pod_id} waits for uploads for {now - since:.0f} s")
+
+    def stored(self, pod: SimPod, kept: contract.Kept) -> None:
+        """An upload is through: the very same bits are not sent again and again, at the pod's
+        rent. What another one was written over, once, may come back."""
+        self._stored_times[pod.rented.pod_id, kept] += 1
+        times = self._stored_times[pod.rented.pod_id, kept]
+        if times > _MOST_STORED:
+            label = f"{kept.phase} {kept.step}"
+            self.fail("wasteful", f"{pod.rented.pod_id} stores {label} for the {times}th time")
+
+    def writes_over(self, pod: SimPod, phase: str, slot: str) -> None:
+        """An upload begins, into a slot: not into the one with what was saved before the cooldown
+        that the latest in the pod's slots is in. A store that does not list it yet hides it."""
+        made = self.world.files.checkpoints.get(pod.lease.run_id, ())
+        generation = slot.partition("-")[0]
+        there = [c for c in made if c.slot.partition("-")[0] == generation]
+        there = [c for c in there if c.manifest.phase == phase]
+        if "50" in self.world.fired or not there:
+            return
+        first = _latest(there).cooldown_from
+        held = [c.slot for c in there if c.manifest.step == first and c.whole]
+        if held == [slot]:
+            self.fail(
+                "I3", f"{pod.rented.pod_id} writes over {phase} {first}: it cooled from there"
+            )
+
+    def released(self, rented: Rented) -> None:
+        """A controller ends a pod whose work is done and that is held for it: all of worth is here,
+        with its metric."""
+        made = self.world.files.checkpoints.get(rented.run_id, ())
+        # What is damaged counts as best or latest to an agent that has not read it again, and what
+        # was brought here before it was damaged, or left out of a list, to a controller.
+        mine = [c for c in made if c.pod_id == rented.pod_id and (c.readable or c.home)]
+        for each in mine:
+            here = each.home and each.seen("home") == each.manifest
+            if each.whole and not here and self._is_of_worth(each, mine, mine):
+                self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
+
+    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """The agent has said its last word: not before what is best and what is latest is in the
+        bucket."""
+        if pod.lease.uploads:
+            self._stored(pod, report)
+        self._supplied(pod, report)
+
+    def _stored(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """What is best and what is latest is in the bucket, or could not come there."""
+        now, knobs = self.world.queue.now, self.world.knobs
+        made = self.world.files.checkpoints.get(pod.lease.run_id, ())
+        mine = [c for c in made if c.pod_id == pod.rented.pod_id]
+        # What is damaged counts as best or latest to an agent that has not read it again.
+        owed = [
+            c
+            for c in mine
+            if c.whole
+            and not (c.slot and c.seen("slot") == c.manifest)
+            and self._is_of_worth(c, mine, made)
+        ]
+        if "not everything could be uploaded" in report.message:
+            down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
+            left_s = pod.agent.hard_left_s() if pod.agent is not None else 0.0
+            able = pod.lease.landing_s > _STORED_S and now - down_until > _STORED_S
+            if able and left_s > _STORED_S and not pod.machine.offset_s:
+                self.fail("I3", f"{pod.rented.pod_id} gives up its uploads, and the store is well")
+        elif owed and report.result != Outcome.KILLED.value:
+            label = owed[0].manifest.label
+            self.fail("I3", f"{pod.rented.pod_id} is done and {label} is not stored")
+
+    def _supplied(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """Nobody sent it its files, or gave it the right to upload: not while somebody could, for
+        as long as it waits."""
+        knobs, now = self.world.knobs, self.world.queue.now
+        able_since = self.world.check.exposure.able.get(pod.lease.run_id)
+        deaf = knobs.unheard or knobs.crossed_reports or knobs.pod_disk_full
+        since = max(knobs.link_down_until, able_since or now)
+        run = self.world.ledger.read().runs.get(pod.lease.run_id)
+        ended = run is None or run.stop is not None or any(
+            action.verb == TERMINATE for action in run.actions.values()
+        )  # fmt: skip
+        # One that came too late is nobody's: it is to be ended, not supplied.
+        here = run.generation if run is not None else None
+        superseded = here is not None and here.pod_name != pod.name
+        # A link leads to a name: of two that bear it the other one may be spoken to.
+        twins = sum(r.name == pod.name for r in pod.rented.account.pods.values())
+        if deaf or ended or superseded or twins > 1:
+            return
+        ungranted = max(since, knobs.bucket_down_until, self._ungranted.get(pod, now))
+        if "still grants" in report.message and now - ungranted > _GRANTED_S:
+            self.fail("wasteful", f"{pod.rented.pod_id} was never given the right to upload")
+        if (
+            "still files" in report.message
+            and now - max(since, self._unsent.get(pod, now)) > _SENT_S
+        ):
+            self.fail("wasteful", f"{pod.rented.pod_id} was never sent its files")
+
+    @staticmethod
+    def _is_of_worth(
+        made: Checkpoint, mine: Sequence[Checkpoint], all_: Sequence[Checkpoint]
+    ) -> bool:
+        """Whether the pod owes it: the latest of ``mine``, what was saved before its cooldown, or
+        their best, where the bucket has none as good."""
+        phase, bpb = made.manifest.phase, made.manifest.val_bpb
+        latest = _latest([c for c in mine if c.manifest.phase == phase])
+        if made.manifest.step in (latest.step, latest.cooldown_from):
+            return True
+        rivals = [c for c in all_ if c.manifest.phase == phase and (c in mine or c.slot)]
+        scores = [
+            (c.manifest if c in mine else c.seen("slot")).val_bpb for c in rivals if c is not made
+        ]
+        return bpb is not None and all(bpb < score for score in scores if score is not None)
+
+    def finish(self) -> None:
+        """Whatever an agent has told to be in the bucket is there in the end, or a better one."""
+        if "50" in self.world.fired:
+            return  # a manifest that is not listed yet
+        for account in self.world.accounts.values():
+            for rented in account.pods.values():
+                made = self.world.files.checkpoints.get(rented.run_id, ())
+                for phase, best in rented.pod.said.uploaded.items():
+                    there = [c for c in made if c.manifest.phase == phase and c.slot and c.whole]
+                    if not any(c.true_bpb <= best for c in there):
+                        self.fail(
+                            "I3", f"{rented.pod_id} told of {phase} in the bucket: it is lost"
+                        )
