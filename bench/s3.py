@@ -56,7 +56,7 @@ def _compare(folder: Path, url: str) -> list[Row]:
     from trmcloud.adapters.s3.fetching import fetch_file
     from trmcloud.adapters.s3.sending import put_file
     from trmcloud.adapters.s3.spans import Meter, Source
-    from trmcloud.core.contract.bucket import Place
+    from trmcloud.core.contract.bucket_layout import Place
 
     source, target = folder / "source" / _NAME, folder / "target"
     digest = write_random(source, _BYTES)

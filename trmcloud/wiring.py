@@ -295,7 +295,7 @@ def _stage_items(
 
 def _bucket(place: str) -> Bucket:
     from trmcloud.adapters.s3.bucket import S3Bucket
-    from trmcloud.core.contract.bucket import parse_place
+    from trmcloud.core.contract.bucket_layout import parse_place
 
     return S3Bucket(parse_place(place))
 

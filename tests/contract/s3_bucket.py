@@ -13,8 +13,8 @@ import pytest
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.client import Client
-from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.bucket_layout import Place, slot_name
 from trmcloud.ports.bucket import GrantRequest
 
 SMALL_BYTES = 1 << 14
@@ -39,12 +39,12 @@ def connected(s3: S3) -> Client:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3.environment.items():
             patch.setenv(name, value)
-        return S3Bucket(bk.Place(BUCKET)).client
+        return S3Bucket(Place(BUCKET)).client
 
 
 def at(connected: Client, prefix: str) -> S3Bucket:
-    made = S3Bucket(bk.Place(BUCKET, prefix))
-    made.__dict__["client"] = replace(connected, place=bk.Place(BUCKET, prefix))
+    made = S3Bucket(Place(BUCKET, prefix))
+    made.__dict__["client"] = replace(connected, place=Place(BUCKET, prefix))
     return made
 
 
@@ -80,7 +80,7 @@ def stored(
     bucket: S3Bucket, folder: Path, step: int, bpb: float, slot: int = 0, **more: Any
 ) -> Any:
     made = checkpoint(folder / str(step), step, bpb, **more)
-    bucket.store(folder / str(step), made, bk.slot_name(1, slot), silent)
+    bucket.store(folder / str(step), made, slot_name(1, slot), silent)
     return made
 
 

@@ -23,7 +23,7 @@ from trmcloud.app.reap import Did
 from trmcloud.app.staging.stage import _to_go_on_from
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.bucket import parse_place, report_name
+from trmcloud.core.contract.bucket_layout import parse_place, report_name
 from trmcloud.core.contract.bucket_terms import AFTER_HARD_STOP_S
 from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES, AgentReport, dump
 from trmcloud.core.control import events as ev

@@ -15,6 +15,14 @@ from tests.standins.s3 import CANARY, S3
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket_layout import (
+    Place,
+    pieces_of,
+    put_key,
+    puts_in_slot,
+    report_name,
+    slots_of,
+)
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.machine.prepare import TrainerSetup
 from trmcloud.pod.storage.report_upload import Teller
@@ -26,7 +34,7 @@ pytest.importorskip("moto")
 
 BUCKET = "trmc-pod"
 POD = "trmc-abcd1234-r1-g1-1790003000"
-PLACE = bk.Place(BUCKET, "some/prefix")
+PLACE = Place(BUCKET, "some/prefix")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +62,7 @@ def save(root: Path, step: int, bpb: float | None, size: int = 3000) -> mf.Check
 
 
 def grant(store: Any, root: Path, **changes: Any) -> bk.Grants:
-    slots = bk.slots_of(1, 1)
+    slots = slots_of(1, 1)
 
     def signed(slot: str, name: str) -> str:
         key = PLACE.run("r1", "fast", slot, name)
@@ -65,9 +73,9 @@ def grant(store: Any, root: Path, **changes: Any) -> bk.Grants:
         )
 
     puts = {
-        bk.put_key("fast", slot, name, length): signed(slot, name)
+        put_key("fast", slot, name, length): signed(slot, name)
         for slot in slots
-        for name, length in bk.puts_in_slot(1 << 14)
+        for name, length in puts_in_slot(1 << 14)
     }
     grants = bk.Grants(POD, 1790003000.0, {"fast": bk.PhaseSlots(1, slots)}, puts)
     grants = replace(grants, **changes)
@@ -135,7 +143,7 @@ def test_a_large_file_goes_in_pieces_and_one_that_died_goes_on(
     first.once()
     assert account(root).uploaded == ()
     assert "NoSuchBucket" in account(root).trouble
-    pieces = [piece.name for piece in bk.pieces_of("weights.safetensors", 4500)]
+    pieces = [piece.name for piece in pieces_of("weights.safetensors", 4500)]
     stored = {found["Key"].rpartition("/")[2] for found in store.list_objects_v2(
         Bucket=BUCKET)["Contents"]}  # fmt: skip
     assert stored < set(pieces), "no manifest, no checkpoint"
@@ -378,7 +386,7 @@ class Telling:
         self._dir, self._store, self.key = (
             root / contract.PODS_DIR / POD,
             store,
-            PLACE.run("r1", bk.report_name(1)),
+            PLACE.run("r1", report_name(1)),
         )
         url = store.generate_presigned_url("put_object", Params={"Bucket": BUCKET, "Key": self.key})
         self.grants = grant(store, root, report=url)

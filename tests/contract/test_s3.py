@@ -14,6 +14,7 @@ from trmcloud.adapters.s3 import settings
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.bucket_layout import puts_in_slot, report_name
 from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
 from trmcloud.core.errors import ConflictError, NotSupported
 from trmcloud.pod.storage.presigned import Objects, StoreError
@@ -48,7 +49,7 @@ def test_a_run_of_somebody_else_is_never_taken(bucket: S3Bucket, s3: S3, prefix:
 
 def test_a_grant_is_one_object_and_one_verb(bucket: S3Bucket, s3: S3, prefix: str) -> None:
     grants = bucket.grant(request())
-    assert len(grants.puts) == 5 * len(bk.puts_in_slot(SMALL_BYTES))
+    assert len(grants.puts) == 5 * len(puts_in_slot(SMALL_BYTES))
     url = grants.puts["fast/g1-slot-0/state.json"]
     objects = Objects()
     objects.put(url, 2, hashlib.md5(b"{}").digest(), lambda at, count: b"{}"[at : at + count])
@@ -69,7 +70,7 @@ def test_what_an_agent_says_goes_where_it_is_looked_for_and_is_no_checkpoint(
     assert bucket.last_report("r1", 1) == b"{}"
     assert bucket.last_report("r1", 2) is None
     assert bucket.checkpoints("r1") == Shelf()
-    key, large = f"{prefix}/runs/r1/{bk.report_name(1)}", bytes(MAX_JSON_BYTES + 1)
+    key, large = f"{prefix}/runs/r1/{report_name(1)}", bytes(MAX_JSON_BYTES + 1)
     s3.client.put_object(Bucket=BUCKET, Key=key, Body=large)
     assert bucket.last_report("r1", 1) is None
 

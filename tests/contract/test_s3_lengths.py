@@ -14,15 +14,7 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
 
-from tests.contract.s3_bucket import (
-    bucket,
-    connected,
-    credentials,
-    prefix,
-    request,
-    silent,
-    stored,
-)
+from tests.contract.s3_bucket import bucket, connected, credentials, prefix, request, silent, stored
 from tests.contract.test_pod_upload import POD, account, save, settle, uploader
 from tests.standins.s3 import BUCKET, S3, _at, s3
 from tests.standins.strict_store import SECRET, StrictStore, strict_store
@@ -32,6 +24,13 @@ from trmcloud.adapters.s3.client import Client
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket_layout import (
+    CHECKPOINT_NAMES,
+    Place,
+    is_oversized,
+    pieces_of,
+    slots_of,
+)
 from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.storage.presigned import Objects, StoreError
@@ -61,9 +60,9 @@ def put(url: str, body: bytes) -> None:
 
 
 def strict_bucket(connected: Client, strict: StrictStore) -> S3Bucket:
-    made = S3Bucket(bk.Place(BUCKET, "p"))
+    made = S3Bucket(Place(BUCKET, "p"))
     client = _at(strict.url, "id", SECRET).client
-    made.__dict__["client"] = replace(connected, s3=client, place=bk.Place(BUCKET, "p"))
+    made.__dict__["client"] = replace(connected, s3=client, place=Place(BUCKET, "p"))
     return made
 
 
@@ -79,10 +78,10 @@ def test_full_pieces_are_signed_with_their_length_and_nothing_else_is_granted(
         if length:
             bound[key] = int(length)
             assert urlsplit(url).path.endswith(key.partition(":")[0].removeprefix("fast/"))
-    slots = bk.slots_of(1, 1)
+    slots = slots_of(1, 1)
     assert set(bound.values()) == {1000}
     assert len(bound) == len(slots) * 2 * 5, "as many as a file of 5,000 bytes has, of both files"
-    assert len(puts) - len(bound) == len(slots) * len(bk.CHECKPOINT_NAMES)
+    assert len(puts) - len(bound) == len(slots) * len(CHECKPOINT_NAMES)
 
 
 def test_a_store_that_keeps_to_the_rules_takes_no_other_length(
@@ -123,7 +122,7 @@ def test_a_pod_uploads_any_checkpoint_that_it_was_granted(
     made = save(tmp_path, 10, 1.0, size=size)
     settle(uploader(tmp_path))
     assert [kept.sha256 for kept in account(tmp_path).uploaded] == [made.sha256]
-    names = [piece.name for piece in bk.pieces_of("weights.safetensors", size)]
+    names = [piece.name for piece in pieces_of("weights.safetensors", size)]
     whole = b"".join(strict.objects[f"/{BUCKET}/p/runs/r1/fast/g1-slot-0/{name}"] for name in names)
     assert hashlib.sha256(whole).hexdigest() == made.sha256
 
@@ -176,10 +175,10 @@ def test_a_run_whose_sizes_nobody_knows_has_limits_all_the_same(
     monkeypatch.setattr(bk, "PIECE_BYTES", 64 << 20)
     largest = 4 << 30
     slot = "fast/g1-slot-0"
-    assert not bk.is_oversized(f"{slot}/weights.safetensors.part-00015", largest, {})
-    assert bk.is_oversized(f"{slot}/weights.safetensors.part-00015", largest + 1, {})
-    assert not bk.is_oversized(f"{slot}/state.json", 64 << 20, {})
-    assert bk.is_oversized(f"{slot}/state.json", (64 << 20) + 1, {})
+    assert not is_oversized(f"{slot}/weights.safetensors.part-00015", largest, {})
+    assert is_oversized(f"{slot}/weights.safetensors.part-00015", largest + 1, {})
+    assert not is_oversized(f"{slot}/state.json", 64 << 20, {})
+    assert is_oversized(f"{slot}/state.json", (64 << 20) + 1, {})
     grants = bucket.grant(request(until=time.time() + 60, file_bytes={}))
     assert len(bk.dump_grants(grants)) < bk.MAX_GRANTS_BYTES / 4
     assert bk.load_grants(bk.dump_grants(grants)) == grants

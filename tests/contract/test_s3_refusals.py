@@ -15,7 +15,7 @@ from tests.standins.s3 import BUCKET, CANARY, S3
 from trmcloud.adapters.s3 import client
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.checkup import check_bucket
-from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract.bucket_layout import Place
 from trmcloud.core.errors import AccessDenied, AuthError, MissingExtra, NotFoundError, ProviderError
 
 pytestmark = pytest.mark.usefixtures("credentials")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("credentials")
 
 def test_a_bucket_that_is_missing_is_named(prefix: str) -> None:
     with pytest.raises(NotFoundError, match="no such bucket") as told:
-        S3Bucket(bk.Place("trmc-nowhere", prefix)).check()
+        S3Bucket(Place("trmc-nowhere", prefix)).check()
     assert "s3://trmc-nowhere" in str(told.value)
     assert "--bucket" in told.value.next_step
 
@@ -39,14 +39,14 @@ def test_without_credentials_it_says_which_to_set(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(AuthError, match="no AWS credentials") as told:
-        S3Bucket(bk.Place(BUCKET)).check()
+        S3Bucket(Place(BUCKET)).check()
     assert "AWS_ACCESS_KEY_ID" in told.value.next_step
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="'s3' extra") as told:
-        S3Bucket(bk.Place(BUCKET)).check()
+        S3Bucket(Place(BUCKET)).check()
     assert told.value.next_step == "pip install 'trmcloud[s3]'"
 
 
@@ -54,7 +54,7 @@ def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     monkeypatch.setattr(client, "TRIES", 1)
     with pytest.raises(ProviderError, match="cannot be reached"):
-        S3Bucket(bk.Place(BUCKET)).check()
+        S3Bucket(Place(BUCKET)).check()
 
 
 class _Moody(http.server.BaseHTTPRequestHandler):
@@ -106,7 +106,7 @@ def moody_bucket(s3: S3, moody_url: str) -> S3Bucket:
         for name, value in s3.environment.items():
             patch.setenv(name, value)
         patch.setenv("AWS_ENDPOINT_URL_S3", moody_url)
-        made = S3Bucket(bk.Place(BUCKET, "x"))
+        made = S3Bucket(Place(BUCKET, "x"))
         assert made.client.region == "us-east-1"
     return made
 
@@ -147,7 +147,7 @@ def test_a_bucket_in_another_region_is_followed_there(
 ) -> None:
     there = {"x-amz-bucket-region": "eu-west-1"}
     moody.said, moody.once = {"HEAD": (200, "", there)}, {"HEAD": (301, "", there)}
-    assert S3Bucket(bk.Place(BUCKET)).client.region == "eu-west-1"
+    assert S3Bucket(Place(BUCKET)).client.region == "eu-west-1"
 
 
 # -- doctor ---------------------------------------------------------------------------------------

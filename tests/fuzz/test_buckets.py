@@ -16,12 +16,12 @@ from tests.unit.core.manifests import manifest
 from tests.unit.core.test_pod_contract import REPORT
 from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3.bucket import S3Bucket
-from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket_layout import Place
 from trmcloud.core.contract.manifest import to_json
 from trmcloud.core.errors import ProviderError, TrmcloudError
 
-PLACE = bk.Place("bucket", "p")
+PLACE = Place("bucket", "p")
 MANIFEST = to_json(manifest()).encode()
 LISTING = (
     '<?xml version="1.0" encoding="UTF-8"?>\n'

@@ -76,7 +76,10 @@ READERS = {
     ),
     "core.contract.bucket": Target(
         ("test_bucket*.py", "test_contract_bounds.py"),
-        ("parse_place", "is_slot", "is_oversized", "load_grants", "_is_inside", "load_uploads"),
+        ("load_grants", "_is_inside", "load_uploads"),
+    ),
+    "core.contract.bucket_layout": Target(
+        ("test_bucket*.py", "test_contract_bounds.py"), ("parse_place", "is_slot", "is_oversized")
     ),
     "core.contract.data_progress": Target(
         ("test_data_progress.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")

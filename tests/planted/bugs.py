@@ -46,6 +46,7 @@ MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints/fetching.py", "app/
 STRAYS, SAFE = "core/control/orphan_costs.py", "core/control/pending_pulls.py"
 VOLUMES, NODES = "core/control/kept_volumes.py", "pod/agent/nodes.py"
 BUCKET, ACCOUNTS = "core/contract/bucket.py", "core/control/report_events.py"
+LAYOUT = "core/contract/bucket_layout.py"
 GRANTS, WORD = "app/checkpoints/bucket_grants.py", "app/bucket_report.py"
 LIMITS, WORTH = "app/checkpoints/bucket_limits.py", "core/contract/worth.py"
 RECORDS, PLAIN = "core/contract/records.py", "core/plain_text.py"
@@ -372,7 +373,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a new pod is not given what was saved before the cooldown", GRANTS, "if mf.is_before_cooldown(m, newest[0])]", "if False]", timing=True),
     Bug("pruning takes what was saved before the cooldown", MANIFEST, "if m == latest or is_before_cooldown(m, latest)]", "if m == latest]"),
     Bug("the oldest slot is written over, whatever it holds", BUCKET, "return min(spare, key=lambda name: there[name].step)", "return min(there, key=lambda name: there[name].step)", timing=True),
-    Bug("a later pod writes into an earlier one's slots", BUCKET, "slot_name(generation, number) for number", "slot_name(1, number) for number", timing=True),
+    Bug("a later pod writes into an earlier one's slots", LAYOUT, "slot_name(generation, number) for number", "slot_name(1, number) for number", timing=True),
     Bug("the result does not wait for uploads", SUPERVISE, "if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:", "if False:", timing=True),
     Bug("uploads are waited for in vain", SUPERVISE, "if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:", "if trainer.hard_left_s > _LAST_WORD_S:", timing=True),
     Bug("what cannot be stored is waited for", MIND, "unstored(self.report.kept, done.uploaded, done.given_up)", "unstored(self.report.kept, done.uploaded)"),

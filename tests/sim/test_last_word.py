@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.test_found import held, pod_at_work, world
-from trmcloud.core.contract.bucket import Grants, PhaseSlots, slots_of
+from trmcloud.core.contract.bucket import Grants, PhaseSlots
+from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.pod_contract import Orders
 from trmcloud.pod.agent.loop import LAST_REPORT_S
 from trmcloud.sim.world.pod import SimPod

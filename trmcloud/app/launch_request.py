@@ -109,7 +109,7 @@ def spec_of(
         raise UsageError("--rate is the price of this machine; rented hardware has its own")
     bucket = ""
     if r.bucket:
-        from trmcloud.core.contract.bucket import parse_place
+        from trmcloud.core.contract.bucket_layout import parse_place
 
         bucket = str(parse_place(r.bucket))
     return RunSpec(

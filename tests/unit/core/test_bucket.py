@@ -12,6 +12,17 @@ from hypothesis import strategies as st
 
 from trmcloud.app.checkpoints.bucket_grants import furthest
 from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract.bucket_layout import (
+    MAX_PUT_BYTES,
+    MOST_FILE_BYTES,
+    Place,
+    is_oversized,
+    parse_place,
+    piece_sizes,
+    pieces_of,
+    puts_in_slot,
+    slots_of,
+)
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import ContractError, Kept
 from trmcloud.core.errors import UsageError
@@ -31,42 +42,42 @@ def manifest(phase: str, step: int) -> CheckpointManifest:
     [("s3://abc", "abc", ""), ("s3://abc/", "abc", ""), ("s3://a-b.c/x//y/", "a-b.c", "x/y")],
 )
 def test_a_place_is_read(text: str, bucket: str, prefix: str) -> None:
-    assert bk.parse_place(text) == bk.Place(bucket, prefix)
+    assert parse_place(text) == Place(bucket, prefix)
 
 
 @pytest.mark.parametrize("text", ["", "abc", "s3://", "s3://a", "s3://abc/../x", "s3://abc/a b"])
 def test_what_names_no_bucket_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        bk.parse_place(text)
+        parse_place(text)
 
 
-LARGEST = bk.MOST_FILE_BYTES
+LARGEST = MOST_FILE_BYTES
 
 
 @given(st.integers(0, LARGEST), st.integers(0, LARGEST))
 def test_pieces_cover_a_file_without_overlap_and_are_all_granted(one: int, other: int) -> None:
     size, most = sorted((one, other))
-    pieces = bk.pieces_of("weights.safetensors", size)
+    pieces = pieces_of("weights.safetensors", size)
     assert pieces[0].start == 0
     assert pieces[-1].end == size
     assert all(a.end == b.start for a, b in itertools.pairwise(pieces))
-    assert {(piece.name, piece.length) for piece in pieces} <= set(bk.puts_in_slot(most))
-    assert max(piece.end - piece.start for piece in pieces) <= bk.MAX_PUT_BYTES
+    assert {(piece.name, piece.length) for piece in pieces} <= set(puts_in_slot(most))
+    assert max(piece.end - piece.start for piece in pieces) <= MAX_PUT_BYTES
     for piece in pieces:
         path, length = f"fast/g1-slot-0/{piece.name}", piece.end - piece.start
-        assert not bk.is_oversized(path, length, {"fast": most})
+        assert not is_oversized(path, length, {"fast": most})
 
 
 def test_every_full_piece_has_a_length_that_is_known_beforehand() -> None:
     mib = 1 << 20
-    assert [p.length for p in bk.pieces_of("w", 64 * mib)] == [None]
-    assert [p.length for p in bk.pieces_of("w", 64 * mib + 1)] == [64 * mib, None]
-    assert [p.length for p in bk.pieces_of("w", 128 * mib)] == [64 * mib] * 2
-    assert [p.length for p in bk.pieces_of("w", 1088 * mib - 1)] == [64 * mib] * 16 + [None]
-    assert [p.length for p in bk.pieces_of("w", 1088 * mib)] == [128 * mib] * 8 + [None]
-    assert bk.piece_sizes(0) == bk.piece_sizes(1024 * mib) == (64 * mib,)
-    assert bk.piece_sizes(1088 * mib) == (64 * mib, 128 * mib)
-    assert bk.piece_sizes(LARGEST)[-1] == 4 << 30
+    assert [p.length for p in pieces_of("w", 64 * mib)] == [None]
+    assert [p.length for p in pieces_of("w", 64 * mib + 1)] == [64 * mib, None]
+    assert [p.length for p in pieces_of("w", 128 * mib)] == [64 * mib] * 2
+    assert [p.length for p in pieces_of("w", 1088 * mib - 1)] == [64 * mib] * 16 + [None]
+    assert [p.length for p in pieces_of("w", 1088 * mib)] == [128 * mib] * 8 + [None]
+    assert piece_sizes(0) == piece_sizes(1024 * mib) == (64 * mib,)
+    assert piece_sizes(1088 * mib) == (64 * mib, 128 * mib)
+    assert piece_sizes(LARGEST)[-1] == 4 << 30
 
 
 @pytest.mark.parametrize(
@@ -83,8 +94,8 @@ def test_every_full_piece_has_a_length_that_is_known_beforehand() -> None:
 )
 def test_what_no_length_is_known_of_has_a_limit(path: str, most: int) -> None:
     phases = {"fast": 1088 << 20}
-    assert not bk.is_oversized(path, most, phases)
-    assert bk.is_oversized(path, most + 1, phases)
+    assert not is_oversized(path, most, phases)
+    assert is_oversized(path, most + 1, phases)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +103,12 @@ def test_what_no_length_is_known_of_has_a_limit(path: str, most: int) -> None:
              "fast/g1-slot-0/state.json/x", "a/g1-report.json", "fast/g1-slot-0/"],
 )  # fmt: skip
 def test_what_no_pod_is_granted_is_none_of_its(path: str) -> None:
-    assert not bk.is_oversized(path, 1 << 50, {})
+    assert not is_oversized(path, 1 << 50, {})
 
 
 def test_a_file_beyond_all_pieces_is_refused() -> None:
     with pytest.raises(ValueError, match="larger"):
-        bk.pieces_of("weights.safetensors", 17 * (4 << 30))
+        pieces_of("weights.safetensors", 17 * (4 << 30))
 
 
 @given(
@@ -108,7 +119,7 @@ def test_a_file_beyond_all_pieces_is_refused() -> None:
 def test_no_slot_that_is_needed_is_ever_written_to(
     scores: list[float | None], best: int, cooldowns: list[tuple[int, int]]
 ) -> None:
-    slots: dict[str, Kept | None] = dict.fromkeys(bk.slots_of(1, best))
+    slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
     for step, bpb in enumerate(scores):
         slot = bk.free_slot(slots, best)
         gone = slots[slot]
@@ -162,7 +173,7 @@ def test_uploads_come_to_an_end(
     before: list[float | None], here: list[float | None], best: int
 ) -> None:
     """Whatever an earlier life of the pod has left in its slots."""
-    slots: dict[str, Kept | None] = dict.fromkeys(bk.slots_of(1, best))
+    slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
     for name, (step, bpb) in zip(slots, enumerate(before, 10), strict=False):
         slots[name] = kept(step, bpb)
     mine = [kept(step, bpb) for step, bpb in enumerate(here, 1)]
@@ -227,7 +238,7 @@ def test_metrics_that_come_later_find_the_same_slots(
     metrics: list[float | None], best: int
 ) -> None:
     """Each is stored as it is saved, and its manifest again once it is evaluated."""
-    slots: dict[str, Kept | None] = dict.fromkeys(bk.slots_of(1, best))
+    slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
     mine: list[Kept] = []
     for step, bpb in enumerate(metrics, 1):
         for made in (kept(step, None), kept(step, bpb)):

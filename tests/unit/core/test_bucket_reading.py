@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract.bucket_layout import Place, is_oversized, is_slot, parse_place
 from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import UsageError
@@ -81,11 +82,11 @@ def test_uploads_are_read_and_their_trouble_is_cut() -> None:
 
 def test_a_place_has_at_most_twelve_folders() -> None:
     twelve = "/".join("abcdefghijkl")
-    assert bk.parse_place(f"s3://bucket/{twelve}") == bk.Place("bucket", twelve)
-    assert bk.parse_place("s3://bucket//a//") == bk.Place("bucket", "a")
+    assert parse_place(f"s3://bucket/{twelve}") == Place("bucket", twelve)
+    assert parse_place("s3://bucket//a//") == Place("bucket", "a")
     for text in (f"s3://bucket/{twelve}/m", "bucket/a", "s3://b", "s3://bucket/a/.."):
         with pytest.raises(UsageError, match="does not name a bucket"):
-            bk.parse_place(text)
+            parse_place(text)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_a_place_has_at_most_twelve_folders() -> None:
     [("g1-slot-0", True), ("g1-slot-0x", False), ("g12345-slot-0", False), ("slot-0", False)],
 )
 def test_what_is_a_slot(name: str, slot: bool) -> None:
-    assert bk.is_slot(name) is slot
+    assert is_slot(name) is slot
 
 
 PIECE = 64 << 20
@@ -114,8 +115,8 @@ PIECE = 64 << 20
 def test_each_object_has_a_most(path: str, most: int) -> None:
     """Files of up to 32 pieces in ``fast``: twice as large; of the other nothing is known."""
     sizes = {"fast": 32 * PIECE}
-    assert not bk.is_oversized(path, most, sizes)
-    assert bk.is_oversized(path, most + 1, sizes)
+    assert not is_oversized(path, most, sizes)
+    assert is_oversized(path, most + 1, sizes)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +125,4 @@ def test_each_object_has_a_most(path: str, most: int) -> None:
      "fast/g1-slot-0/state.json/x", "owner.json", "report.json", "x/g1-report.json"],
 )  # fmt: skip
 def test_what_no_pod_is_granted_has_none(path: str) -> None:
-    assert not bk.is_oversized(path, 1 << 50, {})
+    assert not is_oversized(path, 1 << 50, {})

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trmcloud.core.contract.bucket import MAX_PUT_BYTES, CachedFile
+from trmcloud.core.contract.bucket import CachedFile
+from trmcloud.core.contract.bucket_layout import MAX_PUT_BYTES
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.contract.token_cache import (
     CacheIndex,

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 from botocore import exceptions as be
 
-from trmcloud.adapters.s3.client import (
-    _until,
-    code_of,
-    explain,
-    is_missing,
-    lacks,
-    of_no_use,
-    told,
-)
-from trmcloud.core.contract.bucket import Place
+from trmcloud.adapters.s3.client import _until, code_of, explain, is_missing, lacks, of_no_use, told
+from trmcloud.core.contract.bucket_layout import Place
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,

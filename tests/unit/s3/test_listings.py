@@ -19,7 +19,7 @@ from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.client import Client
 from trmcloud.adapters.s3.fetching import get_bytes
-from trmcloud.core.contract.bucket import PIECE_BYTES, Place
+from trmcloud.core.contract.bucket_layout import PIECE_BYTES, Place
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, to_json
 from trmcloud.core.errors import CheckpointError, ConflictError, ProviderError
 

@@ -19,9 +19,21 @@ from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
 from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces, unfinished
 from trmcloud.adapters.s3.spans import LANES, Meter, Source
 from trmcloud.adapters.s3.token_slots import cache_grants
-from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.bucket import FileGet, FolderGet, Grants, PhaseSlots, Place
+from trmcloud.core.contract.bucket import FileGet, FolderGet, Grants, PhaseSlots
+from trmcloud.core.contract.bucket_layout import (
+    DATA_INDEX_NAME,
+    MOST_FILE_BYTES,
+    OWNER_NAME,
+    Place,
+    is_oversized,
+    is_slot,
+    pieces_of,
+    put_key,
+    puts_in_slot,
+    report_name,
+    slots_of,
+)
 from trmcloud.core.contract.bucket_terms import LONGEST_GRANT_S
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
@@ -72,7 +84,7 @@ class S3Bucket:
                 client.s3.delete_object(Bucket=self._place.bucket, Key=key)
 
     def claim(self, run_id: str, ledger_id: str) -> None:
-        key = self._place.run(run_id, bk.OWNER_NAME)
+        key = self._place.run(run_id, OWNER_NAME)
         mine = {"ledger": ledger_id, "run": run_id}
         found = get_bytes(self.client, key, _MAX_NOTE_BYTES)
         if found is None:
@@ -111,7 +123,7 @@ class S3Bucket:
         puts: dict[str, str] = {}
         phases = {}
         for phase, keep_best in request.phases.items():
-            slots = bk.slots_of(request.generation, keep_best)
+            slots = slots_of(request.generation, keep_best)
             held = {
                 slot: stored.manifest.kept
                 for stored in shelf.whole
@@ -119,18 +131,18 @@ class S3Bucket:
                 if stored.at == self._place.run(request.run_id, phase, slot)
             }
             phases[phase] = PhaseSlots(keep_best, slots, held)
-            allowed = bk.puts_in_slot(request.file_bytes.get(phase, bk.MOST_FILE_BYTES))
+            allowed = puts_in_slot(request.file_bytes.get(phase, MOST_FILE_BYTES))
             for slot in slots:
                 for name, length in allowed:
                     key = self._place.run(request.run_id, phase, slot, name)
                     url = self._signed("put_object", key, seconds, length)
-                    puts[bk.put_key(phase, slot, name, length)] = url
+                    puts[put_key(phase, slot, name, length)] = url
         gets = [self._get_item(item, seconds) for item in request.folders]
         latest = [stored.manifest for stored, _ in request.go_on_from]
         for stored, folder in request.go_on_from:
             beside = any(mf.is_before_cooldown(stored.manifest, other) for other in latest)
             gets.append(self._get_stored(stored, folder, seconds, beside=beside))
-        key = self._place.run(request.run_id, bk.report_name(request.generation))
+        key = self._place.run(request.run_id, report_name(request.generation))
         report = self._signed("put_object", key, seconds)
         cache = None
         if request.cache is not None:
@@ -185,9 +197,9 @@ class S3Bucket:
         half: dict[str, str] = {}
         for key, size in self._keys(start):
             label, _, name = key.removeprefix(start).rpartition("/")
-            if label.count("/") == 1 and bk.is_slot(label.rpartition("/")[2]):
+            if label.count("/") == 1 and is_slot(label.rpartition("/")[2]):
                 sizes.setdefault(label, {})[name] = size
-                if bk.is_oversized(key.removeprefix(start), size, file_bytes):
+                if is_oversized(key.removeprefix(start), size, file_bytes):
                     half[label] = f"{name} is larger than any pod was granted"
         begun = {
             label: names
@@ -218,7 +230,7 @@ class S3Bucket:
         return tuple(
             (key, size)
             for key, size in self._keys(start, brief)
-            if bk.is_oversized(key.removeprefix(start), size, file_bytes)
+            if is_oversized(key.removeprefix(start), size, file_bytes)
         )
 
     def drop(self, keys: Sequence[str]) -> None:
@@ -228,7 +240,7 @@ class S3Bucket:
         return get_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.MAX_MANIFEST_BYTES) or b""
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
-        key = self._place.run(run_id, bk.report_name(generation))
+        key = self._place.run(run_id, report_name(generation))
         # Asked from the loop that ends pods in time: it must not hang on a store.
         brief = connect(self._place, self._environ, brief=True)
         return get_bytes(brief, key, MAX_JSON_BYTES)
@@ -287,7 +299,7 @@ class S3Bucket:
         sizes = {name: _local_path(item, name).stat().st_size for name in item.sha256}
         index = {name: [size, item.sha256[name]] for name, size in sorted(sizes.items())}
         text = json.dumps(index, sort_keys=True).encode()
-        key = self._data_key(item, bk.DATA_INDEX_NAME)
+        key = self._data_key(item, DATA_INDEX_NAME)
         if get_bytes(self.client, key, _MAX_NOTE_BYTES) == text:
             return
         meter = Meter(progress, sum(sizes.values()))
@@ -362,7 +374,7 @@ class S3Bucket:
 def _sources(at: str, file: CheckpointFile) -> tuple[Source, ...]:
     """Where a checkpoint's file lies."""
     try:
-        pieces = bk.pieces_of(file.name, file.size_bytes)
+        pieces = pieces_of(file.name, file.size_bytes)
     except ValueError as error:
         raise CheckpointError(str(error), where=at) from None
     return tuple(Source(f"{at}/{piece.name}", piece.start, piece.end) for piece in pieces)

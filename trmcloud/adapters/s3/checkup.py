@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trmcloud.adapters.s3 import settings
 from trmcloud.app.doctor import Finding
-from trmcloud.core.contract.bucket import parse_place
+from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.errors import TrmcloudError
 
 MOST_SKEW_S = 300.0

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trmcloud.adapters.s3 import settings
-from trmcloud.core.contract.bucket import Place
+from trmcloud.core.contract.bucket_layout import Place
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,

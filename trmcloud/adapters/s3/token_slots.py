@@ -8,7 +8,8 @@ from collections.abc import Callable
 from trmcloud.adapters.s3.client import Client
 from trmcloud.adapters.s3.fetching import get_bytes
 from trmcloud.core.contract import token_cache as tc
-from trmcloud.core.contract.bucket import CachedFile, CacheGrants, FileGet, Place
+from trmcloud.core.contract.bucket import CachedFile, CacheGrants, FileGet
+from trmcloud.core.contract.bucket_layout import Place
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.ports.bucket import CacheRequest
 

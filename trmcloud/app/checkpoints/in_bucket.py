@@ -12,7 +12,8 @@ from trmcloud.app.checkpoints.bucket_limits import granted_file_bytes, rent
 from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.run_queries import as_told, told_uploaded
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.bucket import free_slot, slots_of
+from trmcloud.core.contract.bucket import free_slot
+from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, is_before_cooldown
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.control.run_state import Generation, RunState

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from trmcloud.core.contract.bucket import MAX_PUT_BYTES, CachedFile
+from trmcloud.core.contract.bucket import CachedFile
+from trmcloud.core.contract.bucket_layout import MAX_PUT_BYTES
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError, load
 from trmcloud.core.values import dataclass
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from trmcloud.core.contract.bucket import FileGet, FolderGet, Piece, pieces_of
+from trmcloud.core.contract.bucket import FileGet, FolderGet
+from trmcloud.core.contract.bucket_layout import Piece, pieces_of
 from trmcloud.io.backoff import patiently
 from trmcloud.io.files import sync_folder
 from trmcloud.io.hashing import holds

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trmcloud.core.contract.bucket import Piece, pieces_of
+from trmcloud.core.contract.bucket_layout import Piece, pieces_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.io.backoff import patiently

@@ -14,7 +14,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trmcloud.core.contract.bucket import MAX_PUT_BYTES, CachedFile, CacheGrants
+from trmcloud.core.contract.bucket import CachedFile, CacheGrants
+from trmcloud.core.contract.bucket_layout import MAX_PUT_BYTES
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.token_cache import CacheIndex, is_cache_file, slot_for
 from trmcloud.pod.storage.fetch import Damaged, bring_file

@@ -35,9 +35,9 @@ from trmcloud.core.contract.bucket import (
     lacks_metric,
     load_grants,
     load_uploads,
-    put_key,
     unstored,
 )
+from trmcloud.core.contract.bucket_layout import put_key
 from trmcloud.core.contract.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,

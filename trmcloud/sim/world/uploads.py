@@ -18,9 +18,9 @@ from trmcloud.core.contract.bucket import (
     Uploads,
     free_slot,
     lacks_metric,
-    slots_of,
     unstored,
 )
+from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import AgentReport, Kept, dump, parse_pod_name
 from trmcloud.core.errors import ProviderError
