@@ -85,7 +85,7 @@ def _cpu_of_guards(home: Path, launch: subprocess.Popen[bytes]) -> float:
 def _cost_of_telling() -> tuple[float, float, float]:
     """Seconds of a heartbeat not written, a heartbeat written, and a line of metrics."""
     from model.telemetry import Clock, Metrics, Pulse
-    from trmcloud.core.contract.pod_contract import PhaseJob
+    from trmcloud.core.contract.trainer_contract import PhaseJob
 
     with tempfile.TemporaryDirectory() as folder:
         job = PhaseJob("r-bench", "fast", {}, folder, folder, 1)

@@ -26,7 +26,7 @@ from model.schedule import (
     recent_mean,
 )
 from model.signals import SignalFlag
-from trmcloud.core.contract.pod_contract import ENV_DEADLINE_AT
+from trmcloud.core.contract.trainer_contract import ENV_DEADLINE_AT
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
 

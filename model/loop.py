@@ -29,7 +29,7 @@ from model.schedule import Cooldown, Schedule
 from model.stepping import Step, Stepper, Sums
 from model.telemetry import Clock, Pulse
 from trmcloud.core.contract import worth
-from trmcloud.core.contract.pod_contract import PhaseJob
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.recipe import PhaseRecipe
 

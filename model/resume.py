@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from model.average import Average, restore_trained
-from model.checkpoint import (
-    CheckpointFolder,
-    Found,
-    read_manifest,
-    read_tensors,
-    read_text,
-    verify,
-)
+from model.checkpoint import CheckpointFolder, Found, read_manifest, read_tensors, read_text, verify
 from model.data.folder import PreparedData
 from model.distributed import World
 from model.families.protocol import LanguageModel
@@ -33,7 +26,7 @@ from model.sharing import share
 from model.soundness import Soundness
 from model.telemetry import Metrics
 from trmcloud.core.contract.manifest import MANIFEST_NAME, step_dir_name
-from trmcloud.core.contract.pod_contract import ENV_ACCEPT_CHANGE, PhaseJob
+from trmcloud.core.contract.trainer_contract import ENV_ACCEPT_CHANGE, PhaseJob
 from trmcloud.core.errors import CheckpointError, DataError
 from trmcloud.core.spec.continuing import decisive_changes
 from trmcloud.core.spec.recipe import PhaseRecipe

@@ -21,7 +21,7 @@ from model.progress import Progress, rows_to_json
 from model.reporting import say
 from model.soundness import Soundness
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.contract.pod_contract import PhaseJob
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.recipe import PhaseRecipe
 

@@ -16,16 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, TextIO
 
-from trmcloud.core.contract.pod_contract import (
-    HEARTBEAT_NAME,
-    METRICS_NAME,
-    TENSORBOARD_DIR,
-    Heartbeat,
-    PhaseJob,
-    dump,
-    load_heartbeat,
-)
+from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME, TENSORBOARD_DIR, dump
 from trmcloud.core.contract.records import finite
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.io.files import write_atomic
 
 BEAT_EVERY_S = 1.0

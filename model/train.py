@@ -2,7 +2,7 @@
 
 The job's path stands in TRMCLOUD_JOB, the deadline in TRMCLOUD_DEADLINE_AT, the attempt in
 TRMCLOUD_ATTEMPT. However it ends, the heartbeat says how: its ``outcome`` is one of
-``pod_contract.OUTCOMES``. The exit code is 0 after finishing or landing, else 1.
+``trainer_contract.OUTCOMES``. The exit code is 0 after finishing or landing, else 1.
 
 torch is imported late: the first heartbeat, and the handlers of signals, must not wait for it.
 """
@@ -20,25 +20,18 @@ from typing import Mapping, Sequence
 from model.command import error_json, run_command
 from model.signals import SignalFlag
 from model.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
-from trmcloud.core.contract.pod_contract import (
-    CHECKPOINTS_DIR,
+from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR, ContractError
+from trmcloud.core.contract.recovery import read_overrides
+from trmcloud.core.contract.trainer_contract import (
     CLEAN,
     ENV_ACCEPT_CHANGE,
     ENV_ATTEMPT,
     ENV_JOB,
     ENV_OVERRIDES,
-    ContractError,
     PhaseJob,
     load_job,
 )
-from trmcloud.core.contract.recovery import read_overrides
-from trmcloud.core.errors import (
-    CheckpointError,
-    DataError,
-    MissingExtra,
-    TrmcloudError,
-    UsageError,
-)
+from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import overridden
 from trmcloud.core.spec.recipe import PhaseRecipe
 
@@ -82,7 +75,7 @@ def attend(
     """Trains one attempt on this rank, and sees to it that its end is told.
 
     Returns:
-        The outcome, one of ``pod_contract.OUTCOMES``.
+        The outcome, one of ``trainer_contract.OUTCOMES``.
     """
     is_main = environment.get("RANK", "0") == "0"
     # Each machine's agent watches a trainer of its own.

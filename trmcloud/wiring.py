@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
 """A folder that holds another ``model`` package: a trainer of your own that keeps the contract of
-``trmcloud.core.contract.pod_contract``."""
+``trmcloud.core.contract.trainer_contract``."""
 
 
 def build_context() -> Context:

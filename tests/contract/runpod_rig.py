@@ -14,6 +14,7 @@ from trmcloud.adapters.runpod.compute import RunPodCompute
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
 
@@ -62,6 +63,6 @@ def request(rig: Rig, sku: str = L4, generation: int = 1, **more: Any) -> PodReq
         phases=(contract.PhaseLease("fast", 0.0, 100.0, 1e15),), fits_budget=True,
         min_useful_s=10.0,
     )  # fmt: skip
-    job = contract.PhaseJob("r1", "fast", {"steps": 3}, "/d", "/o", processes=1)
+    job = PhaseJob("r1", "fast", {"steps": 3}, "/d", "/o", processes=1)
     plain = PodRequest(name=name, sku=sku, gpus=1, rate=Usd("0.49"), lease=lease, jobs=(job,))
     return replace(plain, **more)

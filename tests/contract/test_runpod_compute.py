@@ -11,6 +11,7 @@ import pytest
 from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, request
 from tests.standins.runpod import oracle
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
@@ -71,7 +72,7 @@ def test_what_a_pod_is_told(rig: Rig) -> None:
     )}  # fmt: skip
     assert contract.load_lease(unpacked[contract.ENV_LEASE]) == wanted.lease
     (job,) = json.loads(unpacked[contract.ENV_JOBS])
-    assert contract.load_job(json.dumps(job)) == wanted.jobs[0]
+    assert load_job(json.dumps(job)) == wanted.jobs[0]
     assert json.loads(unpacked[contract.ENV_CHECK]) == {
         "gpu": "A100", "count": 8, "torch": "2.9.1+cu128",
     }  # fmt: skip

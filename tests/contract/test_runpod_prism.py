@@ -26,6 +26,7 @@ from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import FinalRefusal, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.pod.agent.terminate import ways_of
@@ -102,7 +103,7 @@ def wanted(**more: Any) -> PodRequest:
         phases=(contract.PhaseLease("fast", 0.0, 100.0, 1e15),), fits_budget=True,
         min_useful_s=10.0,
     )  # fmt: skip
-    job = contract.PhaseJob("r1", "fast", {"steps": 3}, "/d", "/o", processes=1)
+    job = PhaseJob("r1", "fast", {"steps": 3}, "/d", "/o", processes=1)
     plain = PodRequest(name=name, sku="L4", gpus=1, rate=Usd("0.49"), lease=lease, jobs=(job,))
     return replace(plain, **more)
 

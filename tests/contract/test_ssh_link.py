@@ -18,6 +18,7 @@ from trmcloud.adapters.ssh.link import SshPodLink
 from trmcloud.adapters.ssh.sync import remote_manifests
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, to_json
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.errors import CheckpointError, Dropped, HostKeyChanged, LinkError
 
 pytestmark = needs_sshd
@@ -33,7 +34,7 @@ REPORT = contract.AgentReport(
     soft_stop_at=1_790_003_000.0,
     hard_stop_at=1_790_003_600.0,
 )
-BEAT = contract.Heartbeat(
+BEAT = Heartbeat(
     run_id=RUN,
     phase="fast",
     attempt=1,

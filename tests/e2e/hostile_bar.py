@@ -22,7 +22,8 @@ from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.streams import forgive_streams
 from trmcloud.core.clock import Unknown
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError

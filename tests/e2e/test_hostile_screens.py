@@ -15,6 +15,7 @@ from tests.e2e.user import User
 from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.money import Usd
@@ -78,7 +79,7 @@ def told(owner: User) -> User:
         (folder / "train.log").write_bytes(
             WORDS.encode() + b"\xff\xed\xa0\x80\n" + b"last\x1b[2J\n"
         )
-        beat = contract.load_heartbeat((good / "heartbeat.json").read_text())
+        beat = load_heartbeat((good / "heartbeat.json").read_text())
         (folder / "heartbeat.json").write_text(
             contract.dump(replace(beat, run_id=run_id, message=WORDS))
         )

@@ -22,12 +22,7 @@ from tests.unit.core.test_pod_contract import BEAT, JOB, LEASE, ORDERS, REPORT
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.ssh import follow as follow_log
 from trmcloud.adapters.ssh.session import explain
-from trmcloud.adapters.ssh.sync import (
-    MAX_MANIFESTS_BYTES,
-    MOST_MANIFESTS,
-    Mirror,
-    remote_manifests,
-)
+from trmcloud.adapters.ssh.sync import MAX_MANIFESTS_BYTES, MOST_MANIFESTS, Mirror, remote_manifests
 from trmcloud.app.checkpoints.bucket_grants import furthest
 from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
 from trmcloud.app.reports import first_bpb
@@ -38,6 +33,7 @@ from trmcloud.core.contract.gate import judge, verdict_from_json
 from trmcloud.core.contract.manifest import from_json, to_json
 from trmcloud.core.contract.pod_contract import ContractError
 from trmcloud.core.contract.records import MAX_ITEMS, MAX_JSON_BYTES, parse, parse_lines, whole
+from trmcloud.core.contract.trainer_contract import load_heartbeat, load_job
 from trmcloud.core.control.report import report_on
 from trmcloud.core.errors import CheckpointError, TrmcloudError
 from trmcloud.pod.machine.metrics_file import read_metrics
@@ -51,10 +47,10 @@ GRANTS = bk.Grants(
 STAGED = contract.Staged("/workspace/trmcloud/code/x", ("/workspace/trmcloud/data/y",))
 LOADERS: list[tuple[Any, Callable[[Any], Any]]] = [
     (REPORT, contract.load_report),
-    (BEAT, contract.load_heartbeat),
+    (BEAT, load_heartbeat),
     (LEASE, contract.load_lease),
     (ORDERS, contract.load_orders),
-    (JOB, contract.load_job),
+    (JOB, load_job),
     (STAGED, contract.load_staged),
     (GRANTS, bk.load_grants),
     (bk.Uploads((KEPT,), (KEPT,), 5.0, True, "x"), bk.load_uploads),

@@ -19,7 +19,8 @@ import pytest
 from model.command import wait_asleep
 from model.telemetry import Clock
 from trmcloud.core.contract.manifest import CheckpointManifest, from_json
-from trmcloud.core.contract.pod_contract import Heartbeat, PhaseJob, dump, load_heartbeat
+from trmcloud.core.contract.pod_contract import dump
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 wait_asleep()  # torch is imported late here, too

@@ -18,7 +18,7 @@ from model.telemetry import (
     process_age_s,
     process_started,
 )
-from trmcloud.core.contract.pod_contract import PhaseJob, load_heartbeat
+from trmcloud.core.contract.trainer_contract import PhaseJob, load_heartbeat
 
 
 class HandClock:

@@ -70,6 +70,7 @@ READERS = {
     "core.contract.records": Target(("test_records.py", "test_pod_contract.py")),
     "core.contract.manifest": Target(("test_contract_bounds.py", "test_manifest*.py")),
     "core.contract.pod_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
+    "core.contract.trainer_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
     "core.contract.gate": Target(("test_gate*.py",)),
     "core.health": Target(
         ("test_health*.py",), ("_read", "_drop_from", "_trained", "_numbers")

@@ -11,7 +11,7 @@ from trmcloud.app.checkpoints.sources import sources_of
 from trmcloud.app.context import Context
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.contract.manifest import CheckpointManifest, pick_latest
-from trmcloud.core.contract.pod_contract import DONE
+from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, UsageError
 from trmcloud.core.outcome import Outcome

@@ -10,7 +10,8 @@ from trmcloud.app.run_queries import is_driven, last_report
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import BY_SKYPILOT, ProviderTraits, traits_of
 from trmcloud.core.clock import Maybe, Seen
-from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.events import LayerVerified
 from trmcloud.core.control.exposure import VERIFIED_FOR_S
 from trmcloud.core.control.observation import PodSeen, PodStatus

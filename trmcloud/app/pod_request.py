@@ -15,6 +15,7 @@ from trmcloud.core.catalog.datasets import parse_data_set
 from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.lease import make_lease, phases_to_run
 from trmcloud.core.control.pending_pulls import is_held
 from trmcloud.core.control.run_state import Generation, RunState
@@ -133,7 +134,7 @@ def pod_request(
     data_dir, making = _data(context, run, candidate, data, weights)
     room_gb = disk_gb(candidate, data)
     jobs = tuple(
-        contract.PhaseJob(
+        PhaseJob(
             run_id=run.run_id,
             phase=phase.name,
             settings=phase.settings.to_json(),
@@ -217,7 +218,7 @@ def _note(context: Context, run: RunState) -> Mapping[str, Any]:
 
 def _data(
     context: Context, run: RunState, candidate: Candidate, data: LaunchData, weights: str
-) -> tuple[str, contract.DataJob | None]:
+) -> tuple[str, DataJob | None]:
     """Where the trainer finds its data, and what is to be made there, if anything.
 
     ``weights`` is the folder, there, that the first phase starts from, if any.
@@ -235,7 +236,7 @@ def _data(
         item = tokenizer_item(context.files, run)
         tokenizer = f"{item.remote}/{contract.DATA_TOKENIZER_NAME}" if item is not None else ""
     data_set = data.source.data_set
-    making = contract.DataJob(
+    making = DataJob(
         source=data.source.name,
         tokens=max(phase.tokens for phase in candidate.phases),
         data_set=data_set.to_json() if data_set is not None else {},

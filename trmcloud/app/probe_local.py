@@ -18,6 +18,14 @@ from trmcloud.app.data.sources import resolve_source
 from trmcloud.app.planning import Planner
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import (
+    ENV_ATTEMPT,
+    ENV_DEADLINE_AT,
+    ENV_JOB,
+    Heartbeat,
+    PhaseJob,
+    load_heartbeat,
+)
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.flops import work_of
@@ -102,7 +110,7 @@ def probe_local(
     )
     with tempfile.TemporaryDirectory(prefix="trmcloud-probe-") as scratch:
         out = Path(scratch)
-        job = contract.PhaseJob(
+        job = PhaseJob(
             run_id="probe", phase=short.phase, settings=short.to_json(), data_dir=str(data_dir),
             out_dir=str(out), processes=processes,
         )  # fmt: skip
@@ -113,9 +121,9 @@ def probe_local(
             env={
                 **environment,
                 "PYTHONPATH": os.pathsep.join(python_path),
-                contract.ENV_JOB: str(out / contract.JOB_NAME),
-                contract.ENV_DEADLINE_AT: repr(time.time() + LIMIT_S),
-                contract.ENV_ATTEMPT: "1",
+                ENV_JOB: str(out / contract.JOB_NAME),
+                ENV_DEADLINE_AT: repr(time.time() + LIMIT_S),
+                ENV_ATTEMPT: "1",
             },
             cwd=out,
             stdin=subprocess.DEVNULL,
@@ -154,14 +162,14 @@ def _steps(path: Path) -> list[float]:
     return seconds[2:]
 
 
-def _beat(path: Path) -> contract.Heartbeat | None:
+def _beat(path: Path) -> Heartbeat | None:
     try:
-        return contract.load_heartbeat(path.read_bytes())
+        return load_heartbeat(path.read_bytes())
     except (OSError, contract.ContractError):
         return None
 
 
-def _explain(beat: contract.Heartbeat | None, stderr: str) -> None:
+def _explain(beat: Heartbeat | None, stderr: str) -> None:
     said = contract.strip_control(beat.message if beat and beat.message else stderr[-300:])
     if beat is not None and beat.outcome == "out_of_memory":
         raise DoesNotFit(f"the probe ran out of memory: {said}", next_step="--set batch=1")

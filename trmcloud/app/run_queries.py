@@ -8,7 +8,8 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat, Kept
+from trmcloud.core.contract.pod_contract import AgentReport, Kept
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import blockers
 from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.actions import PULL, TERMINATE

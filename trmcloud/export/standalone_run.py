@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import DONE, PhaseJob
 from trmcloud.core.control.events import PhaseEnded
 from trmcloud.core.control.lease import make_lease, phases_to_run
 from trmcloud.core.control.outcome_words import MEANINGS
@@ -219,7 +220,7 @@ class Standalone:
             rows = report.phases if report is not None else ()
             for index, row in enumerate(rows):
                 passed = index + 1 == len(rows) or (row.gate is not None and row.gate.passed)
-                if row.outcome in contract.DONE and passed:
+                if row.outcome in DONE and passed:
                     done[row.name] = PhaseEnded(
                         life.number, row.name, row.outcome, row.step, row.val_bpb, row.seconds
                     )
@@ -284,7 +285,7 @@ class Standalone:
                 continue
             out_dir = self.root / contract.RUNS_DIR / lives.run_id / phase.name
             out_dir.mkdir(parents=True, exist_ok=True)
-            job = contract.PhaseJob(
+            job = PhaseJob(
                 run_id=lives.run_id,
                 phase=phase.name,
                 settings=phase.settings.to_json(),

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import PhaseJob, load_job
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.boot_messages import Notes
@@ -57,7 +58,7 @@ class Given:
 
     root: Path
     lease: contract.Lease
-    jobs: tuple[contract.PhaseJob, ...]
+    jobs: tuple[PhaseJob, ...]
     check: str
     """JSON text of what is to be found here."""
     linger_s: float
@@ -83,7 +84,7 @@ def read_given(environment: Mapping[str, str]) -> Given:
     rows = json.loads(_decoded(environment, contract.ENV_JOBS))
     if not isinstance(rows, list):
         raise ValueError(f"{contract.ENV_JOBS} is no list")
-    jobs = tuple(contract.load_job(json.dumps(row)) for row in rows)
+    jobs = tuple(load_job(json.dumps(row)) for row in rows)
     for job in jobs:
         if job.run_id != lease.run_id:
             raise ValueError(f"{contract.ENV_JOBS} has a job of another run")

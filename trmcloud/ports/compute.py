@@ -11,7 +11,8 @@ from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
-    from trmcloud.core.contract.pod_contract import Lease, PhaseJob
+    from trmcloud.core.contract.pod_contract import Lease
+    from trmcloud.core.contract.trainer_contract import PhaseJob
     from trmcloud.core.control.observation import Bill, PodSeen
     from trmcloud.core.money import Usd
 

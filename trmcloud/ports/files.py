@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.core.contract.pod_contract import Heartbeat
+    from trmcloud.core.contract.trainer_contract import Heartbeat
 
 
 class RunFiles(Protocol):

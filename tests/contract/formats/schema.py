@@ -11,6 +11,7 @@ from trmcloud.adapters.ledger.records import SCHEMA as TABLES
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import MANIFEST_VERSION, CheckpointManifest
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
 from trmcloud.core.control.events import EVENT_TYPES
 from trmcloud.core.control.reason import FACTS, Reason, ReasonKind
 from trmcloud.core.spec.plan import PLAN_VERSION, Candidate, Interval, PhasePlan, Plan
@@ -27,8 +28,8 @@ _KINDS: dict[str, tuple[int, tuple[type[Any], ...]]] = {
     "pod": (
         contract.CONTRACT_VERSION,
         (
-            contract.PhaseJob,
-            contract.Heartbeat,
+            PhaseJob,
+            Heartbeat,
             contract.Lease,
             contract.PhaseLease,
             contract.Orders,

@@ -26,6 +26,7 @@ from trmcloud.app.staging.stage import stage_items
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import ProviderRefused
@@ -144,7 +145,7 @@ def test_a_pod_is_told_what_to_make(tmp_path: Path) -> None:
     assert first.tokens == max(steps[phase] * per_step[phase] for phase in PHASES)
     assert {job.data_dir for job in request.jobs} == {request.jobs[0].data_dir}
     assert request.jobs[0].data_dir.startswith(f"{contract.POD_ROOT}/data/")
-    assert contract.load_job(contract.dump(request.jobs[0])) == request.jobs[0]
+    assert load_job(contract.dump(request.jobs[0])) == request.jobs[0]
     # There is room for what is made there, which a brought folder does not need so much of.
     assert request.disk_gb > asked_for(LaunchData("/brought")).disk_gb
 

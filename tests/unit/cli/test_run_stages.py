@@ -8,7 +8,8 @@ import pytest
 
 from trmcloud.app.run_queries import Errand
 from trmcloud.cli.views.run_stages import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
-from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
 from trmcloud.core.money import Usd

@@ -15,6 +15,7 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
@@ -120,7 +121,7 @@ def _trained(home: Path, plan: Plan, run_id: str, at: float) -> None:
     settings = chosen.phases[0].settings
     folder = home / "runs" / run_id / "fast"
     losses = (5.91, 4.72, 4.31, 4.18)
-    beat = contract.Heartbeat(
+    beat = Heartbeat(
         run_id=run_id, phase="fast", attempt=1, pid=1, pid_started="1",
         at=at, state="training", step=1000, steps=settings.steps, step_seconds=1.83, val_bpb=1.402,
         step_losses=losses, best_bpb=1.402,

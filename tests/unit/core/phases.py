@@ -6,18 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from trmcloud.core.contract.gate import Verdict
-from trmcloud.core.contract.pod_contract import (
-    Heartbeat,
-    Lease,
-    PhaseLease,
-    PhaseReport,
-    PhaseState,
-)
-from trmcloud.core.contract.supervisor import (
-    Act,
-    TrainerView,
-    supervise,
-)
+from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PhaseReport, PhaseState
+from trmcloud.core.contract.supervisor import Act, TrainerView, supervise
+from trmcloud.core.contract.trainer_contract import Heartbeat
 
 LEASE = Lease(
     run_id="r1",

@@ -14,15 +14,14 @@ from trmcloud.core.contract.manifest import CheckpointFile, from_json, pick_best
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
     ContractError,
-    Heartbeat,
     Kept,
     Lease,
     Orders,
-    PhaseJob,
     PhaseReport,
     Saves,
     load_staged,
 )
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line, strip_control
 

@@ -17,26 +17,28 @@ from hypothesis import strategies as st
 from trmcloud.core.contract.gate import Check, Verdict
 from trmcloud.core.contract.pod_contract import (
     MAX_JSON_BYTES,
-    OUTCOMES,
-    TRAINER_STATES,
     AgentReport,
     ContractError,
-    Heartbeat,
     Lease,
     Orders,
-    PhaseJob,
     PhaseLease,
     PhaseReport,
     PhaseState,
     PodName,
     dump,
-    load_heartbeat,
-    load_job,
     load_lease,
     load_orders,
     load_report,
     parse_pod_name,
     strip_control,
+)
+from trmcloud.core.contract.trainer_contract import (
+    OUTCOMES,
+    TRAINER_STATES,
+    Heartbeat,
+    PhaseJob,
+    load_heartbeat,
+    load_job,
 )
 
 AT = 1_790_000_000.0

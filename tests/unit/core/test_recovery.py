@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.unit.core.phases import BEAT, EXTREME, ONE, after, ended, view
 from trmcloud.core.contract import recovery
 from trmcloud.core.contract.pod_contract import (
-    OUTCOMES,
     AgentReport,
     ContractError,
     PhaseReport,
@@ -30,6 +29,7 @@ from trmcloud.core.contract.supervisor import (
     started,
     supervise,
 )
+from trmcloud.core.contract.trainer_contract import OUTCOMES
 
 OWN: dict[str, Any] = {
     "batch": 12, "accumulation": 2, "activation_checkpointing": False, "compile": True,

@@ -22,13 +22,7 @@ from tests.unit.core.phases import (
     view,
     watching,
 )
-from trmcloud.core.contract.pod_contract import (
-    OUTCOMES,
-    TRAINER_STATES,
-    Heartbeat,
-    PhaseReport,
-    PhaseState,
-)
+from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.contract.supervisor import (
     AwaitUploads,
     EndPod,
@@ -40,6 +34,7 @@ from trmcloud.core.contract.supervisor import (
     Wait,
     supervise,
 )
+from trmcloud.core.contract.trainer_contract import OUTCOMES, TRAINER_STATES, Heartbeat
 from trmcloud.core.outcome import Outcome
 
 # -- starting ----------------------------------------------------------------------------------

@@ -19,12 +19,7 @@ from tests.unit.core.phases import (
     measured,
     view,
 )
-from trmcloud.core.contract.pod_contract import (
-    CLEAN,
-    OUTCOMES,
-    RETRYABLE,
-    PhaseState,
-)
+from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.supervisor import (
     EndPod,
     JudgeGate,
@@ -33,6 +28,7 @@ from trmcloud.core.contract.supervisor import (
     repriced_s,
     supervise,
 )
+from trmcloud.core.contract.trainer_contract import CLEAN, OUTCOMES, RETRYABLE
 from trmcloud.core.outcome import Outcome
 
 # -- after a clean end -------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.unit.pod.leases import job_of
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.pod.machine import processes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +28,7 @@ def packed(text: str) -> str:
 
 
 def given_environment(
-    lease: contract.Lease, root: Path, jobs: Sequence[contract.PhaseJob] | None = None
+    lease: contract.Lease, root: Path, jobs: Sequence[PhaseJob] | None = None
 ) -> dict[str, str]:
     rows = [json.loads(contract.dump(job)) for job in jobs or (job_of(lease, root),)]
     return {
@@ -77,9 +78,9 @@ class Container:
         self.stop()
         self.process = self._start()
 
-    def heartbeat(self) -> contract.Heartbeat | None:
+    def heartbeat(self) -> Heartbeat | None:
         path = self.root / contract.RUNS_DIR / "r1" / "fast" / contract.HEARTBEAT_NAME
-        return contract.load_heartbeat(path.read_text()) if path.exists() else None
+        return load_heartbeat(path.read_text()) if path.exists() else None
 
     def trains(self) -> bool:
         beat = self.heartbeat()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 HARD_STOP_S = 600.0
@@ -30,7 +31,7 @@ def a_lease(granted_at: float, hard_stop_s: float = HARD_STOP_S, epoch: int = 1)
     )
 
 
-def job_of(lease: contract.Lease, root: Path, steps: int = 100_000) -> contract.PhaseJob:
+def job_of(lease: contract.Lease, root: Path, steps: int = 100_000) -> PhaseJob:
     settings = PhaseRecipe(
         recipe="t",
         family="trm",
@@ -55,7 +56,7 @@ def job_of(lease: contract.Lease, root: Path, steps: int = 100_000) -> contract.
         eval_tokens=128,
         save_every=1000,
     )
-    return contract.PhaseJob(
+    return PhaseJob(
         run_id=lease.run_id,
         phase="fast",
         settings=settings.to_json(),

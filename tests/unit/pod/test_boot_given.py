@@ -11,6 +11,7 @@ import pytest
 from tests.unit.pod.container import given_environment, packed
 from tests.unit.pod.leases import job_of
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.pod.agent.nodes import Nodes, read_nodes
 from trmcloud.pod.agent.terminate import own_ways_of, ways_of
 from trmcloud.pod.boot import lay_out, read_given
@@ -36,7 +37,7 @@ def test_files_that_are_newer_or_the_same_stay(tmp_path: Path, lease: contract.L
 
     other = replace(job_of(lease, tmp_path), processes=8)
     lay_out(read_given(given_environment(lease, tmp_path, [other])))
-    assert contract.load_job(job_path.read_text()).processes == 8
+    assert load_job(job_path.read_text()).processes == 8
 
 
 def test_the_further_machines_of_a_pod_upload_nothing_and_end_no_other(

@@ -16,6 +16,7 @@ from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.data_progress import DataProgress, load_progress
+from trmcloud.core.contract.trainer_contract import DataJob
 from trmcloud.pod.agent import data_making
 from trmcloud.pod.agent.data_making import DataMaking, words_of
 from trmcloud.pod.machine import processes
@@ -44,7 +45,7 @@ class Machine:
         (self.package / "prepare.py").write_text(PREPARE.replace("THEN", then))
         self.job = replace(
             job_of(LEASE, root),
-            data=contract.DataJob("a-set", 1000, {"name": "a-set"}, hosts="a=http://127.0.0.1"),
+            data=DataJob("a-set", 1000, {"name": "a-set"}, hosts="a=http://127.0.0.1"),
         )
         path = root / contract.RUNS_DIR / LEASE.run_id / "fast" / contract.JOB_NAME
         path.parent.mkdir(parents=True)

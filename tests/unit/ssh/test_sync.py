@@ -20,6 +20,7 @@ from trmcloud.adapters.ssh import sync
 from trmcloud.adapters.ssh.sync import Mirror
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import to_json
+from trmcloud.core.contract.trainer_contract import load_heartbeat
 
 POD, RUN = "trmc-x", "r-1"
 AGENT = replace(REPORT, pod_name=POD, run_id=RUN)
@@ -131,7 +132,7 @@ def test_a_heartbeat_is_kept_where_it_is_the_runs_and_the_phases(here: Here) -> 
     assert here.file("heartbeat.json", "extreme") is None
     assert here.file("heartbeat.json") is None
     here.take(f"heartbeat/fast {text}")
-    assert contract.load_heartbeat(here.file("heartbeat.json") or b"") == HEART
+    assert load_heartbeat(here.file("heartbeat.json") or b"") == HEART
 
 
 # -- what grows --------------------------------------------------------------------------------

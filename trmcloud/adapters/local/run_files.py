@@ -11,6 +11,7 @@ from pathlib import Path
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.trainer_contract import Heartbeat, load_heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.recipe import PHASE_NAMES
 from trmcloud.io.files import read_small
@@ -31,10 +32,10 @@ class LocalRunFiles:
         names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
         return [phase for phase in PHASE_NAMES if phase in names]
 
-    def heartbeat(self, run_id: str, phase: str) -> contract.Heartbeat | None:
+    def heartbeat(self, run_id: str, phase: str) -> Heartbeat | None:
         try:
             text = read_small(self._runs / run_id / phase / contract.HEARTBEAT_NAME)
-            return contract.load_heartbeat(text) if text is not None else None
+            return load_heartbeat(text) if text is not None else None
         except ValueError:
             return None
 

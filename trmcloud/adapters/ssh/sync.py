@@ -22,6 +22,7 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.records import whole
+from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.recipe import PHASE_NAMES
 from trmcloud.io.files import read_small, write_atomic
@@ -164,7 +165,7 @@ class Mirror:
 
     def _heartbeat(self, phase: str, text: str) -> None:
         with contextlib.suppress(ValueError, OSError):
-            beat = contract.load_heartbeat(_decoded(text))
+            beat = load_heartbeat(_decoded(text))
             if (beat.run_id, beat.phase) == (self.run_id, phase):
                 path = self._folder(phase) / contract.HEARTBEAT_NAME
                 write_atomic(path, contract.dump(beat), durable=False)

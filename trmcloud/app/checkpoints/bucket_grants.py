@@ -13,6 +13,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import dump_grants
 from trmcloud.core.contract.bucket_terms import AFTER_HARD_STOP_S
 from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.spec.plan import Plan
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
@@ -24,7 +25,7 @@ _GO_ON_FROM = 2
 def to_go_on_from(run: RunState, shelf: Shelf) -> tuple[Stored, ...]:
     """Of each phase that has not finished the furthest checkpoints in the bucket, the furthest
     first."""
-    done = {name for name, account in run.phases.items() if account.outcome in contract.DONE}
+    done = {name for name, account in run.phases.items() if account.outcome in DONE}
     wanted = furthest(s.manifest for s in shelf.whole if s.manifest.phase not in done)
     return tuple(s for manifest in wanted for s in shelf.whole if s.manifest == manifest)
 

@@ -17,6 +17,7 @@ from trmcloud.app.staging.packing import trainers_share
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import DATA_DIR
+from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError
 from trmcloud.io.hashing import file_sha256
@@ -154,7 +155,7 @@ def tokenizer_item(files: RunFiles, run: RunState) -> StageItem | None:
 def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
     """The newest copy here of each phase that has not finished, and what was saved before the
     cooldown that it is in: a new pod has neither."""
-    done = {name for name, account in run.phases.items() if account.outcome in contract.DONE}
+    done = {name for name, account in run.phases.items() if account.outcome in DONE}
     manifests = [m for m in files.manifests(run.run_id) if m.phase not in done]
     for phase in dict.fromkeys(m.phase for m in manifests):
         latest = mf.pick_latest([m for m in manifests if m.phase == phase])

@@ -39,7 +39,7 @@ from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader
 from trmcloud.cli.views.text import bpb, duration, losses
 from trmcloud.cli.views.worth import next_buys
 from trmcloud.cli.views.wrapping import wrap
-from trmcloud.core.contract.pod_contract import Heartbeat
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State

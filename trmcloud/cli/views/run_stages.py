@@ -10,7 +10,8 @@ from trmcloud.app.run_queries import Errand, ending_was_asked
 from trmcloud.cli.views.reasons import FOLLOWS, sentence
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.contract.pod_contract import AgentReport, Heartbeat
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.blockers import Waiting
 from trmcloud.core.control.pod_liveness import absence_needed_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trmcloud.core.contract.pod_contract import Heartbeat
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.contract.worth import gain_per_usd, gain_soon
 from trmcloud.core.control.run_state import RunState
 

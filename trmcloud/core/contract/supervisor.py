@@ -11,16 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from trmcloud.core.contract.pod_contract import (
-    CLEAN,
-    DONE,
-    RETRYABLE,
-    Heartbeat,
-    Lease,
-    PhaseLease,
-    PhaseReport,
-    PhaseState,
-)
+from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import (
     AGAIN,
     MENDED,
@@ -30,6 +21,7 @@ from trmcloud.core.contract.recovery import (
     noted,
     overrides_of,
 )
+from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat
 from trmcloud.core.contract.worth import why_stop
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass, replace

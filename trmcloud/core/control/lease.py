@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.contract.pod_contract import DONE, Lease, PhaseLease
+from trmcloud.core.contract.pod_contract import Lease, PhaseLease
+from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.spec.overrides import recoverable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trmcloud.core.contract.pod_contract import CLEAN, DONE, AgentReport, Orders, PhaseState
+from trmcloud.core.contract.pod_contract import AgentReport, Orders, PhaseState
+from trmcloud.core.contract.trainer_contract import CLEAN, DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.reason import ReasonKind, because, said
 from trmcloud.core.control.run_state import Generation, RunState

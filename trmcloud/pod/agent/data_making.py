@@ -20,6 +20,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.data_hosts import ENV_DATA_HOSTS
 from trmcloud.core.contract.data_progress import DataProgress
 from trmcloud.core.contract.records import parse
+from trmcloud.core.contract.trainer_contract import PhaseJob, load_job
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import processes
@@ -55,7 +56,7 @@ class DataMaking:
         self._root, self._pod_name = root, pod_name
         self._pod_dir = root / contract.PODS_DIR / pod_name
         self._setup, self._log = setup, log
-        self._job: contract.PhaseJob | None = None
+        self._job: PhaseJob | None = None
         self._looked = False
         self._child: subprocess.Popen[bytes] | None = None
         self._start_at = 0.0
@@ -105,7 +106,7 @@ class DataMaking:
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _start(self, job: contract.PhaseJob, setup: TrainerSetup, now: Instant) -> None:
+    def _start(self, job: PhaseJob, setup: TrainerSetup, now: Instant) -> None:
         assert job.data is not None
         self._tries += 1
         out = Path(job.data_dir)
@@ -152,13 +153,13 @@ class DataMaking:
             return
         self._log(f"making data of {job.data.source} in {out}")
 
-    def _progress(self, job: contract.PhaseJob) -> DataProgress | None:
+    def _progress(self, job: PhaseJob) -> DataProgress | None:
         with contextlib.suppress(ValueError, OSError):
             text = read_small(Path(job.data_dir) / data_progress.PROGRESS_NAME)
             return data_progress.load_progress(text) if text is not None else None
         return None
 
-    def _tell_failure(self, job: contract.PhaseJob, now: Instant, code: int) -> None:
+    def _tell_failure(self, job: PhaseJob, now: Instant, code: int) -> None:
         """The trainer, and whoever asks, reads why from the folder: also where what made it could
         not say so itself."""
         assert job.data is not None
@@ -195,11 +196,11 @@ class DataMaking:
             return f"{what} ({where})" if where else what, str(said.get("next_step") or "")
         return contract.strip_control(last)[:500], ""
 
-    def _read_job(self, run_id: str, phases: tuple[str, ...]) -> contract.PhaseJob | None:
+    def _read_job(self, run_id: str, phases: tuple[str, ...]) -> PhaseJob | None:
         for phase in phases:
             path = self._root / contract.RUNS_DIR / run_id / phase / contract.JOB_NAME
             with contextlib.suppress(ValueError, OSError):
-                job = contract.load_job(read_small(path) or "")
+                job = load_job(read_small(path) or "")
                 if job.data is not None:
                     return job
         return None

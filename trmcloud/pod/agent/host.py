@@ -8,6 +8,7 @@ from typing import Any, Iterable, Mapping, Protocol
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Uploads
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.lease_clock import Anchors
 
 
@@ -55,7 +56,7 @@ class Host(Anchors, Protocol):
 
     def write_trainer(self, trainer: Trainer | None) -> None: ...
 
-    def read_heartbeat(self, phase: str) -> contract.Heartbeat | None: ...
+    def read_heartbeat(self, phase: str) -> Heartbeat | None: ...
 
     def read_metrics(self, phase: str) -> Iterable[Mapping[str, Any]]: ...
 
@@ -69,13 +70,13 @@ class Host(Anchors, Protocol):
 
     def trainer_runs(self, trainer: Trainer) -> bool: ...
 
-    def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
+    def ask_to_land(self, trainer: Trainer, beat: Heartbeat | None) -> None:
         """SIGTERM to rank 0, which tells the others; to torchrun while there is no rank yet."""
 
-    def ask_to_save(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+    def ask_to_save(self, trainer: Trainer, beat: Heartbeat) -> None:
         """SIGUSR1 to rank 0 alone, which has said that it knows it."""
 
-    def ask_to_finish(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+    def ask_to_finish(self, trainer: Trainer, beat: Heartbeat) -> None:
         """SIGUSR2 to rank 0 alone, likewise."""
 
     def kill_trainer(self) -> None: ...

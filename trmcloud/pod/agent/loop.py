@@ -11,6 +11,7 @@ from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract import gate, supervisor
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Uploads, unstored
+from trmcloud.core.contract.trainer_contract import CLEAN, Heartbeat
 from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Host, Trainer
 from trmcloud.pod.agent.lease_clock import noted
@@ -238,7 +239,7 @@ class AgentLoop:
     def _running(self) -> bool:
         return self._trainer is not None and self._body.trainer_runs(self._trainer)
 
-    def _heartbeat(self) -> contract.Heartbeat | None:
+    def _heartbeat(self) -> Heartbeat | None:
         """This attempt's heartbeat; None before its first, or where it cannot be understood."""
         trainer = self._trainer
         if trainer is None:
@@ -246,7 +247,7 @@ class AgentLoop:
         beat = self._body.read_heartbeat(trainer.phase)
         return beat if beat is not None and beat.attempt == trainer.attempt else None
 
-    def _last_beat(self, running: contract.PhaseReport) -> contract.Heartbeat | None:
+    def _last_beat(self, running: contract.PhaseReport) -> Heartbeat | None:
         """What a trainer that is no more left, whether or not it is still noted down: an agent may
         be killed between forgetting it and reporting its end."""
         beat = self._body.read_heartbeat(running.name)
@@ -285,7 +286,7 @@ class AgentLoop:
             upload_idle_s=self._upload_idle_s(now),
         )
 
-    def _note_saved(self, trainer: Trainer, beat: contract.Heartbeat | None, now: Instant) -> None:
+    def _note_saved(self, trainer: Trainer, beat: Heartbeat | None, now: Instant) -> None:
         """When it saved last: what it has done since is lost with it."""
         saved = beat.saved_step if beat is not None else None
         before = max(trainer.saved_step, self._phase(trainer.phase).saved_step or 0)
@@ -403,7 +404,7 @@ class AgentLoop:
         closed = supervisor.close_attempt(running, last, now.wall, lost_s)
         self._set_phase(closed)
         saves = self.report.saves or contract.Saves()
-        if closed.outcome in contract.CLEAN and self._orders.save > saves.answered:
+        if closed.outcome in CLEAN and self._orders.save > saves.answered:
             self._answer(closed.name, last.saved_step if last is not None else None, "")
         self._trainer = None
         self._owing_boot = None  # what it leaves has a fresh share of patience

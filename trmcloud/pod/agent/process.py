@@ -29,6 +29,15 @@ from trmcloud.core.contract.manifest import (
     CheckpointManifest,
     from_json,
 )
+from trmcloud.core.contract.trainer_contract import (
+    ENV_ATTEMPT,
+    ENV_DEADLINE_AT,
+    ENV_JOB,
+    ENV_OVERRIDES,
+    Heartbeat,
+    load_heartbeat,
+    load_job,
+)
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
@@ -174,10 +183,10 @@ class _FilesAndProcesses(AnchorFile):
         with contextlib.suppress(OSError):
             write_atomic(path, json.dumps(record))
 
-    def read_heartbeat(self, phase: str) -> contract.Heartbeat | None:
+    def read_heartbeat(self, phase: str) -> Heartbeat | None:
         try:
             text = read_small(self._phase_dir(phase) / contract.HEARTBEAT_NAME)
-            return contract.load_heartbeat(text) if text is not None else None
+            return load_heartbeat(text) if text is not None else None
         except ValueError:
             return None
 
@@ -191,17 +200,17 @@ class _FilesAndProcesses(AnchorFile):
     ) -> tuple[int, str]:
         self._gpus.forget()
         folder = self._phase_dir(phase)
-        job = contract.load_job(read_small(folder / contract.JOB_NAME) or "")
+        job = load_job(read_small(folder / contract.JOB_NAME) or "")
         setup = self._preparation.trainer()
         nodes = read_nodes(self._pod_dir)
         command, environment = trainer_command(
             setup.python, job.processes, setup.over(os.environ), nodes
         )
         environment |= {
-            contract.ENV_JOB: str(folder / contract.JOB_NAME),
-            contract.ENV_DEADLINE_AT: repr(deadline_at),
-            contract.ENV_ATTEMPT: str(attempt),
-            contract.ENV_OVERRIDES: contract.dump(overrides),
+            ENV_JOB: str(folder / contract.JOB_NAME),
+            ENV_DEADLINE_AT: repr(deadline_at),
+            ENV_ATTEMPT: str(attempt),
+            ENV_OVERRIDES: contract.dump(overrides),
             contract.ENV_POD: self._pod_name,
         }
         with contextlib.suppress(FileNotFoundError):
@@ -224,14 +233,14 @@ class _FilesAndProcesses(AnchorFile):
             return self._child.poll() is None
         return processes.alive(trainer.pid, trainer.started)
 
-    def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
+    def ask_to_land(self, trainer: Trainer, beat: Heartbeat | None) -> None:
         if beat is None or not processes.send(beat.pid, beat.pid_started, signal.SIGTERM):
             processes.send(trainer.pid, trainer.started, signal.SIGTERM)
 
-    def ask_to_save(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+    def ask_to_save(self, trainer: Trainer, beat: Heartbeat) -> None:
         processes.send(beat.pid, beat.pid_started, signal.SIGUSR1)
 
-    def ask_to_finish(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+    def ask_to_finish(self, trainer: Trainer, beat: Heartbeat) -> None:
         processes.send(beat.pid, beat.pid_started, signal.SIGUSR2)
 
     def kill_trainer(self) -> None:

@@ -19,6 +19,7 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import load_grants, load_uploads, worth_saving
 from trmcloud.core.contract.records import parse_lines, whole
+from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.control.pending_pulls import pull_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line
@@ -243,7 +244,7 @@ def _offer_files(arms: Arms) -> None:
         "trouble": "",
     }
     grants = {"pod_name": "p", "until": 5.0, "phases": {}, "puts": {}, "gets": [], "version": 1}
-    for record, load in ((made, _manifest), (beat, contract.load_heartbeat),
+    for record, load in ((made, _manifest), (beat, load_heartbeat),
                          (uploads, load_uploads), (grants, load_grants)):  # fmt: skip
         for _ in range(4):
             data: dict[str, Any] = json.loads(json.dumps(record))

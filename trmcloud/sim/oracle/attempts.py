@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import PhaseState
+from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.contract.worth import StopRules, why_stop
 from trmcloud.core.control.report_events import finished_on
 from trmcloud.core.outcome import Outcome
@@ -206,7 +207,7 @@ class AttemptJudge:
         outcome = tries.ended_by(now)
         if outcome and tries.mended[outcome] >= _MOST_MENDED[outcome]:
             return
-        if not outcome and tries.last.outcome not in contract.RETRYABLE:
+        if not outcome and tries.last.outcome not in RETRYABLE:
             return
         tries.close(now)
         if outcome:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.contract.pod_contract import DONE, parse_pod_name
+from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE

@@ -10,6 +10,7 @@ from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Uploads
 from trmcloud.core.contract.pod_contract import PhaseState
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 
@@ -74,7 +75,7 @@ class SimHost:
         self._pod.cross("trainer")
         self._pod.trainer_note = trainer
 
-    def read_heartbeat(self, phase: str) -> contract.Heartbeat | None:
+    def read_heartbeat(self, phase: str) -> Heartbeat | None:
         trainer = self._pod.trainer
         if trainer is None or trainer.shape.phase != phase:
             return None
@@ -111,20 +112,20 @@ class SimHost:
     def stop_data(self) -> None:
         """There is nothing to end."""
 
-    def ask_to_land(self, trainer: Trainer, beat: contract.Heartbeat | None) -> None:
+    def ask_to_land(self, trainer: Trainer, beat: Heartbeat | None) -> None:
         now = self._pod.world.queue.now
         for running in self._pod.trainers_alive:
             if running.pid == trainer.pid:
                 self._pod.world.check.duties.told(self._pod)
                 running.tell(now)
 
-    def ask_to_save(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+    def ask_to_save(self, trainer: Trainer, beat: Heartbeat) -> None:
         pod, now = self._pod, self._pod.world.queue.now
         for running in pod.trainers_alive:
             if running.pid == trainer.pid and (saved_at := running.ask(now)) is not None:
                 pod.world.queue.at(saved_at + 0.1, pod.wake)
 
-    def ask_to_finish(self, trainer: Trainer, beat: contract.Heartbeat) -> None:
+    def ask_to_finish(self, trainer: Trainer, beat: Heartbeat) -> None:
         pod, now = self._pod, self._pod.world.queue.now
         for running in pod.trainers_alive:
             if running.pid == trainer.pid:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import PhaseState
+from trmcloud.core.contract.trainer_contract import DONE
 
 
 class Said:
@@ -31,7 +32,7 @@ class Said:
         for phase in report.phases:
             if phase.state is PhaseState.ENDED:
                 self._phases.add((phase.name, phase.outcome or "lost", phase.step))
-                if phase.outcome in contract.DONE:
+                if phase.outcome in DONE:
                     self.finished.add(phase.name)
             if phase.gate is not None:
                 self._gates.add((phase.name, phase.gate.passed))

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from trmcloud.core.contract import worth
-from trmcloud.core.contract.pod_contract import Heartbeat
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass
 

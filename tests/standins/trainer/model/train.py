@@ -10,6 +10,15 @@ from pathlib import Path
 
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.trainer_contract import (
+    ENV_ATTEMPT,
+    ENV_DEADLINE_AT,
+    ENV_JOB,
+    Heartbeat,
+    PhaseJob,
+    load_heartbeat,
+    load_job,
+)
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 STEP_S = 0.02
@@ -27,12 +36,12 @@ def write(path: Path, data: bytes) -> None:
 
 
 class Trainer:
-    def __init__(self, job: contract.PhaseJob) -> None:
+    def __init__(self, job: PhaseJob) -> None:
         self.job = job
         self.settings = PhaseRecipe.from_json(job.settings)
         self.out = Path(job.out_dir)
-        self.deadline = float(os.environ[contract.ENV_DEADLINE_AT])
-        self.attempt = int(os.environ[contract.ENV_ATTEMPT])
+        self.deadline = float(os.environ[ENV_DEADLINE_AT])
+        self.attempt = int(os.environ[ENV_ATTEMPT])
         self.fault, _, at = os.environ.get("TRMCLOUD_STANDIN_FAULT", "").partition("@")
         self.fault_at = int(at or -1)
         hold = os.environ.get("TRMCLOUD_STANDIN_HOLD", "")
@@ -72,7 +81,7 @@ class Trainer:
         if not force and outcome is None and time.time() - self.beaten < 0.05:
             return
         self.beaten = time.time()
-        beat = contract.Heartbeat(
+        beat = Heartbeat(
             run_id=self.job.run_id,
             phase=self.job.phase,
             attempt=self.attempt,
@@ -213,7 +222,7 @@ class Trainer:
 
 
 def main() -> None:
-    job = contract.load_job(Path(os.environ[contract.ENV_JOB]).read_text())
+    job = load_job(Path(os.environ[ENV_JOB]).read_text())
     if os.environ.get("RANK", "0") == "0":
         Trainer(job).run()
         return
@@ -224,8 +233,8 @@ def main() -> None:
         time.sleep(0.05)
         beat = Path(job.out_dir) / contract.HEARTBEAT_NAME
         if beat.exists():
-            said = contract.load_heartbeat(beat.read_text())
-            if said.outcome and said.attempt == int(os.environ[contract.ENV_ATTEMPT]):
+            said = load_heartbeat(beat.read_text())
+            if said.outcome and said.attempt == int(os.environ[ENV_ATTEMPT]):
                 sys.exit(0)
 
 

@@ -1,0 +1,170 @@
+"""What a trainer shares with the agent that starts it, on a pod or here.
+
+They meet in five places: environment names, signals, exit codes (as the heartbeat's ``outcome``,
+since torchrun swallows a rank's own code), ``heartbeat.json`` + ``metrics.jsonl``, and checkpoint
+manifests. ``pod_contract`` says where the files lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from trmcloud.core.contract.pod_contract import CONTRACT_VERSION
+from trmcloud.core.contract.records import ContractError, Instant, Label, Step, load
+from trmcloud.core.contract.worth import Curve
+from trmcloud.core.values import dataclass
+
+# -- environment ----------------------------------------------------------------------------
+ENV_JOB = "TRMCLOUD_JOB"
+"""Path of ``job.json``."""
+ENV_DEADLINE_AT = "TRMCLOUD_DEADLINE_AT"
+"""Epoch seconds at which training steps end and landing begins; absent means no deadline."""
+ENV_ACCEPT_CHANGE = "TRMCLOUD_ACCEPT_CHANGE"
+"""Set: a trainer goes on though settings have changed that decide what is trained."""
+ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"
+"""1, 2, …: how often this phase has been started."""
+ENV_OVERRIDES = "TRMCLOUD_OVERRIDES"
+"""A JSON object of settings that take the place of the job's in this attempt: see ``recovery``."""
+
+# -- signals --------------------------------------------------------------------------------
+# SIGTERM to any rank = land now: end the step, save, evaluate, leave with exit code 0.
+# SIGUSR1 to rank 0 = save now, after the step, and go on. Only one whose heartbeat says how many
+# such saves it has made (``Heartbeat.saves``) knows it; any other would die of it.
+# SIGUSR2 to rank 0 = come to an end: cool down now where the schedule has a cooldown, then save,
+# evaluate, leave. Only one whose heartbeat has a ``curve`` knows it; it has none once it cools.
+
+# -- how it ends ----------------------------------------------------------------------------
+OUTCOMES: Mapping[str, str] = {
+    "finished": "all steps done",
+    "stopped_paying": "further steps no longer paid; cooled down, evaluated and saved",
+    "landed_deadline": "the deadline came; evaluated and saved",
+    "landed_signal": "told to land; evaluated and saved",
+    "non_finite": "loss or gradients became NaN or infinite",
+    "diverged": "the loss rose and did not come down again",
+    "out_of_memory": "the device ran out of memory",
+    "bad_data": "the prepared data cannot be used",
+    "bad_config": "the settings cannot be run",
+    "bad_checkpoint": "the checkpoint to resume from is damaged",
+    "disk_full": "no room to save a checkpoint",
+    "crashed": "an unexpected error",
+}
+#: Outcomes after which starting again from the last checkpoint can help.
+RETRYABLE = frozenset({"crashed", "lost"})
+#: Outcomes after which nothing of the phase is left to train.
+DONE = frozenset({"finished", "stopped_paying"})
+CLEAN = DONE | {"landed_deadline", "landed_signal"}
+
+TRAINER_STATES = (
+    "starting", "waiting", "compiling", "training", "evaluating", "saving", "landing", "ended",
+)  # fmt: skip
+"""``waiting`` is for data that is still being prepared."""
+
+
+@dataclass(frozen=True)
+class DataJob:
+    """Data that the machine which trains makes for itself, by the trainer's ``model.prepare``.
+
+    ``source`` is a name or an address, ``data_set`` what a name stands for (empty for an address);
+    ``tokens`` is the most that a phase reads. A job with one trains while it is made.
+    """
+
+    source: str
+    tokens: int
+    data_set: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str = ""
+    """A tokenizer's file to be used as it is, on this machine; empty: as the settings say."""
+    hosts: str = ""
+    """``TRMCLOUD_DATA_HOSTS`` of whoever launched it: where hosts' files are really fetched."""
+
+
+@dataclass(frozen=True)
+class PhaseJob:
+    """``job.json``: one phase, ready to be trained.
+
+    ``settings`` are those of ``recipe.PhaseRecipe``; ``initial_weights`` is a checkpoint folder
+    whose weights (not optimizer, not step) a fresh phase starts from.
+    """
+
+    run_id: Label
+    phase: Label
+    settings: Mapping[str, Any]
+    data_dir: str
+    out_dir: str
+    processes: int
+    initial_weights: str = ""
+    data: DataJob | None = None
+    """How ``data_dir`` comes to be where this machine is to make it; None: it was brought."""
+    accept_change: bool = False
+    """Go on though settings have changed that decide what is trained."""
+    version: int = CONTRACT_VERSION
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """``heartbeat.json``, rewritten by rank 0 at step boundaries, at most once a second.
+
+    There is no thread behind it: a trainer that hangs stops beating. ``seconds`` divides the
+    attempt's wall time by state; ``step_seconds`` is the median of recent steps;
+    ``landing_seconds`` is what one evaluation plus one save took here, measured.
+    ``outcome`` is set, once, when ``state`` is ``ended``.
+    """
+
+    run_id: Label
+    phase: Label
+    attempt: int
+    pid: int
+    pid_started: str
+    at: Instant
+    state: str
+    step: int
+    steps: int
+    outcome: str | None = None
+    message: str = ""
+    tokens: int = 0
+    step_seconds: float | None = None
+    landing_seconds: float | None = None
+    tokens_per_second: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    val_bpb: float | None = None
+    step_losses: tuple[float, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What the loss is made of, by the family's own names, as far as it is finite."""
+    best_bpb: float | None = None
+    best_step: int | None = None
+    saved_step: int | None = None
+    cooldown_from: int | None = None
+    finite: bool = True
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    saves: int | None = None
+    """How often this attempt has saved because it was asked to; None where it cannot be asked."""
+    skipped: Step = 0
+    """Steps of this attempt whose update was left out: their gradients or loss were not sound."""
+    skipped_step: Step | None = None
+    """The last of them."""
+    curve: Curve | None = None
+    """None while too little is known, and once it cools down."""
+    version: int = CONTRACT_VERSION
+
+
+# -- JSON -----------------------------------------------------------------------------------
+def load_job(text: str | bytes) -> PhaseJob:
+    return load(PhaseJob, CONTRACT_VERSION, text)
+
+
+def load_heartbeat(text: str | bytes) -> Heartbeat:
+    # A loss that was not finite is written as null: then none of them is known, and the rest of
+    # the heartbeat, which says how it ended, still is.
+    record = load(
+        Heartbeat,
+        CONTRACT_VERSION,
+        text,
+        step_losses=lambda rows: () if None in rows else tuple(rows),
+    )
+    if record.state not in TRAINER_STATES:
+        raise ContractError(f"unknown trainer state {record.state!r}")
+    if record.outcome is not None and record.outcome not in OUTCOMES:
+        raise ContractError(f"unknown outcome {record.outcome!r}")
+    return record
