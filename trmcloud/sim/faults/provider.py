@@ -130,7 +130,7 @@ def _head_lost(arms: Arms) -> None:
 
     def lose(rented: Rented) -> None:
         if rented.account.habits.provider in ("skypilot", "aws") and rented.pod.running:
-            rented.pod.lose_head()
+            rented.pod.others.lose_head()
             arms.world.observed(arms.number)
 
     arms.strike_pod(arms.some_time(0.05, 0.95), "has lost the first of its machines", lose)

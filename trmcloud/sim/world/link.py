@@ -37,7 +37,7 @@ class SimLink(PodLink):
             # lingers counts as surviving.
             tells = found.pod.uploader.grants is not None
             survives = self._account.habits.reports_survive and not tells
-            if found.pod.head_watch is not None:
+            if found.pod.others.head_watch is not None:
                 return None if found.ended or found.deleting else found.pod
             if not found.pod.running and not survives:
                 return None
@@ -45,8 +45,8 @@ class SimLink(PodLink):
 
     def report(self, pod_name: str) -> contract.AgentReport | None:
         pod = self._pod(pod_name)
-        if pod is not None and pod.head_watch is not None:
-            return pod.word_of_others()
+        if pod is not None and pod.others.head_watch is not None:
+            return pod.others.word()
         if pod is None or pod.report is None:
             return None
         report = pod.report if pod.running else pod.durable_report

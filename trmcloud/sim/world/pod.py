@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.worth import StopRules
-from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop
-from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
 from trmcloud.sim.world.host import SimHost
 from trmcloud.sim.world.machines import Machine
+from trmcloud.sim.world.next_tick import COARSE_S, TICK_S, next_tick_s
+from trmcloud.sim.world.other_machines import OtherMachines
 from trmcloud.sim.world.queue import Entry
 from trmcloud.sim.world.said import Said
 from trmcloud.sim.world.trainer import SimTrainer
@@ -32,12 +31,7 @@ if TYPE_CHECKING:
     from trmcloud.sim.world.store import Checkpoint
     from trmcloud.sim.world.world import SimWorld
 
-_TICK_S = 0.5
-_COARSE_S = 1800.0
-_HUNG_LOOK_S = 60.0
 _LINGER_S = 20.0
-_AWAIT_S = 300.0
-_LOOK_S = 15.0
 _INSTALL_S = (5.0, 60.0)
 
 
@@ -80,9 +74,7 @@ class SimPod:
         self.ready_at = 0.0
         self.cross: Callable[[str], None] = lambda point: None
         self._looks_again = False
-        self.head_watch: HeadWatch | None = None
-        """As its other machines look at the first one, once that is lost."""
-        self.head_lost_at = 0.0
+        self.others = OtherMachines(self)
         self.said, self.written = Said(), Said()
         self.booted_at = 0.0
         self._pids = 100
@@ -120,55 +112,6 @@ class SimPod:
         self.uploader.stop(now)
         self.trainers_alive.clear()
 
-    # -- several machines ---------------------------------------------------------------------
-
-    def lose_head(self) -> None:
-        """The first of its machines is lost, with its agent, its guard and its disk; the others'
-        trainers have failed with it. They are there, and billed, and look for the first."""
-        now = self.world.queue.now
-        self.stop()
-        self.world.files.lose_pod(self.rented.run_id, pod_id=self.rented.pod_id)
-        answers = [True, False]
-        self.head_watch = HeadWatch(lambda: answers.pop(0) if answers else False, self._boot_s)
-        self.head_watch.look()
-        self.head_lost_at = now
-        self.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
-        self.world.queue.at(now + self.world.check.head_lost_s, self._must_have_ended)
-
-    def _boot_s(self) -> float:
-        return self.machine.now().boot
-
-    def _look_for_head(self) -> None:
-        watch, rented = self.head_watch, self.rented
-        if watch is None or rented.ended or rented.deleting:
-            return
-        watch.look()
-        if watch.is_lost:
-            rented.ended_by = rented.ended_by or "another machine"
-            rented.account.end_from_inside(rented)
-        self.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
-
-    def _must_have_ended(self) -> None:
-        self.world.check.head_was_lost(self.rented)
-
-    def word_of_others(self) -> contract.AgentReport | None:
-        """What the link makes of another machine's report, once the first was silent for long: see
-        ``adapters.ssh.others``."""
-        base = self.durable_report or self.report
-        if base is None or self.world.queue.now - self.head_lost_at < HEAD_LOST_S:
-            return None
-        phases = tuple(
-            replace(phase, state=PhaseState.ENDED, outcome="crashed")
-            if phase.state is PhaseState.RUNNING
-            else phase
-            for phase in base.phases
-        )
-        word = replace(
-            base, result="failed", message="the first machine is lost", phases=phases, kept=()
-        )
-        self.said.hear(word)
-        return word
-
     def restart_container(self, *, wiped: bool) -> None:
         """The entry command has ended, so the provider starts it again; billing goes on."""
         self.stop()
@@ -194,8 +137,8 @@ class SimPod:
         if not self.running:
             return
         if self.agent is not None:
-            self._tick_after(_TICK_S)
-        self._guard_after(_TICK_S / 2)
+            self._tick_after(TICK_S)
+        self._guard_after(TICK_S / 2)
 
     # -- the watchdog -------------------------------------------------------------------------
 
@@ -240,7 +183,7 @@ class SimPod:
         if self.agent is None and not held:
             self._guard_after(1.0)
         else:
-            soon = _COARSE_S if left is None else max(_TICK_S / 2, min(left + 0.25, _COARSE_S))
+            soon = COARSE_S if left is None else max(TICK_S / 2, min(left + 0.25, COARSE_S))
             self._guard_after(soon)
 
     def _end_again(self) -> None:
@@ -270,7 +213,7 @@ class SimPod:
             return
         self.agent_body = body
         self.world.check.duties.agent_started(self, self.agent)
-        self._tick_after(_TICK_S)
+        self._tick_after(TICK_S)
 
     def kill_agent(self) -> None:
         """SIGKILL to the agent alone; its trainer goes on."""
@@ -344,7 +287,7 @@ class SimPod:
         # Now and then it looks twice in a row, as it always does on a real pod: a step goes on.
         self._looks_again = not self._looks_again
         soon = changed or self._looks_again
-        self._tick_after(_TICK_S if soon else self._next_tick_s())
+        self._tick_after(TICK_S if soon else next_tick_s(self))
 
     def _linger(self) -> None:
         """The agent's work is done: it leaves, or stays for what only it can still do."""
@@ -363,47 +306,12 @@ class SimPod:
             self._guard_after(0.25)
         elif self.running:
             hard = agent.lease.hard_stop_at - self.machine.now().wall
-            long_s = max(_LINGER_S, min(hard + 0.1, _COARSE_S))
-            self._linger_after(_TICK_S if agent.telling else long_s)
+            long_s = max(_LINGER_S, min(hard + 0.1, COARSE_S))
+            self._linger_after(TICK_S if agent.telling else long_s)
 
     def _linger_after(self, seconds: float) -> None:
         self._agent_event.cancel()
         self._agent_event = self.world.queue.after(seconds, self._linger)
-
-    def _next_tick_s(self) -> float:
-        """Until something that the agent looks at will have changed."""
-        now, trainer = self.world.queue.now, self.trainer
-        wait = _COARSE_S
-        if self.agent is not None:
-            lease, hard_left_s = self.agent.lease, self.agent.hard_left_s()
-            soft_left_s = hard_left_s - (lease.hard_stop_at - lease.soft_stop_at)
-            told_left_s = soft_left_s + 0.25 * lease.landing_s
-            for left_s in (told_left_s, told_left_s + 20.0, hard_left_s):
-                if left_s > -0.1:
-                    wait = min(wait, left_s + 0.1)
-            if self.agent.report.uploading:
-                return _LOOK_S  # and whenever one is through
-            if self.agent.report.waiting == "grants":
-                wait = min(wait, _LOOK_S)
-            elif self.agent.report.waiting:
-                if not self.staged or self.ready_at > now:
-                    left_s = self.ready_at - now  # files that arrive poke it
-                    wait = min(wait, left_s if left_s > 0 else _AWAIT_S)
-                else:
-                    wait = 0.0
-        if trainer is not None:
-            if trainer.tells_worth and trainer.runs(now):
-                number = trainer.step(now) // trainer.shape.eval_every
-                ends = (trainer.evaluated_at(n) - now for n in (number, number + 1))
-                wait = min((wait, *(left_s for left_s in ends if left_s > 0)))
-            if trainer.ends_at is not None and trainer.killed_at is None:
-                if trainer.ends_at >= now:
-                    wait = min(wait, trainer.ends_at - now)
-            elif trainer.runs(now):
-                wait = min(wait, _HUNG_LOOK_S)
-            else:
-                wait = 0.0
-        return wait + _TICK_S
 
     # -- the trainer --------------------------------------------------------------------------
 
