@@ -39,7 +39,7 @@ CHIEF = (
     *("core.control.controller", "core.control.renting", "core.control.actions"),
     "core.control.pod_liveness",
     *("core.control.governance", "core.control.budget", "core.control.orphan_costs"),
-    *("core.control.lease", "core.contract.supervisor"),
+    *("core.control.lease", "core.contract.supervisor", "core.contract.phase_account"),
 )
 
 CONTROL = {
@@ -64,6 +64,7 @@ CONTROL = {
     "core.control.actions": Target(("test_controller*.py",)),
     "core.control.pod_liveness": Target(("test_controller*.py",)),
     "core.contract.supervisor": Target(("test_supervisor*.py",)),
+    "core.contract.phase_account": Target(("test_supervisor*.py", "test_recovery.py")),
 }
 READERS = {
     # What pods and buckets say.

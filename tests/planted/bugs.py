@@ -41,7 +41,7 @@ DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",
 )  # fmt: skip
 BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/observer.py"
-RECOVERY = "core/contract/recovery.py"
+RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints/fetching.py", "app/pod_request.py"
 STRAYS, SAFE = "core/control/orphan_costs.py", "core/control/pending_pulls.py"
 VOLUMES, NODES = "core/control/kept_volumes.py", "pod/agent/nodes.py"
@@ -327,9 +327,9 @@ BUGS: tuple[Bug, ...] = (
     Bug("a failed gate is passed", SUPERVISE, 'if not last.gate.passed:', "if False:"),
     Bug("a passed gate is failed", SUPERVISE, 'if not last.gate.passed:', 'if last.gate.passed:'),
     Bug("the gate is strict the wrong way round", GATE, "before > after for before, after", "before < after for before, after"),
-    Bug("a crash is never tried again", SUPERVISE, "if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:", "if False:"),
-    Bug("a crash is tried again for ever", SUPERVISE, "if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:", "if outcome in RETRYABLE:"),
-    Bug("running out of memory ends the phase", SUPERVISE, "elif outcome in MENDED and lease.max_restarts >= 0:", "elif False:"),
+    Bug("a crash is never tried again", ACCOUNT, "if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:", "if False:"),
+    Bug("a crash is tried again for ever", ACCOUNT, "if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:", "if outcome in RETRYABLE:"),
+    Bug("running out of memory ends the phase", ACCOUNT, "elif outcome in MENDED and lease.max_restarts >= 0:", "elif False:"),
     Bug("a smaller batch is the same batch", RECOVERY, 'return {"batch": batch // factor, "accumulation": accumulation * factor}', 'return {"batch": batch, "accumulation": accumulation * 1}'),
     Bug("half the batch learns from half the sequences", RECOVERY, '"accumulation": accumulation * factor}', '"accumulation": accumulation}'),
     Bug("the batch is made smaller for ever", RECOVERY, 'Rung("batch", _MEMORY, 3, _smaller_batch)', 'Rung("batch", _MEMORY, 99, _smaller_batch)'),
@@ -340,8 +340,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("the rate is halved from the recipe's own each time", RECOVERY, "return {RATE: now.get(RATE, 1.0) / 2}", "return {RATE: 0.5}"),
     Bug("no preset is lower", RECOVERY, 'Rung("preset", _UNSOUND, 2, _lower_preset)', 'Rung("preset", _UNSOUND, 0, _lower_preset)'),
     Bug("what was changed before is forgotten", SUPERVISE, "overrides = overrides_of((*last.recoveries, mend))", "overrides = mend.changed"),
-    Bug("what was tried is not written down", SUPERVISE, "recoveries=before.recoveries if mended is None else noted(before.recoveries, mended),", "recoveries=before.recoveries,"),
-    Bug("another try uses up the restarts of a crash", SUPERVISE, "fruitless=0 if mended is not None and mended.changed else before.fruitless,", "fruitless=before.fruitless,"),
+    Bug("what was tried is not written down", ACCOUNT, "recoveries=before.recoveries if mended is None else noted(before.recoveries, mended),", "recoveries=before.recoveries,"),
+    Bug("another try uses up the restarts of a crash", ACCOUNT, "fruitless=0 if mended is not None and mended.changed else before.fruitless,", "fruitless=before.fruitless,"),
     Bug("the next phase is never entered", SUPERVISE, "if trainer.soft_left_s <= lease.min_useful_s:\n        return f", "if any(p.state == 'ended' for p in phases):\n        return f"),
     Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, last.message)\n            return", "return EndPod(Outcome.LANDED.value, \"\")\n            return"),
     Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_beat, report_of
+from trmcloud.core.contract.phase_account import with_skips
 from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.recovery import Recovery
-from trmcloud.core.contract.supervisor import with_skips
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.values import dataclass

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.core.phases import BEAT, EXTREME, ONE, after, ended, view
 from trmcloud.core.contract import recovery
+from trmcloud.core.contract.phase_account import close_attempt, next_try, started
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
     ContractError,
@@ -21,14 +22,7 @@ from trmcloud.core.contract.pod_contract import (
     load_report,
 )
 from trmcloud.core.contract.recovery import LADDER, Recovery, noted, overrides_of, read_overrides
-from trmcloud.core.contract.supervisor import (
-    EndPod,
-    StartPhase,
-    close_attempt,
-    next_try,
-    started,
-    supervise,
-)
+from trmcloud.core.contract.supervisor import EndPod, StartPhase, supervise
 from trmcloud.core.contract.trainer_contract import OUTCOMES
 
 OWN: dict[str, Any] = {

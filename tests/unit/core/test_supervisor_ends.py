@@ -19,15 +19,9 @@ from tests.unit.core.phases import (
     measured,
     view,
 )
+from trmcloud.core.contract.phase_account import close_attempt
 from trmcloud.core.contract.pod_contract import PhaseState
-from trmcloud.core.contract.supervisor import (
-    EndPod,
-    JudgeGate,
-    StartPhase,
-    close_attempt,
-    repriced_s,
-    supervise,
-)
+from trmcloud.core.contract.supervisor import EndPod, JudgeGate, StartPhase, repriced_s, supervise
 from trmcloud.core.contract.trainer_contract import CLEAN, OUTCOMES, RETRYABLE
 from trmcloud.core.outcome import Outcome
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.phases import BEAT, EXTREME, LEASE, PASSED, RUNNING, ended, view
+from trmcloud.core.contract.phase_account import close_attempt
 from trmcloud.core.contract.pod_contract import ContractError, PhaseState, dump, load_lease
 from trmcloud.core.contract.supervisor import (
     EndPod,
@@ -20,7 +21,6 @@ from trmcloud.core.contract.supervisor import (
     LandTrainer,
     StartPhase,
     Wait,
-    close_attempt,
     supervise,
 )
 from trmcloud.core.contract.worth import (

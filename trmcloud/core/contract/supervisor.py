@@ -11,20 +11,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PhaseReport, PhaseState
-from trmcloud.core.contract.recovery import (
-    AGAIN,
-    MENDED,
-    SKIPPED,
-    Recovery,
-    next_rung,
-    noted,
-    overrides_of,
-)
+from trmcloud.core.contract.phase_account import lease_of, next_try
+from trmcloud.core.contract.pod_contract import Lease, PhaseReport, PhaseState
+from trmcloud.core.contract.recovery import MENDED, overrides_of
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat
 from trmcloud.core.contract.worth import why_stop
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import dataclass
 
 _LAND_REPEAT_S = 15.0
 REPRICED_P90 = 1.1
@@ -199,109 +192,6 @@ def _await_files(lease: Lease, trainer: TrainerView) -> Act:
     return Wait()
 
 
-def close_attempt(
-    report: PhaseReport, heartbeat: Heartbeat | None, now_at: float, lost_s: float = 0.0
-) -> PhaseReport:
-    """The phase's account after its process has ended: what its last heartbeat says, or "lost".
-
-    ``lost_s``: seconds since its last checkpoint, or its start where it saved none.
-    """
-    outcome = heartbeat.outcome if heartbeat is not None and heartbeat.outcome else "lost"
-    if heartbeat is None:
-        return replace(
-            report,
-            state=PhaseState.ENDED,
-            ended_at=now_at,
-            outcome=outcome,
-            fruitless=report.fruitless + 1,
-            lost_steps=0,
-            lost_s=max(0.0, lost_s),
-        )
-    saved = heartbeat.saved_step
-    progressed = saved is not None and (report.saved_step is None or saved > report.saved_step)
-    seconds = dict(report.seconds)
-    for name, value in heartbeat.seconds.items():
-        seconds[name] = seconds.get(name, 0.0) + value
-    return replace(
-        report,
-        state=PhaseState.ENDED,
-        ended_at=now_at,
-        outcome=outcome,
-        # One that was killed has no last word; why it was is there already.
-        message=heartbeat.message
-        or (report.stopping if outcome == "stopped_paying" else report.message),
-        step=heartbeat.step,
-        val_bpb=heartbeat.val_bpb,
-        seconds=seconds,
-        # The furthest, though it may be damaged since: to come there again is not to get on.
-        saved_step=max((s for s in (saved, report.saved_step) if s is not None), default=None),
-        fruitless=0 if progressed else report.fruitless + 1,
-        lost_steps=max(0, heartbeat.step - max(saved or 0, report.saved_step or 0)),
-        lost_s=max(0.0, lost_s),
-        recoveries=with_skips(report.recoveries, heartbeat),
-    )
-
-
-def with_skips(recoveries: tuple[Recovery, ...], beat: Heartbeat) -> tuple[Recovery, ...]:
-    """The account with the steps that this attempt has left out, at the price of its steps."""
-    if not beat.skipped:
-        return recoveries
-    skips = Recovery(
-        what="unsound",
-        rung=SKIPPED,
-        step=beat.skipped_step or beat.step,
-        at=beat.at,
-        lost_steps=beat.skipped,
-        lost_s=beat.skipped * max(0.0, beat.step_seconds or 0.0),
-        times=beat.skipped,
-    )
-    return noted(recoveries, skips)
-
-
-def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
-    """What to do about an attempt that ended badly; None: nothing helps, or was tried enough.
-
-    A phase on several machines is not started again: the others' trainers are gone by then.
-    """
-    outcome = last.outcome or "lost"
-    rung: tuple[str, dict[str, Any]] | None = None
-    if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:
-        rung = AGAIN, {}
-    elif outcome in MENDED and lease.max_restarts >= 0:
-        rung = next_rung(_lease_of(lease, last.name).settings, last.recoveries, outcome)
-    if rung is None:
-        return None
-    return Recovery(
-        what=outcome,
-        rung=rung[0],
-        step=last.step or 0,
-        at=last.ended_at or 0.0,
-        changed=rung[1],
-        lost_steps=last.lost_steps,
-        lost_s=last.lost_s,
-        why=last.message,
-    )
-
-
-def started(lease: Lease, before: PhaseReport, attempt: int, at: float) -> PhaseReport:
-    """The phase's account once ``attempt`` runs; one after a bad end has its row.
-
-    What changes settings is another try than those before: its own count begins at none.
-    """
-    mended = next_try(lease, before) if before.state is PhaseState.ENDED else None
-    return replace(
-        before,
-        state=PhaseState.RUNNING,
-        attempts=attempt,
-        started_at=before.started_at or at,
-        ended_at=None,
-        outcome=None,
-        message="",
-        fruitless=0 if mended is not None and mended.changed else before.fruitless,
-        recoveries=before.recoveries if mended is None else noted(before.recoveries, mended),
-    )
-
-
 def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
     if trainer.hard_left_s <= 0:
         return KillTrainer("hard stop")
@@ -329,7 +219,7 @@ def _no_longer_pays(lease: Lease, phase: PhaseReport, beat: Heartbeat | None) ->
     """Why; empty while it pays, or cools down. What was decided once holds for every attempt."""
     if beat is None or beat.curve is None:
         return ""
-    rules = _lease_of(lease, phase.name).stop
+    rules = lease_of(lease, phase.name).stop
     return phase.stopping or why_stop(rules, beat.curve, beat.steps - beat.step)
 
 
@@ -411,10 +301,10 @@ def repriced_s(lease: Lease, phases: tuple[PhaseReport, ...], name: str) -> floa
 
     expected × (measured ÷ expected of the ended phases), the ratio taken over training seconds.
     """
-    mine = _lease_of(lease, name)
+    mine = lease_of(lease, name)
     expected = measured = 0.0
     for report in phases:
-        part = _lease_of(lease, report.name)
+        part = lease_of(lease, report.name)
         if (
             report.state is PhaseState.ENDED
             and report.outcome == "finished"
@@ -423,7 +313,3 @@ def repriced_s(lease: Lease, phases: tuple[PhaseReport, ...], name: str) -> floa
             expected += part.expected_s
             measured += sum(s for state, s in report.seconds.items() if state != "data")
     return mine.expected_s * (measured / expected if expected and measured else 1.0)
-
-
-def _lease_of(lease: Lease, name: str) -> PhaseLease:
-    return next(p for p in lease.phases if p.name == name)

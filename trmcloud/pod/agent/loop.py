@@ -8,7 +8,7 @@ goes on where the last one stood, trainer included.
 from __future__ import annotations
 
 from trmcloud.core.clock import Anchor, Instant
-from trmcloud.core.contract import gate, supervisor
+from trmcloud.core.contract import gate, phase_account, supervisor
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Uploads, unstored
 from trmcloud.core.contract.trainer_contract import CLEAN, Heartbeat
@@ -356,7 +356,7 @@ class AgentLoop:
         self._set_running(self._phase(phase), attempt, now.wall)
 
     def _set_running(self, before: contract.PhaseReport, attempt: int, at: float) -> None:
-        self._set_phase(supervisor.started(self.lease, before, attempt, at))
+        self._set_phase(phase_account.started(self.lease, before, attempt, at))
 
     def _land(self, reason: str, now: Instant) -> None:
         trainer = self._trainer
@@ -401,7 +401,7 @@ class AgentLoop:
         self._body.kill_trainer()
         lost_s = now.boot - self._trainer.saved_boot if self._trainer is not None else 0.0
         last = self._last_beat(running)
-        closed = supervisor.close_attempt(running, last, now.wall, lost_s)
+        closed = phase_account.close_attempt(running, last, now.wall, lost_s)
         self._set_phase(closed)
         saves = self.report.saves or contract.Saves()
         if closed.outcome in CLEAN and self._orders.save > saves.answered:
