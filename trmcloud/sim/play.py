@@ -91,7 +91,7 @@ def _played(world: SimWorld, scenario: Scenario, violation: Violated | None) -> 
     for record in world.ledger.records():
         digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
     digest.update(repr((runs, saved)).encode())
-    worst = world.check.worst
+    worst = world.check.money.worst
     return Played(
         seed=scenario.seed,
         digest=digest.hexdigest(),

@@ -6,26 +6,23 @@ the trainer's own test.
 
 ``exposure`` has the one predicate for time in which no layer could act: the promise counts the
 other time, and the bill may exceed a budget by at most rate × exposed. ``truth`` judges each event
-that is written, ``duties`` what the layers on a pod owe.
+that is written, ``duties`` what the layers on a pod owe, ``money`` what a run holds and is billed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.budget import fold_ledger, month_of
-from trmcloud.core.control.kept_volumes import holds
+from trmcloud.core.control.budget import fold_ledger
 from trmcloud.core.control.run_state import State
-from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.money import Usd
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, Exposure
+from trmcloud.sim.oracle.money import MoneyJudge
 from trmcloud.sim.oracle.oracle import STOPPED, Oracle
 from trmcloud.sim.oracle.orphans import OrphanJudge
 from trmcloud.sim.oracle.oversize import OversizeJudge
@@ -52,32 +49,22 @@ class Violated(Exception):
         self.name = name
 
 
-@dataclass
-class Worst:
-    """The most any run's bill exceeded its budget, in micro-dollars and seconds of exposure."""
-
-    over_micros: int = 0
-    over_exposed_micros: int = 0
-    exposed_s: float = 0.0
-
-
 class Invariants:
     """Watches one world. ``fail`` raises through whatever was going on."""
 
     def __init__(self, world: SimWorld) -> None:
         self.world = world
-        self.worst = Worst()
         self.epochs: dict[str, int] = {}
         self.names: dict[str, int] = {}
         self.extra_of: dict[str, float] = {}
         self.violation: Violated | None = None
         self.foreign: set[str] = set()
         self.forgotten = False
-        self.account_cap: Usd | None = None
         self._last_at = world.queue.now
         self.exposure = Exposure(world)
         self.truth = Oracle(world, self.fail)
         self.duties = AgentOracle(world, self.fail)
+        self.money = MoneyJudge(world, self.fail)
         self.strays = OrphanJudge(world, self.fail)
         self.volumes = VolumeJudge(world, self.fail)
         self.oversize = OversizeJudge(world, self.fail)
@@ -109,7 +96,7 @@ class Invariants:
                     spent.add(rented.run_id)
         # Only once every pod's exposed time is known: a run may pay for two.
         for run_id in sorted(spent):
-            self._money(run_id, now)
+            self.money.billed(run_id, now)
 
     def look(self) -> None:
         """Something happened: who can act now, and whose pods are whose?"""
@@ -186,33 +173,7 @@ class Invariants:
         if now - max(rented.land_by, able_since + rented.landing_s + 240.0) > ORPHAN_S:
             self.fail("I2", f"{rented.pod_id} goes on though it should have landed")
 
-    # -- money --------------------------------------------------------------------------------
-
-    def _pods_of(self, run_id: str) -> list[Rented]:
-        return [
-            rented
-            for account in self.world.accounts.values()
-            for rented in account.pods.values()
-            if rented.run_id == run_id and rented.pod_id not in self.foreign
-        ]
-
-    def _money(self, run_id: str, now: float) -> None:
-        """I1: the run's bill ≤ its budget + one billing quantum + rate × exposed."""
-        run = self.world.ledger.read().runs.get(run_id)
-        if run is None or self.forgotten:
-            return
-        bill = allowed = 0
-        exposed = 0.0
-        for rented in self._pods_of(run_id):
-            bill += rented.micros(now) + rented.storage_micros
-            quantum_s = rented.account.habits.least_billed_s
-            allowed += ceil(max(quantum_s, 2.0) * rented.rate_micros / 3600)
-            exposed += rented.exposed_micros + rented.dear_micros
-        over = bill - run.cap.micros - allowed
-        if over > 0:
-            self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)
-            if over > ceil(exposed):
-                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
+    # -- pods ---------------------------------------------------------------------------------
 
     head_lost_s = HEAD_LOST_S + _HEAD_SLACK_S
     """By then its other machines have asked for the end of a pod that lost its first one."""
@@ -261,7 +222,7 @@ class Invariants:
                 self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
 
     def pod_ended(self, rented: Rented) -> None:
-        self._money(rented.run_id, self.world.queue.now)
+        self.money.billed(rented.run_id, self.world.queue.now)
 
     def terminated(self, rented: Rented, process: Process, *, slept: bool = False) -> None:
         """A controller asks for a pod's end: never of a foreign one, never of a healthy one.
@@ -320,7 +281,7 @@ class Invariants:
         """The account's cap is set, raised, or cut (41): from now on nothing new may be reserved
         beyond it, and where it is below what is held, runs land as soon as a controller can see
         to it."""
-        self.account_cap = cap
+        self.money.account_cap = cap
         ledger, now = self.world.ledger.read(), self.world.queue.now
         held = sum(r.settled.micros + r.reserved.micros for r in ledger.runs.values())
         if held <= cap.micros:
@@ -346,46 +307,8 @@ class Invariants:
             elif epoch < newest and not self.forgotten:
                 self.fail("I6", f"epoch {epoch} wrote {what} to {run_id} after {newest}")
         if what in ("open", "reopen") and not self.forgotten:
-            self._caps(run_id)
+            self.money.reserved(run_id)
         self.world.wake()
-
-    def _caps(self, run_id: str) -> None:
-        """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""
-        ledger = self.world.ledger.read()
-        run = ledger.runs[run_id]
-        month = month_of(run.reserved_at)
-        sums = {("account", ""): 0, ("month", month): 0, ("project", run.project): 0}
-        for other in ledger.runs.values():
-            held = other.settled.micros + other.reserved.micros
-            sums["account", ""] += held
-            if other.reserved_at and month_of(other.reserved_at) == month:
-                sums["month", month] += held
-            if other.project == run.project:
-                sums["project", run.project] += held
-        for stray in ledger.strays.values():
-            sums["account", ""] += stray.cost.micros
-            if month_of(stray.at) == month:
-                sums["month", month] += stray.cost.micros
-            owner = ledger.runs.get(stray.run_id)
-            if owner is not None and owner.project == run.project:
-                sums["project", run.project] += stray.cost.micros
-        strays = total(stray.cost for stray in ledger.strays_of(run_id))
-        kept = ZERO
-        for hold in holds(ledger):
-            sums["account", ""] += hold.amount.micros
-            other = ledger.runs[hold.run_id]
-            if other.reserved_at and month_of(other.reserved_at) == month:
-                sums["month", month] += hold.amount.micros
-            if other.project == run.project:
-                sums["project", run.project] += hold.amount.micros
-            if hold.run_id == run_id:
-                kept += hold.amount
-        if run.settled + run.reserved + strays + kept > run.cap:
-            self.fail("I1", f"{run_id} holds more than its budget")
-        for (level, key), held in sums.items():
-            cap = self.account_cap if level == "account" else ledger.caps.get((level, key))
-            if cap is not None and held > cap.micros:
-                self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
 
     # -- at the end ---------------------------------------------------------------------------
 
@@ -400,8 +323,8 @@ class Invariants:
             if run.live:
                 self.fail("I7", f"{run.run_id} is still {run.state.value}")
                 continue
-            self._money(run.run_id, now)
-            self._settled(run.run_id)
+            self.money.billed(run.run_id, now)
+            self.money.settled(run.run_id)
         again = fold_ledger(ledger.ledger_id, world.ledger.records())
         if again != ledger:
             self.fail("I5", "a replay of the journal comes to another state")
@@ -413,23 +336,4 @@ class Invariants:
             self.fail("I9", "a secret stands in an error")
         for account in world.accounts.values():
             for rented in account.pods.values():
-                self.worst.exposed_s = max(self.worst.exposed_s, rented.exposed_s)
-
-    def _settled(self, run_id: str) -> None:
-        """I4: what the ledger settled is what the provider bills, ± one quantum for each pod."""
-        if self.forgotten:
-            return
-        run = self.world.ledger.read().runs[run_id]
-        bill, slack = run.oversized_rent.micros, 0
-        settled_names = {g.pod_id for g in run.generations}
-        for rented in self._pods_of(run_id):
-            if rented.pod_id not in settled_names:
-                continue
-            bill += rented.micros(self.world.queue.now) + rented.storage_micros
-            slack += ceil(2.0 * rented.rate_micros / 3600)
-        if awaiting_bill(run) and run.settled.micros >= bill - slack:
-            return  # a day later, the world's end: bills may take that long
-        if abs(run.settled.micros - bill) > slack:
-            self.fail("I4", f"{run_id} settled {run.settled}, the bill is {bill / 1e6:.6f}")
-        if run.reserved.micros:
-            self.fail("I4", f"{run_id} is closed and holds {run.reserved}")
+                self.money.worst.exposed_s = max(self.money.worst.exposed_s, rented.exposed_s)
