@@ -241,3 +241,11 @@ def test_to_come_again_to_where_a_damaged_checkpoint_was_is_not_to_get_on() -> N
         report = replace(closed, state=PhaseState.RUNNING)
     closed = close_attempt(report, replace(BEAT, saved_step=31), 50.0)
     assert (closed.fruitless, closed.saved_step) == (0, 31)
+
+
+def test_what_a_damaged_checkpoint_had_is_not_reckoned_as_kept() -> None:
+    """It went on from step 12 and came to 25: thirteen steps are trained again, whatever lay at
+    step 30."""
+    report = replace(RUNNING, saved_step=30)
+    closed = close_attempt(report, replace(BEAT, step=25, saved_step=12), 50.0)
+    assert closed.lost_steps == 13

@@ -50,7 +50,8 @@ def close_attempt(
         # The furthest, though it may be damaged since: to come there again is not to get on.
         saved_step=max((s for s in (saved, report.saved_step) if s is not None), default=None),
         fruitless=0 if progressed else report.fruitless + 1,
-        lost_steps=max(0, heartbeat.step - max(saved or 0, report.saved_step or 0)),
+        # From where it will go on: what another attempt saved beyond that was damaged.
+        lost_steps=max(0, heartbeat.step - (saved or 0)),
         lost_s=max(0.0, lost_s),
         recoveries=with_skips(report.recoveries, heartbeat),
     )

@@ -289,8 +289,9 @@ class AgentLoop:
     def _note_saved(self, trainer: Trainer, beat: Heartbeat | None, now: Instant) -> None:
         """When it saved last: what it has done since is lost with it."""
         saved = beat.saved_step if beat is not None else None
-        before = max(trainer.saved_step, self._phase(trainer.phase).saved_step or 0)
-        if saved is not None and saved > before:
+        # What it began from is none of its own; from a damaged one it goes on from an older one.
+        before = trainer.saved_step or self._phase(trainer.phase).saved_step or 0
+        if saved is not None and saved != before:
             trainer.saved_step, trainer.saved_boot = saved, now.boot
 
     def _save_owed(self) -> bool:
