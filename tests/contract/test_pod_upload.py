@@ -13,6 +13,7 @@ import pytest
 
 from tests.standins.s3 import CANARY, S3
 from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import bucket_layout
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket_layout import (
@@ -132,7 +133,7 @@ def test_best_and_latest_are_stored_bit_by_bit_and_told(root: Path, store: Any) 
 def test_a_large_file_goes_in_pieces_and_one_that_died_goes_on(
     root: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(bucket_layout, "PIECE_BYTES", 1000)
     made = save(root, 10, 1.0, size=4500)
     grants = grant(store, root)
     last = "fast/g1-slot-0/weights.safetensors.part-00003:1000"
@@ -188,7 +189,7 @@ def test_a_metric_that_came_later_replaces_the_manifest_and_no_weights_are_sent_
 def test_one_that_is_evaluated_while_it_goes_up_goes_on_with_what_was_sent(
     root: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(bucket_layout, "PIECE_BYTES", 1000)
     made = save(root, 10, None, size=4500)
     grants = grant(store, root)
     last = "fast/g1-slot-0/weights.safetensors"  # what is left after the full pieces

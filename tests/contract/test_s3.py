@@ -13,6 +13,7 @@ from tests.standins.s3 import BUCKET, CANARY, S3
 from trmcloud.adapters.s3 import settings
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import bucket_layout
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.bucket_layout import puts_in_slot, report_name
 from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
@@ -91,7 +92,7 @@ def test_grants_tell_what_the_slots_hold_and_where_to_go_on_from(
 ) -> None:
     from trmcloud.pod.storage.fetch import fetch_folder
 
-    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(bucket_layout, "PIECE_BYTES", 1000)
     made = stored(bucket, tmp_path, 10, 1.0, slot=1)
     (found,) = bucket.checkpoints("r1").whole
     target = tmp_path / "pod" / "step"

@@ -16,7 +16,7 @@ from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3 import fetching, sending
 from trmcloud.adapters.s3.bucket import S3Bucket
-from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import bucket_layout
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import CheckpointError, DataError, ProviderError
 from trmcloud.ports.link import StageItem
@@ -44,7 +44,7 @@ def asked(bucket: S3Bucket, event: str, note: Callable[[Any], Any]) -> Iterator[
 def test_what_is_stored_comes_back_bit_by_bit(
     bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(bucket_layout, "PIECE_BYTES", 1000)
     monkeypatch.setattr(fetching, "RANGE_BYTES", 700)
     made = stored(bucket, tmp_path, 10, 1.0, size=4500)
     shelf = bucket.checkpoints("r1")

@@ -22,6 +22,7 @@ from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.client import Client
 from trmcloud.core.contract import bucket as bk
+from trmcloud.core.contract import bucket_layout
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket_layout import (
@@ -43,7 +44,7 @@ FEW = {"fast": 5000}
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bk, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(bucket_layout, "PIECE_BYTES", 1000)
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ def test_what_is_larger_than_granted_is_found_never_read_and_dropped(
 def test_a_run_whose_sizes_nobody_knows_has_limits_all_the_same(
     bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(bk, "PIECE_BYTES", 64 << 20)
+    monkeypatch.setattr(bucket_layout, "PIECE_BYTES", 64 << 20)
     largest = 4 << 30
     slot = "fast/g1-slot-0"
     assert not is_oversized(f"{slot}/weights.safetensors.part-00015", largest, {})

@@ -110,7 +110,7 @@ class AgentOracle:
             and self._lives.since(pod) < asked_at
             and max(able_since, knobs.link_down_until, pod.stopped_until) < asked_at
             and not (knobs.unheard or knobs.crossed_reports or knobs.pod_disk_full)
-            and not (self.world.off or self.world.check.truth.woken)
+            and not (self.world.off or self.world.check.truth.undecidable.woken)
             and run is not None
             and run.state is State.RUNNING
             and run.stop is None

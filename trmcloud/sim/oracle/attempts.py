@@ -127,7 +127,7 @@ class AttemptJudge:
     def _not_finished(self, pod: SimPod, phase: str) -> None:
         """What the ledger knows to be finished is not trained again, whatever the pod has lost."""
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
-        if run is None or run.generation is None or self.world.check.truth.woken:
+        if run is None or run.generation is None or self.world.check.truth.undecidable.woken:
             return
         if run.generation.pod_id != pod.rented.pod_id:
             return

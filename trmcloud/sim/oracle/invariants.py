@@ -23,9 +23,10 @@ from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, Exposure
 from trmcloud.sim.oracle.money import MoneyJudge
-from trmcloud.sim.oracle.oracle import STOPPED, Oracle
+from trmcloud.sim.oracle.oracle import Oracle
 from trmcloud.sim.oracle.orphans import OrphanJudge
 from trmcloud.sim.oracle.oversize import OversizeJudge
+from trmcloud.sim.oracle.undecidable import STOPPED
 from trmcloud.sim.oracle.volumes import VolumeJudge
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
@@ -158,7 +159,7 @@ class Invariants:
     def _landing(self, rented: Rented, since: float, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
-        self.truth.left_alone(rented)
+        self.truth.calls.left_alone(rented)
         able_since = self.exposure.able.get(rented.run_id)
         knobs = self.world.knobs
         # What is over by now may have ended long after the last event.
@@ -241,7 +242,7 @@ class Invariants:
         if run is None or generation is None or generation.pod_name != rented.name:
             return
         if generation.open and generation.pod_id == rented.pod_id:
-            self.truth.ends(process, rented, run)
+            self.truth.calls.ends(process, rented, run)
         if slept:
             return
         healthy = (

@@ -1,4 +1,4 @@
-"""Every event that is written, and every call to a provider, judged by what is true at that moment.
+"""Every event that is written, judged by what is true at that moment; calls: see ``calls``.
 
 A ledger can be wrong and consistent: what it says is held against the pods that exist, the bills
 that run and the words that the pods' own agents have said. What a controller could not have known
@@ -13,63 +13,35 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import parse_pod_name
-from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
+from trmcloud.sim.oracle.calls import RETRY_S, TOO_FEW_S, CallJudge
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S
+from trmcloud.sim.oracle.undecidable import Undecidable
 
 if TYPE_CHECKING:
-    from trmcloud.ports.compute import PodRequest
     from trmcloud.sim.world.account import Rented
     from trmcloud.sim.world.controllers import Process
     from trmcloud.sim.world.world import SimWorld
 
-STOPPED = frozenset({"7", "9", "14", "61"})
-"""With these a controller may wake up in the middle of a call and go on with it."""
-LOOKS_S = 60.0
-"""A driver has looked by then, and more than once."""
-RETRY_S = 62.0
-"""The longest backoff, and until the next look."""
 _SECOND_S = 1.5
-_TOO_FEW_S = 600.0
-
-
-class Undecidable:
-    """What no controller could have known, since the provider or a clock lied beyond what
-    ``core.providers`` says that it may."""
-
-    def __init__(self, world: SimWorld) -> None:
-        self._world = world
-        self.clocks_moved = False
-
-    def look(self) -> None:
-        if self._world.laptop.offset_s or self._world.server.offset_s:
-            self.clocks_moved = True
-
-    def absence(self, rented: Rented | None) -> bool:
-        """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
-        since the pod came later than its provider's longest delay."""
-        return self.clocks_moved or (rented is not None and rented.came_too_late)
 
 
 class Oracle:
-    """Judges one world's events and calls. ``fail`` takes an invariant's name and the detail."""
+    """Judges one world's events. ``fail`` takes an invariant's name and the detail."""
 
     def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.undecidable = Undecidable(world)
         self._held: dict[str, int] = {}
         self._stop_at: dict[str, float] = {}
-        self._asked: set[str] = set()
         self._ends: dict[tuple[str, int], tuple[Process, float]] = {}
         self._refused: dict[str, tuple[Process, float]] = {}
-        self._may_end: dict[Process, str] = {}
-        self.refusal: Exception | None = None
-        """The last answer for which a command was right to refuse."""
+        self.calls = CallJudge(world, self.undecidable, fail)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -116,8 +88,8 @@ class Oracle:
         generation = run.generation
         if generation is None:
             return
-        self._may_end[process] = run.run_id if event.verb == TERMINATE else ""
-        if event.verb == CREATE and run.stop is not None and not self.woken:
+        self.calls.may_end[process] = run.run_id if event.verb == TERMINATE else ""
+        if event.verb == CREATE and run.stop is not None and not self.undecidable.woken:
             self.fail("wasteful", f"{run.run_id} rents though it was told to stop")
         landing = run.tries(generation, LAND) if event.verb == LAND else ()
         if any(action.finished for action in landing):
@@ -135,12 +107,12 @@ class Oracle:
         if (run.state is State.ENDING and not held) or wall >= generation.hard_stop_at:
             before, at = self._ends.get(key, (None, now))
             same = before is process and process.driver is not None
-            if same and now - at > RETRY_S and not self._odd(process):
+            if same and now - at > RETRY_S and not self.undecidable.odd(process):
                 self.fail("wasteful", f"{now - at:.0f} s between two tries to end {key[0]}'s pod")
             self._ends[key] = (process, now)
         elif run.stop_at is not None and run.state is State.RUNNING:
             dear = rented is None or rented.rate_micros > rented.agreed_micros
-            if dear or self._odd(process):
+            if dear or self.undecidable.odd(process):
                 return
             if rented is not None and (generation.agent_at or 0.0) > run.stop_at + rented.landing_s:
                 return  # when it could be told at last, its time to land was over
@@ -163,7 +135,7 @@ class Oracle:
         before, at = self._refused.pop(run.run_id, (None, 0.0))
         late_s = self.world.queue.now - at
         same = before is process and process.driver is not None
-        if same and late_s > RETRY_S and not self._odd(process):
+        if same and late_s > RETRY_S and not self.undecidable.odd(process):
             self.fail("wasteful", f"{run.run_id} was refused a pod and waited {late_s:.0f} s")
         for account in self.world.accounts.values():
             if generation.pod_name in account.coming and not self.undecidable.clocks_moved:
@@ -172,7 +144,7 @@ class Oracle:
             if (
                 sought is not None
                 and sought.goes_on(self.world.queue.now)
-                and not self._odd(process)
+                and not self.undecidable.odd(process)
             ):
                 self.fail("I5", f"{generation.pod_name} is given up, and is still looked for")
             for rented in account.pods.values():
@@ -234,7 +206,7 @@ class Oracle:
         if word is None or word.result is None or run.result is not None:
             return
         refused_at, now = process.bucket_refused_at, self.world.queue.now
-        if (refused_at is not None and now - refused_at < RETRY_S) or self._odd(process):
+        if (refused_at is not None and now - refused_at < RETRY_S) or self.undecidable.odd(process):
             return
         self.fail("I4", f"{run.run_id} is settled, and its {word.result} in the bucket not heard")
 
@@ -278,116 +250,17 @@ class Oracle:
             return
         early_s = rented.due_at - rented.ended_at
         wrong = (
-            self._odd(process)
+            self.undecidable.odd(process)
             or "19" in self.world.fired
             or abs(rented.granted_ahead_s) > CLOCK_OFF_S
         )
         able_since = self.world.check.exposure.able.get(run.run_id)
         if able_since is None or able_since > rented.ended_at:
             return  # nobody saw when it went
-        if event.outcome == Outcome.KILLED.value and early_s > _TOO_FEW_S and not wrong:
+        if event.outcome == Outcome.KILLED.value and early_s > TOO_FEW_S and not wrong:
             self.fail("I4", f"{run.run_id} was not killed: {early_s:.0f} s were left")
 
-    # -- calls to the provider ----------------------------------------------------------------
-
-    def asked_for(self, process: Process, request: PodRequest) -> None:
-        """A create call reaches the provider."""
-        lease, run_id = request.lease, request.lease.run_id
-        if self.world.check.forgotten:
-            return
-        if request.name in self._asked:
-            self.fail("I5", f"{request.name} is asked for a second time")
-        self._asked.add(request.name)
-        run = self.world.ledger.read().runs.get(run_id)
-        named = [g for g in run.generations if g.pod_name == request.name] if run else []
-        if run is None or not named:
-            return  # ``pod_made`` says so
-        if not run.tries(named[0], CREATE):
-            self.fail("I5", f"{request.name} is asked for before that is written down")
-        finished = {n for n, account in run.phases.items() if account.outcome in DONE}
-        if finished & {phase.name for phase in lease.phases}:
-            self.fail("wasteful", f"{request.name} shall train again what {run_id} has finished")
-        if len(lease.phases) < 2 or lease.fits_budget:
-            return
-        lasts_s = lease.soft_stop_at - lease.granted_at
-        whole_s = sum(phase.expected_s for phase in lease.phases)
-        share_s = lasts_s * lease.phases[0].expected_s / whole_s
-        allowed_s = lease.phases[0].allowed_s
-        if allowed_s > share_s + 60.0 or (lasts_s > 2 * _TOO_FEW_S and allowed_s < share_s / 3):
-            self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
-
-    def sent(self, process: Process, request: PodRequest) -> None:
-        """A create goes out: whoever slept since it was decided on does not send it any more, since
-        its run may be closed by now and its money free."""
-        run = self.world.ledger.read().runs.get(request.lease.run_id)
-        generation = run.generation if run is not None else None
-        if self.world.check.forgotten or self.undecidable.clocks_moved or generation is None:
-            return
-        if generation.pod_name != request.name or not generation.open:
-            self.fail("I5", f"{request.name} is asked for, and was given up long ago")
-
-    def ends(self, process: Process, rented: Rented, run: RunState) -> None:
-        """A controller asks for the end of a pod that ``run`` owns."""
-        if self._may_end.get(process) == run.run_id:
-            return
-        generation, now = run.generation, process.machine.now().wall
-        latency_s = traits_of(rented.account.habits.provider).kill_latency_s
-        if generation is None or now < generation.hard_stop_at + latency_s:
-            self.fail("I6", f"{rented.pod_id} is ended by one that did not write so")
-        elif latency_s >= LOOKS_S and not self._was_tried(process, run, latency_s):
-            self.fail("I2", f"{rented.pod_id} is ended by the last layer, and the run never tried")
-
-    def _was_tried(self, process: Process, run: RunState, latency_s: float) -> bool:
-        """Whether the run has done its own to end its pod, or this is not who was there to."""
-        driver = process.driver
-        mine = driver is not None and driver.run_id == run.run_id
-        able_since = self.world.check.exposure.able.get(run.run_id)
-        idle = able_since is None or self.world.queue.now - able_since < latency_s
-        tried = run.generation is not None and bool(run.tries(run.generation, TERMINATE))
-        return tried or idle or not mine or self._odd(process)
-
-    def left_alone(self, rented: Rented) -> None:
-        """A pod lives whose work is done: a controller that is up must have tried to end it."""
-        run = self.world.ledger.read().runs.get(rented.run_id)
-        generation = run.generation if run is not None else None
-        able_since = self.world.check.exposure.able.get(rented.run_id)
-        if run is None or generation is None or generation.pod_id != rented.pod_id:
-            return
-        if run.state is not State.ENDING or run.result_at is None or able_since is None:
-            return
-        if rented.pod.lease.hold or self.woken or self.undecidable.clocks_moved:
-            return
-        grace_s = traits_of(rented.account.habits.provider).end_grace_s
-        late_s = self.world.queue.now - max(run.result_at + grace_s, able_since)
-        if late_s > RETRY_S and not run.tries(generation, TERMINATE):
-            self.fail("wasteful", f"{rented.pod_id} is done, and for {late_s:.0f} s nobody ends it")
-
-    def escaped(self, process: Process, error: Exception) -> None:
-        """A provider's error has ended a whole command: nothing that came after it was done."""
-        if error is self.refusal:
-            return
-        self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
-
-    def taken_over(self, process: Process, run_id: str) -> None:
-        """Somebody becomes a run's driver; by a command, only where nobody drives it."""
-        if process.kind == "launch" or self.woken or self.undecidable.clocks_moved:
-            return
-        driver = self.world.ledger.driver(run_id)
-        for other in self.world.processes:
-            alive = other.up and other.machine.online and other.driver is not None
-            if alive and driver is not None and other.who == driver.controller:
-                self.fail("I6", f"{run_id} is taken from one that drives it")
-
     # -- the truth ----------------------------------------------------------------------------
-
-    @property
-    def woken(self) -> bool:
-        """Whether some controller may have gone on in the middle of a call."""
-        return bool(STOPPED & self.world.fired.keys())
-
-    def _odd(self, process: Process) -> bool:
-        """Whether this controller's time is not to be trusted."""
-        return self.woken or self.undecidable.clocks_moved
 
     def _find(self, pod_id: str | None) -> Rented | None:
         for account in self.world.accounts.values():

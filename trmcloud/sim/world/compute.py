@@ -24,7 +24,7 @@ class SimCompute(Compute):
 
     def create(self, request: PodRequest) -> str:
         account, knobs, world = self._account, self._account.world.knobs, self._account.world
-        world.check.truth.asked_for(self._process, request)
+        world.check.truth.calls.asked_for(self._process, request)
         self._process.cross("create.before")
         request.require_wanted()
         self._gate("create")
@@ -32,7 +32,7 @@ class SimCompute(Compute):
         if knobs.no_capacity_until > world.queue.now:
             world.observed("28")
             raise NoCapacity("there are no longer any instances available")
-        world.check.truth.sent(self._process, request)
+        world.check.truth.calls.sent(self._process, request)
         mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
         if mood == "sold out":
             world.observed("28")

@@ -126,7 +126,7 @@ class Process:
         except TrmcloudError as error:
             self.sim.say(f"{self.kind} {self.who.pid}: {type(error).__name__} {error}")
             if isinstance(error, ProviderError):
-                self.sim.check.truth.escaped(self, error)
+                self.sim.check.truth.calls.escaped(self, error)
             return error
         finally:
             self.busy = False
@@ -139,7 +139,7 @@ class Process:
             if not isinstance(error, TrmcloudError):
                 raise error
             if isinstance(error, ProviderError):
-                self.sim.check.truth.escaped(self, error)
+                self.sim.check.truth.calls.escaped(self, error)
 
     def drive(self, driver: RunDriver) -> None:
         self.driver = driver
@@ -340,7 +340,7 @@ class LedgerView:
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
         self._may_write()
-        self._process.sim.check.truth.taken_over(self._process, run_id)
+        self._process.sim.check.truth.calls.taken_over(self._process, run_id)
         epoch: int = self._ledger.take_over(run_id, who, at)
         self._written("take_over", epoch, run_id)
         return epoch

@@ -230,7 +230,7 @@ class SimBucket:
             self._gate()
         except ProviderError as error:
             # Asked before anything is reserved: a command that ends here has refused to begin.
-            self._world.check.truth.refusal = error
+            self._world.check.truth.calls.refusal = error
             raise
 
     def claim(self, run_id: str, ledger_id: str) -> None:
