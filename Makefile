@@ -116,11 +116,13 @@ e2e-sky: $(READY) .venv-sky/.ready $(SKY_IMAGE)/.ready
 demo: $(READY)
 	@scripts/demo.sh
 
-# Most of what the tests take is waiting for real processes; tests/scheduling.py says who does what.
+# Most of what the tests take is waiting for real processes; tests/scheduling.py says who does what,
+# tests/again.py what gets a second look.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 5 / 2 )))
 PAGE ?= build/tests.md
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page=$(PAGE)
+	$(BIN)/python -m pytest -n $(WORKERS) --cache-clear --slowest-page=$(PAGE) || \
+		{ test $$? = 1 && $(BIN)/python -m tests.again; }
 
 # What computes and starts no process: for between two changes.
 test-quick: $(READY)

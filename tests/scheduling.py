@@ -56,6 +56,11 @@ def kind_of(nodeid: str) -> str:
     return next((kind for path, kind in _KINDS if nodeid.startswith(path)), _COMPUTING)
 
 
+def starts_processes(nodeid: str) -> bool:
+    """Whether the test is about real processes, by where it stands."""
+    return kind_of(nodeid) != _COMPUTING or nodeid.startswith(_STARTS_PROCESSES)
+
+
 def kinds_for(worker: int) -> tuple[str, ...]:
     """What a worker takes, in this order."""
     first = _FIRST.get(worker % 5, _WAITING)
@@ -103,7 +108,7 @@ class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if kind_of(item.nodeid) != _COMPUTING or item.nodeid.startswith(_STARTS_PROCESSES):
+        if starts_processes(item.nodeid):
             item.add_marker("processes")
 
 

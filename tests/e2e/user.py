@@ -158,8 +158,15 @@ class User:
 
 
 def until(condition: Callable[[], bool], *, within_s: float = 150.0, what: str = "") -> None:
-    """Poll until ``condition`` holds; fails at the deadline."""
+    """Poll until ``condition`` holds; fails at the deadline.
+
+    What is waited for needs the cores more than the question does, which may be a whole command.
+    """
     deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.05)
+    while True:
+        asked_at = time.monotonic()
+        if condition():
+            return
+        answered_at = time.monotonic()
+        assert answered_at < deadline, f"not within {within_s} s: {what}"
+        time.sleep(max(0.05, 4 * (answered_at - asked_at)))
