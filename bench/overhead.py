@@ -8,6 +8,7 @@ that the run made. The sum is stated against the seconds spent in training steps
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -36,9 +37,12 @@ def run() -> list[Row]:
         )
         report = json.loads(answer.stdout)[0]
         metrics = next(Path(home).glob("runs/*/fast/metrics.jsonl"))
-        lines = len(metrics.read_text().splitlines())
+        logged = metrics.read_text().splitlines()
+    lines, evaluations = len(logged), sum('"kind": "eval"' in line for line in logged)
     seconds = report["seconds"]
     beat_s, write_s, line_s = _cost_of_telling()
+    judge_s, fit_s = _cost_of_rules()
+    rules_s = report["steps"] * judge_s + evaluations * fit_s
     telling_s = report["steps"] * beat_s + report["paid_seconds"] * write_s + lines * line_s
     spent_s = guards_s + telling_s + seconds["saving"]
     share = 100 * spent_s / seconds["training"]
@@ -52,6 +56,15 @@ def run() -> list[Row]:
             "%",
             f"agent and watchdog {guards_s:.2f} s, telling {telling_s:.2f} s, saving "
             f"{seconds['saving']:.2f} s beside {seconds['training']:.0f} s of training",
+        ),
+        Row(
+            "rules of recovery and of worth, of step time",
+            100 * rules_s / seconds["training"],
+            0.1,
+            "lower",
+            "%",
+            f"{report['steps']:,} steps judged at {judge_s * 1e6:.0f} µs, {evaluations} curves"
+            f" fitted at {fit_s * 1e6:.0f} µs",
         ),
         Row(
             "paid seconds in training steps, demo",
@@ -104,3 +117,24 @@ def _cost_of_telling() -> tuple[float, float, float]:
         told = time.perf_counter()
     calls = float(_CALLS)
     return (beaten - begun) / calls, (written - beaten) / (calls / 10), (told - written) / calls
+
+
+def _cost_of_rules() -> tuple[float, float]:
+    """Seconds of judging a step beside 128 others, and of fitting a curve through evaluations."""
+    from model.soundness import Soundness
+    from trmcloud.core.contract import worth
+    from trmcloud.core.contract.spikes import OVER
+
+    soundness = Soundness()
+    losses = [2.0 + 0.01 * math.sin(step) for step in range(OVER + _CALLS)]
+    for step in range(OVER):
+        soundness.judge(step, losses[step], 1.0, finite=True)
+    begun = time.perf_counter()
+    for step in range(OVER, OVER + _CALLS):
+        soundness.judge(step, losses[step], 1.0, finite=True)
+    judged = time.perf_counter()
+    evaluations = [(100 * (n + 1), 2.0 - 0.1 * math.log(n + 1)) for n in range(worth.MOST_POINTS)]
+    for _ in range(_CALLS // 10):
+        assert worth.fit(evaluations) is not None
+    fitted = time.perf_counter()
+    return (judged - begun) / _CALLS, (fitted - judged) / (_CALLS // 10)
