@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.catalog.hardware import GPUS, Gpu
 
 #: (words that must all be in the driver's name, SKU), the more special ones first.
 _NAMES = (
@@ -24,9 +24,15 @@ _NAMES = (
 )
 
 
-def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Dense FLOP/s of the device at ``dtype``; None where it is not in the table."""
+def gpu_of(device_name: str) -> Gpu | None:
+    """The GPU that a driver means; None where it is not in the table."""
     for words, sku in _NAMES:
         if all(word in device_name for word in words):
-            return GPUS[sku].peak_flops(dtype)
+            return GPUS[sku]
     return None
+
+
+def peak_flops(device_name: str, dtype: str) -> float | None:
+    """Dense FLOP/s of the device at ``dtype``; None where it is not in the table."""
+    gpu = gpu_of(device_name)
+    return None if gpu is None else gpu.peak_flops(dtype)

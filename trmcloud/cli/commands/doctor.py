@@ -23,12 +23,20 @@ def command(
     bucket: Annotated[
         str, typer.Option(help="A bucket to try, too.", envvar="TRMCLOUD_BUCKET", metavar="S3_URL")
     ] = "",
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Measure this machine's GPUs, and nothing else.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what trmcloud needs here, each with its fix.
 
     Example: trmcloud doctor
     """
+    if gpu:
+        from trmcloud.cli.trainer_command import run_trainer_command
+
+        run_trainer_command("model.gpu", ["--json"] if as_json else [])
+        return
     from trmcloud.app.doctor import examine
     from trmcloud.wiring import account_checks, build_context, python_path
     from trmcloud.wiring_plans import known_offers, local_machine
