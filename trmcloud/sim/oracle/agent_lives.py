@@ -40,5 +40,10 @@ class AgentLives:
             return _FOR_EVER_S
         return self.world.check.exposure.late_s(pod.rented)
 
+    def early_s(self, pod: SimPod) -> float:
+        """How early its processes may stop: what its clock, or the one that its lease was granted
+        by, takes from the time between grant and boot."""
+        return max(self.late_s(pod), pod.machine.offset_s, -pod.rented.granted_ahead_s)
+
     def clock_wrong(self, pod: SimPod) -> bool:
         return self.late_s(pod) > 5.0 or bool(pod.machine.offset_s)

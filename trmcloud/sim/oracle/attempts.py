@@ -213,7 +213,7 @@ class AttemptJudge:
         if outcome:
             tries.fruitless = 0
         soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
-        left_s = soft_at - now - abs(self._lives.late_s(pod))
+        left_s = soft_at - now - self._lives.early_s(pod)
         orders = pod.orders is not None and pod.orders.land
         if (
             tries.fruitless <= lease.max_restarts
