@@ -1,98 +1,122 @@
 """Runs commands of the guides anew, and puts what they print in the place of what stands there:
-each block below ``<!-- run -->`` of the pages named here.
+each block below ``<!-- run -->`` of the pages named here, and each below ``<!-- run WORLD -->`` in
+a world of its own.
 
-.venv/bin/python scripts/guides.py [first-run] [runpod]
+.venv/bin/python scripts/guides.py [PAGE | PAGE:WORLD …]       # s3, budget:volume, budget:
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from tests.e2e import mission  # noqa: E402
-from tests.e2e.user import User  # noqa: E402
-from tests.standins.runpod.containers import SYSTEM_PATH  # noqa: E402
-from tests.standins.runpod.fixture import judged  # noqa: E402
+from guide_worlds import WORLDS, Reader  # noqa: E402
 
-_BLOCK = re.compile(r"<!-- run -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
-_PLAN = re.compile(r"launch (p-\w+)")
-_LAUNCH_S = 400
+_BLOCK = re.compile(r"<!-- run(?: (?P<world>[a-z-]+))? -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
+_TYPED = re.compile(r"^\$ trmcloud ((?:.*\\\n)*.*)$", re.MULTILINE)
+_PLAN, _RUN = re.compile(r"launch (p-\w+)"), re.compile(r"\br-[0-9a-f]{6}\b")
+_COMMENT = re.compile(r"\s+# (.*)$")
+_WITHIN_S = 500
 _OFFERS_SHOWN = 6
-_SHORT = ((r"(test settings.*?depth = 1), .*", r"\1, …"),)
-
-
-@contextlib.contextmanager
-def first_run(folder: Path) -> Iterator[User]:
-    with mission.world(folder) as (user, _):
-        yield user
-
-
-@contextlib.contextmanager
-def runpod(folder: Path) -> Iterator[User]:
-    """A user with a key and a text; the pods' torch is this one's."""
-    image_env = {"PATH": f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}", "OMP_NUM_THREADS": "2"}
-    pages = sorted((ROOT / "docs").rglob("*.md"))
-    with judged(folder / "runpod", image_env=image_env) as standin:
-        user = User(folder, trainer=None)
-        user.environment |= {
-            "RUNPOD_API_KEY": standin.api_key,
-            "TRMCLOUD_RUNPOD_IMAGE": "an/image:with-this-machines-torch",
-            "TRMCLOUD_RUNPOD_API": standin.url,
-            "RUNPOD_API_BASE_URL": standin.url,
-            "TRMCLOUD_HOME": str(folder / ".trmcloud"),
-        }
-        (folder / "notes.txt").write_text("".join(page.read_text("utf-8") for page in pages))
-        yield user
-
-
-WORLDS: dict[str, Callable[[Path], AbstractContextManager[User]]] = {
-    "first-run": first_run,
-    "runpod": runpod,
-}
+_WAITING = r"  Making sure it is gone · .*\n"
+_SHORT = (
+    (r"(test settings.*?depth = 1), .*", r"\1, …"),
+    (rf"(?m)^((?:{_WAITING}){{2}})(?:{_WAITING})+", r"\1  …\n"),
+)
 
 
 def main() -> None:
-    for name in sys.argv[1:] or WORLDS:
-        page = ROOT / "docs" / "guide" / f"{name}.md"
-        text = page.read_text("utf-8")
-        with tempfile.TemporaryDirectory() as folder, WORLDS[name](Path(folder)) as user:
-            try:
-                text = _BLOCK.sub(lambda block: _again(user, block["shown"]), text)
-            finally:
-                user.end_everything()
-        page.write_text(text, encoding="utf-8")
+    for named in sys.argv[1:] or WORLDS:
+        page, is_one, only = named.partition(":")
+        path = ROOT / "docs" / "guide" / f"{page}.md"
+        found = (block["world"] or "" for block in _BLOCK.finditer(path.read_text("utf-8")))
+        for world in dict.fromkeys(found):
+            if not is_one or only == world:
+                path.write_text(_anew(page, path.read_text("utf-8"), world), encoding="utf-8")
 
 
-def _again(user: User, shown: str) -> str:
+def _anew(page: str, text: str, world: str) -> str:
+    """A page whose blocks of this world were run."""
+    with tempfile.TemporaryDirectory() as folder, WORLDS[page][world](Path(folder)) as reader:
+
+        def anew(block: re.Match[str]) -> str:
+            return _again(reader, block) if (block["world"] or "") == world else block[0]
+
+        try:
+            return _BLOCK.sub(anew, text)
+        finally:
+            reader.user.end_everything()
+
+
+def _again(reader: Reader, block: re.Match[str]) -> str:
     """A block whose commands are run now; what stands before the first one stays."""
+    shown = block["shown"]
     kept = shown[: shown.index("$ trmcloud ")]
-    typed = re.findall(r"^\$ trmcloud (.*)$", shown, re.MULTILINE)
-    return f"<!-- run -->\n```\n{kept}" + "\n".join(_run(user, words) for words in typed) + "```\n"
+    printed = "\n".join(_run(reader, words) for words in _TYPED.findall(shown))
+    return f"{block[0].partition('```')[0]}```\n{kept}{printed}```\n"
 
 
-def _run(user: User, typed: str) -> str:
-    """One command and what it prints: a plan that it names is the one made last."""
+def _run(reader: Reader, typed: str) -> str:
+    """One command and what it prints: plan and run that it names are those made last."""
+    user = reader.user
     home = Path(user.env()["TRMCLOUD_HOME"])
-    plans = sorted(home.glob("plans/p-*.json"), key=lambda path: path.stat().st_mtime)
-    if plans:
-        typed = _PLAN.sub(f"launch {plans[-1].stem}", typed)
+    for pattern, made in ((_PLAN, home.glob("plans/p-*.json")), (_RUN, home.glob("runs/r-*"))):
+        names = [path.stem for path in sorted(made, key=lambda path: path.stat().st_mtime)]
+        if names:
+            newest = names[-1] if pattern is _RUN else f"launch {names[-1]}"
+            typed = pattern.sub(newest, typed)
     print(f"$ trmcloud {typed}", flush=True)
-    out = user.run(*typed.split(), within_s=_LAUNCH_S)
-    out = out.replace(str(user.folder), "~").replace(str(ROOT), "~/trmcloud")
-    for pattern, short in _SHORT:
-        out = re.sub(pattern, short, out)
-    lines = out.rstrip().splitlines()
-    if typed.startswith("plan"):
-        lines = _first_offers(lines)
+    comment = _COMMENT.search(typed)
+    told = comment[1] if comment is not None else ""
+    reader.before.get(told, lambda: None)()
+    meanwhile = threading.Thread(target=reader.during.get(told, lambda: None))
+    meanwhile.start()
+    words = shlex.split(_COMMENT.sub("", typed).replace("\\\n", " "))
+    done = subprocess.run(
+        [sys.executable, "-u", *user.program, *words],
+        cwd=user.folder,
+        env=user.env(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_WITHIN_S,
+        check=False,
+    )
+    meanwhile.join()
+    print(f"  code {done.returncode}", flush=True)
+    out = done.stdout
+    assert "Traceback" not in out, out
+    for here, name in ((f"{user.home}", "~/.trmcloud"), (str(user.folder), "~")):
+        out = out.replace(here, name)
+    out = out.replace(str(ROOT), "~/trmcloud")
+    for pattern_, short in _SHORT:
+        out = re.sub(pattern_, short, out)
+    lines = _excerpt(reader, typed, out.rstrip().splitlines())
     return "\n".join([f"$ trmcloud {typed}", *lines, ""])
+
+
+def _excerpt(reader: Reader, typed: str, lines: list[str]) -> list[str]:
+    """What the page shows of it, ``…`` for the rest."""
+    wanted = next((what for start, what in reader.only.items() if typed.startswith(start)), None)
+    if wanted is None:
+        is_table = typed.startswith("plan") and any(line.startswith("shown ") for line in lines)
+        return _first_offers(lines) if is_table else lines
+    made: list[str] = []
+    for line in lines:
+        if re.search(wanted, line):
+            made.append(line)
+        elif line.strip() and made[-1:] != ["…"]:
+            made.append("…")
+    return made
 
 
 def _first_offers(lines: list[str]) -> list[str]:
