@@ -114,6 +114,24 @@ def _gone(user: RentedUser) -> None:
     until(lambda: not user.live(), what="its pod ends by itself")
 
 
+@contextlib.contextmanager
+def runpod_no_graphql(folder: Path) -> Iterator[Reader]:
+    """The balance and the spend limit have no source any more."""
+    with _rented(folder) as user:
+        user.standin.control.set(graphql_gone=True)
+
+        def train() -> None:
+            words = ("launch", "1xRTX4090", *_TINY, "--accept-exposure", "2", "--accept-loss")
+            user.run(*words, "--steps", "100000", "--budget", "0.30", "-y", "-d")
+
+        only = {
+            "doctor": "runpod key|scopes|balance|console|^. pods|skew",
+            "smoke": "account|prepaid",
+            "status": "prepaid",
+        }
+        yield Reader(user, before={"of a run that trains": train}, only=only)
+
+
 # -- SkyPilot --------------------------------------------------------------------------------------
 
 
@@ -326,7 +344,7 @@ def _trains(user: User) -> bool:
 
 WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
-    "runpod": {"": runpod},
+    "runpod": {"": runpod, "no-graphql": runpod_no_graphql},
     "rehearse": {"": desk},
     "skypilot": {
         "": sky,
