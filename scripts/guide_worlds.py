@@ -18,6 +18,7 @@ from tests.e2e import mission
 from tests.e2e.bare import bare_image
 from tests.e2e.rented import image
 from tests.e2e.runpod_user import RentedUser, TestClock
+from tests.e2e.test_several_machines import sailing
 from tests.e2e.test_skypilot import DOWN, by_sky
 from tests.e2e.user import SMALL, User, real_trainer, until
 from tests.standins import s3, sky_machines
@@ -37,7 +38,19 @@ _TINY = (
     *("--set", "sequence=64", "--set", "eval_tokens=1024"),
 )
 #: What is shown of a launch whose plan is not the matter.
-_ITS_COURSE = {"launch": r"^(r-|✔|✘)|^  (generation|waits|the pod|nor|why|spent|try|trmcloud)"}
+_COURSE = r"^(r-|✔|✘)|^  (hardware|rate|generation|pulled|waits|the pod|nor|why|spent|try|trmcloud)"
+_ITS_COURSE = {"launch": _COURSE, "resume": _COURSE}
+_SMALL = """\
+depth = 1
+width = 32
+vocab_size = 300
+sequence = 64
+eval_tokens = 1024
+eval_every = 20
+save_every = 20
+log_every = 5
+steps = 100000
+"""
 _VIA_SKY = ("--via", "skypilot", "--provider", "runpod", "--allow-account-key-on-pod")
 
 
@@ -198,12 +211,38 @@ def sky_exits(folder: Path) -> Iterator[Reader]:
         by_sky(user)
 
         def stop() -> None:
-            until(lambda: _trains(user), what="training")
+            until(lambda: bool(user.checkpoints()), what="a checkpoint here")
             (pod,) = user.live()
             account = {"url": user.standin.url, "key": user.standin.api_key}
             sky_machines.ask(account, "POST", f"/pods/{pod.id}/action", {"action": "stop"})
 
         during = {"its pod exits while it trains": stop}
+        yield Reader(user, during=during, only=_ITS_COURSE)
+
+
+@contextlib.contextmanager
+def sky_two(folder: Path) -> Iterator[Reader]:
+    """Two machines with the real trainer, of which one is lost; what goes on then is stopped."""
+    with sailing(folder) as user:
+        _at_home(user)
+        settings = folder / "small.toml"
+        settings.write_text(_SMALL)
+        user.environment["TRMCLOUD_TEST_SETTINGS"] = str(settings)
+
+        def reached() -> int:
+            return max((made.step for made in user.checkpoints().values()), default=0)
+
+        def lose() -> None:
+            until(lambda: reached() > 0, within_s=300.0, what="a checkpoint here")
+            _, other = sorted(user.live(), key=lambda pod: pod.name)
+            user.standin.control.lose_host(other.id)
+
+        def stop() -> None:
+            before = reached()
+            until(lambda: reached() > before, within_s=300.0, what="a newer checkpoint")
+            user.run("stop", "-d")
+
+        during = {"its second machine is lost": lose, "and a stop elsewhere": stop}
         yield Reader(user, during=during, only=_ITS_COURSE)
 
 
@@ -353,6 +392,7 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
         "sold-out": sky_sold_out,
         "exits": sky_exits,
         "cannot": sky_cannot,
+        "two": sky_two,
     },
     "s3": {"": bucket, "alone": bucket_alone},
     "budget": {

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from guide_worlds import WORLDS, Reader  # noqa: E402
+from guide_worlds import WORLDS, Reader, World  # noqa: E402
 
 _BLOCK = re.compile(r"<!-- run(?: (?P<world>[a-z-]+))? -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
 _TYPED = re.compile(r"^\$ trmcloud ((?:.*\\\n)*.*)$", re.MULTILINE)
@@ -37,21 +38,23 @@ def main() -> None:
     for named in sys.argv[1:] or WORLDS:
         page, is_one, only = named.partition(":")
         path = ROOT / "docs" / "guide" / f"{page}.md"
-        found = (block["world"] or "" for block in _BLOCK.finditer(path.read_text("utf-8")))
-        for world in dict.fromkeys(found):
-            if not is_one or only == world:
-                path.write_text(_anew(page, path.read_text("utf-8"), world), encoding="utf-8")
+        blocks = list(_BLOCK.finditer(path.read_text("utf-8")))
+        for world in dict.fromkeys(block["world"] or "" for block in blocks):
+            if is_one and only != world:
+                continue
+            these = [block for block in blocks if (block["world"] or "") == world]
+            shown = _in(WORLDS[page][world], these)
+            text = path.read_text("utf-8")  # which may have been edited meanwhile
+            for block, anew in zip(these, shown, strict=True):
+                text = text.replace(block[0], anew, 1)
+            path.write_text(text, encoding="utf-8")
 
 
-def _anew(page: str, text: str, world: str) -> str:
-    """A page whose blocks of this world were run."""
-    with tempfile.TemporaryDirectory() as folder, WORLDS[page][world](Path(folder)) as reader:
-
-        def anew(block: re.Match[str]) -> str:
-            return _again(reader, block) if (block["world"] or "") == world else block[0]
-
+def _in(world: World, blocks: Sequence[re.Match[str]]) -> list[str]:
+    """Blocks that were run one after another in such a world."""
+    with tempfile.TemporaryDirectory() as folder, world(Path(folder)) as reader:
         try:
-            return _BLOCK.sub(anew, text)
+            return [_again(reader, block) for block in blocks]
         finally:
             reader.user.end_everything()
 
