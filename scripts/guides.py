@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from guide_worlds import WORLDS, Reader, World  # noqa: E402
+from guide_readers import Reader, World  # noqa: E402
+from guide_worlds import WORLDS  # noqa: E402
 
 _BLOCK = re.compile(r"<!-- run(?: (?P<world>[a-z-]+))? -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
 _TYPED = re.compile(r"^\$ trmcloud ((?:.*\\\n)*.*)$", re.MULTILINE)

@@ -4,6 +4,7 @@ trainer and its torchrun are the real ones."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import inspect
 import json
@@ -60,8 +61,16 @@ def sailor(tmp_path: Path) -> Iterator[Sailor]:
     missing = why_not() or ("" if shutil.which("ip") else "no ip command")
     if missing:
         pytest.skip(f"machines with networks of their own: {missing}")
-    clock = TestClock(tmp_path / "clock")
-    inside = image(tmp_path / "image")
+    with sailing(tmp_path) as made:
+        yield made
+        made.end_everything()
+
+
+@contextlib.contextmanager
+def sailing(folder: Path) -> Iterator[Sailor]:
+    """A user of a cloud whose machines reach each other."""
+    clock = TestClock(folder / "clock")
+    inside = image(folder / "image")
     torch = importlib.util.find_spec("torch")
     assert torch is not None
     assert torch.origin is not None
@@ -70,11 +79,11 @@ def sailor(tmp_path: Path) -> Iterator[Sailor]:
     python.write_text(python.read_text().replace(f"{inside / 'site'}", f"{site}:{inside / 'site'}"))
     shutil.copy(RANKS / "sitecustomize.py", inside / "site")
     path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
-    host = web_corpus.put_on(DataHost(), tmp_path / "corpus")
+    host = web_corpus.put_on(DataHost(), folder / "corpus")
     with (
         serving(host),
         judged(
-            tmp_path / "machines",
+            folder / "machines",
             clock=clock,
             isolated=True,
             keep=[inside, site],
@@ -83,16 +92,15 @@ def sailor(tmp_path: Path) -> Iterator[Sailor]:
         ) as standin,
     ):
         looks = ("status", "--live")
-        made = Sailor(tmp_path, trainer=None, standin=standin, clock=clock, looks=looks)
+        made = Sailor(folder, trainer=None, standin=standin, clock=clock, looks=looks)
         made.environment |= host.environment
         made.text.write_text(inspect.getsource(argparse))
         account = {"url": standin.url, "key": standin.api_key}
-        state = tmp_path / "sky.json"
+        state = folder / "sky.json"
         state.write_text(json.dumps({"runpod": account, "enabled": ["DO"]}))
-        made.environment["TRMCLOUD_SKY"] = str(stand_in(tmp_path / "sky", state))
+        made.environment["TRMCLOUD_SKY"] = str(stand_in(folder / "sky", state))
         del made.environment["RUNPOD_API_KEY"]
         yield made
-        made.end_everything()
 
 
 @pytest.mark.slow
