@@ -109,7 +109,7 @@ class BlockDiffusion(Transformer):
         """Logits (B, new, V − 1) of one block's tokens, ``cache`` holding the finished blocks
         before it; ``keep``: this one is finished, and is taken up, too."""
         new = ids.shape[1]
-        turn = self._turn(cache.length, new, ids.device)
+        turn = self._turn(slice(cache.length, cache.length + new), ids.device)
         cache.begin(new)
         h = self._embedded(ids)
         for layer, block in enumerate(self.blocks):
@@ -138,7 +138,7 @@ class BlockDiffusion(Transformer):
 
     def _noisy_states(self, noisy: Tensor, clean: Tensor) -> Tensor:
         """(B, T, D) of the noisy half after the last block."""
-        cosines, sines = self._turn(0, self.sequence, noisy.device)
+        cosines, sines = self._turn(slice(self.sequence), noisy.device)
         turn = torch.cat((cosines, cosines)), torch.cat((sines, sines))
         mask = self._mask(noisy.device)
         h = self._embedded(torch.cat((noisy, clean), dim=1))

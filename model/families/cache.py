@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Hashable
+from typing import Hashable, Iterator
 
 import torch
 from torch import Tensor
@@ -31,8 +31,18 @@ class Cache:
     def slot(self, key: Hashable) -> Slot:
         return self._slots.setdefault(key, Slot(self))
 
+    def slots(self) -> Iterator[tuple[Hashable, Slot]]:
+        """Every place that has attended, and what it keeps."""
+        yield from self._slots.items()
+
+    def places(self, device: torch.device) -> Tensor:
+        """Positions of the new tokens: (new,), or (rows, 1) where each row has a length of its
+        own."""
+        return torch.arange(self.length, self.length + self._new, device=device)
+
     def seen(self, device: torch.device, window: int = 0) -> Tensor | None:
-        """Which tokens each new one may see: (new, all) bool; None: all of them.
+        """Which tokens each new one may see: bool, (new, all) or what broadcasts to (B, heads, new,
+        all); None: all of them.
 
         Made once a pass, and once for each ``window`` (tokens seen, itself included; 0: all).
         """
@@ -51,6 +61,12 @@ class Slot:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self._kept: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, those behind the cache's length being nobody's."""
+        assert self._kept is not None
+        return self._kept
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds k and v (B, heads, new, head_dim) behind those of the cache's tokens; gives all."""

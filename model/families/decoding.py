@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Protocol, Sequence
+from typing import Iterator, Protocol, Sequence, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from model.families.cache import Cache
 from model.families.protocol import Sampling
 
 
+@runtime_checkable
 class NextToken(Protocol):
     """A model that is asked token by token."""
 

@@ -232,13 +232,13 @@ class Transformer(LanguageModel):
         # A value embedding is as large as the values that it is added to.
         return 1.0 if name.startswith("values.") else float(weight.shape[1] ** -0.5)
 
-    def _turn(self, past: int, new: int, device: torch.device) -> Turn:
+    def _turn(self, places: slice | Tensor, device: torch.device) -> Turn:
         if device not in self._turns:
-            places = torch.arange(self.shape.sequence, device=device, dtype=torch.float32)
-            cosines, sines = turns(places, self.shape.head_dim, self.compute_dtype)
+            every = torch.arange(self.shape.sequence, device=device, dtype=torch.float32)
+            cosines, sines = turns(every, self.shape.head_dim, self.compute_dtype)
             self._turns[device] = cosines[:, None], sines[:, None]  # the same for every head
         cosines, sines = self._turns[device]
-        return cosines[past : past + new], sines[past : past + new]
+        return cosines[places], sines[places]
 
     def _logits(self, state: Tensor) -> Tensor:
         logits = F.linear(self.norm(state), self._head_rows()).float()
@@ -288,13 +288,13 @@ class Dense(Transformer):
     def _state(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T, D) after the last block."""
         shape, new = self.shape, ids.shape[1]
-        past = cache.length if cache else 0
+        places = cache.places(ids.device) if cache else slice(new)
         h = self.embedding(ids)
         turn = None
         if self.positions is not None:
-            h = h + self.positions.weight[past : past + new]
+            h = h + self.positions.weight[places]
         else:
-            turn = self._turn(past, new, ids.device)
+            turn = self._turn(places, ids.device)
         h = self.norm(h).to(self.compute_dtype)
         for layer, block in enumerate(self.blocks):
             window = shape.window(layer)

@@ -17,10 +17,10 @@ Turn = tuple[Tensor, Tensor]
 
 
 def turns(places: Tensor, head_dim: int, dtype: torch.dtype) -> Turn:
-    """The turn of each of ``places`` (T,), float32; the angles are, too, whatever ``dtype``."""
+    """The turn of each of ``places`` (…, T), float32; the angles are, too, whatever ``dtype``."""
     half = head_dim // 2
     rates = BASE ** (-torch.arange(half, device=places.device, dtype=torch.float32) / half)
-    angles = places[:, None] * rates
+    angles = places[..., None] * rates
     cosines = angles.cos()
     return torch.cat((cosines, cosines), dim=-1).to(dtype), angles.sin().to(dtype)
 

@@ -248,7 +248,12 @@ class TRM(LanguageModel):
         # What is carried from block to block stays in float32, however the products are taken: its
         # sums grow to a hundred times what one block adds, and in bfloat16 would swallow it.
         x = rms(self.embedding(ids))
-        turn = self._turn(ids.shape[1], cache.length if cache else 0, ids.device)
+        places = (
+            cache.places(ids.device) if cache else torch.arange(ids.shape[1], device=ids.device)
+        )
+        if places.dim() > 1:
+            places = places.unsqueeze(1)  # the same for every head
+        turn = turns(places.float(), shape.head_dim, dtype)
         y, z = x, torch.zeros_like(x)
         used = 0
         for step in range(shape.supervision_steps):
@@ -271,10 +276,6 @@ class TRM(LanguageModel):
             return kept
         out: Tensor = block(h, turn, slot)
         return out
-
-    def _turn(self, new: int, past: int, device: torch.device) -> Turn:
-        places = torch.arange(past, past + new, device=device, dtype=torch.float32)
-        return turns(places, self.shape.head_dim, self.compute_dtype)
 
     def _logits(self, y: Tensor) -> Tensor:
         return LOGIT_CAP * torch.tanh(self.head(rms(y)).float() / LOGIT_CAP)

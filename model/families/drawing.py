@@ -1,0 +1,166 @@
+"""Drawing several texts at a time; each comes out as it would alone.
+
+A model that is asked token by token takes one step of all its texts in one pass. Any other has its
+texts go on in turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Iterator, Protocol, Sequence
+
+import torch
+from torch import Tensor
+
+from model.families.cache import Cache
+from model.families.decoding import NextToken, choose
+from model.families.protocol import LanguageModel, Sampling
+from model.families.rows import RowCache
+
+
+@dataclass(eq=False)
+class Text:
+    """One that is being drawn. ``ended``: nothing follows any more."""
+
+    sampling: Sampling
+    context: list[int]
+    """What the model goes on from."""
+    drawn: int = 0
+    ended: bool = False
+
+
+class Drawing(Protocol):
+    """Texts that are drawn at the same time, by one thread."""
+
+    def add(self, start: Sequence[int], sampling: Sampling) -> Text:
+        """A text more; nothing is computed yet."""
+        ...
+
+    def step(self) -> list[tuple[Text, int]]:
+        """At most one id more for each text that has not ended; one that ends leaves."""
+        ...
+
+    def remove(self, text: Text) -> None:
+        """A text that nobody waits for any more, whether it is there or not."""
+        ...
+
+    def clear(self) -> None:
+        """Forgets every text, and whatever a step that failed may have left."""
+        ...
+
+
+def drawing(model: LanguageModel, rows: int, device: torch.device) -> Drawing:
+    """What draws up to ``rows`` texts from ``model``."""
+    if isinstance(model, NextToken):
+        return Together(model, rows, device)
+    return InTurns(model)
+
+
+def is_batched(model: LanguageModel) -> bool:
+    """Whether its texts go through one pass together."""
+    return isinstance(model, NextToken)
+
+
+@dataclass(eq=False)
+class _Row(Text):
+    generator: torch.Generator = field(default_factory=torch.Generator)
+
+
+class Together:
+    """One pass a step for all texts. A text's beginning goes through the model alone, so that it
+    waits for nobody's padding; its generator is its own."""
+
+    def __init__(self, model: NextToken, rows: int, device: torch.device) -> None:
+        self._model, self._rows, self._device = model, rows, device
+        self._cache = RowCache(rows, model.sequence)
+        self._fresh: list[_Row] = []
+        self._going: list[_Row] = []
+        """In the order of the cache's rows."""
+
+    def add(self, start: Sequence[int], sampling: Sampling) -> Text:
+        generator = torch.Generator(self._device).manual_seed(sampling.seed)
+        row = _Row(sampling, list(start[-self._model.sequence :]), generator=generator)
+        self._fresh.append(row)
+        return row
+
+    def step(self) -> list[tuple[Text, int]]:
+        going = list(self._going)
+        logits: list[Tensor] = []
+        if going:
+            last = torch.tensor([[row.context[-1]] for row in going], device=self._device)
+            logits += self._model.decode(last, self._cache)
+        fresh, self._fresh = self._fresh, []
+        for row in fresh:
+            alone = Cache(len(row.context))
+            ids = torch.tensor([row.context], device=self._device)
+            logits += self._model.decode(ids, alone)
+            self._cache.append(alone)
+            self._going.append(row)
+        every = [*going, *fresh]
+        return [
+            (row, token)
+            for row, of in zip(every, logits, strict=True)
+            if (token := self._drawn(row, of)) is not None
+        ]
+
+    def remove(self, text: Text) -> None:
+        if text in self._fresh:
+            self._fresh.remove(text)  # type: ignore[arg-type]
+        elif text in self._going:
+            row = self._going.index(text)  # type: ignore[arg-type]
+            self._cache.remove(row)
+            self._going[row] = self._going[-1]
+            self._going.pop()
+
+    def clear(self) -> None:
+        self._cache = RowCache(self._rows, self._model.sequence)
+        self._fresh, self._going = [], []
+
+    def _drawn(self, row: _Row, logits: Tensor) -> int | None:
+        sampling, sequence = row.sampling, self._model.sequence
+        logits[sampling.known_ids :] = -torch.inf
+        token = choose(logits, sampling, row.generator)
+        row.drawn += 1
+        stopped = token == sampling.stop
+        row.ended = stopped or row.drawn >= sampling.max_tokens
+        if row.ended:
+            self.remove(row)
+            return None if stopped else token
+        row.context.append(token)
+        if len(row.context) > sequence:
+            # As ``decoding.generate`` does: on from the later half, anew.
+            self.remove(row)
+            row.context = row.context[-max(1, sequence // 2) :]
+            self._fresh.append(row)
+        return token
+
+
+class InTurns:
+    """One id of each text after the other, as the family's own ``generate`` gives it."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._texts: dict[Text, Iterator[int]] = {}
+
+    def add(self, start: Sequence[int], sampling: Sampling) -> Text:
+        text = Text(sampling, list(start))
+        self._texts[text] = iter(self._model.generate(start, sampling))
+        return text
+
+    def step(self) -> list[tuple[Text, int]]:
+        made = []
+        for text, ids in list(self._texts.items()):
+            token = next(ids, None)
+            text.ended = token is None or text.drawn + 1 >= text.sampling.max_tokens
+            if token is not None:
+                text.drawn += 1
+                made.append((text, token))
+            if text.ended:
+                self.remove(text)
+        return made
+
+    def remove(self, text: Text) -> None:
+        self._texts.pop(text, None)
+
+    def clear(self) -> None:
+        self._texts = {}
