@@ -14,6 +14,8 @@ _TRAIN_PACKAGES = frozenset(
     ("torch", "numpy", "safetensors", "tokenizers", "tensorboard", "pyarrow")
 )
 
+_SERVE_PACKAGES = frozenset(("starlette", "uvicorn", "pydantic"))
+
 
 def run_command(command: Callable[[], None]) -> int:
     """Runs ``command``; what it raises for the user becomes lines on stderr and an exit code.
@@ -26,7 +28,10 @@ def run_command(command: Callable[[], None]) -> int:
     except TrmcloudError as error:
         return _say(error)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _TRAIN_PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package in _SERVE_PACKAGES:
+            return _say(MissingExtra("serving a checkpoint", "serve"))
+        if package not in _TRAIN_PACKAGES:
             raise
         return _say(MissingExtra("the trainer", "train"))
     except BrokenPipeError:

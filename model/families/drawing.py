@@ -105,9 +105,9 @@ class Together:
 
     def remove(self, text: Text) -> None:
         if text in self._fresh:
-            self._fresh.remove(text)  # type: ignore[arg-type]
+            self._fresh.remove(text)
         elif text in self._going:
-            row = self._going.index(text)  # type: ignore[arg-type]
+            row = self._going.index(text)
             self._cache.remove(row)
             self._going[row] = self._going[-1]
             self._going.pop()

@@ -16,7 +16,7 @@ from model.families.cache import Cache, Slot
 
 
 class RowCache(Cache):
-    """Up to ``rows`` texts, the first ``len(lengths)`` of its rows; ``lengths`` are their tokens."""
+    """Up to ``rows`` texts, in the first of its rows; ``lengths`` are how many tokens of each."""
 
     def __init__(self, rows: int, capacity: int) -> None:
         super().__init__(capacity)

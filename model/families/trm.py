@@ -248,12 +248,8 @@ class TRM(LanguageModel):
         # What is carried from block to block stays in float32, however the products are taken: its
         # sums grow to a hundred times what one block adds, and in bfloat16 would swallow it.
         x = rms(self.embedding(ids))
-        places = (
-            cache.places(ids.device) if cache else torch.arange(ids.shape[1], device=ids.device)
-        )
-        if places.dim() > 1:
-            places = places.unsqueeze(1)  # the same for every head
-        turn = turns(places.float(), shape.head_dim, dtype)
+        first = torch.arange(ids.shape[1], device=ids.device)
+        turn = self._turn(cache.places(ids.device) if cache else first)
         y, z = x, torch.zeros_like(x)
         used = 0
         for step in range(shape.supervision_steps):
@@ -276,6 +272,11 @@ class TRM(LanguageModel):
             return kept
         out: Tensor = block(h, turn, slot)
         return out
+
+    def _turn(self, places: Tensor) -> Turn:
+        if places.dim() > 1:
+            places = places.unsqueeze(1)  # the same for every head
+        return turns(places.float(), self.shape.head_dim, self.compute_dtype)
 
     def _logits(self, y: Tensor) -> Tensor:
         return LOGIT_CAP * torch.tanh(self.head(rms(y)).float() / LOGIT_CAP)

@@ -21,7 +21,7 @@ from model.families.trm import Shape as TrmShape
 
 CPU = torch.device("cpu")
 VOCABULARY, SEQUENCE = 61, 16
-_DENSE = {
+_DENSE: dict[str, Any] = {
     **{"vocab_size": VOCABULARY, "depth": 3, "width": 32, "head_dim": 8, "sequence": SEQUENCE},
     **{"hidden": 48, "kv_heads": 4, "norm": "rms"},
 }
@@ -157,7 +157,7 @@ def test_after_clearing_a_drawing_is_as_new() -> None:
 
 
 def test_a_family_that_is_not_asked_token_by_token_goes_on_in_turns() -> None:
-    shape = Shape(**{**_DENSE, "kv_heads": 4})
+    shape = Shape(**_DENSE)
     model = _shaken(BlockDiffusion(shape, 4))
     assert not is_batched(model)
     wishes = [([VOCABULARY - 1, 2], sampling(seed=seed, max_tokens=10)) for seed in (1, 2)]

@@ -64,7 +64,7 @@ def test_the_recursion_is_the_one_described(settings: PhaseRecipe) -> None:
     model = make(settings, depth=1, supervision_steps=1, loops=2)
     ids, targets = batch(settings)
     block = model.blocks[0]
-    turn = model._turn(ids.shape[1], 0, ids.device)
+    turn = model._turn(torch.arange(ids.shape[1]))
     x = rms(model.embedding(ids))
     y, z = x, torch.zeros_like(x)
     for _ in range(2):

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gate": ("The verdict between fast and extreme.", "After"),
     "eval": ("Score a checkpoint on validation text.", "After"),
     "sample": ("Let a checkpoint write.", "After"),
+    "serve": ("A checkpoint behind HTTP, on this machine.", "After"),
     "fetch-best": ("Bring the best checkpoint home, verified.", "After"),
     "adopt": ("Take home what an exported script trained, with its account.", "After"),
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),

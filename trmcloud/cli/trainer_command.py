@@ -1,12 +1,16 @@
-"""Running one of the trainer's own commands on a checkpoint: what ``sample`` and ``eval`` share."""
+"""Running one of the trainer's own commands on a checkpoint: what ``sample``, ``eval`` and
+``serve`` share."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from trmcloud.app.context import Context, find_run
 
@@ -23,8 +27,14 @@ def checkpoint_folder(context: Context, named: str) -> str:
     return context.files.folder_of(fetching.choose(context, run))
 
 
-def run_trainer_command(module: str, arguments: Sequence[str]) -> None:
+def run_trainer_command(
+    module: str, arguments: Sequence[str], *, until_interrupted: bool = False
+) -> None:
     """``python -m MODULE ARGUMENTS``, its output ours; its error becomes one of ours.
+
+    Args:
+        until_interrupted: it goes on until Ctrl-C or SIGTERM, which are passed on to it and are no
+            failure of its or ours.
 
     Raises:
         MissingExtra, DataError, CheckpointError
@@ -43,6 +53,31 @@ def run_trainer_command(module: str, arguments: Sequence[str]) -> None:
         env=environment,
     )
     assert process.stderr is not None
-    errors = process.stderr.read()
-    if process.wait() != 0:
-        raise error_of(errors, process.returncode, module)
+    with _passed_on(process, until_interrupted) as told_to_end:
+        errors = process.stderr.read()
+        code = process.wait()
+    if code != 0 and not told_to_end:
+        raise error_of(errors, code, module)
+
+
+@contextlib.contextmanager
+def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[int]]:
+    """Ends ``process`` by SIGTERM where we are told to end, if ``wanted``. Gives the signals that
+    came. Ctrl-C reaches it from the terminal, too: a second SIGINT would be taken for
+    impatience."""
+    came: list[int] = []
+    if not wanted:
+        yield came
+        return
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        process.terminate()
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, pass_on) for each in signals]
+    try:
+        yield came
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)

@@ -1,0 +1,164 @@
+"""A checkpoint behind HTTP: ``python -m model.serve --checkpoint DIR --port 8000``.
+
+One process, one thread for the model. Requests that come together share its passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Sequence
+
+from model.command import run_command
+from trmcloud.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from model.load import Loaded
+    from model.serving.app import Served
+
+HOST = "127.0.0.1"
+PORT = 8000
+BATCH = 8
+QUEUE = 64
+_LEAVE_WITHIN_S = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m model.serve",
+        description=__doc__.partition("\n")[0],
+        epilog="example: python -m model.serve --checkpoint step-00000120 --port 8000",
+    )
+    parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
+    parser.add_argument("--host", default=HOST, help="address to listen at")
+    parser.add_argument("--port", type=int, default=PORT, help="0: one that is free")
+    parser.add_argument("--batch", type=int, default=BATCH, help="requests drawn at a time")
+    parser.add_argument("--queue", type=int, default=QUEUE, help="requests that may wait")
+    chosen = parser.parse_args(arguments)
+
+    def command() -> None:
+        _check(chosen)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.default_int_handler)
+        try:
+            _serve(chosen)
+        except KeyboardInterrupt:
+            print("ended", flush=True)
+
+    return run_command(command)
+
+
+def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
+    """A loaded checkpoint with an engine of its own, which is not started yet."""
+    from model.families.drawing import drawing, is_batched
+    from model.serving.app import Served
+    from model.serving.engine import Engine
+    from model.serving.messages import MAX_BODY_BYTES, Info
+
+    model, manifest = loaded.model, loaded.manifest
+    engine = Engine(
+        drawing(model, batch, loaded.device),
+        rows=batch,
+        waiting=queue,
+        report=lambda line: print(f"warning: {line}", flush=True),
+    )
+    info = Info(
+        family=loaded.settings.family,
+        recipe=loaded.settings.recipe,
+        run_id=manifest.run_id,
+        phase=manifest.phase,
+        step=manifest.step,
+        sha256=manifest.sha256,
+        parameters=sum(each.numel() for each in model.parameters()),
+        vocab_size=loaded.tokenizer.vocab_size,
+        sequence=model.sequence,
+        device=str(loaded.device),
+        batched=is_batched(model),
+        batch=batch,
+        queue=queue,
+        max_body_bytes=MAX_BODY_BYTES,
+    )
+    return Served(engine, loaded.tokenizer, info, _version())
+
+
+def server(what: Served) -> Any:
+    """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
+    import uvicorn
+
+    from model.serving.app import application
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            application(what),
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_LEAVE_WITHIN_S,
+        )
+    )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """
+    Raises:
+        UsageError: the port is taken, or there is no such address.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {reason}", next_step="--port with another"
+        ) from None
+    made.setblocking(False)
+    return made
+
+
+def _serve(chosen: argparse.Namespace) -> None:
+    import uvicorn  # noqa: F401  # told before a checkpoint is read, where it is missing
+
+    from model.load import load_model
+
+    # Bound first: what is in the way is told at once, and not after the weights are read.
+    with listening(chosen.host, chosen.port) as sock:
+        loaded = load_model(Path(chosen.checkpoint))
+        what = served(loaded, batch=chosen.batch, queue=chosen.queue)
+        made, host = server(what), f"[{chosen.host}]" if ":" in chosen.host else chosen.host
+        print(
+            f"{what.info.phase}/step {what.info.step}, {what.info.family}, "
+            f"{what.info.parameters:,} parameters, on {what.info.device}\n"
+            f"http://{host}:{sock.getsockname()[1]}  (Ctrl-C ends it)",
+            flush=True,
+        )
+        made.run(sockets=[sock])
+
+
+def _check(chosen: argparse.Namespace) -> None:
+    if not 0 <= chosen.port <= 65535:
+        raise UsageError("--port lies between 0 and 65535")
+    if not 1 <= chosen.batch <= 256:
+        raise UsageError("--batch lies between 1 and 256")
+    if not 0 <= chosen.queue <= 100_000:
+        raise UsageError("--queue lies between 0 and 100000")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("trmcloud")
+    except PackageNotFoundError:  # a bundle on another machine
+        return "0"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""What is asked and answered, and the OpenAPI document that says so."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+MAX_BODY_BYTES = 256 * 1024
+_SEEDS = 2**63
+
+
+class Question(BaseModel):
+    """A prompt to go on from, and how."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, title="Question")
+
+    prompt: str = Field(description="Text to go on from; empty: a document's beginning.")
+    max_tokens: int = Field(120, ge=1, le=2048, description="How many tokens to write at most.")
+    temperature: float = Field(
+        0.8, ge=0, le=2, allow_inf_nan=False, description="0 takes the likeliest."
+    )
+    top_k: int = Field(32, ge=1, le=32, description="Choose among the K likeliest.")
+    stop_on_newline: bool = Field(False, description="End before the first line feed.")
+    seed: int = Field(
+        0, ge=0, lt=_SEEDS, description="Seed of the choice: the same one gives the same text."
+    )
+    stream: bool = Field(False, description="Send the text piece by piece, as server-sent events.")
+
+
+class Answer(BaseModel):
+    """What follows the prompt, which is not repeated."""
+
+    text: str
+    prompt_tokens: int
+    tokens: int = Field(description="Ids that were drawn for it.")
+    finish_reason: Literal["stop", "length", "newline"]
+
+
+class Piece(BaseModel):
+    """An event's ``data``: some text more. After the last one comes an ``Answer`` without text."""
+
+    text: str
+
+
+class Failure(BaseModel):
+    """What is wrong, in one line."""
+
+    error: str
+
+
+class Health(BaseModel):
+    """Whether requests can be answered, and how many there are."""
+
+    status: Literal["ok", "failed"]
+    drawn: int
+    waiting: int
+
+
+class Info(BaseModel):
+    """What is served, and its limits."""
+
+    family: str
+    recipe: str
+    run_id: str
+    phase: str
+    step: int
+    sha256: str
+    parameters: int
+    vocab_size: int
+    sequence: int = Field(description="Tokens that a prompt may have.")
+    device: str
+    batched: bool = Field(description="Whether requests share a pass, or go on in turns.")
+    batch: int
+    queue: int
+    max_body_bytes: int
+
+
+def line_of(error: ValidationError) -> str:
+    """The first thing that is wrong with a question, as one line."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(each) for each in first["loc"])
+    text = " ".join(first["msg"].split())
+    return f"{where}: {text}" if where else text
+
+
+def is_json(error: ValidationError) -> bool:
+    """Whether it could at least be read."""
+    return all(each["type"] != "json_invalid" for each in error.errors(include_url=False))
+
+
+def openapi(version: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    models = (Question, Answer, Piece, Failure, Health, Info)
+    schemas: dict[str, Any] = {
+        each.__name__: each.model_json_schema(ref_template="#/components/schemas/{model}")
+        for each in models
+    }
+
+    def said(what: str, model: type[BaseModel], **more: Any) -> dict[str, Any]:
+        schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+        return {"description": what, "content": {"application/json": {"schema": schema}}, **more}
+
+    answer = said("The text, or its pieces where `stream` is true.", Answer)
+    answer["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    wait = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "trmcloud serve", "version": version},
+        "paths": {
+            "/generate": {
+                "post": {
+                    "summary": "Go on from a prompt.",
+                    "requestBody": {
+                        "required": True,
+                        "content": said("", Question)["content"],
+                    },
+                    "responses": {
+                        "200": answer,
+                        "400": said("Not JSON.", Failure),
+                        "408": said("The body did not come.", Failure),
+                        "413": said("The body is too large.", Failure),
+                        "415": said("The body is not said to be JSON.", Failure),
+                        "422": said("Out of limits, or a prompt that is too long.", Failure),
+                        "500": said("A step failed.", Failure),
+                        "503": said("As many requests wait as may.", Failure, headers=wait),
+                    },
+                }
+            },
+            "/health": {
+                "get": {
+                    "summary": "Whether it answers.",
+                    "responses": {
+                        "200": said("It does.", Health),
+                        "503": said("It does not.", Health),
+                    },
+                }
+            },
+            "/info": {
+                "get": {
+                    "summary": "What is served.",
+                    "responses": {"200": said("The model and the limits.", Info)},
+                }
+            },
+        },
+        "components": {"schemas": schemas},
+    }

@@ -1,0 +1,35 @@
+"""Text out of ids that come one by one, given on as soon as it cannot change any more."""
+
+from __future__ import annotations
+
+from typing import Protocol, Sequence
+
+_UNFINISHED = "\ufffd"
+
+
+class Decodes(Protocol):
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class TextStream:
+    """What the ids say. A character that is spread over several ids is held back until it is whole,
+    or until the end."""
+
+    def __init__(self, tokenizer: Decodes) -> None:
+        self._tokenizer = tokenizer
+        self._held: list[int] = []
+
+    def add(self, token: int) -> str:
+        """What is certain now and was not before."""
+        self._held.append(token)
+        text = self._tokenizer.decode(self._held)
+        if text.endswith(_UNFINISHED):
+            return ""
+        self._held = []
+        return text
+
+    def end(self) -> str:
+        """What was held back."""
+        text = self._tokenizer.decode(self._held)
+        self._held = []
+        return text
