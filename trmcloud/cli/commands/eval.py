@@ -1,4 +1,4 @@
-"""``trmcloud eval``: score a checkpoint on validation text."""
+"""``trmcloud eval``: score a checkpoint on validation text, or on questions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trmcloud.app.context import Context
 
 _SCORED = 0.95
+_TASKS = ("gsm8k",)
 
 
 def command(
@@ -19,12 +20,21 @@ def command(
         str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
     ] = "",
     data: Annotated[
-        str, typer.Option(help="Text to score on; the checkpoint's own data otherwise.")
+        str,
+        typer.Option(
+            help="Text to score on (default: the checkpoint's own), or a task's questions: JSONL."
+        ),
     ] = "",
     control: Annotated[
         str,
         typer.Option(help="A model trained with supervision_steps=1, to hold the first step to."),
     ] = "",
+    task: Annotated[
+        str, typer.Option(help="Questions to answer instead: gsm8k, by the number behind ####.")
+    ] = "",
+    limit: Annotated[
+        int, typer.Option(help="With --task: the first N questions (0: all).", min=0)
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Bits per byte and every supervision step's loss, beside what counting bytes alone gives.
@@ -37,14 +47,42 @@ def command(
     from trmcloud.cli.trainer_command import checkpoint_folder, run_trainer_command
     from trmcloud.wiring import build_context
 
+    _check(data, control, task, limit)
     context = build_context()
     need_training_extra()
     folder = checkpoint_folder(context, checkpoint)
+    if task:
+        items = str(Path(data).expanduser().absolute())
+        arguments = ["--checkpoint", folder, "--items", items, "--limit", str(limit)]
+        run_trainer_command("model.solve", [*arguments, *(["--json"] if as_json else [])])
+        return
     prepared = _prepared(context, Path(folder), data)
     arguments = ["--checkpoint", folder, "--data", prepared]
     if control:
         arguments += ["--control", checkpoint_folder(context, control)]
     run_trainer_command("model.score", [*arguments, *(["--json"] if as_json else [])])
+
+
+def _check(data: str, control: str, task: str, limit: int) -> None:
+    """
+    Raises:
+        UsageError: options that do not go together, or a task that is not known.
+    """
+    from pathlib import Path
+
+    from trmcloud.core.errors import UsageError
+
+    if task and task not in _TASKS:
+        raise UsageError(f"no task {task!r}", next_step=f"tasks: {', '.join(_TASKS)}")
+    if task and control:
+        raise UsageError("--control is for validation text, not for a task")
+    if limit and not task:
+        raise UsageError("--limit is for a task", next_step="--task gsm8k")
+    if task and not Path(data).expanduser().is_file():
+        what = f"no file {data!r}" if data else "a task needs its questions"
+        raise UsageError(
+            what, next_step="--data with a JSONL file, a question and an answer on each line"
+        )
 
 
 def _prepared(context: Context, folder: Path, data: str) -> str:

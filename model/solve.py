@@ -1,0 +1,177 @@
+"""How many questions a checkpoint answers: ``python -m model.solve --checkpoint DIR --items FILE``.
+
+Each question is gone on from as training has it, a line feed behind it, by the likeliest ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Sequence
+
+from model.command import run_command
+from model.exact_match import MARK, final_number, is_said, read_items, wilson
+from trmcloud.core.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from model.load import Loaded
+
+MAX_TOKENS = 512
+BATCH = 16
+_BAD_SHOWN = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m model.solve",
+        description=__doc__.partition("\n")[0],
+        epilog="example: python -m model.solve --checkpoint step-00000120 --items test.jsonl",
+    )
+    parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
+    parser.add_argument("--items", required=True, help="JSONL of question and answer")
+    parser.add_argument("--limit", type=int, default=0, help="the first N of them; 0: all")
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of an answer")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    chosen = parser.parse_args(arguments)
+
+    def command() -> None:
+        if chosen.limit < 0 or chosen.max_tokens < 1:
+            raise UsageError("--limit cannot be negative, --max-tokens is at least 1")
+        result = solve(
+            Path(chosen.checkpoint),
+            Path(chosen.items),
+            limit=chosen.limit,
+            max_tokens=chosen.max_tokens,
+        )
+        print(json.dumps(result) if chosen.json else _as_text(result))
+
+    return run_command(command)
+
+
+def solve(
+    checkpoint: Path, path: Path, *, limit: int = 0, max_tokens: int = MAX_TOKENS
+) -> dict[str, Any]:
+    """How many items of the file are answered exactly, and all that was left out or unanswered.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged or incomplete.
+        DataError: the file cannot be read, or holds no item.
+    """
+    from model.load import load_model
+
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            items, bad = read_items(file, limit)
+    except OSError as error:
+        raise DataError((error.strerror or "unreadable").lower(), where=str(path)) from None
+    if not items:
+        why = f"line {bad[0].line}: {bad[0].why}" if bad else "it is empty"
+        raise DataError(
+            f"no line of it is a question with an answer behind {MARK}: {why}", where=str(path)
+        )
+    loaded = load_model(checkpoint)
+    answers = answer(loaded, [item.question for item in items], max_tokens)
+    numbers = [None if text is None else final_number(text) for text in answers]
+    correct = sum(number == item.number for number, item in zip(numbers, items, strict=True))
+    low, high = wilson(correct, len(items))
+    manifest = loaded.manifest
+    return {
+        "task": "gsm8k",
+        "checkpoint": str(checkpoint),
+        "run_id": manifest.run_id,
+        "phase": manifest.phase,
+        "step": manifest.step,
+        "sha256": manifest.sha256,
+        "items": len(items),
+        "correct": correct,
+        "exact_match": correct / len(items),
+        "low": low,
+        "high": high,
+        "without_number": sum(
+            text is not None and number is None
+            for text, number in zip(answers, numbers, strict=True)
+        ),
+        "not_asked": answers.count(None),
+        "bad_lines": len(bad),
+        "bad": [{"line": each.line, "why": each.why} for each in bad],
+        "max_tokens": max_tokens,
+    }
+
+
+def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[str | None]:
+    """What the model says to each question; None where it is not asked: the question fills its
+    sequence, or holds a character that no id stands for."""
+    from model.families.drawing import Text, drawing
+    from model.families.protocol import Sampling
+    from model.serving.text import TextStream
+
+    tokenizer = loaded.tokenizer
+    sampling = Sampling(
+        max_tokens=max_tokens,
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        seed=0,
+        known_ids=tokenizer.vocab_size,
+        stop=tokenizer.bos,
+    )
+    waiting = [
+        (number, start)
+        for number, question in enumerate(questions)
+        if (start := _start(loaded, question)) is not None
+    ]
+    said: list[str | None] = [None] * len(questions)
+    for number, _ in waiting:
+        said[number] = ""
+    waiting.reverse()
+    drawn = drawing(loaded.model, BATCH, loaded.device)
+    going: dict[Text, tuple[int, TextStream]] = {}
+    while waiting or going:
+        while waiting and len(going) < BATCH:
+            number, start = waiting.pop()
+            going[drawn.add(start, sampling)] = number, TextStream(tokenizer)
+        for text, token in drawn.step():
+            number, stream = going[text]
+            said[number] = (said[number] or "") + stream.add(token)
+        for text, (number, stream) in list(going.items()):
+            said[number] = so_far = (said[number] or "") + (stream.end() if text.ended else "")
+            if text.ended or is_said(so_far):
+                drawn.remove(text)
+                del going[text]
+    return said
+
+
+def _start(loaded: Loaded, question: str) -> list[int] | None:
+    tokenizer = loaded.tokenizer
+    try:
+        [ids] = tokenizer.encode([f"{question}\n"], ["question"])
+    except DataError:
+        return None
+    start = [tokenizer.bos, *(int(each) for each in ids)]
+    return start if len(start) < loaded.model.sequence else None
+
+
+def _as_text(result: dict[str, Any]) -> str:
+    items = result["items"]
+    lines = [
+        f"{result['phase']}/step {result['step']} on {items:,} questions of {result['task']}",
+        f"  exact match:   {result['correct']:,} of {items:,}, {result['exact_match']:.1%} "
+        f"(95 % interval {result['low']:.1%} to {result['high']:.1%})",
+        f"  no number:     {result['without_number']:,} answers have none behind {MARK}",
+    ]
+    if result["not_asked"]:
+        lines.append(
+            f"  not asked:     {result['not_asked']:,}, counted as wrong: longer than the model's "
+            "sequence, or a character that it lacks"
+        )
+    if result["bad_lines"]:
+        shown = [f"line {each['line']}: {each['why']}" for each in result["bad"][:_BAD_SHOWN]]
+        more = [f"{result['bad_lines'] - _BAD_SHOWN} more"] * (result["bad_lines"] > _BAD_SHOWN)
+        lines.append(f"  left out:      {result['bad_lines']:,} lines: {'; '.join(shown + more)}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""A checkpoint that was trained here, served to clients, and asked questions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_real_trainer import TINY, write_text
+from tests.e2e.user import User, real_trainer
+from trmcloud.io.one_request import send
+
+pytest.importorskip("starlette", reason="the extra `serve`")
+pytest.importorskip("uvicorn", reason="the extra `serve`")
+
+pytestmark = pytest.mark.slow
+
+WITHIN_S = 100.0
+ITEMS = (
+    {"question": "Ann has 3 dogs and gets 2 more. How many has she?", "answer": "5\n#### 5"},
+    {"question": "What are 4 times 6?", "answer": "4 * 6 = 24\n#### 24"},
+    {"question": "No mark?", "answer": "24"},
+)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Iterator[User]:
+    """A user with the real trainer's checkpoint of a few steps in ``best``."""
+    user = User(
+        tmp_path, trainer=real_trainer(tmp_path / "trainer"), environment={"OMP_NUM_THREADS": "1"}
+    )
+    write_text(tmp_path)
+    user.run("launch", "local", *TINY, "--steps", "20", "--processes", "1", "--budget", "1", "-y")
+    user.run("fetch-best", "--into", "best")
+    yield user
+    user.end_everything()
+
+
+class Serving:
+    """``trmcloud serve`` as a process group of its own, as a terminal makes one."""
+
+    def __init__(self, user: User, *more: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trmcloud", "serve", *more, "--port", "0"],
+            cwd=user.folder, env=user.env(), stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.shown = self.process.stdout.readline() + self.process.stdout.readline()
+        found = re.search(r"http://(\S+):(\d+)", self.shown)
+        assert found is not None, self.shown + self.process.communicate(timeout=WITHIN_S)[1]
+        self.port = int(found[2])
+
+    def ask(self, path: str, question: Mapping[str, Any] | None = None) -> Any:
+        body = None if question is None else json.dumps(question).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", body, {"Content-Type": "application/json"}
+        )
+        with send(request, WITHIN_S) as answer:
+            return json.loads(answer.read())
+
+    def ended(self) -> str:
+        """stderr of a server that ended well, and answers no more."""
+        out, err = self.process.communicate(timeout=WITHIN_S)
+        assert self.process.returncode == 0, out + err
+        assert out.endswith("ended\n"), out
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+        return err
+
+
+def test_a_run_is_served_until_ctrl_c(trained: User) -> None:
+    run_id = trained.only_run().run_id
+    serving = Serving(trained, run_id)
+    try:
+        assert "http://127.0.0.1:" in serving.shown
+        info = serving.ask("/info")
+        assert (info["run_id"], info["family"], info["step"]) == (run_id, "trm", 20)
+        wish = {"prompt": "def f", "max_tokens": 8, "temperature": 0.8, "top_k": 32, "seed": 4}
+        text = serving.ask("/generate", wish)["text"]
+        words = ("--prompt", "def f", "--max-tokens", "8", "--top-k", "32", "--seed", "4")
+        assert trained.run("sample", "best", *words).rstrip("\n") == f"def f{text}".rstrip("\n")
+        # What a terminal does: the signal reaches the whole group.
+        os.killpg(serving.process.pid, signal.SIGINT)
+        assert serving.ended() == ""
+    finally:
+        serving.process.kill()
+
+
+def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(trained: User) -> None:
+    serving = Serving(trained, "best", "--host", "0.0.0.0")
+    try:
+        taken = trained.fails("serve", "best", "--port", str(serving.port), code=2)
+        assert f"cannot listen at 127.0.0.1:{serving.port}: address already in use" in taken
+        serving.process.terminate()
+        warning = serving.ended()
+        assert warning.startswith("warning: there is no authentication: whoever reaches 0.0.0.0 ")
+        assert warning.count("\n") == 1
+    finally:
+        serving.process.kill()
+
+
+def test_questions_are_answered_and_what_is_no_question_is_told(trained: User) -> None:
+    path = trained.folder / "items.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in ITEMS))
+    task = ("eval", "best", "--task", "gsm8k", "--data", "items.jsonl")
+    told = trained.json(*task, "--json")
+    assert (told["items"], told["correct"], told["bad_lines"]) == (2, 0, 1)
+    assert told["bad"] == [{"line": 3, "why": "no #### in its answer"}]
+    assert trained.json(*task, "--limit", "1", "--json")["items"] == 1
+    shown = trained.run(*task)
+    assert "0 of 2, 0.0% (95 % interval 0.0% to 65.8%)" in shown
+    for wrong, what in (
+        (("eval", "best", "--task", "gsm8k"), "a task needs its questions"),
+        (("eval", "best", "--task", "mmlu"), "no task 'mmlu'"),
+        (("eval", "best", "--limit", "3"), "--limit is for a task"),
+        ((*task[:-1], "nowhere.jsonl"), "no file 'nowhere.jsonl'"),
+    ):
+        assert what in trained.refused(*wrong, code=2)

@@ -1,0 +1,383 @@
+"""The server over a checkpoint: what it answers, what it refuses, and who gets a place when."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from model import sample
+from model.families.drawing import InTurns
+from model.families.protocol import Sampling
+from model.load import Loaded, load_model
+from model.serving.engine import End, Engine, Full
+from model.serving.text import TextStream
+from model.tokenizers import BpeTokenizer, CharTokenizer
+
+pytest.importorskip("starlette", reason="the extra `serve`")
+pytest.importorskip("uvicorn", reason="the extra `serve`")
+pytest.importorskip("pydantic", reason="the extra `serve`")
+
+WITHIN_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Loaded:
+    run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
+    assert run.train_here() == "finished"
+    return load_model(Path(run.out) / "checkpoints" / "step-00000040")
+
+
+class Client:
+    """Asks a server at a port of this machine, each time anew."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
+        try:
+            made = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+            sent = {"Content-Type": "application/json", **headers}
+            connection.request(method, path, made, sent)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        status, _, body = self.ask("GET", path)
+        assert status == 200
+        return json.loads(body)
+
+    def generate(self, **question: Any) -> dict[str, Any]:
+        status, _, body = self.ask("POST", "/generate", question)
+        assert status == 200, body
+        answer: dict[str, Any] = json.loads(body)
+        return answer
+
+    def refused(self, status: int, body: Any, **headers: str) -> str:
+        """The line of a refusal with ``status``."""
+        got, _, answer = self.ask("POST", "/generate", body, **headers)
+        assert got == status, answer
+        told = json.loads(answer)
+        assert list(told) == ["error"]
+        assert "\n" not in told["error"]
+        return str(told["error"])
+
+    def begin(self, **question: Any) -> socket.socket:
+        """A request whose answer is not waited for."""
+        body = json.dumps(question).encode()
+        head = (
+            "POST /generate HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=WITHIN_S)
+        made.sendall(head.encode() + body)
+        return made
+
+
+@contextmanager
+def serving(loaded: Loaded, *, batch: int = 4, queue: int = 8) -> Iterator[Client]:
+    from model.serve import listening, served, server
+
+    with listening("127.0.0.1", 0) as sock:
+        made = server(served(loaded, batch=batch, queue=queue))
+        thread = threading.Thread(target=made.run, kwargs={"sockets": [sock]})
+        thread.start()
+        try:
+            yield Client(sock.getsockname()[1])
+        finally:
+            made.should_exit = True
+            thread.join(WITHIN_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def client(loaded: Loaded) -> Iterator[Client]:
+    with serving(loaded) as made:
+        yield made
+
+
+@pytest.fixture
+def slow(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until it is set, the model takes a step in 20 ms."""
+    free = threading.Event()
+    real: Any = loaded.model.decode
+
+    def decode(*arguments: Any) -> Any:
+        free.wait(0.02)
+        return real(*arguments)
+
+    monkeypatch.setattr(loaded.model, "decode", decode)
+    return free
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# -- what is answered ------------------------------------------------------------------------------
+
+
+def test_an_answer_is_the_text_that_sample_writes(client: Client, loaded: Loaded) -> None:
+    wish = {"prompt": "the dog", "max_tokens": 40, "temperature": 0.7, "top_k": 20, "seed": 3}
+    answer = client.generate(**wish)
+    settings = {key: value for key, value in wish.items() if key != "prompt"}
+    whole = sample.sample(loaded, "the dog", **settings)  # type: ignore[arg-type]
+    assert "the dog" + answer["text"] == whole
+    assert answer["prompt_tokens"] == len(loaded.tokenizer.encode(["the dog"], [""])[0])
+    assert (answer["tokens"], answer["finish_reason"]) in [
+        (40, "length"),
+        (answer["tokens"], "stop"),
+    ]
+
+
+def test_requests_at_the_same_time_get_what_each_gets_alone(client: Client) -> None:
+    wishes = [
+        {"prompt": "the " * (number % 5), "max_tokens": 10 + 5 * number, "seed": number,
+         "temperature": 0.9 if number % 2 else 0.0}
+        for number in range(9)
+    ]  # fmt: skip
+    alone = [client.generate(**wish) for wish in wishes]
+    together: dict[int, dict[str, Any]] = {}
+    threads = [
+        threading.Thread(
+            target=lambda at=at, wish=wish: together.update({at: client.generate(**wish)})
+        )
+        for at, wish in enumerate(wishes)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WITHIN_S)
+    assert [together[at] for at in range(9)] == alone
+    assert len({each["text"] for each in alone}) > 4
+
+
+def test_a_stream_brings_the_same_text_in_pieces(client: Client) -> None:
+    wish = {"prompt": "a", "max_tokens": 30, "seed": 5}
+    status, headers, body = client.ask("POST", "/generate", {**wish, "stream": True})
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    events = body.decode().split("\n\n")
+    assert events.pop() == ""
+    told = [json.loads(event.removeprefix("data: ")) for event in events]
+    whole = client.generate(**wish)
+    assert "".join(each["text"] for each in told) == whole["text"]
+    assert told[-1] == {**whole, "text": ""}
+    assert len(told) > 5
+
+
+def test_a_line_feed_ends_a_text_where_that_is_wished(client: Client) -> None:
+    wish = {"prompt": "the", "max_tokens": 200, "seed": 1, "temperature": 1.0}
+    whole = client.generate(**wish)["text"]
+    assert "\n" in whole
+    cut = client.generate(**wish, stop_on_newline=True)
+    assert cut["text"] == whole.partition("\n")[0]
+    assert cut["finish_reason"] == "newline"
+    assert cut["tokens"] < 200
+
+
+def test_pages_tell_what_is_served_and_how_to_ask(client: Client, loaded: Loaded) -> None:
+    assert client.get("/health") == {"status": "ok", "drawn": 0, "waiting": 0}
+    info = client.get("/info")
+    assert (info["family"], info["step"], info["batched"]) == ("trm", 40, True)
+    assert info["sequence"] == loaded.settings.sequence
+    assert info["parameters"] == sum(each.numel() for each in loaded.model.parameters())
+    document = client.get("/openapi.json")
+    assert set(document["paths"]) == {"/generate", "/health", "/info"}
+    asked = document["components"]["schemas"]["Question"]["properties"]
+    assert (asked["max_tokens"]["minimum"], asked["max_tokens"]["maximum"]) == (1, 2048)
+    assert (asked["temperature"]["minimum"], asked["temperature"]["maximum"]) == (0, 2)
+    assert (asked["top_k"]["minimum"], asked["top_k"]["maximum"]) == (1, 32)
+    status, headers, body = client.ask("GET", "/docs")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert all(text in body.decode() for text in ("POST /generate", "stop_on_newline", "≤ 2048"))
+    assert b"http:" not in body
+
+
+def test_the_openapi_document_is_one(client: Client) -> None:
+    validator = pytest.importorskip("openapi_spec_validator")
+    validator.validate(client.get("/openapi.json"))
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (400, b"prompt=a", "JSON"),
+        (400, b"", "JSON"),
+        (400, b'{"prompt": "\xff"}', "JSON"),
+        (422, b"[]", "object"),
+        (422, {}, "prompt: Field required"),
+        (422, {"prompt": 3}, "prompt: "),
+        (422, {"prompt": "a", "max_tokens": 0}, "max_tokens: "),
+        (422, {"prompt": "a", "max_tokens": 2049}, "max_tokens: "),
+        (422, {"prompt": "a", "max_tokens": True}, "max_tokens: "),
+        (422, {"prompt": "a", "temperature": 2.01}, "temperature: "),
+        (422, {"prompt": "a", "temperature": -0.1}, "temperature: "),
+        (422, b'{"prompt": "a", "temperature": NaN}', "temperature: "),
+        (422, {"prompt": "a", "top_k": 0}, "top_k: "),
+        (422, {"prompt": "a", "top_k": 33}, "top_k: "),
+        (422, {"prompt": "a", "seed": 2**63}, "seed: "),
+        (422, {"prompt": "a", "seed": -1}, "seed: "),
+        (422, {"prompt": "a", "stop_on_newline": 1}, "stop_on_newline: "),
+        (422, {"prompt": "a", "maxtokens": 3}, "maxtokens: "),
+        (422, {"prompt": "the dog " * 300}, "prompt: 6"),
+        (413, b'{"prompt": "' + b"a" * 300_000 + b'"}', "bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_request_is_said_in_a_line(
+    client: Client, status: int, body: Any, told: str
+) -> None:
+    assert told in client.refused(status, body)
+
+
+def test_what_a_page_elsewhere_could_make_a_browser_send_is_refused(client: Client) -> None:
+    line = client.refused(415, {"prompt": "a"}, **{"Content-Type": "text/plain"})
+    assert "application/json" in line
+
+
+def test_other_pages_and_methods_are_refused_as_json(client: Client) -> None:
+    for method, path, status in (("GET", "/nope", 404), ("GET", "/generate", 405)):
+        got, _, body = client.ask(method, path)
+        assert got == status
+        assert "/docs" in json.loads(body)["error"]
+
+
+def test_a_character_that_no_id_stands_for_is_named() -> None:
+    from model.serving.app import Refused, Served, _start
+
+    served = Served(None, CharTokenizer("ab\n"), _Room(8), "0")  # type: ignore[arg-type]
+    assert _start(served, "ab") == [3, 0, 1]
+    with pytest.raises(Refused, match="no character 'c'"):
+        _start(served, "abc")
+    with pytest.raises(Refused, match="8 tokens; the model has room for 7"):
+        _start(served, "a" * 8)
+
+
+class _Room:
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_says_when_to_come_again(loaded: Loaded, slow: threading.Event) -> None:
+    with serving(loaded, batch=1, queue=1) as client:
+        going = client.begin(prompt="a", max_tokens=2000, temperature=1.0)
+        until(lambda: client.get("/health")["drawn"] == 1)
+        waits = client.begin(prompt="b", max_tokens=1)
+        until(lambda: client.get("/health")["waiting"] == 1)
+        status, headers, body = client.ask("POST", "/generate", {"prompt": "c"})
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert "try again" in json.loads(body)["error"]
+        going.close()
+        slow.set()
+        assert waits.recv(100).startswith(b"HTTP/1.1 200")
+        waits.close()
+        assert client.generate(prompt="c", max_tokens=1)["tokens"] <= 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_frees_its_place(
+    loaded: Loaded, slow: threading.Event, stream: bool
+) -> None:
+    with serving(loaded, batch=1, queue=4) as client:
+        going = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)
+        waits = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)
+        until(lambda: client.get("/health") == {"status": "ok", "drawn": 1, "waiting": 1})
+        waits.close()
+        until(lambda: client.get("/health") == {"status": "ok", "drawn": 1, "waiting": 0})
+        going.close()
+        until(lambda: client.get("/health") == {"status": "ok", "drawn": 0, "waiting": 0})
+
+
+def test_a_server_ends_though_texts_are_drawn(loaded: Loaded, slow: threading.Event) -> None:
+    with serving(loaded, batch=1) as client:
+        going = client.begin(prompt="a", max_tokens=2048, temperature=1.0)
+        until(lambda: client.get("/health")["drawn"] == 1)
+    going.close()
+
+
+def test_a_step_that_fails_is_told_and_the_next_request_is_answered(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real: Any = loaded.model.decode
+    fails = [True]
+
+    def decode(*arguments: Any) -> Any:
+        if fails.pop() if fails else False:
+            raise MemoryError("no room")
+        return real(*arguments)
+
+    monkeypatch.setattr(loaded.model, "decode", decode)
+    with serving(loaded) as client:
+        assert "a step of the model failed" in client.refused(500, {"prompt": "a"})
+        assert client.generate(prompt="a", max_tokens=3)["tokens"] <= 3
+        assert client.get("/health")["status"] == "ok"
+    assert "warning: a step failed: MemoryError: no room" in capsys.readouterr().out
+
+
+# -- the engine and the text alone -----------------------------------------------------------------
+
+
+class Counting:
+    """A family whose texts are 0, 1, 2 …; ``model.generate`` for a drawing in turns."""
+
+    def generate(self, start: Any, sampling: Sampling) -> Iterator[int]:
+        yield from range(100 if sampling.seed == 0 else sampling.seed)
+
+
+def test_a_family_in_turns_is_served_and_told_why_each_text_ended() -> None:
+    came: dict[str, list[int | End]] = {"long": [], "ends": [], "gone": []}
+    engine = Engine(InTurns(Counting()), rows=2, waiting=1, report=print)  # type: ignore[arg-type]
+
+    def wish(name: str, tokens: int, seed: int) -> Any:
+        sampling = Sampling(tokens, 0.0, 0, 1.0, seed, 100, -1)
+        return engine.submit([1], sampling, came[name].append)
+
+    wish("long", 5, 0)
+    wish("ends", 5, 3)
+    gone = wish("gone", 5, 0)
+    with pytest.raises(Full):
+        wish("gone", 1, 0)
+    engine.give_up(gone)
+    engine.start()
+    until(lambda: all(End in map(type, came[name]) for name in ("long", "ends")))
+    engine.close()
+    assert came["long"] == [0, 1, 2, 3, 4, End("length")]
+    assert came["ends"] == [0, 1, 2, End("stop")]
+    assert came["gone"] == []
+    with pytest.raises(Full):
+        wish("long", 1, 0)
+
+
+def test_text_comes_character_by_whole_character() -> None:
+    tokenizer = BpeTokenizer.train(["plain text"], 257)
+    words = "aé漢🙂 b"
+    ids = [int(each) for each in tokenizer.encode([words], [""])[0]]
+    stream = TextStream(tokenizer)
+    pieces = [stream.add(each) for each in ids]
+    assert "".join(pieces) == words
+    assert [each for each in pieces if each] == list(words)
+    assert stream.end() == ""
+    half = ids[1:2]
+    assert stream.add(half[0]) == ""
+    assert stream.end() == "\ufffd"
