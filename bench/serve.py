@@ -1,4 +1,4 @@
-"""What requests that come together gain over one at a time: tokens a second of a server on loopback.
+"""What requests gain that come together, over one at a time: tokens a second of a server.
 
 One server, one model of ``trm-tiny``'s size and fresh weights, drawn at temperature 1. One client
 and eight take turns, so that a busy machine is busy for both.
@@ -14,12 +14,13 @@ import os
 import statistics
 import threading
 import time
-import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import tomllib
 
 from bench.row import Row
 from model.command import wait_asleep
@@ -93,7 +94,7 @@ def _serving() -> Iterator[int]:
 
 
 def _fresh() -> Served:
-    """The recipe's model, which predicts every id alike; its tokens cost what a trained one's do."""
+    """The recipe's model. It predicts every id alike; one costs what a trained model's does."""
     import torch
 
     from model.families import registry
@@ -105,7 +106,7 @@ def _fresh() -> Served:
     from trmcloud.core.spec.recipe import parse_recipe
 
     recipe = parse_recipe(tomllib.loads(_RECIPE.read_text("utf-8")), str(_RECIPE))
-    settings = recipe.phase("fast")
+    settings = recipe.resolve("fast", hardware="local", gpus=1)
     cpu = torch.device("cpu")
     model = registry.build(settings, cpu)
     model.initialise(0)

@@ -35,7 +35,8 @@ _KINDS = (
     ("tests/unit/planner/test_flops.py", _TORCH),
     ("tests/unit/planner/test_memory.py", _TORCH),
     *((f"tests/e2e/test_{name}.py", _TORCH) for name in (
-        "mission", "nodes", "real_trainer", "several_machines", "token_cache", "written_commands",
+        "mission", "nodes", "real_trainer", "serve", "several_machines", "token_cache",
+        "written_commands",
     )),
     ("tests/e2e/", _WAITING),
     ("tests/crash/", _WAITING),
