@@ -61,7 +61,7 @@ ELSEWHERE = {
         "wants a pod: tests/e2e/test_runpod.py"
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
-    "eval best --task gsm8k --data gsm8k-test.jsonl --limit 20": "likewise",
+    "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
     f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_stop_rules.py",
     f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
 }
