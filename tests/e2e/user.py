@@ -160,7 +160,7 @@ class User:
 def until(condition: Callable[[], bool], *, within_s: float = 150.0, what: str = "") -> None:
     """Poll until ``condition`` holds; fails at the deadline.
 
-    What is waited for needs the cores more than the question does, which may be a whole command.
+    Where the question is a whole command, what is waited for needs the cores more than it does.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -169,4 +169,5 @@ def until(condition: Callable[[], bool], *, within_s: float = 150.0, what: str =
             return
         answered_at = time.monotonic()
         assert answered_at < deadline, f"not within {within_s} s: {what}"
-        time.sleep(max(0.05, 4 * (answered_at - asked_at)))
+        took_s = answered_at - asked_at
+        time.sleep(4 * took_s if took_s > 0.3 else 0.05)

@@ -39,7 +39,7 @@ def command(
 
     need_training_extra()
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
-        raise MissingExtra("trmcloud serve", "serve")
+        raise MissingExtra("a server", "serve")
     folder = checkpoint_folder(build_context(), checkpoint)
     if host not in _LOOPBACK:
         print(
