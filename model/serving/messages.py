@@ -106,7 +106,7 @@ def openapi(version: str) -> dict[str, Any]:
     wait = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "trmcloud serve", "version": version},
+        "info": {"title": "A checkpoint, served by trmcloud", "version": version},
         "paths": {
             "/generate": {
                 "post": {
