@@ -223,7 +223,7 @@ def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
 
 
 def _runpod_ground(pods: RunPodPods) -> SmokeSetting:
-    from trmcloud.adapters.runpod.compute import CONTAINER_DISK_GB
+    from trmcloud.adapters.runpod.create_request import CONTAINER_DISK_GB
     from trmcloud.adapters.runpod.offers import live_offers
     from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
     from trmcloud.adapters.ssh.round_trip import round_trip

@@ -33,7 +33,8 @@ from trmcloud.adapters.runpod.bundle import (
     boot_environment,
     boot_payload,
 )
-from trmcloud.adapters.runpod.compute import LIMIT_BODY_BYTES, MAX_BODY_BYTES, RunPodCompute
+from trmcloud.adapters.runpod.compute import RunPodCompute
+from trmcloud.adapters.runpod.create_request import LIMIT_BODY_BYTES, MAX_BODY_BYTES
 from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http, compact
 from trmcloud.core.contract import pod_contract as contract
@@ -89,7 +90,7 @@ def test_what_is_sent_is_as_long_as_what_was_checked(rig: Rig) -> None:
 def test_a_create_that_is_too_large_is_not_sent(rig: Rig) -> None:
     """Not even a volume is made for it."""
     wanted = request(rig)
-    rig.compute._payload = lambda: bytes(72_000)
+    rig.compute._requests._payload = lambda: bytes(72_000)
     with pytest.raises(NotSupported, match=r"is 99,\d{3} bytes; RunPod takes 102,400") as caught:
         rig.compute.create(replace(wanted, volume_gb=10, region="US-KS-2"))
     assert "\n" not in str(caught.value)

@@ -3,7 +3,6 @@ its records."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import threading
 import time
@@ -16,12 +15,11 @@ from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.billing import Biller
-from trmcloud.adapters.runpod.bundle import ENTRYPOINT, boot_command, boot_environment
+from trmcloud.adapters.runpod.create_request import ANYWHERE, CreateRequests
 from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPodGraphql
-from trmcloud.adapters.runpod.http import Throttled, compact
-from trmcloud.adapters.runpod.offers import RUNPOD_IDS
+from trmcloud.adapters.runpod.http import Throttled
 from trmcloud.adapters.runpod.prepaid import Prepaid
-from trmcloud.adapters.runpod.settings import IMAGE, IMAGE_TORCH
+from trmcloud.adapters.runpod.settings import IMAGE
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
@@ -47,18 +45,6 @@ THROTTLED_S = 90.0
 UNTOLD_WAIT_S = 5.0
 """How long to wait where RunPod does not say."""
 ADDRESS_FRESH_S = 60.0
-CONTAINER_DISK_GB = 20
-"""The container's own disk, wiped at each restart: caches and temporary files."""
-MIN_MOUNT_GB = 10
-WORKSPACE = "/workspace"
-MAX_ENV = 50
-"""RunPod takes no more variables than this."""
-LIMIT_BODY_BYTES = 102_400
-"""A create beyond this is answered with 413 before its key is looked at, and so is what RunPod
-makes of it."""
-MAX_BODY_BYTES = 95_000
-"""What we send at most: what RunPod makes of it is a little longer."""
-
 #: PodStatus in our words. RUNNING may be said from creation on, whether anything runs or not: a pod
 #: runs once its SSH address is known, and that it answers there is the link's to find out. EXITED
 #: still rents its disk, ERROR may rent everything; a status that is not in the contract may be
@@ -69,8 +55,6 @@ _STATUS: Mapping[str, PodStatus] = {
     "RUNNING": PodStatus.RUNNING,
     "TERMINATED": PodStatus.GONE,
 }
-_SKU_IDS: Mapping[str, str] = {sku: gpu_id for gpu_id, sku in RUNPOD_IDS.items()}
-_ANYWHERE = ("", "any")
 
 
 class RunPodCompute(Compute):
@@ -93,13 +77,10 @@ class RunPodCompute(Compute):
         self._api = api
         self._volumes = volumes
         self._graphql = graphql
-        self._keys = keys
-        self._payload = payload
         self._now = now
         self._seen = sightings if sightings is not None else Sightings(None)
         self._biller = Biller(api, self._seen, now)
-        self._image = image
-        self._environment = dict(environment or {})
+        self._requests = CreateRequests(keys, payload, image, environment or {})
         self._lock = threading.RLock()
         self._listed: list[models.Pod] = []
         self._listed_at: float | None = None
@@ -138,7 +119,7 @@ class RunPodCompute(Compute):
     def _create(self, request: PodRequest) -> str:
         body = self.body(request)
         if request.volume_gb and not request.volume:
-            if self._volumes is None or request.region in _ANYWHERE:
+            if self._volumes is None or request.region in ANYWHERE:
                 raise NotSupported(
                     "a network volume lies in one data centre, and the offer names none",
                     next_step="--region DATA-CENTRE, or leave --volume out",
@@ -260,76 +241,10 @@ class RunPodCompute(Compute):
             return self._address(pod_name)
 
     def body(self, request: PodRequest) -> dict[str, Any]:
-        """``CreatePodRequest`` for a pod.
-
-        Raises:
-            NotSupported: RunPod rents no such GPU, or does not take a request of this size.
-        """
-        gpu_id = _SKU_IDS.get(request.sku)
-        if gpu_id is None:
-            raise NotSupported(
-                f"RunPod has no {request.sku} that this version knows",
-                next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
-            )
-        boot = boot_environment(self._payload())
-        environment = {**self._environment, **boot, **self._words(request)}
-        if len(environment) > MAX_ENV:
-            raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")
-        if request.volume:
-            mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
-        else:
-            size = max(MIN_MOUNT_GB, request.disk_gb)
-            mounts = {"persistent": {"size": size, "path": WORKSPACE}}
-        gpu: dict[str, Any] = {"id": gpu_id, "count": request.gpus}
-        if request.min_cuda:
-            gpu["minCudaVersion"] = request.min_cuda
-        body: dict[str, Any] = {
-            "name": request.name,
-            "image": self._image,
-            "entrypoint": list(ENTRYPOINT),
-            "cmd": boot_command(),
-            "gpu": gpu,
-            "cloud": "COMMUNITY" if request.community else "SECURE",
-            "disk": CONTAINER_DISK_GB,
-            "mounts": mounts,
-            "ports": [f"{contract.POD_SSH_PORT}/tcp"],
-            "startSsh": False,
-            "env": environment,
-        }
-        if request.region not in _ANYWHERE:
-            body["dataCenterIds"] = [request.region]
-        size = len(compact(body))
-        if size > MAX_BODY_BYTES:
-            raise NotSupported(
-                f"the request for this pod is {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, "
-                f"of which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the "
-                "agent's sources): nothing was asked for",
-                next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
-            )
-        return body
+        """See ``CreateRequests.body``."""
+        return self._requests.body(request)
 
     # -- how -------------------------------------------------------------------------------------
-
-    def _check(self, request: PodRequest) -> dict[str, Any]:
-        """What the pod must be, and what its image must bring where that is known."""
-        if not request.check or self._image != IMAGE:
-            return dict(request.check)
-        return {**request.check, "torch": IMAGE_TORCH}
-
-    def _words(self, request: PodRequest) -> dict[str, str]:
-        """What the pod's agent is told. The host key is the pod's own, and opens nothing else."""
-        keys = self._keys(request.name)
-        jobs = "[" + ",".join(contract.dump(job) for job in request.jobs) + "]"
-        return {
-            contract.ENV_POD: request.name,
-            contract.ENV_PROVIDER: "runpod",
-            contract.ENV_ROOT: contract.POD_ROOT,
-            contract.ENV_LEASE: _packed(contract.dump(request.lease)),
-            contract.ENV_JOBS: _packed(jobs),
-            contract.ENV_CHECK: _packed(compact(self._check(request))),
-            contract.ENV_HOST_KEY: _packed(keys.host_private),
-            contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
-        }
 
     def _list_first(self) -> list[models.Pod]:
         """The list that a create looks at. Where there is none, nothing was asked for: that is
@@ -432,7 +347,3 @@ def _status(pod: models.Pod) -> PodStatus:
     reachable = pod.ssh is not None and pod.ssh.direct is not None
     starts = status is PodStatus.RUNNING and not reachable
     return PodStatus.CREATING if starts else status
-
-
-def _packed(text: str) -> str:
-    return base64.b64encode(text.encode("utf-8")).decode("ascii")
