@@ -64,7 +64,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.AWAITS_LIST_OF_POD: "{provider}'s list, to find the pod that was asked for",
     _Kind.AWAITS_POD: "{provider} to list the pod that was asked for",
     _Kind.CREATE_UNANSWERED: "the answer is not on record",
-    _Kind.CREATE_TAKEN: "it was made",
+    _Kind.CREATE_TAKEN: "it took the request",
     _Kind.NOT_FETCHED: "what {runs} saved was not fetched",
     _Kind.NOT_AGREED: "{runs} did not agree to its end",
 }
