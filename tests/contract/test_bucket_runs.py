@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,10 +119,8 @@ def test_what_is_pulled_goes_on_to_a_store_that_pods_cannot_write_to(
     assert to_go_on_from(replace(run, phases={"fast": done}), bc.in_bucket(world, run).shelf) == ()
 
 
-def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
-    world: Context, bucketed: Plan, s3: S3
-) -> None:
-    """Once all that was signed has ended: till then whoever has it could store it again."""
+def close_a_run(world: Context, bucketed: Plan) -> None:
+    """r1 has had a pod with grants, and is over."""
     epoch = world.ledger.open_run(
         "r1", ev.RunPlanned(plan_to_json(bucketed), Usd(5), "default"), Usd(1), world.who, 100.0
     )
@@ -138,6 +137,38 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     for event in events:
         world.ledger.append("r1", epoch, [event], 100.0)
     world.ledger.release("r1", epoch)
+
+
+def test_a_bucket_that_was_down_is_asked_again_in_a_while_by_who_lives_on(
+    world: Context, bucketed: Plan
+) -> None:
+    close_a_run(world, bucketed)
+    asked: list[float] = []
+    wall = 4000.0
+
+    class Down:
+        def oversized(self, run_id: str, most: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+            asked.append(wall)
+            if len(asked) < 3:
+                raise ProviderError("503 from the bucket")
+            return ()
+
+    clock = SimpleNamespace(now=lambda: Instant(wall, wall, "boot"))
+    lives_on = replace(world, clock=clock, bucket=lambda place: Down())  # type: ignore[arg-type, return-value]
+    run = world.ledger.read().runs["r1"]
+    said = []
+    for wall in (4000.0, 4001.0, 4599.0, 4600.0, 4300.0, 5199.0, 5200.0):  # noqa: B007
+        said.append(bucket_limits.beyond_grants(lives_on, run))
+    # A clock that is set back does not put it off.
+    assert asked == [4000.0, 4600.0, 4300.0, 5199.0, 5200.0]
+    assert said == [None, None, None, None, (), (), ()]
+
+
+def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
+    world: Context, bucketed: Plan, s3: S3
+) -> None:
+    """Once all that was signed has ended: till then whoever has it could store it again."""
+    close_a_run(world, bucketed)
     place = parse_place(bucketed.spec.bucket)
     bucket_at(world, bucketed.spec.bucket).claim("r1", world.ledger.ledger_id)
     large = place.run("r1", "fast", "g1-slot-0", "state.json")
@@ -147,7 +178,7 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
 
     def at(wall: float) -> tuple[list[Did], RunState]:
         clock = SimpleNamespace(now=lambda: Instant(wall, wall, "boot"))
-        there = replace(world, clock=clock, listed={}, unswept=set())
+        there = replace(world, clock=clock, listed={}, unswept={})
         return reconcile(there), there.ledger.read().runs["r1"]
 
     said, run = at(3600.0 + AFTER_HARD_STOP_S)

@@ -449,12 +449,14 @@ BUGS: tuple[Bug, ...] = (
     Bug("a bucket is swept from the first hard stop on", SAFE, "over_s = now - max(granted)", "over_s = now - min(granted)", timing=True),
     Bug("a bucket that was down counts as swept", LIMITS,
         """    except TrmcloudError:
-        context.unswept.add(run.bucket)
+        context.unswept[run.bucket] = context.wall()
         return None
 """,
         """    except TrmcloudError:
         return ()
 """, timing=True),
+    Bug("a bucket that was down is asked again by nobody who was there", LIMITS,
+        "if asked_at is not None and 0 <= context.wall() - asked_at < _ASK_AGAIN_S:", "if asked_at is not None:", timing=True),
     Bug("what lies beyond the grants costs nothing", LIMITS, "sum(size for _, size in found)", "len(found)"),
     Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
 )  # fmt: skip

@@ -72,8 +72,8 @@ class Context:
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
     unasked: frozenset[str] = frozenset()
     """Providers that this command leaves alone: what is known of their pods is what was heard."""
-    unswept: set[str] = field(default_factory=set)
-    """Buckets that this process asked in vain: one that is down is not asked for every run."""
+    unswept: dict[str, float] = field(default_factory=dict)
+    """When this process asked a bucket in vain: one that is down is not asked for every run."""
 
     def wall(self) -> float:
         return self.clock.now().wall

@@ -22,6 +22,8 @@ from trmcloud.core.planner.candidates import HOURS_PER_MONTH
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.spec.plan import Plan
 
+_ASK_AGAIN_S = 600.0
+
 
 def granted_file_bytes(plan: Plan) -> Mapping[str, int]:
     """By phase, what one file of a checkpoint may hold: far more than the plan expects."""
@@ -35,15 +37,20 @@ def granted_file_bytes(plan: Plan) -> Mapping[str, int]:
 
 def beyond_grants(context: Context, run: RunState) -> tuple[tuple[str, int], ...] | None:
     """(key, bytes) of what the run's pods have stored beyond their grants; None where it is not due
-    to look, or the bucket does not let itself be asked: then the next command tries."""
-    if not owes_sweep(run, context.wall()) or run.bucket in context.unswept:
+    to look, or the bucket does not let itself be asked: then it is tried again in a while."""
+    if not owes_sweep(run, context.wall()):
+        return None
+    asked_at = context.unswept.get(run.bucket)
+    if asked_at is not None and 0 <= context.wall() - asked_at < _ASK_AGAIN_S:
         return None
     try:
         bucket = bucket_at(context, run.bucket)
-        return bucket.oversized(run.run_id, granted_file_bytes(run.plan))
+        found = bucket.oversized(run.run_id, granted_file_bytes(run.plan))
     except TrmcloudError:
-        context.unswept.add(run.bucket)
+        context.unswept[run.bucket] = context.wall()
         return None
+    context.unswept.pop(run.bucket, None)
+    return found
 
 
 def swept(run: RunState, found: Sequence[tuple[str, int]], now: float) -> ev.BucketSwept:
@@ -65,7 +72,7 @@ def drop_beyond(context: Context, run: RunState, found: Sequence[tuple[str, int]
         bucket.claim(run.run_id, context.ledger.ledger_id)
         bucket.drop([key for key, _ in found])
     except TrmcloudError:
-        context.unswept.add(run.bucket)
+        context.unswept[run.bucket] = context.wall()
         return False
     return True
 

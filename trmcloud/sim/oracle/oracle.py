@@ -8,6 +8,7 @@ is excused by ``Undecidable``, and by nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.catalog.offers import DAY_S
@@ -257,6 +258,8 @@ class Oracle:
         able_since = self.world.check.exposure.able.get(run.run_id)
         if able_since is None or able_since > rented.ended_at:
             return  # nobody saw when it went
+        if run.generation is None or (run.generation.up_at or inf) > rented.ended_at:
+            return  # nobody saw it alive
         if event.outcome == Outcome.KILLED.value and early_s > TOO_FEW_S and not wrong:
             self.fail("I4", f"{run.run_id} was not killed: {early_s:.0f} s were left")
 
