@@ -143,7 +143,7 @@ def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, Any] | Non
         f"| pairs felt, of {len(PAIRS):,} | {len(tally.pairs):,} |",
         f"| pairs felt 100 times or more | {at_least_100:,} |",
         "| most a bill was over its budget while some layer could act | "
-        + ("$0 (within one billing quantum) |" if not bad else "see violations |"),
+        + ("see violations |" if tally.violations["I1"] else "$0 (within one billing quantum) |"),
         "| most a bill was over its budget, exposed time included | "
         f"${tally.worst_over_exposed_usd:,.2f} |",
         f"| longest exposed time of one pod | {tally.worst_exposed_s / 3600:,.1f} h |",
