@@ -19,7 +19,7 @@ from trmcloud.core.contract.data_progress import DataProgress, ShardRecord
 from trmcloud.core.contract.records import dump
 from trmcloud.io.files import write_atomic
 
-CHARACTERS = "".join(chr(0x4E00 + each) for each in range(60_000 // 4))
+CHARACTERS = "".join(chr(0x4E00 + each) for each in range(400))
 BOS = len(CHARACTERS)
 
 

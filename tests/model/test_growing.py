@@ -28,7 +28,7 @@ def shards(count: int = 3, size: int = 1200) -> list[list[int]]:
 
 @pytest.fixture
 def small(settings: PhaseRecipe) -> PhaseRecipe:
-    return replace(settings, vocab_size=15_100, steps=90, batch=2, eval_every=45, save_every=30)
+    return replace(settings, vocab_size=450, steps=90, batch=2, eval_every=45, save_every=30)
 
 
 @pytest.fixture
