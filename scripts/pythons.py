@@ -60,7 +60,8 @@ def on_a_pod(python: Path) -> bool:
         modules = [name.removesuffix(".__init__") for name in names]
         with tempfile.TemporaryDirectory() as folder:
             with tarfile.open(fileobj=io.BytesIO(pack(files))) as tar:
-                tar.extractall(folder, filter="data")
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+                tar.extractall(folder)
             for words in (
                 ["-m", "compileall", "-q", "."],
                 ["-W", "error", "-S", "-c", code, *modules],

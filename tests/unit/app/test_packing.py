@@ -46,6 +46,12 @@ def files(entry: str) -> dict[str, bytes]:
     return own_sources(entry, TRAINER)
 
 
+def unpack(files: dict[str, bytes], folder: Path) -> None:
+    with tarfile.open(fileobj=BytesIO(pack(files))) as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        tar.extractall(folder)
+
+
 def test_what_a_machine_needs_is_in_it_and_the_planner_is_not(
     entry: str, files: dict[str, bytes]
 ) -> None:
@@ -63,8 +69,7 @@ def test_the_unpacked_sources_alone_run_every_program(
     entry: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     """By every Python that is here, each module, each program, in a folder that holds no more."""
-    with tarfile.open(fileobj=BytesIO(pack(files))) as tar:
-        tar.extractall(tmp_path, filter="data")
+    unpack(files, tmp_path)
     modules = [n.removesuffix(".py").replace("/", ".") for n in files if n.endswith(".py")]
     modules = [name.removesuffix(".__init__") for name in modules]
     everything = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
@@ -83,8 +88,7 @@ def test_the_unpacked_sources_alone_run_every_program(
 def test_the_trainers_imports_of_ours_are_all_there(
     files: dict[str, bytes], tmp_path: Path
 ) -> None:
-    with tarfile.open(fileobj=BytesIO(pack(files))) as tar:
-        tar.extractall(tmp_path, filter="data")
+    unpack(files, tmp_path)
     statements = {
         ast.unparse(node)
         for path in TRAINER.rglob("*.py")
