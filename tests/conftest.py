@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # What is started hundreds of times, and rewritten for its assertions, is compiled once.
@@ -13,6 +15,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 # Workers share the cores: torch's threads would wait for one another on those that others need.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.scheduling import (
@@ -38,3 +41,13 @@ settings.load_profile("ours")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is where tests are started in the background; what they start would be deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end: nobody looks through it for what could be freed, neither
+    while it comes to a million objects nor from then on."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
