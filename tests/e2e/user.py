@@ -56,6 +56,7 @@ class User:
     """What Python is to run."""
     warm: bool = True
     """Fork from a process that has imported it, where that is the same."""
+    _read: tuple[list[tuple[int, int, int]], LedgerState] | None = field(default=None, repr=False)
 
     @property
     def home(self) -> Path:
@@ -137,7 +138,15 @@ class User:
         return json.loads(self.run(*arguments))
 
     def ledger(self) -> LedgerState:
-        return SqliteLedger(self.ledger_path).read()
+        """What the ledger says; read again only where its files have changed since, as a test that
+        waits asks twenty times a second."""
+        stamps = [
+            (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            for stat in (path.stat() for path in sorted(self.home.glob("ledger*")))
+        ]
+        if self._read is None or self._read[0] != stamps:
+            self._read = stamps, SqliteLedger(self.ledger_path).read()
+        return self._read[1]
 
     def only_run(self) -> RunState:
         runs = list(self.ledger().runs.values())
