@@ -1,5 +1,6 @@
 # The two commands a newcomer needs: `make demo` and `make test`.
 PYTHON ?= python3
+unexport PYTHON # exported scripts, which tests start, go by a variable of this name
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
