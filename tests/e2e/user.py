@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -140,10 +141,11 @@ class User:
     def ledger(self) -> LedgerState:
         """What the ledger says; read again only where its files have changed since, as a test that
         waits asks twenty times a second."""
-        stamps = [
-            (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            for stat in (path.stat() for path in sorted(self.home.glob("ledger*")))
-        ]
+        stamps = []
+        for path in sorted(self.home.glob("ledger*")):
+            with contextlib.suppress(FileNotFoundError):  # a journal lives for moments
+                stat = path.stat()
+                stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
         if self._read is None or self._read[0] != stamps:
             self._read = stamps, SqliteLedger(self.ledger_path).read()
         return self._read[1]

@@ -150,6 +150,8 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 def _wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     parts = Path(member.name).parts
     is_left_out = any(part in _LEFT_OUT for part in parts) or member.name.endswith(".a")
+    # Debian's leads out of it, to a file below /etc: uv unpacks no such archive.
+    is_left_out = is_left_out or member.issym()
     return None if is_left_out else member
 
 
