@@ -126,6 +126,8 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
     for number, _ in waiting:
         said[number] = ""
     waiting.reverse()
+    # Of an answer in parts the last one counts: a plan that speaks of a number says none.
+    begun = set() if loaded.model.answers else set(range(len(questions)))
     drawn = drawing(loaded.model, BATCH, loaded.device)
     going: dict[Text, tuple[int, TextStream]] = {}
     while waiting or going:
@@ -134,23 +136,29 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
             going[drawn.add(start, sampling)] = number, TextStream(tokenizer)
         for text, token in drawn.step():
             number, stream = going[text]
-            said[number] = (said[number] or "") + stream.add(token)
+            if token == tokenizer.bos:
+                begun.add(number)
+                said[number] = ""
+                stream.end()
+            else:
+                said[number] = (said[number] or "") + stream.add(token)
         for text, (number, stream) in list(going.items()):
             said[number] = so_far = (said[number] or "") + (stream.end() if text.ended else "")
-            if text.ended or is_said(so_far):
+            if text.ended or (number in begun and is_said(so_far)):
                 drawn.remove(text)
                 del going[text]
-    return said
+    return [text if number in begun else text and "" for number, text in enumerate(said)]
 
 
 def _start(loaded: Loaded, question: str) -> list[int] | None:
     tokenizer = loaded.tokenizer
+    asked = question if loaded.model.answers else f"{question}\n"
     try:
-        [ids] = tokenizer.encode([f"{question}\n"], ["question"])
+        [ids] = tokenizer.encode([asked], ["question"])
     except DataError:
         return None
     start = [tokenizer.bos, *(int(each) for each in ids)]
-    return start if len(start) < loaded.model.sequence else None
+    return start if len(start) <= loaded.model.most_given else None
 
 
 def _as_text(result: dict[str, Any]) -> str:
