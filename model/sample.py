@@ -87,7 +87,7 @@ def sample(
         stop=tokenizer.bos,
     )
     stream = TextStream(tokenizer, tokenizer.bos)
-    parted = PARTED if loaded.model.answers else ""
+    parted = PARTED if loaded.model.parts else ""
     said = "".join(map(stream.add, loaded.model.generate(start, sampling)))
     return tokenizer.decode(start) + parted + said + stream.end()
 

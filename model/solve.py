@@ -97,6 +97,7 @@ def solve(
         "bad_lines": len(bad),
         "bad": [{"line": each.line, "why": each.why} for each in bad],
         "max_tokens": max_tokens,
+        "parts": list(loaded.model.parts),
     }
 
 
@@ -126,8 +127,8 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
     for number, _ in waiting:
         said[number] = ""
     waiting.reverse()
-    # Of an answer in parts the last one counts: a plan that speaks of a number says none.
-    begun = set() if loaded.model.answers else set(range(len(questions)))
+    # Of several parts the last one answers: a plan that speaks of a number says none.
+    begun = set() if loaded.model.parts else set(range(len(questions)))
     drawn = drawing(loaded.model, BATCH, loaded.device)
     going: dict[Text, tuple[int, TextStream]] = {}
     while waiting or going:
@@ -152,7 +153,7 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
 
 def _start(loaded: Loaded, question: str) -> list[int] | None:
     tokenizer = loaded.tokenizer
-    asked = question if loaded.model.answers else f"{question}\n"
+    asked = question if loaded.model.parts else f"{question}\n"
     try:
         [ids] = tokenizer.encode([asked], ["question"])
     except DataError:
@@ -169,6 +170,8 @@ def _as_text(result: dict[str, Any]) -> str:
         f"(95 % interval {result['low']:.1%} to {result['high']:.1%})",
         f"  no number:     {result['without_number']:,} answers have none behind {MARK}",
     ]
+    if result["parts"]:
+        lines.append(f"  all generated: {', '.join(result['parts'])}; the last one is judged")
     if result["not_asked"]:
         lines.append(
             f"  not asked:     {result['not_asked']:,}, counted as wrong: longer than the model's "

@@ -1,4 +1,4 @@
-"""Hierarchical diffusion: to a question a plan, then its execution, each brought out of noise whole.
+"""Hierarchical diffusion: to a question a plan, then an execution, each brought out of noise whole.
 
 A row is a question of up to Q tokens, a plan of up to P and an execution of up to E, each with an
 end. Plan and execution are the blocks of block diffusion, of their own lengths; the question is
@@ -52,7 +52,9 @@ def build(settings: PhaseRecipe, device: torch.device) -> PlanDiffusion:
 class PlanDiffusion(MaskedDiffusion):
     """The model of this module's docstring. Its last id is the mask."""
 
-    answers = True
+    margin = 0.25
+    """Fresh weights have no idea of ends, and each costs several tokens then."""
+    parts = ("plan", "execution")
     seen_of: Tensor
     """(S,) the segment of each place that goes in: 0 the question's, 1 the plan's, 2 the last."""
     at: Tensor

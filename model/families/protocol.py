@@ -66,9 +66,9 @@ class LanguageModel(nn.Module, ABC):
     vocab_size: int
     margin: float = 1e-4
     """By which share what ``evaluate`` comes to may be above what it stands for."""
-    answers: bool = False
-    """Whether a prompt is a question by itself, and what follows it an answer to it: in parts, of
-    which the last counts, the id that ends a text between them."""
+    parts: tuple[str, ...] = ()
+    """Where a prompt is a question by itself: what is said to it, by name, with the id that ends a
+    text between them. The last one answers it."""
 
     @property
     def judged(self) -> tuple[str, ...]:
