@@ -120,9 +120,9 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
     assert wrong == [], "\n".join(wrong)
 
 
-def test_a_recipe_without_a_trainer_is_refused_by_name(reader: User) -> None:
-    err = reader.fails("launch", "8xH100", "--recipe", "hdp", "--budget", "1000", "-y", code=12)
-    assert "hdp" in err
+def test_a_recipe_that_cannot_be_trained_is_refused_by_name(reader: User) -> None:
+    err = reader.fails("launch", "8xH100", "--recipe", "d64", "--budget", "1000", "-y", code=12)
+    assert "d64" in err
 
 
 def typed(user: User, words: list[str]) -> tuple[int, str]:
