@@ -353,6 +353,18 @@ def test_segments_cost_less_than_a_whole_row_as_noise_and_clean(offers: list[Off
     assert 0.5 < seconds["hdp"] / seconds["bd3lm"] < 0.75, "640 positions instead of 1,024"
 
 
+def test_rows_of_one_text_each_are_counted_by_the_row(offers: list[Offer]) -> None:
+    for name, small in (("bd3lm", 256), ("hdp", 448)):
+        recipe = load_recipe(name)
+        assert recipe.data_tokens == 7_473 * 512
+        assert load_recipe(f"{name}-small").data_tokens == 7_473 * small
+        plan = plan_for(
+            recipe, offers, budget=Usd(2000), hardware="8xH200", tokens_available=1_139_709
+        )
+        [told] = [r.text for r in plan.candidates[0].reasons if "epochs over" in r.text]
+        assert told.startswith("train: 3,425.67 epochs over the recipe's data of 3,826,176 tokens")
+
+
 def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:
     """Unless said by hand, or where the micro-batch would fill the GPU."""
     wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}

@@ -41,6 +41,8 @@ ROWS = ("stream", "bestfit", PADDED, SEGMENTS)
 """stream: the text cut every T tokens; bestfit: whole documents, each row from a beginning; padded:
 one document a row, what is left of the row in no loss; segments: a question, a plan and an
 execution, each in a segment of its own."""
+ROWS_OF_TEXTS = (PADDED, SEGMENTS)
+"""Each of which is one text, however short."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -134,8 +136,7 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
 
     @property
     def row_is_text(self) -> bool:
-        """Whether each row is one text, however short."""
-        return self.rows in (PADDED, SEGMENTS)
+        return self.rows in ROWS_OF_TEXTS
 
     def global_batch(self, gpus: int) -> int:
         """Sequences per optimizer step over all GPUs."""
