@@ -146,10 +146,6 @@ def test_what_a_trainer_would_refuse_is_not_launched(user: User) -> None:
             )
             assert told in err
             assert err.count("\n") <= 2
-    # A text without questions, where rows are made of them.
-    arguments = ("--recipe", "hdp-small", "--rate", "1", "--budget", "1", "-y")
-    err = user.refused("launch", "local", *arguments, "--data", "python-stdlib", code=9)
-    assert "rows in segments are made of questions with worked answers" in err
     # A family that is trained, in a size that it is not: before a key or a budget is asked for.
     err = user.refused("launch", "8xH100", "--recipe", "d64", "-y", code=12)
     assert err.startswith("error: d64 can be planned, not launched: it needs sharding (FSDP2)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +214,25 @@ def test_texts_without_a_worked_answer_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="questions with worked answers") as error:
             check_parts(corpus, str(lines))
         assert "--data gsm8k" in error.value.next_step
+
+
+def test_a_preparation_of_texts_without_questions_says_so_in_a_line(
+    tmp_path: Path, made: PhaseRecipe
+) -> None:
+    (tmp_path / "settings.json").write_text(json.dumps(made.to_json()))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "model.prepare", "--source", "python-stdlib"),
+            *("--settings", str(tmp_path / "settings.json"), "--out", str(tmp_path / "out")),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 9
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert "questions with worked answers" in told["what"]
+    assert told["where"] == "python-stdlib"
 
 
 @pytest.mark.parametrize(
