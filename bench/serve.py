@@ -120,4 +120,4 @@ def _fresh() -> Served:
         batched=is_batched(model), batch=CLIENTS, queue=CLIENTS, max_body_bytes=MAX_BODY_BYTES,
     )  # fmt: skip
     tokenizer = BpeTokenizer.train([inspect.getsource(argparse)], settings.vocab_size)
-    return Served(engine, tokenizer, info, "0")
+    return Served(engine, tokenizer, info, "0", model.most_given)

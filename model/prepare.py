@@ -23,7 +23,7 @@ from model.command import run_command
 from model.preparing.errors import Stopped
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import PADDED
+from trmcloud.core.spec.settings import SEGMENTS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,14 +94,18 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     data_set = corpora.find_data_set(chosen.source, given)
     corpus = None
     if data_set is None:
-        by_rows = settings.rows == PADDED
+        by_rows = settings.row_is_text
         corpus = corpora.local_corpus(chosen.source, by_rows=by_rows, like=settings.data)
     elif not data_set.is_whole:
         corpus = corpora.named_corpus(chosen.source, data_set)
     if corpus is not None:
+        corpus = corpora.with_column(corpus, chosen.column)
+    if settings.rows == SEGMENTS:
+        corpora.check_parts(corpus, chosen.source)
+    if corpus is not None:
         wanted = settings.tokens_per_step(1) * settings.steps
         return grow(
-            corpora.with_column(corpus, chosen.column),
+            corpus,
             settings,
             out,
             means,

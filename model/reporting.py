@@ -16,6 +16,7 @@ from model.telemetry import Metrics
 from trmcloud.core.contract.worth import Curve, gain_soon
 from trmcloud.core.planner.flops import work_of
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import SEGMENTS
 
 _LARGEST_EXPONENT = 700.0
 
@@ -131,9 +132,15 @@ class Reporter:
         """Texts that have been found to be longer than a row."""
         if not self._world.is_main:
             return
+        longer = f"are longer than a row of {self._settings.sequence} tokens with its end"
+        if self._settings.rows == SEGMENTS:
+            longer = (
+                "have a question, plan or execution that is longer than its segment of "
+                f"{self._settings.segments_text} with its end"
+            )
         told = (
-            f"{training:,} texts to train on and {validation:,} to validate on are longer than a "
-            f"row of {self._settings.sequence} tokens with its end, and left out"
+            f"{training:,} texts to train on and {validation:,} to validate on {longer}, and "
+            "left out"
         )
         self._metrics.write("warning", step, message=told, texts_left_out=training + validation)
         say(f"warning: {told}")

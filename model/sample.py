@@ -68,9 +68,11 @@ def sample(
     """The prompt and what the model makes of it; it ends early where the model ends a document.
 
     Raises:
-        DataError: the prompt holds a character that the tokenizer lacks.
+        DataError: the prompt holds a character that the tokenizer lacks, or is a question that is
+            longer than the model has room for.
     """
     from model.families.protocol import Sampling
+    from model.serving.text import PARTED, TextStream
 
     tokenizer = loaded.tokenizer
     [ids] = tokenizer.encode([prompt], ["--prompt"])
@@ -84,7 +86,10 @@ def sample(
         known_ids=tokenizer.vocab_size,
         stop=tokenizer.bos,
     )
-    return tokenizer.decode([*start, *loaded.model.generate(start, sampling)])
+    stream = TextStream(tokenizer, tokenizer.bos)
+    parted = PARTED if loaded.model.parts else ""
+    said = "".join(map(stream.add, loaded.model.generate(start, sampling)))
+    return tokenizer.decode(start) + parted + said + stream.end()
 
 
 def _check(chosen: argparse.Namespace) -> None:

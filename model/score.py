@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import DataError, UsageError
+from trmcloud.core.spec.settings import SEGMENTS
 
 if TYPE_CHECKING:
     from model.data.folder import PreparedData
+    from trmcloud.core.spec.recipe import PhaseRecipe
 
 WORSE_BY = 0.02
 """Worse than a model of one step by more: then refinement was bought (the guides' bound)."""
@@ -88,7 +90,7 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
         "val_bpb": result.bits_per_byte,
         "bits_per_token": result.step_losses[-1] / math.log(2),
         "perplexity": math.exp(min(result.step_losses[-1], 700.0)),
-        "token_unigram_bits": token_unigram_bits(data),
+        "token_unigram_bits": token_unigram_bits(data, settings),
         "val_step_losses": list(result.step_losses),
         "tokens": result.tokens,
         "bytes": result.bytes,
@@ -98,13 +100,18 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
     }
 
 
-def token_unigram_bits(data: PreparedData) -> float:
-    """Shannon entropy of a validation token by its own counts, in bits; special ids are left
-    out."""
+def token_unigram_bits(data: PreparedData, settings: PhaseRecipe) -> float:
+    """Shannon entropy of a validation token by its own counts, in bits; special ids and what is
+    given are left out."""
     import numpy as np
 
     lengths = data.tokenizer.byte_lengths()
-    counts = np.bincount(data.validation, minlength=len(lengths))[: len(lengths)]
+    tokens = data.validation
+    if settings.rows == SEGMENTS:
+        rows = data.validation_rows(settings)
+        every = rows.read(range(rows.count))[:, 1:]
+        tokens = every[every >= 0]
+    counts = np.bincount(tokens, minlength=len(lengths))[: len(lengths)]
     shares = counts[(lengths > 0) & (counts > 0)].astype(float)
     shares /= shares.sum()
     return float(-(shares * np.log2(shares)).sum())

@@ -81,7 +81,7 @@ def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
         queue=queue,
         max_body_bytes=MAX_BODY_BYTES,
     )
-    return Served(engine, loaded.tokenizer, info, _version())
+    return Served(engine, loaded.tokenizer, info, _version(), model.most_given)
 
 
 def server(what: Served) -> Any:

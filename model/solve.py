@@ -97,6 +97,7 @@ def solve(
         "bad_lines": len(bad),
         "bad": [{"line": each.line, "why": each.why} for each in bad],
         "max_tokens": max_tokens,
+        "parts": list(loaded.model.parts),
     }
 
 
@@ -126,6 +127,8 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
     for number, _ in waiting:
         said[number] = ""
     waiting.reverse()
+    # Of several parts the last one answers: a plan that speaks of a number says none.
+    begun = set() if loaded.model.parts else set(range(len(questions)))
     drawn = drawing(loaded.model, BATCH, loaded.device)
     going: dict[Text, tuple[int, TextStream]] = {}
     while waiting or going:
@@ -134,23 +137,29 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
             going[drawn.add(start, sampling)] = number, TextStream(tokenizer)
         for text, token in drawn.step():
             number, stream = going[text]
-            said[number] = (said[number] or "") + stream.add(token)
+            if token == tokenizer.bos:
+                begun.add(number)
+                said[number] = ""
+                stream.end()
+            else:
+                said[number] = (said[number] or "") + stream.add(token)
         for text, (number, stream) in list(going.items()):
             said[number] = so_far = (said[number] or "") + (stream.end() if text.ended else "")
-            if text.ended or is_said(so_far):
+            if text.ended or (number in begun and is_said(so_far)):
                 drawn.remove(text)
                 del going[text]
-    return said
+    return [text if number in begun else text and "" for number, text in enumerate(said)]
 
 
 def _start(loaded: Loaded, question: str) -> list[int] | None:
     tokenizer = loaded.tokenizer
+    asked = question if loaded.model.parts else f"{question}\n"
     try:
-        [ids] = tokenizer.encode([f"{question}\n"], ["question"])
+        [ids] = tokenizer.encode([asked], ["question"])
     except DataError:
         return None
     start = [tokenizer.bos, *(int(each) for each in ids)]
-    return start if len(start) < loaded.model.sequence else None
+    return start if len(start) <= loaded.model.most_given else None
 
 
 def _as_text(result: dict[str, Any]) -> str:
@@ -161,6 +170,8 @@ def _as_text(result: dict[str, Any]) -> str:
         f"(95 % interval {result['low']:.1%} to {result['high']:.1%})",
         f"  no number:     {result['without_number']:,} answers have none behind {MARK}",
     ]
+    if result["parts"]:
+        lines.append(f"  all generated: {', '.join(result['parts'])}; the last one is judged")
     if result["not_asked"]:
         lines.append(
             f"  not asked:     {result['not_asked']:,}, counted as wrong: longer than the model's "

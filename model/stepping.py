@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from model.data.batch import Batch
-from model.data.padding import PAD
 from model.distributed import World
 from model.families.protocol import Objective
 from model.optim import Optimizer
 from model.precision import LossScale, autocast
 from model.soundness import Soundness
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import PADDED
 
 
 class Told(NamedTuple):
@@ -50,7 +48,7 @@ class Sums:
     def add(self, made: Objective, weight: Tensor) -> None:
         """
         Args:
-            weight: scalar, the micro-batch's share of tokens that are no padding.
+            weight: scalar, the micro-batch's share of tokens that a loss counts.
         """
         self._names, self._passes = list(made.parts), len(made.nats)
         scalars = torch.stack([made.loss, *made.parts.values()])
@@ -118,7 +116,7 @@ class Stepper:
             sums.add(made, weight)
         # DDP has reduced the gradients by now, so every rank clips by the same norm.
         parameters = list(self._optimizer.parameters())
-        if settings.rows == PADDED:
+        if settings.row_is_text:
             # Each micro-batch by its tokens: the same step as if it were one batch.
             scale *= sums.weight(self._world) / (settings.accumulation * self._world.size)
         if scale != 1.0:
@@ -141,8 +139,8 @@ class Stepper:
         return Step(norm, loss, sums, left_out)
 
     def _weight(self, targets: Tensor) -> Tensor:
-        if self._settings.rows == PADDED:
-            return (targets != PAD).float().mean()
+        if self._settings.row_is_text:
+            return (targets >= 0).float().mean()
         return self._whole
 
     def _unsynced(self, micro: int) -> AbstractContextManager[Any]:

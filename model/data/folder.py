@@ -36,6 +36,7 @@ from trmcloud.core.contract.pod_contract import (
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import SEGMENTS
 
 WHOLE_VERSION, GROWING_VERSION = 1, 2
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -75,8 +76,15 @@ class PreparedData:
     def validation_rows(self, settings: PhaseRecipe) -> Rows:
         """
         Raises:
-            DataError: no text of it fits a row.
+            DataError: no text of it fits a row, or it was prepared for rows of another make.
         """
+        if (settings.rows == SEGMENTS) != bool(self.meta.get(SEGMENTS)):
+            made = "in segments" if self.meta.get(SEGMENTS) else "without segments"
+            raise DataError(
+                f"the data was prepared {made}, and rows={settings.rows} is asked for",
+                where=str(self.folder),
+                next_step=_AGAIN,
+            )
         rows = rows_of(self.validation, self._cut(settings))
         if not rows.count:
             raise nothing_fits(rows.left_out, settings, self.folder / DATA_VALIDATION_NAME)
@@ -87,10 +95,18 @@ class PreparedData:
         return Stream(self._cut(settings), settings.seed)
 
     def _cut(self, settings: PhaseRecipe) -> Cut:
-        return Cut(settings.rows, settings.sequence, self.tokenizer.bos, settings.block)
+        bos = self.tokenizer.bos
+        return Cut(settings.rows, settings.sequence, bos, settings.block, settings.segments)
 
 
 def nothing_fits(left_out: int, settings: PhaseRecipe, where: Path) -> DataError:
+    if settings.rows == SEGMENTS:
+        return DataError(
+            f"none of its {left_out} texts fits segments of {settings.segments_text}",
+            where=str(where),
+            next_step="--set question_tokens=…, plan_tokens=… or execution_tokens=… higher, and "
+            "sequence to their sum",
+        )
     return DataError(
         f"none of its {left_out} texts fits a row of {settings.sequence} tokens",
         where=str(where),

@@ -20,8 +20,9 @@ import numpy.typing as npt
 from model.data.order import Order, Tokens, read_windows, window_count
 from model.data.packing import PackedRows, document_starts, pack
 from model.data.padding import fill_up, rows_of_documents
+from model.data.segments import lay_out, rows_in_segments
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.settings import PADDED
+from trmcloud.core.spec.settings import PADDED, SEGMENTS
 
 _OPEN_FILES = 64
 
@@ -49,12 +50,14 @@ class Shard:
 @dataclass(frozen=True)
 class Cut:
     """How tokens become rows: ``kind`` is one of ``recipe.ROWS``, ``bos`` what a document begins
-    with, ``block`` what a padded row's end fills a multiple of."""
+    with, ``block`` what a padded row's end fills a multiple of, ``segments`` the lengths of the
+    parts of a row in segments."""
 
     kind: str
     sequence: int
     bos: int
     block: int = 1
+    segments: tuple[int, ...] = ()
 
     @property
     def is_windows(self) -> bool:
@@ -65,12 +68,16 @@ class Cut:
         starts = document_starts(tokens, self.bos)
         if self.kind == PADDED:
             return rows_of_documents(starts, len(tokens), self.sequence)
+        if self.kind == SEGMENTS:
+            return rows_in_segments(starts, len(tokens), self.segments)
         return pack(starts, len(tokens), self.sequence + 1)
 
     def finish(self, row: Tokens, at: int) -> None:
         """Fills what the pieces of a row left of it, from ``at`` on."""
         if self.kind == PADDED:
             fill_up(row, at, self.bos, self.block)
+        elif self.kind == SEGMENTS:
+            lay_out(row, at, self.segments)
 
 
 class Rows(Protocol):

@@ -1,14 +1,14 @@
 """Who sees whom in block diffusion, where noisy and clean tokens go through the net side by side.
 
-A row of T tokens is cut into blocks, and goes in as 2·T: a noisy copy, then the clean one (Arriola
-et al. 2025). A noisy token sees its own noisy block and the clean blocks before it; a clean one
-sees the clean blocks up to its own. So every block is judged as if all before it were known, in one
-pass.
+A row is cut into blocks. What is to be judged of it goes in as noise, and behind it, clean, what
+that is judged by (Arriola et al. 2025). A noisy token sees its own noisy block and the clean blocks
+before it; a clean one sees the clean blocks up to its own. So every block is judged as if all
+before it were known, in one pass.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -22,14 +22,27 @@ def blocks_of(lengths: Sequence[int]) -> Tensor:
     return torch.tensor([block for block, length in enumerate(lengths) for _ in range(length)])
 
 
-def rule(block_of: Tensor) -> Rule:
-    """Whether the token at one place sees the one at another; places run from 0 to 2·T − 1. As
-    FlexAttention asks it: of any batch and head."""
-    tokens = len(block_of)
+class Places(NamedTuple):
+    """What goes in: S places, each with the number of its block (S,), the first ``noisy`` of them
+    out of noise."""
+
+    block_of: Tensor
+    noisy: int
+
+
+def beside(block_of: Tensor) -> Places:
+    """A whole row as noise, and clean: 2·T places."""
+    return Places(torch.cat((block_of, block_of)), len(block_of))
+
+
+def rule(places: Places) -> Rule:
+    """Whether the token at one place sees the one at another. As FlexAttention asks it: of any
+    batch and head."""
+    block_of, first_clean = places
 
     def sees(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
-        own, other = block_of[query % tokens], block_of[key % tokens]
-        noisy, noisy_key = query < tokens, key < tokens
+        own, other = block_of[query], block_of[key]
+        noisy, noisy_key = query < first_clean, key < first_clean
         among_noisy = noisy & noisy_key & (own == other)
         among_clean = ~noisy & ~noisy_key & (other <= own)
         return among_noisy | among_clean | (noisy & ~noisy_key & (other < own))
@@ -37,13 +50,13 @@ def rule(block_of: Tensor) -> Rule:
     return sees
 
 
-def table(block_of: Tensor) -> Tensor:
-    """(2·T, 2·T) bool, for SDPA."""
-    places = torch.arange(2 * len(block_of), device=block_of.device)
-    return rule(block_of)(None, None, places[:, None], places[None, :])
+def table(places: Places) -> Tensor:
+    """(S, S) bool, for SDPA."""
+    every = torch.arange(len(places.block_of), device=places.block_of.device)
+    return rule(places)(None, None, every[:, None], every[None, :])
 
 
-def tiles(block_of: Tensor) -> BlockMask:
+def tiles(places: Places) -> BlockMask:
     """For FlexAttention, which leaves out the tiles in which nothing is seen."""
-    size = 2 * len(block_of)
-    return create_block_mask(rule(block_of), None, None, size, size, device=block_of.device.type)
+    size, device = len(places.block_of), places.block_of.device.type
+    return create_block_mask(rule(places), None, None, size, size, device=device)

@@ -20,11 +20,7 @@ from model.families.protocol import Sampling
 class Denoiser(Protocol):
     """A model that is asked for one block."""
 
-    block: int
     mask_id: int
-
-    @property
-    def sequence(self) -> int: ...
 
     def denoise(self, ids: Tensor, cache: Cache, *, keep: bool) -> Tensor:
         """Logits (B, new, V − 1) of one block's tokens, ``cache`` holding the finished blocks
@@ -32,8 +28,17 @@ class Denoiser(Protocol):
         ...
 
 
+class InBlocks(Denoiser, Protocol):
+    """One whose texts are made of blocks of one length."""
+
+    block: int
+
+    @property
+    def sequence(self) -> int: ...
+
+
 def generate(
-    model: Denoiser, start: Sequence[int], sampling: Sampling, device: torch.device
+    model: InBlocks, start: Sequence[int], sampling: Sampling, device: torch.device
 ) -> Iterator[int]:
     """What ``model`` says after ``start``, until it ends the text or ``max_tokens`` are drawn. A
     row begins with its text: the id that ends one does not stand before it, too."""
@@ -51,7 +56,8 @@ def generate(
             block = context[cache.length : cache.length + size]
             model.denoise(torch.tensor([block], device=device), cache, keep=True)
         known = context[cache.length :]
-        made = _uncovered(model, known, cache, sampling, generator, device)[len(known) :][:left]
+        block = uncovered(model, known, size, cache, sampling, generator, device)
+        made = block[len(known) :][:left]
         for token in made:
             if token == sampling.stop:
                 return
@@ -60,18 +66,19 @@ def generate(
         left -= len(made)
 
 
-def _uncovered(
+def uncovered(
     model: Denoiser,
     known: list[int],
+    size: int,
     cache: Cache,
     sampling: Sampling,
     generator: torch.Generator,
     device: torch.device,
 ) -> list[int]:
-    """The next block's ids, of which ``known`` are given. After the id that ends the text there are
-    only more of it, as in training."""
-    masked = list(range(len(known), model.block))
-    ids = torch.full((1, model.block), model.mask_id, device=device)
+    """The next block's ``size`` ids, of which ``known`` are given. After the id that ends the text
+    there are only more of it, as in training."""
+    masked = list(range(len(known), size))
+    ids = torch.full((1, size), model.mask_id, device=device)
     ids[0, : len(known)] = torch.tensor(known, device=device)
     while masked:
         chosen = int(torch.randint(len(masked), (), generator=generator, device=device))

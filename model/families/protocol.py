@@ -66,6 +66,9 @@ class LanguageModel(nn.Module, ABC):
     vocab_size: int
     margin: float = 1e-4
     """By which share what ``evaluate`` comes to may be above what it stands for."""
+    parts: tuple[str, ...] = ()
+    """Where a prompt is a question by itself: what is said to it, by name, with the id that ends a
+    text between them. The last one answers it."""
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -73,14 +76,20 @@ class LanguageModel(nn.Module, ABC):
         are several, each is to be better than the one before."""
         return ("the text",)
 
+    @property
+    def most_given(self) -> int:
+        """Ids that a text may begin with, the special one among them."""
+        return self.sequence
+
     @abstractmethod
     def initialise(self, seed: int) -> None:
         """Fresh weights, the same on every rank and device for one seed."""
 
     @abstractmethod
     def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
-        """The objective on token ids and targets, each (B, T): means over the targets that are not
-        ``padding.PAD``, which there are only where the recipe pads rows."""
+        """The objective on token ids and targets, each (B, T): means over the targets from 0 on.
+        Others there are only where the recipe pads rows: ``padding.PAD``, or what is given and not
+        judged (``segments.GIVEN``)."""
 
     def forward(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         """``loss``, under the name that DistributedDataParallel calls."""

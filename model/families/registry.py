@@ -22,6 +22,7 @@ _MODULES = {
     "gpt": "model.families.dense",
     "nanochat": "model.families.dense",
     "bd3lm": "model.families.block_diffusion",
+    "hdp": "model.families.plan_diffusion",
 }
 
 

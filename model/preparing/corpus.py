@@ -186,6 +186,19 @@ def with_column(corpus: Corpus, column: str) -> Corpus:
     return replace(corpus, data_set=data_set)
 
 
+def check_parts(corpus: Corpus | None, source: str) -> None:
+    """
+    Raises:
+        DataError: its texts are no questions with worked answers.
+    """
+    if corpus is None or not corpus.data_set.answer_mark or len(corpus.data_set.fields) < 2:
+        raise DataError(
+            "rows in segments are made of questions with worked answers, as gsm8k has them",
+            where=source,
+            next_step="--data gsm8k, or a .jsonl file with its fields question and answer",
+        )
+
+
 def _toml(path: Path) -> Mapping[str, Any]:
     try:
         import tomllib

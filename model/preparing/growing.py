@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from model.data.folder import open_data
+from model.preparing import plans
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
 from model.preparing.crew import cores
@@ -26,7 +27,7 @@ from model.tokenizers import CharTokenizer, load_tokenizer
 from trmcloud.core.catalog.datasets import GPT2_BPE_SHA256, GPT2_BPE_URL, is_address
 from trmcloud.core.errors import DataError, MissingExtra, TrmcloudError
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import PADDED
+from trmcloud.core.spec.settings import SEGMENTS
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -97,7 +98,7 @@ def grow(
         )
         meta = pipeline.run()
         check_size(meta["train_tokens"], meta["validation_tokens"], settings, corpus.source)
-        if settings.rows == PADDED:
+        if settings.row_is_text:
             open_data(out).validation_rows(settings)  # at least one text fits
         folder.reached("done")
         folder.end("done")
@@ -167,6 +168,7 @@ def _identity(corpus: Corpus, settings: PhaseRecipe, tokenizer: str) -> dict[str
         "characters": settings.characters,
         "vocab_size": settings.text_ids,
         "validation_fraction": None if corpus.validation else settings.validation_fraction,
+        **({SEGMENTS: plans.VERSION} if settings.rows == SEGMENTS else {}),
     }
 
 

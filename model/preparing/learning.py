@@ -6,9 +6,11 @@ import hashlib
 import json
 from pathlib import Path
 
+from model.preparing import plans
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import SEGMENTS
 from trmcloud.io.files import write_atomic
 
 
@@ -28,6 +30,7 @@ class KeptTokenizer:
             settings.tokenizer,
             str(settings.text_ids),
             str(settings.seed) if corpus.layout == "generated" else "",
+            *([f"{SEGMENTS} {plans.VERSION}"] if settings.rows == SEGMENTS else []),
         ]
         self._path: Path = cache.tokenizer(hashlib.sha256("\0".join(said).encode()).hexdigest())
 

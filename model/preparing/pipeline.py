@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from model.preparing import work
+from model.preparing import plans, work
 from model.preparing.cache import Cache, Tokens, believed, record_path, write_record
 from model.preparing.corpus import Corpus
 from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew
@@ -32,6 +32,7 @@ from model.preparing.work import Job, Lesson, Made
 from model.tokenizers import TextTokenizer, load_tokenizer
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import SEGMENTS
 from trmcloud.io.hashing import file_sha256
 
 _AHEAD = 12
@@ -232,6 +233,7 @@ class Pipeline:
             self._settings.tokenizer,
             self._settings.text_ids,
             self._settings.seed,
+            self._in_segments,
         )
 
         def learnt(result: tuple[str, int, int]) -> None:
@@ -295,6 +297,7 @@ class Pipeline:
             self._dtype,
             _part(out, number),
             count_bytes=shard.number == VALIDATION or bool(self._split),
+            in_segments=self._in_segments,
         )
         if self._split:
             held_out = _part(self._place(self._validation), number)
@@ -351,7 +354,13 @@ class Pipeline:
             part = f"train {self._split}"
         if self._corpus.layout == "generated":
             part += f" seed {self._settings.seed} size {self._corpus.data_set.shard_text_bytes}"
+        if self._in_segments:
+            part += f" segments {plans.VERSION}"
         return self._cache.tokens(self._corpus, shard.file, self._tokenizer_sha256, part)
+
+    @property
+    def _in_segments(self) -> bool:
+        return self._settings.rows == SEGMENTS
 
     # -- token files that are there already ------------------------------------------------------
 

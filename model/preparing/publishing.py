@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from model.data.folder import GROWING_VERSION
+from model.preparing import plans
 from model.preparing.cache import Tokens
 from model.preparing.corpus import Corpus, ShardFile
 from model.preparing.folder import GrowingFolder
@@ -22,6 +23,7 @@ from trmcloud.core.contract.pod_contract import (
     DATA_VALIDATION_NAME,
 )
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import SEGMENTS
 
 VALIDATION = -1
 
@@ -121,6 +123,7 @@ class Publisher:
             "byte_unigram_bits": made.unigram_bits,
             "byte_bigram_bits": made.bigram_bits,
             "seconds": round(folder.elapsed_s, 3),
+            **({SEGMENTS: plans.VERSION} if self._settings.rows == SEGMENTS else {}),
         }
         folder.write(DATA_META_NAME, json.dumps(meta, indent=1) + "\n")
         return meta

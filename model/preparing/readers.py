@@ -14,6 +14,7 @@ from typing import Any
 
 from model.preparing.errors import DamagedFile
 from model.preparing.generated import DOCUMENT_CHARACTERS, ledgers
+from model.preparing.plans import parts_of
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 
@@ -48,9 +49,18 @@ def units_of(data_set: DataSet, name: str, path: Path | None) -> list[Unit]:
 
 
 def documents(
-    data_set: DataSet, name: str, path: Path | None, unit: Unit, seed: int
+    data_set: DataSet,
+    name: str,
+    path: Path | None,
+    unit: Unit,
+    seed: int,
+    *,
+    in_parts: bool = False,
 ) -> Iterator[list[str]]:
     """A unit's documents, some at a time. Empty ones, and rows without text, are left out.
+
+    Args:
+        in_parts: each worked answer as its question, its plan and its execution, one after another.
 
     Raises:
         DataError: the file is damaged, or a row is no text.
@@ -61,7 +71,7 @@ def documents(
             yield ledgers(seed, start, min(unit.stop, start + at_once))
     elif data_set.layout == "jsonl":
         assert path is not None
-        yield from _json_lines(path, unit, data_set)
+        yield from _json_lines(path, unit, data_set, in_parts)
     else:
         assert path is not None
         yield from _parquet_rows(path, unit, data_set.column)
@@ -156,7 +166,7 @@ def _damaged(path: Path, error: Exception) -> DataError:
 # -- JSONL ----------------------------------------------------------------------------------------
 
 
-def _json_lines(path: Path, unit: Unit, data_set: DataSet) -> Iterator[list[str]]:
+def _json_lines(path: Path, unit: Unit, data_set: DataSet, in_parts: bool) -> Iterator[list[str]]:
     """A line belongs to the unit that its first byte lies in."""
     batch: list[str] = []
     size = 0
@@ -167,8 +177,12 @@ def _json_lines(path: Path, unit: Unit, data_set: DataSet) -> Iterator[list[str]
         while (at := file.tell()) < unit.stop and (line := file.readline()):
             if not line.strip():
                 continue
-            text = _text_of(line, data_set, path, at)
-            if text:
+            values = _values_of(line, data_set, path, at)
+            if in_parts:
+                *question, answer = values
+                batch += parts_of("\n".join(question), answer, data_set.answer_mark)
+                size += len(line)
+            elif text := "\n".join(values):
                 batch.append(text)
                 size += len(line)
             if size >= _BATCH_BYTES:
@@ -178,14 +192,13 @@ def _json_lines(path: Path, unit: Unit, data_set: DataSet) -> Iterator[list[str]
         yield batch
 
 
-def _text_of(line: bytes, data_set: DataSet, path: Path, at: int) -> str:
+def _values_of(line: bytes, data_set: DataSet, path: Path, at: int) -> list[str]:
     try:
         row = json.loads(line)
         values = [row[field] for field in data_set.fields]
         if not all(isinstance(value, str) for value in values):
             raise TypeError("not text")
-        text = "\n".join(values)
-        text.encode()  # half a surrogate pair can be written in JSON, and is no text
+        "\n".join(values).encode()  # half a surrogate pair can be written in JSON, and is no text
     except KeyError as error:
         known = ", ".join(list(row)[:20])
         raise DataError(
@@ -200,7 +213,7 @@ def _text_of(line: bytes, data_set: DataSet, path: Path, at: int) -> str:
         ) from None
     if data_set.answer_mark:
         _check_answer(dict(zip(data_set.fields, values, strict=True)), data_set, path, at)
-    return text
+    return values
 
 
 def _check_answer(values: dict[str, str], data_set: DataSet, path: Path, at: int) -> None:

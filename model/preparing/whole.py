@@ -25,7 +25,6 @@ from trmcloud.core.contract.pod_contract import (
 )
 from trmcloud.core.errors import ConflictError, DataError
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import PADDED
 
 #: The tokenizer learns from a sample of at most this much text: more changes its merges little,
 #: and would make the time to the first step grow with the text.
@@ -286,8 +285,8 @@ def check_size(train: int, validation: int, settings: PhaseRecipe, where: str) -
     Raises:
         DataError: too few tokens for one batch, or for one sequence of validation.
     """
-    if settings.rows == PADDED:
-        return  # a row is one text, however short
+    if settings.row_is_text:
+        return
     needed = (settings.sequence + 1) * settings.batch
     if train < needed:
         raise DataError(

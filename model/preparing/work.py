@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.preparing import plans
 from model.preparing.corpus import ShardFile
 from model.preparing.readers import Unit, documents, units_of
 from trmcloud.core.catalog.datasets import DataSet
@@ -33,7 +34,8 @@ class Job:
     """A part of a shard to tokenize into ``out``.
 
     ``every``: one document in so many is for validation and goes to ``held_out`` (0: none).
-    ``count_bytes``: whether to count the bytes of the validation text.
+    ``count_bytes``: whether to count the bytes of the validation text. ``in_segments``: whether
+    each document is to come as its parts, of which the question's bytes are not counted.
     """
 
     data_set: DataSet
@@ -46,6 +48,7 @@ class Job:
     held_out: Path | None = None
     every: int = 0
     count_bytes: bool = False
+    in_segments: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,27 +98,31 @@ def tokenize(job: Job) -> Made:
     dtype = np.dtype(DTYPES[job.dtype])
     counts = ByteCounts() if job.count_bytes else None
     kept, aside = _Output(tokenizer, dtype, job.file.name), _Output(tokenizer, dtype, job.file.name)
-    number = 0
+    number, parts = 0, plans.PARTS if job.in_segments else 1
     with contextlib.ExitStack() as files:
         out = files.enter_context(open(job.out, "wb"))
         held_out = files.enter_context(open(job.held_out, "wb")) if job.held_out else None
-        for texts in documents(job.data_set, job.file.name, job.path, job.unit, job.seed):
+        made = documents(
+            *(job.data_set, job.file.name, job.path, job.unit, job.seed), in_parts=job.in_segments
+        )
+        for texts in made:
             if held_out is not None:
-                apart = [text for at, text in enumerate(texts, number) if at % job.every == 0]
-                rest = [text for at, text in enumerate(texts, number) if at % job.every]
+                places = [at // parts % job.every for at in range(number, number + len(texts))]
+                apart = [text for text, at in zip(texts, places, strict=True) if at == 0]
+                rest = [text for text, at in zip(texts, places, strict=True) if at]
                 number += len(texts)
                 held_out.write(aside.take(apart))
-                _count(counts, apart)
+                _count(counts, apart, parts)
                 texts = rest
             else:
-                _count(counts, texts)
+                _count(counts, texts, parts)
             out.write(kept.take(texts))
     return Made(
         kept.tokens,
-        kept.documents,
+        kept.documents // parts,
         kept.text_bytes,
         kept.largest,
-        (aside.tokens, aside.documents, aside.largest),
+        (aside.tokens, aside.documents // parts, aside.largest),
         counts,
         time.process_time() - began,
         _peak_bytes(),
@@ -199,6 +206,7 @@ class Lesson:
     kind: str
     vocab_size: int
     seed: int
+    in_segments: bool = False
 
 
 def train(lesson: Lesson) -> tuple[str, int, int]:
@@ -219,7 +227,11 @@ def train(lesson: Lesson) -> tuple[str, int, int]:
         number = 0
         for file, path, units in divided:
             for unit in units:
-                for batch in documents(lesson.data_set, file.name, path, unit, lesson.seed):
+                made = documents(
+                    *(lesson.data_set, file.name, path, unit, lesson.seed),
+                    in_parts=lesson.in_segments,
+                )
+                for batch in made:
                     for text in batch:
                         if number % every == 0:
                             seen[0] += len(text)
@@ -239,9 +251,11 @@ def _encoded(tokenizer: Any, texts: list[str], place: str) -> Any:
         raise DataError(f"a document cannot be tokenized: {error}", where=place) from None
 
 
-def _count(counts: Any, texts: list[str]) -> None:
+def _count(counts: Any, texts: list[str], parts: int) -> None:
     if counts is not None:
-        for text in texts:
+        for at, text in enumerate(texts):
+            if parts > 1 and at % parts == plans.QUESTION:
+                continue  # it is given, so no loss is held to it
             counts.end_document()
             counts.add(text.encode())
 

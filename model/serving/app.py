@@ -55,6 +55,8 @@ class Served:
     tokenizer: TextTokenizer
     info: Info
     version: str
+    most_given: int
+    """Ids that a text may begin with, the special one among them."""
 
 
 def application(served: Served) -> Starlette:
@@ -156,7 +158,7 @@ def _start(served: Served, prompt: str) -> list[int]:
         [ids] = served.tokenizer.encode([prompt], ["prompt"])
     except DataError as error:
         raise Refused(422, f"prompt: {error.what}") from None
-    room = served.info.sequence - 1
+    room = served.most_given - 1
     if len(ids) > room:
         raise Refused(422, f"prompt: {len(ids):,} tokens; the model has room for {room:,}")
     return [served.tokenizer.bos, *(int(each) for each in ids)]
@@ -179,7 +181,7 @@ class Drawn:
 
     async def pieces(self) -> AsyncGenerator[str, None]:
         """The text, as it becomes certain. The engine is let go whichever way this ends."""
-        text = TextStream(self._served.tokenizer)
+        text = TextStream(self._served.tokenizer, self._served.tokenizer.bos)
         try:
             while not isinstance(came := await self._came.get(), End):
                 self.tokens += 1

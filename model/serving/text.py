@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, Sequence
 
 _UNFINISHED = "\ufffd"
+PARTED = "\n\n"
 
 
 class Decodes(Protocol):
@@ -15,12 +16,18 @@ class TextStream:
     """What the ids say. A character that is spread over several ids is held back until it is whole,
     or until the end."""
 
-    def __init__(self, tokenizer: Decodes) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Decodes, stop: int | None = None) -> None:
+        """
+        Args:
+            stop: the id that stands between the parts of an answer; it is told as an empty line.
+        """
+        self._tokenizer, self._stop = tokenizer, stop
         self._held: list[int] = []
 
     def add(self, token: int) -> str:
         """What is certain now and was not before."""
+        if token == self._stop:
+            return self.end() + PARTED
         self._held.append(token)
         text = self._tokenizer.decode(self._held)
         if text.endswith(_UNFINISHED):

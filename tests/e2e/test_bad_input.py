@@ -131,20 +131,21 @@ def test_settings_that_cannot_be(
     assert next_step in advice
 
 
-def test_a_recipe_without_a_trainer_is_not_launched(user: User) -> None:
-    arguments = ("--recipe", "hdp", "--data", "python-stdlib", "--rate", "1", "--budget", "100")
-    err = user.refused("launch", "local", *arguments, "-y", code=12)
-    assert "its trainer is not there yet" in err
-    assert "none: plan only" in user.run("launch", "local", *arguments, "--dry-run")
-    # At once: neither data nor a key nor a budget would help.
-    for hardware in ("local", "8xH100"):
-        err = user.refused("launch", hardware, "--recipe", "hdp", "-y", code=12)
-        assert err.startswith("error: hdp can be planned, not launched")
-    told = user.run("plan", "--recipe", "hdp", "--hardware", "8xH100").splitlines()
-    assert told[1] == "hdp can be planned, not launched: its trainer is not there yet"
-    # Before anything is rented or prepared, too: what its trainer would refuse.
-    err = user.refused("launch", "8xH200", "--recipe", "bd3lm", "--set", "block=20", "-y", code=2)
-    assert "blocks of 20 do not divide a sequence of 512" in err
+def test_what_a_trainer_would_refuse_is_not_launched(user: User) -> None:
+    # Before anything is rented or prepared.
+    for recipe, setting, told in (
+        ("bd3lm", "block=20", "blocks of 20 do not divide a sequence of 512"),
+        ("hdp", "plan_tokens=96", "128, 96 and 256 tokens do not make up a sequence of 512"),
+        ("hdp", "rows=padded", "hdp learns a plan and an execution: rows=padded has none"),
+        ("hdp", "block=16", "hdp has no setting 'block'"),
+        ("bd3lm", "rows=segments", "rows=segments is not for it"),
+    ):
+        for hardware in ("local", "8xH200"):
+            err = user.refused(
+                "launch", hardware, "--recipe", recipe, "--set", setting, "-y", code=2
+            )
+            assert told in err
+            assert err.count("\n") <= 2
     # A family that is trained, in a size that it is not: before a key or a budget is asked for.
     err = user.refused("launch", "8xH100", "--recipe", "d64", "-y", code=12)
     assert err.startswith("error: d64 can be planned, not launched: it needs sharding (FSDP2)")

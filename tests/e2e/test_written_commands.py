@@ -53,10 +53,14 @@ FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 -
 REFUSED = "launch local --recipe trm-tiny --rate 3.60 --budget 1 --steps 60"
 ELSEWHERE = {
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
-    "launch local --recipe bd3lm-small --data gsm8k-train.jsonl --rate 3.60 --budget 3 -y": (
+    "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
         "half an hour: tests/model/test_block_diffusion_training.py"
     ),
+    "launch local --recipe hdp-small --rate 3.60 --budget 3 -y": (
+        "likewise: tests/e2e/test_real_trainer.py"
+    ),
     "eval best": "of what that launch left",
+    "eval step-00000200 --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
     "ssh RUN -- nvidia-smi --query-gpu=name,memory.total --format=csv": (
         "wants a pod: tests/e2e/test_runpod.py"
     ),
@@ -120,9 +124,9 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
     assert wrong == [], "\n".join(wrong)
 
 
-def test_a_recipe_without_a_trainer_is_refused_by_name(reader: User) -> None:
-    err = reader.fails("launch", "8xH100", "--recipe", "hdp", "--budget", "1000", "-y", code=12)
-    assert "hdp" in err
+def test_a_recipe_that_cannot_be_trained_is_refused_by_name(reader: User) -> None:
+    err = reader.fails("launch", "8xH100", "--recipe", "d64", "--budget", "1000", "-y", code=12)
+    assert "d64" in err
 
 
 def typed(user: User, words: list[str]) -> tuple[int, str]:

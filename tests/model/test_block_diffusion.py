@@ -20,6 +20,7 @@ from model.evaluate import evaluate
 from model.families import block_mask, noise
 from model.families.attention import attend
 from model.families.block_diffusion import BlockDiffusion
+from model.families.block_mask import beside, blocks_of
 from model.families.cache import Cache
 from model.families.decoding import _nucleus
 from model.families.dense_shape import Shape
@@ -68,13 +69,13 @@ def mask_by_hand(lengths: list[int]) -> Tensor:
 def test_the_mask_is_the_definition_for_every_block_that_divides(row: int) -> None:
     for block in (each for each in range(1, row + 1) if row % each == 0):
         lengths = [block] * (row // block)
-        seen = block_mask.table(block_mask.blocks_of(lengths))
+        seen = block_mask.table(beside(blocks_of(lengths)))
         assert torch.equal(seen, mask_by_hand(lengths)), block
 
 
 def test_the_mask_of_blocks_of_different_lengths_is_the_definition() -> None:
     lengths = [5, 1, 8, 2]
-    assert torch.equal(block_mask.table(block_mask.blocks_of(lengths)), mask_by_hand(lengths))
+    assert torch.equal(block_mask.table(beside(blocks_of(lengths))), mask_by_hand(lengths))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -82,10 +83,10 @@ def test_the_mask_of_blocks_of_different_lengths_is_the_definition() -> None:
 def test_flex_attention_mixes_what_sdpa_does(row: int, block: int) -> None:
     generator = torch.Generator().manual_seed(row)
     q, k, v = (torch.randn(2, 2, 2 * row, 16, generator=generator) for _ in range(3))
-    block_of = block_mask.blocks_of([block] * (row // block))
+    places = beside(blocks_of([block] * (row // block)))
     rule = {"causal": False, "dropout": 0.0}
-    by_table = attend(q, k, v, block_mask.table(block_of), **rule)  # type: ignore[arg-type]
-    by_tiles = attend(q, k, v, block_mask.tiles(block_of), **rule)  # type: ignore[arg-type]
+    by_table = attend(q, k, v, block_mask.table(places), **rule)  # type: ignore[arg-type]
+    by_tiles = attend(q, k, v, block_mask.tiles(places), **rule)  # type: ignore[arg-type]
     torch.testing.assert_close(by_tiles, by_table, rtol=0, atol=1e-5)
 
 

@@ -400,8 +400,8 @@ def test_shapes_that_cannot_be_are_refused_by_name(changes: dict[str, Any], word
 
 
 def test_a_family_without_a_trainer_is_refused(settings: PhaseRecipe) -> None:
-    with pytest.raises(UsageError, match="no trainer of family 'hdp'"):
-        registry.build(replace(settings, family="hdp"), torch.device("cpu"))
+    with pytest.raises(UsageError, match="no trainer of family 'nobody'"):
+        registry.build(replace(settings, family="nobody"), torch.device("cpu"))
 
 
 def test_matrices_above_one_another_are_told_apart() -> None:

@@ -266,17 +266,12 @@ def test_other_pages_and_methods_are_refused_as_json(client: Client) -> None:
 def test_a_character_that_no_id_stands_for_is_named() -> None:
     from model.serving.app import Refused, Served, _start
 
-    served = Served(None, CharTokenizer("ab\n"), _Room(8), "0")  # type: ignore[arg-type]
+    served = Served(None, CharTokenizer("ab\n"), None, "0", 8)  # type: ignore[arg-type]
     assert _start(served, "ab") == [3, 0, 1]
     with pytest.raises(Refused, match="no character 'c'"):
         _start(served, "abc")
     with pytest.raises(Refused, match="8 tokens; the model has room for 7"):
         _start(served, "a" * 8)
-
-
-class _Room:
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
 
 
 # -- places ----------------------------------------------------------------------------------------

@@ -50,6 +50,8 @@ MEMORY_BELOW = 80 / 141
 CLOCK_BELOW = 0.9
 """Of the other GPUs' median."""
 _SAMPLES_LEAST = 8
+_EVALUATED_SPANS = ((None, None), (0.001, 1.0))
+"""Between which times masks are drawn at an evaluation; None: nothing is masked."""
 _FLAT_LEAST = 50
 _FLAT_BELOW = 0.005
 
@@ -60,6 +62,8 @@ class Rule(str, Enum):
     NOT_FINITE = "not_finite"
     SPIKES = "spikes"
     FLAT_LOSS = "flat_loss"
+    FLAT_PLAN = "flat_plan"
+    FLAT_EXECUTION = "flat_execution"
     GRADIENT_NORM = "gradient_norm"
     STEP_ORDER = "step_order"
     LOW_REFINEMENT = "low_refinement"
@@ -106,6 +110,11 @@ class _Trained:
     data_wait_s: float | None
     mfu: float | None
     finite: bool
+    span: tuple[float | None, float | None]
+    """Where masks are drawn: between which times. Losses under different ones are not alike."""
+    plan: float | None
+    """What of the loss is the plan's and the execution's, where there are such."""
+    execution: float | None
 
 
 @dataclass(frozen=True)
@@ -124,11 +133,13 @@ def findings(
     """
     lines = list(lines)
     trained, evaluated = _read(lines)
-    judged = [row for row in trained if row.step > expected.warmup_steps]
+    judged = [
+        row for row in trained if row.step > expected.warmup_steps and row.span == trained[-1].span
+    ]
     made = (
         _not_finite(trained),
         _spikes(judged),
-        _flat(judged),
+        _flat(judged) or _flat_part(judged),
         _gradient_norm(judged),
         _order(evaluated, expected),
         _low_refinement(evaluated, expected),
@@ -221,6 +232,9 @@ def _trained(line: Mapping[str, Any], step: int) -> _Trained:
         data_wait_s=number_of(line.get("data_wait_s")),
         mfu=number_of(line.get("mfu")),
         finite=all(number_of(each) is not None for each in told),
+        span=(number_of(line.get("mask_from")), number_of(line.get("mask_to"))),
+        plan=number_of(line.get("plan")),
+        execution=number_of(line.get("execution")),
     )
 
 
@@ -257,15 +271,25 @@ def _spikes(judged: Sequence[_Trained]) -> Finding | None:
 
 def _flat(judged: Sequence[_Trained]) -> Finding | None:
     """Since the warm-up the loss has not fallen by half a percent."""
-    rows = [row for row in judged if row.nats is not None]
+    return _not_fallen(Rule.FLAT_LOSS, [(row.step, row.nats) for row in judged])
+
+
+def _flat_part(judged: Sequence[_Trained]) -> Finding | None:
+    """The same of one part of a loss that as a whole does fall."""
+    return _not_fallen(Rule.FLAT_PLAN, [(row.step, row.plan) for row in judged]) or _not_fallen(
+        Rule.FLAT_EXECUTION, [(row.step, row.execution) for row in judged]
+    )
+
+
+def _not_fallen(rule: Rule, told: Sequence[tuple[int, float | None]]) -> Finding | None:
+    rows = [(step, nats) for step, nats in told if nats is not None]
     if len(rows) < _FLAT_LEAST:
         return None
     few = len(rows) // 5
-    first = median(row.nats for row in rows[:few] if row.nats is not None)
-    last = median(row.nats for row in rows[-few:] if row.nats is not None)
+    first, last = (median(nats for _, nats in some) for some in (rows[:few], rows[-few:]))
     if first <= 0 or last < first * (1 - _FLAT_BELOW):
         return None
-    return Finding(Rule.FLAT_LOSS, rows[0].step, {"first": first, "last": last})
+    return Finding(rule, rows[0][0], {"first": first, "last": last})
 
 
 def _gradient_norm(judged: Sequence[_Trained]) -> Finding | None:
@@ -319,8 +343,11 @@ def _overfitting(evaluated: Sequence[_Evaluated]) -> Finding | None:
 
 
 def _gap(judged: Sequence[_Trained], evaluated: Sequence[_Evaluated]) -> Finding | None:
-    """Nats of the text that is trained on, since the last evaluation but one, and of the other."""
+    """Nats of the text that is trained on, since the last evaluation but one, and of the other.
+    Masks that are drawn between other times than the evaluation's make others of the first."""
     if len(evaluated) < 3 or not evaluated[-1].nats:
+        return None
+    if judged and judged[-1].span not in _EVALUATED_SPANS:
         return None
     low, last = evaluated[-2].step, evaluated[-1]
     recent = [row.nats for row in judged if low < row.step <= last.step and row.nats is not None]

@@ -64,6 +64,17 @@ def loss_stays(lines: list[Line]) -> None:
         line["step_losses"] = [4.0 + 0.01 * (at % 3)]
 
 
+def part_stays(name: str) -> Callable[[list[Line]], None]:
+    """As of plan diffusion: one part of the loss falls, and the other one does not."""
+
+    def change(lines: list[Line]) -> None:
+        for at, line in enumerate(trained(lines)):
+            parts = {"plan": line["loss"] / 2, "execution": line["loss"] / 2}
+            line.update({**parts, name: 2.0 + 0.01 * (at % 3)})
+
+    return change
+
+
 def nothing_is_compiled(lines: list[Line]) -> None:
     lines.insert(0, {"kind": "start", "step": 0, "attempt": 1, "graphs": 3})
     lines.append({"kind": "start", "step": 520, "attempt": 2, "graphs": 0})
@@ -114,6 +125,11 @@ FIRES: dict[Rule, tuple[str, Callable[[list[Line]], None], str]] = {
     Rule.FLAT_LOSS: (
         "dense", loss_stays, "the loss has not fallen since the warm-up: 4.010 then, 4.010 now",
     ),
+    Rule.FLAT_PLAN: (
+        "dense", part_stays("plan"),
+        "plans are not learnt: 2.010 of the loss since the warm-up, 2.010 now",
+    ),
+    Rule.FLAT_EXECUTION: ("dense", part_stays("execution"), "executions are not learnt: 2.010 of"),
     Rule.NOT_COMPILED: ("dense", nothing_is_compiled, "compile is on, and nothing was compiled"),
     Rule.GRADIENT_NORM: ("trm", norm_is_high, "the gradient norm is 27.500, above 20"),
     Rule.STEP_ORDER: (
@@ -145,6 +161,37 @@ def test_it_fires_on_its_log_and_says_what_helps(rule: Rule) -> None:
 def test_every_rule_has_its_words() -> None:
     of_gpus = {Rule.GPU_IDLE, Rule.GPU_LAGS, Rule.MEMORY_NEAR, Rule.MEMORY_SPARE}
     assert set(WORDS) == set(Rule) == set(FIRES) | of_gpus  # test_gpu_counters has those
+
+
+# -- masked diffusion ----------------------------------------------------------------------------
+
+
+def drawn_between(lines: list[Line], low: float, high: float, since: int = 0) -> None:
+    for line in trained(lines):
+        if line["step"] >= since:
+            line.update(mask_from=low, mask_to=high)
+
+
+def test_a_loss_under_clipped_times_is_not_held_beside_the_evaluations() -> None:
+    lines = recorded()
+    validation_is_far(lines)
+    drawn_between(lines, 0.001, 1.0)
+    assert set(rules(lines)) == {Rule.VALIDATION_GAP}
+    drawn_between(lines, 0.001, 0.5)
+    assert findings(lines, WELL) == ()
+
+
+def test_losses_under_other_times_are_judged_apart() -> None:
+    lines = recorded()
+    drawn_between(lines, 0.001, 1.0)
+    drawn_between(lines, 0.5, 1.0, since=400)
+    for line in trained(lines):
+        if line["step"] >= 400:  # more is hidden, so each loss is larger
+            line.update(loss=3 * line["loss"], step_losses=[3 * line["step_losses"][-1]])
+    assert findings(lines, WELL) == ()
+    for line in trained(lines):
+        del line["mask_from"], line["mask_to"]
+    assert Rule.SPIKES in rules(lines)
 
 
 # -- edges ---------------------------------------------------------------------------------------
@@ -188,7 +235,7 @@ _LINE = st.fixed_dictionaries(
         name: _ANY | st.integers(0, 100)
         for name in (
             *("step", "loss", "grad_norm", "lr", "step_losses", "step_seconds", "data_wait_s"),
-            *("mfu", "val_bpb", "val_step_losses"),
+            *("mfu", "val_bpb", "val_step_losses", "mask_from", "mask_to", "plan", "execution"),
         )
     },
 )

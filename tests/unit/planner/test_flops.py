@@ -49,7 +49,8 @@ GROUPED = {"kv_heads": 4, "positions": "learned", "windows": "SSSL"}
         # On [noisy ; clean], judged on the noisy half; hdp's net is bd3lm's.
         ("bd3lm", {}),
         ("bd3lm", {"tied": True, "mlp": "swiglu"}),
-        ("hdp", {"family": "bd3lm"}),
+        ("hdp", {}),
+        ("hdp", {"question_tokens": 64, "plan_tokens": 48, "execution_tokens": 400}),
     ],
 )
 def test_a_model_is_the_trainers_own(name: str, changes: dict[str, Any]) -> None:
@@ -63,6 +64,19 @@ def test_a_model_is_the_trainers_own(name: str, changes: dict[str, Any]) -> None
     work = work_of(s)
     assert flops == pytest.approx(s.sequence * work.train_flops, rel=0.01)
     assert work.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_in_segments_the_share_of_attention_is_the_masks() -> None:
+    plan_diffusion = pytest.importorskip("model.families.plan_diffusion")
+    block_mask = pytest.importorskip("model.families.block_mask")
+    s = dataclasses.replace(
+        settings_of("hdp"), sequence=96, question_tokens=16, plan_tokens=32, execution_tokens=48
+    )
+    model = plan_diffusion.build(dataclasses.replace(s, depth=1), torch.device("cpu"))
+    seen = block_mask.table(block_mask.Places(model.seen_of, 32 + 48))
+    work = work_of(s)
+    assert work.positions * s.sequence == len(seen)
+    assert work.mask_share == pytest.approx(float(seen.float().mean()))
 
 
 @pytest.mark.parametrize("control", [False, True])

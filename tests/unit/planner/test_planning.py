@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.reference_claims import CLAIMS
+from trmcloud.core.spec.families import FAMILIES, Family
 from trmcloud.core.spec.plan import About, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import RunSpec
@@ -294,7 +295,11 @@ def test_the_guides_rows_contradict_themselves() -> None:
         assert claim.arithmetic_minutes[1] < claim.minutes[1] * 0.95
 
 
-def test_a_recipe_without_trainer_is_planned_and_never_launchable(offers: list[Offer]) -> None:
+def test_a_recipe_without_trainer_is_planned_and_never_launchable(
+    offers: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untrained = dataclasses.replace(FAMILIES["hdp"], has_trainer=False)
+    monkeypatch.setitem(cast("dict[str, Family]", FAMILIES), "hdp", untrained)
     recipe = load_recipe("hdp")
     plan = plan_for(recipe, offers, budget=Usd(500))
     assert plan.spec.phases == ("train",)
@@ -323,11 +328,12 @@ def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hardware"),
-    [("gpt350m", "8xH100"), ("d24", "8xH100"), ("d32", "8xH100"), ("speedrun", "8xH100")],
+    [
+        *(("gpt350m", "8xH100"), ("d24", "8xH100"), ("d32", "8xH100"), ("speedrun", "8xH100")),
+        *(("bd3lm", "8xH200"), ("hdp", "8xH200")),
+    ],
 )
-def test_a_dense_recipe_is_launchable_in_full(
-    offers: list[Offer], name: str, hardware: str
-) -> None:
+def test_a_recipe_is_launchable_in_full(offers: list[Offer], name: str, hardware: str) -> None:
     plan = plan_for(load_recipe(name), offers, budget=Usd(2000), hardware=hardware)
     assert plan.recommended_id in plan.launchable
     assert "trainer" not in plan.limits
@@ -336,6 +342,27 @@ def test_a_dense_recipe_is_launchable_in_full(
     assert phase.settings.sharding == "ddp"
     assert phase.settings.batch >= asked.batch
     assert phase.settings.global_batch(8) == asked.global_batch(8)
+
+
+def test_segments_cost_less_than_a_whole_row_as_noise_and_clean(offers: list[Offer]) -> None:
+    seconds = {}
+    for name in ("bd3lm", "hdp"):
+        plan = plan_for(load_recipe(name), offers, budget=Usd(2000), hardware="8xH200")
+        [phase] = plan.candidate(plan.launchable[0]).phases
+        seconds[name] = phase.step_s.p50
+    assert 0.5 < seconds["hdp"] / seconds["bd3lm"] < 0.75, "640 positions instead of 1,024"
+
+
+def test_rows_of_one_text_each_are_counted_by_the_row(offers: list[Offer]) -> None:
+    for name, small in (("bd3lm", 256), ("hdp", 448)):
+        recipe = load_recipe(name)
+        assert recipe.data_tokens == 7_473 * 512
+        assert load_recipe(f"{name}-small").data_tokens == 7_473 * small
+        plan = plan_for(
+            recipe, offers, budget=Usd(2000), hardware="8xH200", tokens_available=1_139_709
+        )
+        [told] = [r.text for r in plan.candidates[0].reasons if "epochs over" in r.text]
+        assert told.startswith("train: 3,425.67 epochs over the recipe's data of 3,826,176 tokens")
 
 
 def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:

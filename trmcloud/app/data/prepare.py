@@ -22,7 +22,6 @@ from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR, DATA_DIR
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
 from trmcloud.core.spec.data_source import KEY_CHARS, DataSource, growing_key
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import PADDED
 from trmcloud.io.files import write_atomic
 
 STDLIB_SOURCE = "python-stdlib"
@@ -122,7 +121,7 @@ def _prepare_shards(
     if source.data_set is None:
         # It may be sent as it is, so it is not to grow under somebody's feet.
         more += [*_signature(source.name), str(tokens)]
-        more += [settings.data] if settings.rows == PADDED else []
+        more += [settings.data] if settings.row_is_text else []
     folder = home / DATA_DIR / growing_key(source, settings, *more)
     meta = _meta(folder)
     if meta is None or not meta.get("complete") or meta["train_tokens"] < tokens:
@@ -143,7 +142,7 @@ def _are_shards(source: DataSource, settings: PhaseRecipe) -> bool:
     if source.data_set is not None or not path.exists():
         return False
     files = [path] if path.is_file() else [f for f in path.iterdir() if f.name[:1] != "."]
-    kinds = (*_SHARDS, "jsonl") if settings.rows == PADDED else _SHARDS
+    kinds = (*_SHARDS, "jsonl") if settings.row_is_text else _SHARDS
     return bool(files) and all(layout_of(file.name) in kinds for file in files)
 
 
@@ -230,8 +229,8 @@ def _by_exit_code(code: int) -> type[TrmcloudError]:
 
 def _check_size(meta: dict[str, Any], settings: PhaseRecipe) -> None:
     """Prepared data may be cached from a smaller batch than the one asked for now."""
-    if settings.rows == PADDED:
-        return  # a row is one text, however short
+    if settings.row_is_text:
+        return
     needed = (settings.sequence + 1) * settings.batch
     if meta["train_tokens"] < needed or meta["validation_tokens"] < settings.sequence + 1:
         raise DataError(

@@ -34,6 +34,14 @@ WORDS: Mapping[Rule, tuple[str, str]] = {
         "the loss has not fallen since the warm-up: {first} then, {last} now",
         "a lower rate, or a longer warm-up: --set matrix_lr=… --set warmup_steps=…",
     ),
+    Rule.FLAT_PLAN: (
+        "plans are not learnt: {first} of the loss since the warm-up, {last} now",
+        "see that plans fit their segment; a longer warm-up; a lower rate: --set matrix_lr=…",
+    ),
+    Rule.FLAT_EXECUTION: (
+        "executions are not learnt: {first} of the loss since the warm-up, {last} now",
+        "see that answers fit their segment; a longer warm-up; a lower rate: --set matrix_lr=…",
+    ),
     Rule.GRADIENT_NORM: (
         f"the gradient norm is {{norm}}, above {GRADIENT_NORM_ABOVE:g}",
         "a lower rate: trmcloud resume {run} --set matrix_lr=…",

@@ -343,7 +343,9 @@ def _landing_s(
 def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[str]:
     """How often each phase reads the data; many is warned of."""
     whose = "the data's"
-    if not available:
+    # Rows of one text each take more tokens than the texts have: the recipe counts rows.
+    in_rows = recipe.data_tokens and phases[0].settings.row_is_text
+    if in_rows or not available:
         available, whose = recipe.data_tokens, "the recipe's data of"
     if not available:
         return []

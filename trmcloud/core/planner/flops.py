@@ -57,6 +57,7 @@ class Shape(NamedTuple):
     positions: str
     value_embeddings: bool
     windows: str
+    segments: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ class Work:
     """Embeddings, head, gates and conditioning: what AdamW optimises."""
     block_applications: int
     """How often a block runs on a token in one forward pass, all layers together."""
-    positions: int
+    positions: float
     """Positions that pass through the blocks per trained token: two in block diffusion."""
-    head_applications: int
-    """How often the head turns a token's state into logits."""
+    head_applications: float
+    """How often the head turns a token's state into logits; in segments, on average."""
     matmul_flops: float
     attention_flops: float
     head_flops: float
@@ -121,9 +122,10 @@ def work_of(settings: PhaseRecipe) -> Work:
 
     The others run L blocks once. gpt and nanochat: with K of H heads for keys and values and an MLP
     of hidden width F, a block has 2·D²·(1 + K/H) parameters in attention and 2·D·F (SwiGLU: 3·D·F)
-    in its MLP; a value embedding is a table of V × D·K/H in every other layer. bd3lm and hdp: such
-    blocks, run on [noisy ; clean], so on two positions per token that attend over 2·T; their head
-    runs on the noisy half alone.
+    in its MLP; a value embedding is a table of V × D·K/H in every other layer. bd3lm: such blocks,
+    run on [noisy ; clean], so on two positions per token that attend over 2·T; its head runs on the
+    noisy half alone. hdp: such blocks, run on [noisy plan, execution ; clean question, plan], its
+    head on plan and execution.
     """
     s = settings
     return _of_shape(
@@ -144,6 +146,7 @@ def work_of(settings: PhaseRecipe) -> Work:
             s.positions,
             s.value_embeddings,
             s.windows,
+            s.segments,
         )
     )
 
@@ -212,12 +215,29 @@ def _diffusion(s: Shape) -> Work:
     )
 
 
+def _in_segments(s: Shape) -> Work:
+    question, plan, execution = s.segments
+    places = question + 2 * plan + execution
+    # Noisy segments see themselves and the clean ones before, clean ones those up to their own.
+    seen = execution * s.sequence + 2 * plan * (question + plan) + question**2
+    hidden = s.hidden or 4 * s.width
+    matrices = 3 if s.mlp == "swiglu" else 2
+    return _work(
+        s,
+        _block(s.width, hidden, matrices),
+        positions=places / s.sequence,
+        head_applications=(plan + execution) / s.sequence,
+        mask_share=seen / places**2,
+        mlp_values=float(matrices * hidden / s.width),
+    )
+
+
 _FAMILIES: Mapping[str, Callable[[Shape], Work]] = {
     "trm": _trm,
     "gpt": _dense,
     "nanochat": _dense,
     "bd3lm": _diffusion,
-    "hdp": _diffusion,
+    "hdp": _in_segments,
 }
 
 
@@ -241,8 +261,8 @@ def _work(
     mlp_values: float,
     layers: int = 0,
     applications: int = 0,
-    head_applications: int = 1,
-    positions: int = 1,
+    head_applications: float = 1,
+    positions: float = 1,
     mask_share: float = CAUSAL_SHARE,
     extra_parameters: int = 0,
     extra_flops: float = 0.0,

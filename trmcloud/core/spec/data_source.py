@@ -11,6 +11,7 @@ import json
 
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import SEGMENTS
 from trmcloud.core.values import dataclass
 
 KEY_CHARS = 16
@@ -60,6 +61,7 @@ def growing_key(source: DataSource, settings: PhaseRecipe, *more: str) -> str:
         str(settings.text_ids),
         repr(settings.validation_fraction),
         str(settings.seed) if data_set is not None and data_set.layout == "generated" else "",
+        *([SEGMENTS] if settings.rows == SEGMENTS else []),
         *more,
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:KEY_CHARS]

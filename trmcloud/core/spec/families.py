@@ -20,6 +20,7 @@ TRM_KEYS = (
 DIFFUSION_KEYS = (
     "block", "hidden", "tied", "norm", "mlp", "qk_norm", "dropout", "activation_checkpointing",
 )  # fmt: skip
+SEGMENT_KEYS = ("question_tokens", "plan_tokens", "execution_tokens")
 TRAINED_SHARDINGS = ("ddp",)
 """How what is trained may be spread over GPUs; the other ways can be planned."""
 
@@ -40,6 +41,8 @@ class Family:
     """Ids at the vocabulary's end that it keeps for itself: no text has them."""
     pads: bool = False
     """Whether its loss leaves out what a row is filled up with."""
+    in_segments: bool = False
+    """Whether a row is a question, a plan and an execution, and nothing else is one."""
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -49,7 +52,13 @@ FAMILIES: Mapping[str, Family] = {
         DENSE_KEYS, {"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0}, has_rope=False
     ),
     "bd3lm": Family(DIFFUSION_KEYS, {"mlp": "gelu"}, own_ids=1, pads=True),
-    "hdp": Family(DIFFUSION_KEYS, {"mlp": "gelu"}, has_trainer=False, own_ids=1, pads=True),
+    "hdp": Family(
+        (*(key for key in DIFFUSION_KEYS if key != "block"), *SEGMENT_KEYS),
+        {"mlp": "gelu", "rows": "segments"},
+        own_ids=1,
+        pads=True,
+        in_segments=True,
+    ),
 }
 
 SPECIAL_KEYS = frozenset(key for family in FAMILIES.values() for key in family.keys)

@@ -17,6 +17,7 @@ from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
 from trmcloud.core.spec.settings import PHASES as PHASES
 from trmcloud.core.spec.settings import (
     PRESETS,
+    ROWS_OF_TEXTS,
     check_choice,
     check_foreign,
     check_settings,
@@ -122,7 +123,7 @@ class Recipe:
             hardware={},
             reference_hardware="",
             small={},
-            data_tokens=0 if "data" in self.small else self.data_tokens,
+            data_tokens=self._tokens_in_small(),
         )
 
     def shrunk(self, settings: Mapping[str, Any], where: str) -> Recipe:
@@ -145,6 +146,15 @@ class Recipe:
             hardware=rows,
             test_settings=put,
         )
+
+    def _tokens_in_small(self) -> int:
+        if "data" in self.small:
+            return 0
+        whole = {**FAMILIES[self.family].own, **self.shared}
+        if whole.get("rows") not in ROWS_OF_TEXTS:
+            return self.data_tokens
+        rows = self.data_tokens // int(whole["sequence"])
+        return rows * int(self.small.get("sequence", whole["sequence"]))
 
     def _batch_like_reference(self, phase: str, gpus: int) -> dict[str, int]:
         row = self.hardware.get(self.reference_hardware, {}).get(phase)

@@ -36,9 +36,13 @@ SHARDINGS = ("ddp", "fsdp")
 TOKENIZERS = ("bpe", "char", "gpt2")
 """bpe: byte pairs learnt from the text; char: one id a character; gpt2: GPT-2's own byte pairs."""
 PADDED = "padded"
-ROWS = ("stream", "bestfit", PADDED)
+SEGMENTS = "segments"
+ROWS = ("stream", "bestfit", PADDED, SEGMENTS)
 """stream: the text cut every T tokens; bestfit: whole documents, each row from a beginning; padded:
-one document a row, what is left of the row in no loss."""
+one document a row, what is left of the row in no loss; segments: a question, a plan and an
+execution, each in a segment of its own."""
+ROWS_OF_TEXTS = (PADDED, SEGMENTS)
+"""Each of which is one text, however short."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -63,6 +67,11 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     sequence: int = 1024
     block: int = 16
     """Tokens that block diffusion brings out of the noise together."""
+    question_tokens: int = 128
+    """Of a row in segments, as many as its question has room for, with its end; like it its plan
+    and its execution."""
+    plan_tokens: int = 128
+    execution_tokens: int = 256
     control: bool = False
     """Train the non-recursive control of equal FLOPs instead (a diagnostic)."""
 
@@ -116,6 +125,19 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
         """Ids that a tokenizer may use: all but those that the family keeps for itself."""
         return self.vocab_size - FAMILIES[self.family].own_ids
 
+    @property
+    def segments(self) -> tuple[int, int, int]:
+        """Tokens of a row's question, plan and execution, each with its end."""
+        return self.question_tokens, self.plan_tokens, self.execution_tokens
+
+    @property
+    def segments_text(self) -> str:
+        return f"{self.question_tokens}, {self.plan_tokens} and {self.execution_tokens} tokens"
+
+    @property
+    def row_is_text(self) -> bool:
+        return self.rows in ROWS_OF_TEXTS
+
     def global_batch(self, gpus: int) -> int:
         """Sequences per optimizer step over all GPUs."""
         return self.batch * self.accumulation * gpus
@@ -147,8 +169,8 @@ SETTABLE = tuple(name for name in _FIELDS if name not in _FIXED)
 
 _POSITIVE = (
     "depth", "width", "head_dim", "supervision_steps", "loops", "vocab_size", "sequence",
-    "block", "batch", "accumulation", "steps", "log_every", "eval_every", "eval_tokens",
-    "save_every", "keep_best", "supervision_weight_base",
+    "block", "question_tokens", "plan_tokens", "execution_tokens", "batch", "accumulation", "steps",
+    "log_every", "eval_every", "eval_tokens", "save_every", "keep_best", "supervision_weight_base",
 )  # fmt: skip
 _NOT_NEGATIVE = ("improvement_reward_scale", "seed", "loader_workers")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -275,7 +297,16 @@ def check_settings(recipe: PhaseRecipe) -> None:
 
 
 def _check_rows(recipe: PhaseRecipe, where: str) -> None:
-    if recipe.rows == PADDED and not FAMILIES[recipe.family].pads:
+    family = FAMILIES[recipe.family]
+    if family.in_segments:
+        _check_segments(recipe, where)
+    elif recipe.rows == SEGMENTS:
+        raise UsageError(
+            f"{recipe.family} knows no question, plan and execution: rows=segments is not for it",
+            where=where,
+            next_step=f"--set rows={PADDED if family.pads else 'bestfit'}",
+        )
+    if recipe.rows == PADDED and not family.pads:
         raise UsageError(
             f"{recipe.family} would learn the padding of rows=padded",
             where=where,
@@ -287,6 +318,21 @@ def _check_rows(recipe: PhaseRecipe, where: str) -> None:
             f"blocks of {recipe.block} do not divide a sequence of {recipe.sequence}",
             where=where,
             next_step=f"--set block={fitting[-1]}",
+        )
+
+
+def _check_segments(recipe: PhaseRecipe, where: str) -> None:
+    if recipe.rows != SEGMENTS:
+        raise UsageError(
+            f"{recipe.family} learns a plan and an execution: rows={recipe.rows} has none",
+            where=where,
+            next_step=f"--set rows={SEGMENTS}",
+        )
+    if sum(recipe.segments) != recipe.sequence:
+        raise UsageError(
+            f"segments of {recipe.segments_text} do not make up a sequence of {recipe.sequence}",
+            where=where,
+            next_step=f"--set sequence={sum(recipe.segments)}",
         )
 
 
