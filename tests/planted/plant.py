@@ -36,14 +36,14 @@ import json, signal, sys
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
-kept, beyond = json.loads(sys.argv[1]), int(sys.argv[2])
+kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 class Stuck(BaseException):
     pass
 def stuck(*what):
     raise Stuck
 signal.signal(signal.SIGVTALRM, stuck)
 fresh = [(seed, len(NAMES)) for seed in range(beyond)]
-for seed, faults in [*fresh[:FIRST], *kept, *fresh[FIRST:]]:
+for seed, faults in [*fresh[:first], *kept, *fresh[first:]]:
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
         played = play(draw(seed, NAMES[:faults]), arm_all)
@@ -58,7 +58,7 @@ for seed, faults in [*fresh[:FIRST], *kept, *fresh[FIRST:]]:
         break
 else:
     print("null")
-""".replace("FIRST", str(_FIRST))
+"""
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,14 @@ def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
         copy = Path(folder) / "trmcloud"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("bundle"))
         path = copy / bug.path
+        # What is compiled saves each hunt a second; not that of the file which is about to change.
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()
         kept = json.dumps([(each.seed, each.faults) for each in KEPT])
         path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
         try:
             done = subprocess.run(
-                [sys.executable, "-B", "-c", _LOOK, kept, str(seeds)],
+                [sys.executable, "-B", "-c", _LOOK, kept, str(seeds), str(_FIRST)],
                 cwd=folder,
                 env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
                 capture_output=True,
