@@ -24,6 +24,7 @@ def command(
     hours: options.Hours = None,
     tokens: options.Tokens = None,
     setting: options.Settings = None,
+    precision: options.Precision = "",
     processes: options.Processes = 0,
     initial_from: options.InitialFrom = "",
     strict_guide: options.StrictGuide = False,

@@ -32,6 +32,7 @@ def command(
     hours: options.Hours = None,
     tokens: options.Tokens = None,
     setting: options.Settings = None,
+    precision: options.Precision = "",
     processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 0,
     objective: Annotated[
         str, typer.Option(help="value, cheapest, fastest or most-training.")
