@@ -208,7 +208,7 @@ def _torchao_layer(backend: str, *, emulate: bool = False) -> Layer:
 def _learning(theirs: type) -> Any:
     """torchao's layer, which is the plain one where nothing is learnt, as ours."""
 
-    class Learning(theirs):  # type: ignore[misc,valid-type]
+    class Learning(theirs):  # type: ignore[misc]
         def forward(self, input: Tensor) -> Tensor:
             if not torch.is_grad_enabled():
                 return F.linear(input, self.weight)

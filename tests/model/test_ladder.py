@@ -1,11 +1,10 @@
-"""The ladder of number formats: every rung forced, float8's arithmetic, and what a trial decides."""
+"""The ladder of number formats: every rung forced, float8's arithmetic, what a trial decides."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -265,15 +264,15 @@ def test_torchao_takes_the_same_products() -> None:
 
 
 @pytest.fixture
-def on_h100(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def on_h100(monkeypatch: pytest.MonkeyPatch) -> None:
     """This processor passes for a GPU with float8 that has no torchao."""
     monkeypatch.setattr(Chip, "of", classmethod(lambda cls, device: H100))
     monkeypatch.setattr(ladder, "prove", lacking("torchao-tensorwise", "torchao-rowwise"))
-    yield
 
 
 def rungs(run: Any) -> list[dict[str, Any]]:
-    return [line for line in run.metrics("precision")]
+    made: list[dict[str, Any]] = run.metrics("precision")
+    return made
 
 
 @pytest.mark.parametrize("family", ["trm", "gpt", "nanochat", "bd3lm"])
@@ -356,9 +355,7 @@ def test_a_backend_that_fails_in_its_trial_is_left_for_the_next(
     assert run.train_here() == "finished"
     [line] = rungs(run)
     assert line["taken"] == "bfloat16"
-    assert {name: why for name, why in line["left"]} == dict.fromkeys(
-        BACKENDS, "CUBLAS_STATUS_NOT_SUPPORTED"
-    )
+    assert dict(line["left"]) == dict.fromkeys(BACKENDS, "CUBLAS_STATUS_NOT_SUPPORTED")
     assert "float8 failed in its trial" in line["why"]
 
 

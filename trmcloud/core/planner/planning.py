@@ -150,6 +150,9 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
         )
     if spec.fills and (spec.steps or spec.tokens or spec.hours):
         raise UsageError("--fill sets the length itself: leave out --steps, --hours, --tokens")
+    has_length = spec.steps or spec.tokens or spec.hours or spec.fills or spec.equal_work
+    if recipe.hours and not has_length:
+        spec = dataclasses.replace(spec, hours=recipe.hours)
     if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
         spec = dataclasses.replace(spec, phases=tuple(recipe.phases))
     if spec.nodes > 1 and len(spec.phases) > 1:

@@ -11,6 +11,33 @@ from typing import Mapping, NamedTuple
 from trmcloud.core.money import Usd
 
 
+class Target(NamedTuple):
+    """What a guide promises of a recipe, in validation nats a token on its own data."""
+
+    nats: float
+    hours: float
+    data: str
+    tokenizer: str
+    why_not: tuple[str, ...]
+    """What its arithmetic asks for that no machine gives."""
+
+
+TARGETS: Mapping[str, Target] = {
+    "gpt350m": Target(
+        3.0781,
+        1.5,
+        "openwebtext",
+        "gpt2",
+        (
+            "700,000 to 900,000 tokens/s could not be: 2.43 GFLOP a token make 172 to 221 % of an "
+            "H100's dense bf16 peak, and 110 % of its FP8 peak at 900,000",
+            "188,000 tokens/s were measured elsewhere: 1.5 h hold about 1.0B tokens, not 3.78B",
+        ),
+    ),
+}
+"""By recipe."""
+
+
 class Claim(NamedTuple):
     """One row of the guide. Pairs are the (low, high) it quotes."""
 

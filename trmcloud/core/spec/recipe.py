@@ -50,6 +50,8 @@ class Recipe:
     whole heads; 0: the two are set apart."""
     small: Mapping[str, Any] = field(default_factory=dict)
     """What takes the place of all else in ``in_small``."""
+    hours: float = 0.0
+    """Of training, where the user sets no length: then these are its deadline; 0: its steps are."""
     data_tokens: int = 0
     """Tokens of the data the recipe was written for; 0 where it leaves that open."""
     test_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -122,6 +124,7 @@ class Recipe:
             hardware={},
             reference_hardware="",
             small={},
+            hours=0.0,
             data_tokens=0 if "data" in self.small else self.data_tokens,
         )
 
@@ -165,7 +168,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     """
     known = {
         "name", "family", "title", "settings", "phases", "hardware", "reference_hardware", "small",
-        "aspect_ratio", "data_tokens",
+        "aspect_ratio", "data_tokens", "hours",
     }  # fmt: skip
     for key in content:
         if key not in known:
@@ -209,6 +212,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         aspect_ratio=_typed_count("aspect_ratio", content, where),
         small=table_of(content.get("small", {}), "small"),
         data_tokens=_typed_count("data_tokens", content, where),
+        hours=_typed_hours(content, where),
     )
 
 
@@ -217,3 +221,10 @@ def _typed_count(key: str, content: Mapping[str, Any], where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UsageError(f"{key} takes a whole number, not {value!r}", where=where)
     return value
+
+
+def _typed_hours(content: Mapping[str, Any], where: str) -> float:
+    value = content.get("hours", 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise UsageError(f"hours takes a number, not {value!r}", where=where)
+    return float(value)
