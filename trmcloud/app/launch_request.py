@@ -7,6 +7,7 @@ from typing import Any
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.spec.rates import SCALES
 from trmcloud.core.spec.recipe import PHASE_NAMES, PHASES, parse_setting
 from trmcloud.core.spec.settings import PRECISIONS
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE, KEEP, THEN, RunSpec
@@ -44,6 +45,7 @@ class LaunchRequest:
     setting: Sequence[str] = ()
     precision: str = ""
     """A number format by its short name; empty: the recipe's."""
+    scale_lr: str = ""
     processes: int = 0
     initial_from: str = ""
     strict_guide: bool = False
@@ -152,6 +154,10 @@ def spec_of(
 
 def _overrides(request: LaunchRequest) -> tuple[tuple[str, Any], ...]:
     typed = tuple(parse_setting(text) for text in request.setting)
+    if _is_given(request, "scale_lr"):
+        if request.scale_lr not in SCALES:
+            raise UsageError(f"--scale-lr is one of {', '.join(SCALES)}, not {request.scale_lr!r}")
+        typed = (*typed, ("scale_lr", request.scale_lr))
     if not _is_given(request, "precision"):
         return typed
     if request.precision not in PRECISIONS:

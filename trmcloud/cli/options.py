@@ -34,6 +34,13 @@ Precision = Annotated[
         metavar="FORMAT",
     ),
 ]
+ScaleLr = Annotated[
+    str,
+    typer.Option(
+        help="Bring the learning rates to the whole batch: sqrt, or table, the recipe's own.",
+        metavar="RULE",
+    ),
+]
 NewSettings = Annotated[
     list[str] | None,
     typer.Option(

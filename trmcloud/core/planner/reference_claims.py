@@ -38,6 +38,29 @@ TARGETS: Mapping[str, Target] = {
 """By recipe."""
 
 
+class BatchRow(NamedTuple):
+    """A batch that the diffusion guide names; pairs are the (low, high) it quotes."""
+
+    name: str
+    sku: str
+    gpus: int
+    batch: int
+    accumulation: int
+    memory_gb: tuple[float, float]
+    hours: tuple[float, float] | None
+    """Of 50,000 steps; None: it does not say."""
+
+
+BATCH_ROWS = (
+    BatchRow("baseline", "A100-80GB-SXM", 4, 32, 1, (60, 60), (24, 36)),
+    BatchRow("conservative", "H200", 1, 64, 4, (40, 50), None),
+    BatchRow("recommended", "H200", 1, 128, 4, (60, 80), (12, 18)),
+    BatchRow("aggressive", "H200", 1, 192, 4, (90, 110), (8, 12)),
+    BatchRow("extreme", "H200", 1, 256, 4, (110, 130), None),
+)
+"""Of ``bd3lm`` and ``hdp``, with 50,000 steps each, whatever a step takes in."""
+
+
 class Claim(NamedTuple):
     """One row of the guide. Pairs are the (low, high) it quotes."""
 
