@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -453,3 +455,54 @@ def test_what_attention_was_left_stands_in_the_metrics(
     assert run.train_here() == "finished"
     [line] = run.metrics("attention")
     assert line["left"][0][0] == "FlexAttention"
+
+
+# -- several ranks, and a whole recipe ----------------------------------------------------------
+
+_TWO_H100 = """
+import os
+from model import ladder, trial
+ladder.Chip.of = classmethod(lambda cls, device: ladder.Chip("H100", True, (9, 0)))
+trial.STEPS, trial._SHARE = 3, 1e9
+proof = ladder.prove
+def prove(rung, device):
+    if rung == "torchao-tensorwise" or (rung == "torchao-rowwise" and os.environ["RANK"] == "1"):
+        raise RuntimeError("no such kernel")
+    if not rung.startswith("torchao"):
+        proof(rung, device)
+ladder.prove = prove
+"""
+
+
+def test_two_ranks_try_and_take_the_same(new_run: NewRun, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    (tmp_path / "sitecustomize.py").write_text(_TWO_H100)
+    run = new_run(family="gpt", dtype="auto", steps=4)
+    path = f"{tmp_path}{os.pathsep}{root}"
+    assert run.finish(run.torchrun(forked=False, PYTHONPATH=path)) == 0
+    [line] = rungs(run)
+    assert line["left"] == [
+        ["torchao-tensorwise", "no such kernel"],
+        ["torchao-rowwise", "another rank has it not"],
+    ]
+    faster = line["plain_s"] / line["float8_s"] > trial.PAYS
+    assert line["taken"] == ("float8 (native)" if faster else "bfloat16")
+    assert run.heartbeat.outcome == "finished"
+
+
+def test_a_recipe_in_small_learns_in_emulated_float8_what_it_learns_in_bfloat16(
+    new_run: NewRun,
+) -> None:
+    from trmcloud.adapters.files.recipes import load_recipe
+
+    small = load_recipe("gpt350m").in_small()
+    shape = small.resolve("train", hardware="local", gpus=1).to_json()
+    keys = ("family", "depth", "width", "head_dim", "hidden", "tied", "optimizer", "matrix_lr")
+    same = {**{key: shape[key] for key in keys}, "embedding_lr": 3e-3, "head_lr": 3e-3}
+    nats = []
+    for name, dtype, backend in (("b", "bfloat16", "any"), ("e", "float8", "emulated")):
+        run = new_run(name, **same, dtype=dtype, float8=backend, steps=60, eval_every=60)
+        assert run.train_here() == "finished"
+        nats.append(run.metrics("eval")[-1]["val_step_losses"][-1])
+    assert nats[0] < 4.0, "5.7 is chance"
+    assert nats[1] == pytest.approx(nats[0], rel=0.01)
