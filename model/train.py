@@ -172,7 +172,7 @@ def _train(
 
     def settle_format() -> Decision:
         nonlocal settings, optimizer
-        is_tried = asked.dtype == AUTO
+        is_tried = asked.dtype == AUTO and bool(number_format.descent.float8)
         if is_tried:
             pulse.enter("compiling")
         decision = number_format.settle(

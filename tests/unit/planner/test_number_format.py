@@ -171,14 +171,9 @@ def test_a_batch_of_ones_own_brings_its_rates() -> None:
     with pytest.raises(UsageError, match="matrix_lr is set by hand"):
         resolved(scale_lr="sqrt", matrix_lr=1e-3)
     for bad in ({"x": 1e-3}, {"128": 0.0}, {"0": 1e-3}, [3]):
-        content: dict[str, Any] = {
-            "name": "r",
-            "family": "gpt",
-            "phases": {"train": {}},
-            "rates": bad,
-        }
+        content: dict[str, Any] = {"name": "r", "family": "gpt", "phases": {"train": {}}}
         with pytest.raises(UsageError, match="rates go by sequences"):
-            parse_recipe(content, "r")
+            parse_recipe({**content, "rates": bad}, "r")
 
 
 def test_the_guides_batches_stand_beside_what_is_reckoned() -> None:
