@@ -110,7 +110,10 @@ def slower_sdpa(
     mask = torch.ones(_TOKENS, _TOKENS, dtype=torch.bool, device=device) if masked else None
     shared = bool(kv_heads) and kv_heads != heads
     cuda = torch.backends.cuda
-    asked = cuda.SDPAParams(q, k, k, mask, dropout, mask is None, shared)
+    try:
+        asked = cuda.SDPAParams(q, k, k, mask, dropout, mask is None, shared)
+    except (AttributeError, TypeError):
+        return []  # a torch that is asked in other words: it takes what it takes
     return left_of_sdpa(
         [
             (FLASH, lambda: cuda.can_use_flash_attention(asked, True)),
