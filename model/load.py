@@ -28,6 +28,21 @@ class Loaded:
     device: torch.device
 
 
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def settings_of(folder: Path) -> PhaseRecipe:
+    """What a checkpoint was trained with, nothing else of it being read.
+
+    Raises:
+        CheckpointError: its manifest is none, or does not say.
+    """
+    return _described(folder)[1]
+
+
 def load_model(folder: Path) -> Loaded:
     """The model and tokenizer of a checkpoint; only weights and tokenizer need to be there.
 
@@ -36,15 +51,14 @@ def load_model(folder: Path) -> Loaded:
     """
     import torch
 
-    from model.checkpoint import read_manifest, read_text, verify
+    from model.checkpoint import read_text, verify
     from model.families import registry
     from model.resume import load_weights
     from model.tokenizers import load_tokenizer
 
-    manifest = read_manifest(folder)
+    manifest, settings = _described(folder)
     verify(folder, manifest, kinds=("weights", "tokenizer"))
     try:
-        settings = PhaseRecipe.from_json(manifest.settings)
         model = registry.build(replace(settings, dtype="float32"), torch.device("cpu"))
     except (UsageError, TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
         raise CheckpointError(
@@ -52,5 +66,17 @@ def load_model(folder: Path) -> Loaded:
         ) from None
     load_weights(folder, manifest, model)
     tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if has_gpu() else "cpu")
     return Loaded(model.to(device).eval(), tokenizer, settings, manifest, device)
+
+
+def _described(folder: Path) -> tuple[CheckpointManifest, PhaseRecipe]:
+    from model.checkpoint import read_manifest
+
+    manifest = read_manifest(folder)
+    try:
+        return manifest, PhaseRecipe.from_json(manifest.settings)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"its settings describe no model: {error}", where=str(folder)
+        ) from None

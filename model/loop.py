@@ -124,6 +124,8 @@ class Trainer:
             if step.left_out:
                 self._skipped, self._skipped_step = self._skipped + 1, progress.step
                 self._reporter.left_out(progress.step, step.left_out, step.loss, step.norm)
+            elif step.overflows:
+                self._reporter.rescaled(progress.step, self._trained.loss_scale.scale)
             elif logs:
                 self._log(step.norm, step.sums)
             self._pulse.beat(**self._news())
@@ -184,7 +186,7 @@ class Trainer:
             *(progress.step + 1, progress.updates, self._rate_at(progress.step)),
             self._feed.batch,
         )
-        if self._trained.average is not None and not made.left_out:
+        if self._trained.average is not None and not (made.left_out or made.overflows):
             self._trained.average.update(progress.updates)
         progress.step += 1
         progress.samples += self._global_batch

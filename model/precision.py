@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, NamedTuple
 
 import torch
 
-from trmcloud.core.errors import UsageError
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8": torch.bfloat16,
+}
+"""What everything is computed in but the products that ``float8`` takes."""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+class Left(NamedTuple):
+    """A number format, or a kernel, that is not taken, and why."""
 
-def check_dtype(dtype: str, device: torch.device) -> None:
-    """Raises: UsageError: this device cannot train in this dtype."""
-    if dtype == "float16" and device.type == "cpu":
-        raise UsageError("float16 does not train on a CPU", next_step="--set dtype=bfloat16")
-    if dtype == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise UsageError("this GPU has no bfloat16", next_step="--set dtype=float16")
+    name: str
+    why: str
 
 
 def autocast(dtype: str, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
@@ -42,7 +45,7 @@ class LossScale:
     good_steps: int = 0
 
     START = 2.0**16
-    LEAST = 1.0
+    LEAST, MOST = 1.0, 2.0**24
     GROW_AFTER = 2000
 
     @classmethod
@@ -59,7 +62,7 @@ class LossScale:
         if finite:
             self.good_steps += 1
             if self.active and self.good_steps % self.GROW_AFTER == 0:
-                self.scale *= 2.0
+                self.scale = min(2.0 * self.scale, self.MOST)
             return True
         self.good_steps = 0
         if not self.active:
@@ -70,8 +73,9 @@ class LossScale:
         return False
 
     def to_json(self) -> dict[str, Any]:
-        return {"scale": self.scale, "good_steps": self.good_steps}
+        return {"scale": self.scale, "good_steps": self.good_steps, "active": self.active}
 
     def load_json(self, data: Mapping[str, Any]) -> None:
-        if self.active:
+        """Takes up what ``to_json`` gave; the scale of a training that had none says nothing."""
+        if self.active and data.get("active", float(data["scale"]) != 1.0):
             self.scale, self.good_steps = float(data["scale"]), int(data["good_steps"])

@@ -11,8 +11,10 @@ from typing import Mapping, Sequence
 
 from model.distributed import World
 from model.evaluate import Evaluation
+from model.precision import Left
 from model.schedule import Cooldown
 from model.telemetry import Metrics
+from model.trial import Decision
 from trmcloud.core.contract.worth import Curve, gain_soon
 from trmcloud.core.planner.flops import work_of
 from trmcloud.core.spec.recipe import PhaseRecipe
@@ -56,6 +58,37 @@ class Reporter:
         self._settings, self._world, self._metrics = settings, world, metrics
         self._peak_flops = peak_flops
         self._flops_per_token = work_of(settings).train_flops
+
+    def takes(self, step: int, decision: Decision, left: Sequence[Left]) -> None:
+        """The number format, and each rung of the ladder that was left for it."""
+        if not self._world.is_main or not (decision.is_told or left):
+            return
+        self._metrics.write(
+            "precision",
+            step,
+            **decision.to_json(),
+            taken=decision.words,
+            left=[list(each) for each in left],
+        )
+        for rung, why in left:
+            say(f"precision: not {rung}: {why}")
+        say(f"precision: {decision.words}: {decision.why}")
+
+    def attends(self, step: int, left: Sequence[Left]) -> None:
+        """Kernels of attention that were left for slower ones."""
+        if not self._world.is_main or not left:
+            return
+        self._metrics.write("attention", step, left=[list(each) for each in left])
+        for kernel, why in left:
+            say(f"attention: not {kernel}: {why}")
+
+    def rescaled(self, step: int, scale: float) -> None:
+        """A step whose gradients float16 did not hold: it is not made, and the loss is scaled less
+        from here on."""
+        if not self._world.is_main:
+            return
+        self._metrics.write("scale", step, loss_scale=scale)
+        say(f"step {step} overflows float16: the loss is scaled by {scale:g} from here on")
 
     def trained(self, report: StepReport) -> None:
         if not self._world.is_main:

@@ -20,6 +20,7 @@ from model.precision import LossScale
 from model.progress import Progress, rows_to_json
 from model.reporting import say
 from model.soundness import Soundness
+from model.trial import EXTRA, Decision
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
@@ -46,6 +47,8 @@ class Trained:
     soundness: Soundness = field(default_factory=Soundness)
     went_back_to: int | None = None
     """The step whose weights it goes on from, where that is not its latest: see ``resume``."""
+    decision: Decision | None = None
+    """In which number format, and why."""
 
     def judged(self) -> AbstractContextManager[None]:
         """The model has the weights that are evaluated and handed out, for the block."""
@@ -141,6 +144,7 @@ class Saver:
 
     def _write(self, generators: list[Tensor], cooled: bool, cooldown_from: int | None) -> int:
         settings, trained, progress = self._settings, self._trained, self._trained.progress
+        decision = trained.decision
         manifest = CheckpointManifest(
             run_id=self._job.run_id,
             phase=self._job.phase,
@@ -160,6 +164,7 @@ class Saver:
             extra={
                 "byte_unigram_bits": self._data.meta["byte_unigram_bits"],
                 "byte_bigram_bits": self._data.meta["byte_bigram_bits"],
+                **({EXTRA: decision.to_json()} if decision and decision.is_told else {}),
             },
         )
         contents = Contents(

@@ -6,9 +6,13 @@ One process, one thread for the model. Requests that come together share its pas
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import socket
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -24,6 +28,7 @@ PORT = 8000
 BATCH = 8
 QUEUE = 64
 _LEAVE_WITHIN_S = 2
+_KILL_AFTER_S = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,12 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=PORT, help="0: one that is free")
     parser.add_argument("--batch", type=int, default=BATCH, help="requests drawn at a time")
     parser.add_argument("--queue", type=int, default=QUEUE, help="requests that may wait")
+    parser.add_argument(
+        "--with-stdin", action="store_true", help="end when standard input does: nobody is there"
+    )
     chosen = parser.parse_args(arguments)
 
     def command() -> None:
         _check(chosen)
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, signal.default_int_handler)
+        if chosen.with_stdin:
+            threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
         try:
             _serve(chosen)
         except KeyboardInterrupt:
@@ -123,13 +133,28 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
+def _end_with_stdin() -> None:
+    """Whoever started this holds the other end of standard input, and holds it no more once it is
+    gone, however it went: a killed one can tell nobody."""
+    with suppress(OSError):
+        while os.read(0, 1 << 12):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_LEAVE_WITHIN_S + _KILL_AFTER_S)
+    os._exit(1)
+
+
 def _serve(chosen: argparse.Namespace) -> None:
     import uvicorn  # noqa: F401  # told before a checkpoint is read, where it is missing
 
-    from model.load import load_model
+    from model.load import has_gpu, load_model, settings_of
+    from model.serving.memory import check_room, free_bytes
 
     # Bound first: what is in the way is told at once, and not after the weights are read.
     with listening(chosen.host, chosen.port) as sock:
+        on_gpu = has_gpu()
+        settings = settings_of(Path(chosen.checkpoint))
+        check_room(settings, chosen.batch, free_bytes(on_gpu=on_gpu), on_gpu=on_gpu)
         loaded = load_model(Path(chosen.checkpoint))
         what = served(loaded, batch=chosen.batch, queue=chosen.queue)
         made, host = server(what), f"[{chosen.host}]" if ":" in chosen.host else chosen.host

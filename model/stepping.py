@@ -33,7 +33,10 @@ class Step(NamedTuple):
     loss: float
     sums: Sums
     left_out: str = ""
-    """Empty: its update was made."""
+    """Empty: nothing was wrong with it."""
+    overflows: bool = False
+    """float16 does not hold its gradients: its update was not made, and the loss is scaled less
+    from here on."""
 
 
 class Sums:
@@ -136,7 +139,7 @@ class Stepper:
         if scaled and not left_out:
             self._optimizer.step(updates, rate)
         self._optimizer.zero_grad()
-        return Step(norm, loss, sums, left_out)
+        return Step(norm, loss, sums, left_out, overflows=self._loss_scale.active and not scaled)
 
     def _weight(self, targets: Tensor) -> Tensor:
         if self._settings.row_is_text:

@@ -34,6 +34,7 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import overridden
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import AUTO
 
 _DATA_POLL_S = 0.5
 _NEXT = ". Next: "
@@ -133,10 +134,11 @@ def _train(
     from model.distributed import join_world, parallel
     from model.families import registry
     from model.loop import Outlets, Trainer
+    from model.number_format import NumberFormat
     from model.optim import Optimizer, Rules
     from model.peaks import peak_flops
-    from model.precision import check_dtype
     from model.reporting import Reporter, say
+    from model.trial import Decision
     from model.warm_up import compiled_graphs, needs_warm_up, warm_up
 
     def pause() -> bool:
@@ -149,14 +151,18 @@ def _train(
 
     world = join_world(environment)
     device = world.device
-    check_dtype(settings.dtype, device)
+    asked = settings
+    number_format = NumberFormat(asked, world)
+    settings = number_format.settings
     torch.manual_seed(settings.seed + world.rank)
     model = registry.build(settings, device)
     model.initialise(settings.seed)
     optimizer = Optimizer(model, Rules.of(settings))
     if settings.compile:
         model.compile_parts()
+    attention = model.settle_attention()
     together = parallel(model, world)
+    checkpoints = CheckpointFolder(Path(job.out_dir) / CHECKPOINTS_DIR)
 
     def prepare_passes() -> None:
         if needs_warm_up(settings, world):
@@ -164,12 +170,29 @@ def _train(
             warm_up(model, together, settings, world)
             optimizer.zero_grad()
 
+    def settle_format() -> Decision:
+        nonlocal settings, optimizer
+        is_tried = asked.dtype == AUTO and bool(number_format.descent.float8)
+        if is_tried:
+            pulse.enter("compiling")
+        decision = number_format.settle(
+            *(model, together, optimizer, checkpoints.complete() if world.is_main else ()),
+            *(limits, clock),
+        )
+        settings = number_format.settings
+        if is_tried:  # what its steps drew and averaged is none of the training's
+            torch.manual_seed(settings.seed + world.rank)
+            model.initialise(settings.seed)
+            optimizer = Optimizer(model, Rules.of(settings))
+        return decision
+
     folder = Path(job.data_dir)
     arrival = Arrival(
         folder, expected=job.data is not None, epoch=clock.epoch, monotonic=clock.monotonic
     )
     # While data are on their way there is time for that; else what may be refused comes first.
     is_late = arrival.is_late(world)
+    decision = settle_format() if is_late else None
     if is_late:
         prepare_passes()
     if not arrival.wait(world, pause):
@@ -177,8 +200,8 @@ def _train(
     pulse.enter("starting")
     data = open_data(folder)
     _check_ids(settings, data.tokenizer.vocab_size)
+    decision = decision or settle_format()
     landing = Landing(settings, limits, world, flag)
-    checkpoints = CheckpointFolder(Path(job.out_dir) / CHECKPOINTS_DIR)
     trained = resume.begin(
         job,
         resume.fresh(model, optimizer, settings),
@@ -191,6 +214,7 @@ def _train(
         now=clock.epoch(),
         accept_change=bool(environment.get(ENV_ACCEPT_CHANGE)),
     )
+    trained.decision = decision
     if not is_late:
         prepare_passes()
     peak = None
@@ -213,6 +237,8 @@ def _train(
         )
         say(f"{parameters:,} parameters on {world.size} × {device.type}, from step {step}")
     reporter = Reporter(settings, world, metrics, peak)
+    reporter.takes(trained.progress.step, decision, number_format.descent.left)
+    reporter.attends(trained.progress.step, attention)
     outlets = Outlets(checkpoints, reporter, pulse, clock)
     trainer = Trainer(job, settings, world, data, trained, together, landing, outlets)
     outcome = trainer.run()

@@ -26,6 +26,14 @@ def compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
+def made_up(settings: PhaseRecipe, device: torch.device) -> Batch:
+    """A micro-batch of no text: the data may still be on its way."""
+    shape = (settings.batch, settings.sequence + 1)
+    rows = torch.arange(math.prod(shape), device=device).view(shape) % settings.text_ids
+    ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    return Batch(ids, targets, Draws.alone(settings.batch))
+
+
 def warm_up(
     model: LanguageModel,
     parallel_model: nn.Module,
@@ -41,12 +49,7 @@ def warm_up(
     Raises:
         UsageError: the model cannot be compiled.
     """
-    cast = autocast(settings.dtype, world.device)
-    # Ids of no text: the data may still be on its way.
-    shape = (settings.batch, settings.sequence + 1)
-    rows = torch.arange(math.prod(shape), device=world.device).view(shape) % settings.text_ids
-    ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-    batch = Batch(ids, targets, Draws.alone(settings.batch))
+    cast, batch = autocast(settings.dtype, world.device), made_up(settings, world.device)
     for _ in range(2):
         try:
             with cast():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from model.precision import Left
 
 Mask = Tensor | BlockMask | None
 """(queries, keys) bool, or a rule with the tiles it leaves out; None: no more than what ``causal``
@@ -42,3 +45,91 @@ def _flex(on_gpu: bool) -> Callable[..., Any]:
     if "flex" not in _compiled:
         _compiled["flex"] = torch.compile(flex_attention)
     return _compiled["flex"]
+
+
+# -- which kernel it will be ----------------------------------------------------------------------
+
+FLEX, FLASH, EFFICIENT = "FlexAttention", "flash attention", "memory-efficient attention"
+LEAST_FLEX_HEAD = 16
+"""FlexAttention's kernels have no narrower heads."""
+_TOKENS = 256
+_OFF = 0.05
+
+
+def why_not_flex(heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> str:
+    """Why FlexAttention cannot be taken here; empty where it can, forward and backward."""
+    if head_dim < LEAST_FLEX_HEAD:
+        return f"it has no heads of {head_dim}, only from {LEAST_FLEX_HEAD} on"
+    try:
+        _prove_flex(heads, head_dim, dtype, device)
+    except Exception as error:  # of a compiler, a kernel or a driver: SDPA takes its place
+        return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    return ""
+
+
+def _prove_flex(heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    """
+    Raises:
+        RuntimeError: it is too far off SDPA. And whatever a kernel or a compiler raises.
+    """
+    shape = (3, 1, heads, _TOKENS, head_dim)
+    q, k, v = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    made, wanted = (each.detach().clone().requires_grad_() for each in (q, q))
+
+    def sees(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
+        return key <= query
+
+    mask = create_block_mask(sees, None, None, _TOKENS, _TOKENS, device=device.type)
+    by_rule = attend(made, k, v, mask, causal=False, dropout=0.0)
+    by_table = attend(wanted, k, v, None, causal=True, dropout=0.0)
+    for each in (by_rule, by_table):
+        each.float().square().sum().backward()
+    assert made.grad is not None
+    assert wanted.grad is not None
+    for one, other in ((by_rule, by_table), (made.grad, wanted.grad)):
+        off = float((one.float() - other.float()).norm() / other.float().norm())
+        if not off <= _OFF:
+            raise RuntimeError(f"it is {off:.0%} off SDPA")
+
+
+def slower_sdpa(
+    heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    kv_heads: int = 0,
+    masked: bool = False,
+    dropout: float = 0.0,
+) -> list[Left]:
+    """The kernels that SDPA leaves for slower ones on this GPU, and why; nothing elsewhere."""
+    if device.type != "cuda":
+        return []
+    q = torch.empty(1, heads, _TOKENS, head_dim, dtype=dtype, device=device, requires_grad=True)
+    k = torch.empty(1, kv_heads or heads, _TOKENS, head_dim, dtype=dtype, device=device)
+    mask = torch.ones(_TOKENS, _TOKENS, dtype=torch.bool, device=device) if masked else None
+    shared = bool(kv_heads) and kv_heads != heads
+    cuda = torch.backends.cuda
+    try:
+        asked = cuda.SDPAParams(q, k, k, mask, dropout, mask is None, shared)
+    except (AttributeError, TypeError):
+        return []  # a torch that is asked in other words: it takes what it takes
+    return left_of_sdpa(
+        [
+            (FLASH, lambda: cuda.can_use_flash_attention(asked, True)),
+            (EFFICIENT, lambda: cuda.can_use_efficient_attention(asked, True)),
+        ]
+    )
+
+
+def left_of_sdpa(kernels: list[tuple[str, Callable[[], bool]]]) -> list[Left]:
+    """The first of ``kernels`` that are not to be had, with what torch warns of about each."""
+    left = []
+    for name, can_use in kernels:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            if can_use():
+                break
+        why = "; ".join(str(each.message).partition(" (Triggered")[0] for each in told)
+        left.append(Left(name, why or "torch does not say why"))
+    return left

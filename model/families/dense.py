@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from model.data.batch import Draws
 from model.families import norms
 from model.families.activations import relu_squared
-from model.families.attention import Mask, attend
+from model.families.attention import Mask, attend, slower_sdpa
 from model.families.cache import Cache, Slot, causal_mask
 from model.families.decoding import generate
 from model.families.dense_shape import Shape
@@ -41,7 +41,7 @@ from model.families.protocol import (
     draw_weights,
 )
 from model.families.rotary import Turn, rotate, turns
-from model.precision import DTYPES
+from model.precision import DTYPES, Left
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 GATE_INPUTS = 32
@@ -264,6 +264,20 @@ class Dense(Transformer):
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__(shape, compute_dtype)
         self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
+
+    def settle_attention(self) -> Sequence[Left]:
+        shape = self.shape
+        windows = {shape.window(layer) for layer in range(shape.depth)}
+        for masked in sorted({0 < window < shape.sequence for window in windows}, reverse=True):
+            left = slower_sdpa(
+                *(shape.heads, shape.head_dim, self.compute_dtype, self.embedding.weight.device),
+                kv_heads=shape.kv_heads,
+                masked=masked,
+                dropout=shape.dropout,
+            )
+            if left:
+                return left
+        return ()
 
     def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         nats = self._nats_of(self._state(ids), targets).mean()

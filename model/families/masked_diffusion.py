@@ -12,15 +12,13 @@ from torch import Tensor
 
 from model.data.batch import Draws
 from model.families import block_mask, noise
-from model.families.attention import Mask
+from model.families.attention import FLEX, LEAST_FLEX_HEAD, Mask, why_not_flex
 from model.families.cache import Cache
 from model.families.dense import Block, Transformer
 from model.families.dense_shape import Shape
 from model.families.noise import WHOLE, Span
 from model.families.protocol import Objective
-
-_LEAST_FLEX_HEAD = 16
-"""FlexAttention's kernels have no narrower heads."""
+from model.precision import Left
 
 
 class MaskedDiffusion(Transformer):
@@ -48,6 +46,15 @@ class MaskedDiffusion(Transformer):
             assert isinstance(each, Block)
             each.attention_dropout = 0.0  # FlexAttention has none, and a CPU learns the same
         self._seen: dict[torch.device, Mask] = {}
+        self._has_flex = shape.head_dim >= LEAST_FLEX_HEAD
+
+    def settle_attention(self) -> Sequence[Left]:
+        shape, device = self.shape, self.embedding.weight.device
+        if not self._wants_rule(device):
+            return ()
+        why = why_not_flex(shape.heads, shape.head_dim, self.compute_dtype, device)
+        self._has_flex, self._seen = not why, {}
+        return (Left(FLEX, f"{why}; SDPA by a table takes its place"),) if why else ()
 
     def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         nats = self._bound(targets, draws or Draws.alone(len(targets)), self.span)
@@ -126,10 +133,13 @@ class MaskedDiffusion(Transformer):
     def _head_rows(self) -> Tensor:
         return super()._head_rows()[: self.mask_id]
 
+    def _wants_rule(self, device: torch.device) -> bool:
+        return device.type == "cuda"
+
     def _mask(self, places: block_mask.Places) -> Mask:
         device = places.block_of.device
         if device not in self._seen:
-            by_rule = device.type == "cuda" and self.shape.head_dim >= _LEAST_FLEX_HEAD
+            by_rule = self._wants_rule(device) and self._has_flex
             made = block_mask.tiles if by_rule else block_mask.table
             self._seen[device] = made(places)
         return self._seen[device]

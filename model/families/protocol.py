@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from model.data.batch import Draws
+from model.precision import Left
 from trmcloud.core.errors import UsageError
 
 MATRIX, EMBEDDING, HEAD, SCALAR = "matrix", "embedding", "head", "scalar"
@@ -117,6 +118,11 @@ class LanguageModel(nn.Module, ABC):
 
     def compile_parts(self) -> None:
         """Compiles what is worth it."""
+
+    def settle_attention(self) -> Sequence[Left]:
+        """Tries the kernel of attention that it is made for, on the device that it is on, and takes
+        the next one where that is not to be had: each that is left, and why."""
+        return ()
 
     def diagnostics(self, nats: Sequence[float]) -> Mapping[str, float]:
         """What else there is to log of the losses after each pass."""

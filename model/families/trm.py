@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from model.data.batch import Draws
+from model.families.attention import slower_sdpa
 from model.families.cache import Cache, Slot
 from model.families.decoding import generate
 from model.families.head import in_pieces
@@ -43,7 +44,7 @@ from model.families.protocol import (
 )
 from model.families.rotary import Turn, rotate, turns
 from model.families.supervision import refinement_percent, supervise
-from model.precision import DTYPES
+from model.precision import DTYPES, Left
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
 
@@ -187,6 +188,11 @@ class TRM(LanguageModel):
         """Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
         ``down``) and the head start at zero, so that a fresh model predicts every id alike."""
         draw_weights(self, seed, {name: _std(name, w) for name, w in self.named_parameters()})
+
+    def settle_attention(self) -> Sequence[Left]:
+        shape = self.shape
+        heads, device = shape.width // shape.head_dim, self.head.weight.device
+        return slower_sdpa(heads, shape.head_dim, self.compute_dtype, device)
 
     def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         nats = self.losses(ids, targets).float()

@@ -110,7 +110,7 @@ def test_words_that_mean_nothing(
         ("depth=0", 2, "depth must be above zero", ""),
         ("matrix_lr=nan", 2, "matrix_lr takes a number", ""),
         ("compile=maybe", 2, "compile takes true or false", ""),
-        ("dtype=float8", 2, "dtype is one of", "float"),
+        ("dtype=float12", 2, "dtype is one of", "float"),
         ("width=33", 2, "width 33 is not a multiple of head_dim 32", "--set width=32"),
         ("head_dim=64", 2, "width 32 is not a multiple of head_dim 64", "--set head_dim=32"),
         ("head_dim=1", 2, "head_dim 1 is odd", ""),

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -95,6 +96,22 @@ def test_a_run_is_served_until_ctrl_c(trained: User) -> None:
         assert serving.ended() == ""
     finally:
         serving.process.kill()
+
+
+def test_a_server_does_not_outlive_whoever_started_it(trained: User) -> None:
+    serving = Serving(trained, "best")
+    assert serving.ask("/health")
+    serving.process.kill()  # as the kernel does where memory runs out: nobody is told
+    serving.process.wait(WITHIN_S)
+    until = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", serving.port), timeout=5).close()
+        except ConnectionRefusedError:
+            break
+        assert time.monotonic() < until, "it still answers"
+        time.sleep(0.1)
+    serving.process.communicate(timeout=WITHIN_S)  # its half of the pipes is closed, too
 
 
 def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(trained: User) -> None:

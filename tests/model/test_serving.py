@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+import torch
 
 from model import sample
-from model.families.drawing import InTurns
+from model.families.cache import Cache
+from model.families.drawing import InTurns, Together
 from model.families.protocol import Sampling
 from model.load import Loaded, load_model
+from model.serving import memory
 from model.serving.engine import End, Engine, Full
+from model.serving.memory import check_room, need_of
 from model.serving.text import TextStream
 from model.tokenizers import BpeTokenizer, CharTokenizer
+from trmcloud.core.errors import UsageError
 
 pytest.importorskip("starlette", reason="the extra `serve`")
 pytest.importorskip("uvicorn", reason="the extra `serve`")
@@ -379,3 +384,52 @@ def test_text_comes_character_by_whole_character() -> None:
     half = ids[1:2]
     assert stream.add(half[0]) == ""
     assert stream.end() == "\ufffd"
+
+
+# -- room ---------------------------------------------------------------------------------------
+
+
+def test_a_requests_room_is_what_its_keys_and_values_take(loaded: Loaded) -> None:
+    model, device = loaded.model, loaded.device
+    drawing = Together(model, 3, device)  # type: ignore[arg-type]
+    drawing.add([1, 2, 3], Sampling(4, 1.0, 0, 1.0, 1, 300, 300))
+    drawing.step()
+    kept = sum(t.numel() * 4 for _, slot in drawing._cache.slots() for t in slot.kept)
+    need = need_of(loaded.settings, on_gpu=False)
+    logits = 3 * loaded.settings.vocab_size * 4
+    assert 3 * (need.request - logits) == kept
+    assert need.weights == 2 * 4 * sum(each.numel() for each in model.parameters())
+    alone = Cache(model.sequence)
+    model.decode(torch.zeros(1, model.sequence, dtype=torch.long), alone)  # type: ignore[operator]
+    assert need.beginning >= sum(t.numel() * 4 for _, slot in alone.slots() for t in slot.kept)
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(loaded: Loaded) -> None:
+    need = need_of(loaded.settings, on_gpu=False)
+    free = round(need.of(5) / 0.9) + 16
+    check_room(loaded.settings, 5, free, on_gpu=False)
+    check_room(loaded.settings, 256, None, on_gpu=False)
+    with pytest.raises(UsageError, match="--batch 6 needs about") as caught:
+        check_room(loaded.settings, 6, free, on_gpu=False)
+    assert caught.value.next_step == "--batch 5"
+    weights = need_of(loaded.settings, on_gpu=True).weights
+    assert need.weights == 2 * weights
+    with pytest.raises(UsageError, match="the GPU has") as caught:
+        check_room(loaded.settings, 1, weights, on_gpu=True)
+    assert caught.value.next_step == "a machine with more memory"
+
+
+def test_room_is_looked_for_before_the_weights_are_read(
+    loaded: Loaded,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from model import serve
+    from trmcloud.core.contract.manifest import to_json
+
+    (tmp_path / "manifest.json").write_text(to_json(loaded.manifest))  # and nothing beside it
+    monkeypatch.setattr(memory, "free_bytes", lambda *, on_gpu: 1_000_000)
+    arguments = ["--checkpoint", str(tmp_path), "--port", "0", "--batch", "200"]
+    assert serve.main(arguments) == 2
+    assert "--batch 200 needs about" in capsys.readouterr().err

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.spec.rates import SCALES
 from trmcloud.core.spec.recipe import PHASE_NAMES, PHASES, parse_setting
+from trmcloud.core.spec.settings import PRECISIONS
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE, KEEP, THEN, RunSpec
 from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
 from trmcloud.core.values import dataclass
@@ -40,6 +43,9 @@ class LaunchRequest:
     hours: float | None = None
     tokens: int | None = None
     setting: Sequence[str] = ()
+    precision: str = ""
+    """A number format by its short name; empty: the recipe's."""
+    scale_lr: str = ""
     processes: int = 0
     initial_from: str = ""
     strict_guide: bool = False
@@ -120,7 +126,7 @@ def spec_of(
         budget=parse_money("--budget", r.budget),
         rate=parse_money("--rate", r.rate),
         data=r.data,
-        overrides=tuple(parse_setting(text) for text in r.setting),
+        overrides=_overrides(r),
         steps=r.steps,
         hours=r.hours,
         tokens=r.tokens,
@@ -144,6 +150,23 @@ def spec_of(
         bucket=bucket,
         bucket_relayed=bool(bucket) and not pods_can_upload,
     )
+
+
+def _overrides(request: LaunchRequest) -> tuple[tuple[str, Any], ...]:
+    typed = tuple(parse_setting(text) for text in request.setting)
+    if _is_given(request, "scale_lr"):
+        if request.scale_lr not in SCALES:
+            raise UsageError(f"--scale-lr is one of {', '.join(SCALES)}, not {request.scale_lr!r}")
+        typed = (*typed, ("scale_lr", request.scale_lr))
+    if not _is_given(request, "precision"):
+        return typed
+    if request.precision not in PRECISIONS:
+        raise UsageError(
+            f"--precision is one of {', '.join(PRECISIONS)}, not {request.precision!r}"
+        )
+    if "dtype" in dict(typed):
+        raise UsageError("--precision and --set dtype=… say the same: give one of them")
+    return (*typed, ("dtype", PRECISIONS[request.precision]))
 
 
 def _is_given(request: LaunchRequest, name: str) -> bool:

@@ -26,6 +26,21 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
 ]
+Precision = Annotated[
+    str,
+    typer.Option(
+        help="auto, fp8, bf16, fp16 or fp32; auto: the best that the machine has, fp8 where it is "
+        "timed to be faster.",
+        metavar="FORMAT",
+    ),
+]
+ScaleLr = Annotated[
+    str,
+    typer.Option(
+        help="Bring the learning rates to the whole batch: sqrt, or table, the recipe's own.",
+        metavar="RULE",
+    ),
+]
 NewSettings = Annotated[
     list[str] | None,
     typer.Option(

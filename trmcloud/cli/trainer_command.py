@@ -34,7 +34,8 @@ def run_trainer_command(
 
     Args:
         until_interrupted: it goes on until Ctrl-C or SIGTERM, which are passed on to it and are no
-            failure of its or ours.
+            failure of its or ours. Its standard input is a pipe that nothing is written to, and
+            that ends with us, even where we are killed.
 
     Raises:
         MissingExtra, DataError, CheckpointError
@@ -48,6 +49,7 @@ def run_trainer_command(
     environment["PYTHONIOENCODING"] = f"{sys.stdout.encoding or 'utf-8'}:replace"
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.PIPE if until_interrupted else None,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,

@@ -55,7 +55,7 @@ GROUPED = {"kv_heads": 4, "positions": "learned", "windows": "SSSL"}
 )
 def test_a_model_is_the_trainers_own(name: str, changes: dict[str, Any]) -> None:
     registry = pytest.importorskip("model.families.registry")
-    s = dataclasses.replace(settings_of(name), **changes)
+    s = dataclasses.replace(settings_of(name), **{"dtype": "bfloat16", **changes})
     meta = torch.device("meta")
     with meta:
         model = registry.build(s, meta)

@@ -198,7 +198,7 @@ def copy(
         raise DoesNotFit(
             f"{manifest.label} needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free",
             where=str(parent),
-            next_step="--into a larger disk, or --weights-only",
+            next_step="--into a larger disk, or --for-inference",
         )
     partial = into.with_name(into.name + _PARTIAL_SUFFIX)
     source(manifest, names, str(partial), progress)

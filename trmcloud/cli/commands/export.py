@@ -28,6 +28,8 @@ def command(
         str, typer.Option(help="Text, or prepared data, on the machine that runs it.")
     ] = "",
     setting: options.Settings = None,
+    precision: options.Precision = "",
+    scale_lr: options.ScaleLr = "",
     processes: options.Processes = 0,
     nodes: Annotated[int, typer.Option(min=1, max=64, help="Machines (--as sky).")] = 1,
     output: Annotated[

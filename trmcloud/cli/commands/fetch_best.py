@@ -18,7 +18,12 @@ def command(
         str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
     ] = "",
     weights_only: Annotated[
-        bool, typer.Option("--weights-only", help="Leave the optimizer's state behind.")
+        bool,
+        typer.Option(
+            "--for-inference",
+            "--weights-only",
+            help="Leave the optimizer's state behind.",
+        ),
     ] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
     step: Annotated[int | None, typer.Option(help="This step, not the best one.")] = None,
@@ -33,7 +38,7 @@ def command(
     What lies in the run's bucket comes from there, with or without a pod; what lies on a rented pod
     alone comes from it.
 
-    Example: trmcloud fetch-best r-1f3a9c --weights-only
+    Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
     from trmcloud.app.checkpoints import fetching
     from trmcloud.app.context import find_run

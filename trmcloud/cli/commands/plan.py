@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.spec import RunSpec
 
 
+_WITH_BATCH_ROWS = ("bd3lm", "hdp")
+
+
 def command(
     typed: typer.Context,
     budget: options.Budget = None,
@@ -32,6 +35,8 @@ def command(
     hours: options.Hours = None,
     tokens: options.Tokens = None,
     setting: options.Settings = None,
+    precision: options.Precision = "",
+    scale_lr: options.ScaleLr = "",
     processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 0,
     objective: Annotated[
         str, typer.Option(help="value, cheapest, fastest or most-training.")
@@ -99,6 +104,13 @@ def command(
         from trmcloud.cli.views.plan_explain import explain as explained
 
         print("\n".join(explained(plan, explain)))
+        if plan.spec.recipe in _WITH_BATCH_ROWS:
+            from trmcloud.cli.views.batch_rows import STEPS, batch_lines
+
+            made = planner.recipe(plan.spec.recipe)
+            settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
+            print(f"  its batches, {STEPS:,} steps each whatever a step takes in")
+            print("\n".join(batch_lines(settings, made.rates)))
         return
     from trmcloud.cli.views import plan as plan_view
 

@@ -29,6 +29,8 @@ def command(
     hours: options.Hours = None,
     tokens: options.Tokens = None,
     setting: options.Settings = None,
+    precision: options.Precision = "",
+    scale_lr: options.ScaleLr = "",
     processes: options.Processes = 0,
     initial_from: options.InitialFrom = "",
     strict_guide: options.StrictGuide = False,

@@ -34,6 +34,7 @@ def command(
     from trmcloud.app.context import find_run
     from trmcloud.app.reports import report_run
     from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.cli.views.target import target_lines, verdict_of
     from trmcloud.cli.views.volumes import volume_lines, volumes_json
     from trmcloud.wiring import build_context
 
@@ -47,8 +48,12 @@ def command(
     if as_json:
         ledger, now = context.ledger.read(), context.wall()
         rows = [
-            {**report.to_json(), "volumes": volumes_json(ledger, now, report.run_id)}
-            for report in reports
+            {
+                **report.to_json(),
+                "volumes": volumes_json(ledger, now, report.run_id),
+                "verdict": made.to_json() if (made := verdict_of(state, report)) else None,
+            }
+            for state, report in zip(states, reports, strict=True)
         ]
         print(json.dumps(rows, indent=1), file=as_is())
     elif as_csv:
@@ -57,6 +62,10 @@ def command(
         writer.writerows(_csv_row(report) for report in reports)
     else:
         _show(reports, verbose=verbose)
+        for state, report in zip(states, reports, strict=True):
+            if (made := verdict_of(state, report)) is not None:
+                for text in target_lines(made):
+                    print(f"{report.run_id}: {text}")
         for text in volume_lines(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
         ):

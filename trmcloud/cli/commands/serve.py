@@ -48,5 +48,5 @@ def command(
             flush=True,
         )
     arguments = ["--checkpoint", folder, "--host", host, "--port", str(port)]
-    arguments += ["--batch", str(batch), "--queue", str(queue)]
+    arguments += ["--batch", str(batch), "--queue", str(queue), "--with-stdin"]
     run_trainer_command("model.serve", arguments, until_interrupted=True)

@@ -10,6 +10,7 @@ from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.candidates import SPOT_NOTE, VOLUME_MICROS_PER_GB_MONTH
 from trmcloud.core.planner.flops import Work, work_of
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
+from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.reference_claims import CLAIMS, OTHER_CLAIMS
 from trmcloud.core.planner.roofline import (
     MAX_LOGITS,
@@ -86,15 +87,17 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
     gpu = GPUS.get(c.sku)
     if gpu is not None:
         reach = rented_machine(c.sku, c.gpus).reach()
-        peak = gpu.peak_flops(s.dtype) / 1e12
+        dtype = assumed_format(s, gpu).dtype
+        peaks = {"float32": 0.5, "float8": 2.0}.get(dtype, 1.0)
+        peak = gpu.bf16_tflops * peaks
         filled = filled_share(s.width, s.batch * s.sequence * work.positions, FITTED)
-        sustained = FITTED.sustained_share(gpu, peaks=0.5 if s.dtype == "float32" else 1.0)
+        sustained = FITTED.sustained_share(gpu, peaks=peaks)
         kernel = FITTED.attention_share * SDPA_KERNEL.get(gpu.name, 1.0)
         detail = step_time(s, gpu, c.world_size, FITTED, reach.share, nodes=c.nodes)
         scale = phase.step_s.p50 / detail.total
         lines += [
-            _line("matmul rate", f"{peak:,.0f} TFLOP/s dense × {sustained:.2f} sustained at"
-                  f" {gpu.tdp_w} W × {filled:.2f} filled",
+            _line("matmul rate", f"{dtype}: {peak:,.0f} TFLOP/s dense × {sustained:.2f} sustained"
+                  f" at {gpu.tdp_w} W × {filled:.2f} filled",
                   f"{peak * sustained * filled:,.0f} TFLOP/s"),
             _line("matmuls", "blocks and head, forward and backward", f"{detail.matmul:.3f} s"),
             _line("attention", f"{work.mask_share:.0%} of the square, {kernel:.2f} of that rate",

@@ -136,8 +136,10 @@ def show_end(context: Context, run: RunState) -> int:
         show_verdict(phase, judged.verdict)
     from trmcloud.cli.views.health import health_rows  # with statistics, which nothing else needs
     from trmcloud.cli.views.recovered import recovered_rows
+    from trmcloud.cli.views.target import target_rows
 
-    for label, text in recovered_rows(context, run) + health_rows(context, run):
+    told_rows = recovered_rows(context, run) + health_rows(context, run)
+    for label, text in told_rows + target_rows(context, run):
         print(f"  {label}: {text}")
     kept = bool(context.files.manifests(run.run_id) or told_uploaded(context, run))
     kept = kept or outcome is Outcome.UNREPORTED

@@ -77,9 +77,11 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("losses", f"ℓ {losses(beat.step_losses)} · bpb {bpb(beat.val_bpb)}"))
         if run.live and (buys := next_buys(run, beat)):
             rows.append(("pays", buys))
+    from trmcloud.cli.views.formats import format_rows
     from trmcloud.cli.views.health import health_rows
     from trmcloud.cli.views.recovered import recovered_rows
 
+    rows += format_rows(context, run)
     rows += recovered_rows(context, run)
     rows += health_rows(context, run)
     if run.live and run.generation is not None and run.generation.provider in BY_SKYPILOT:
@@ -187,6 +189,7 @@ def _spent(spent: Spending) -> str:
 
 
 def _as_json(context: Context, run: RunState) -> dict[str, Any]:
+    from trmcloud.cli.views.formats import formats_json
     from trmcloud.cli.views.health import health_json
     from trmcloud.cli.views.recovered import recovered_json
 
@@ -194,6 +197,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     beat = guards.beat
     data = report_run(context, run).to_json()
     data["health"] = health_json(context, run)
+    data["precision"] = formats_json(context, run)
     data["recoveries"] = recovered_json(context, run)
     data["cap_usd"] = float(run.cap)
     spent = spending(context, run)

@@ -15,6 +15,7 @@ from trmcloud.core.planner.batch_fit import Fitted, fit_settings
 from trmcloud.core.planner.data_estimate import DataEstimate, estimate_data
 from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
+from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.roofline import NODE_LINK_GB_S
 from trmcloud.core.planner.speed import (
     Machine,
@@ -120,6 +121,10 @@ def outlook_on(
             fits = fit.memory.total <= machine.memory_gb * USABLE_SHARE
             about = About.SETTINGS if fits else About.NEED
             reasons.append(Remark(about, f"{name}: {fit.why}"))
+        assumed = assumed_format(settings, machine.gpu, on_gpu=machine.on_gpu)
+        if assumed.why:
+            told = f"{name}: counted with {assumed.dtype}: {assumed.why}"
+            reasons.append(Remark(About.SETTINGS, told))
         factor = _probed(settings, machine)
         if spot:
             settings, longer = _against_interruptions(settings, machine, factor)

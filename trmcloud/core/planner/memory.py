@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Iterator, Mapping, NamedTuple
 
 from trmcloud.core.planner.flops import Work, work_of
+from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.roofline import MAX_LOGITS
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.values import replace
 
 GB = 1e9
-BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
+"""Of what is kept between products; float8's own are rounded anew for each."""
 
 #: Values of width D that one block application keeps per position for the backward pass, beside
 #: its MLP: input, norms, q, k, v before and after RoPE and norm, attention's output. Counted on
@@ -62,6 +65,7 @@ def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True
     Muon keeps one float32 momentum per block matrix, AdamW two states per parameter, an EMA one.
     FSDP divides all of these by ``processes``, and gathers two blocks at a time.
     """
+    settings = replace(settings, dtype=assumed_format(settings, None, on_gpu=on_gpu).dtype)
     work = work_of(settings)
     compute = BYTES[settings.dtype]
     cast = 0 if settings.dtype == "float32" else compute

@@ -12,7 +12,13 @@ import datetime as dt
 import math
 from typing import NoReturn, Sequence
 
-from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine, parse_hardware
+from trmcloud.core.catalog.hardware import (
+    GPUS,
+    LOCAL,
+    HardwareRequest,
+    LocalMachine,
+    parse_hardware,
+)
 from trmcloud.core.catalog.offers import (
     AGE_MARGINS,
     ANYWHERE,
@@ -42,6 +48,7 @@ from trmcloud.core.planner.candidates import (
     with_break_even,
 )
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
+from trmcloud.core.planner.number_format import needs_float8, refuse_float8
 from trmcloud.core.planner.ranking import rank
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
@@ -143,6 +150,9 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
         )
     if spec.fills and (spec.steps or spec.tokens or spec.hours):
         raise UsageError("--fill sets the length itself: leave out --steps, --hours, --tokens")
+    has_length = spec.steps or spec.tokens or spec.hours or spec.fills or spec.equal_work
+    if recipe.hours and not has_length:
+        spec = dataclasses.replace(spec, hours=recipe.hours)
     if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
         spec = dataclasses.replace(spec, phases=tuple(recipe.phases))
     if spec.nodes > 1 and len(spec.phases) > 1:
@@ -161,6 +171,7 @@ def _matching(
     local: LocalMachine | None,
 ) -> list[Offer]:
     """Offers that hardware, provider, region, number of GPUs and spot leave over."""
+    refuse_float8(spec, request, local)
     if request is not None and request.is_local:
         if local is None:
             raise UsageError("this machine could not be described")
@@ -179,8 +190,13 @@ def _matching(
         and (not spec.gpus or offer.gpus == spec.gpus)
         and (not spec.providers or offer.provider in spec.providers)
         and max_nodes(offer.provider) >= nodes
+        and (not needs_float8(spec) or GPUS[offer.sku].fp8_tflops)
     ]
-    if request is None and local is not None and not (spec.providers or spec.regions or spec.gpus):
+    if (
+        request is None
+        and local is not None
+        and not (spec.providers or spec.regions or spec.gpus or needs_float8(spec))
+    ):
         found.append(_own_offer(spec, local, now))
     if not found:
         from trmcloud.core.planner.nearby import nearest_offer

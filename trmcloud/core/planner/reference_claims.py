@@ -11,6 +11,56 @@ from typing import Mapping, NamedTuple
 from trmcloud.core.money import Usd
 
 
+class Target(NamedTuple):
+    """What a guide promises of a recipe, in validation nats a token on its own data."""
+
+    nats: float
+    hours: float
+    data: str
+    tokenizer: str
+    why_not: tuple[str, ...]
+    """What its arithmetic asks for that no machine gives."""
+
+
+TARGETS: Mapping[str, Target] = {
+    "gpt350m": Target(
+        3.0781,
+        1.5,
+        "openwebtext",
+        "gpt2",
+        (
+            "700,000 to 900,000 tokens/s could not be: 2.43 GFLOP a token make 172 to 221 % of an "
+            "H100's dense bf16 peak, and 110 % of its FP8 peak at 900,000",
+            "188,000 tokens/s were measured elsewhere: 1.5 h hold about 1.0B tokens, not 3.78B",
+        ),
+    ),
+}
+"""By recipe."""
+
+
+class BatchRow(NamedTuple):
+    """A batch that the diffusion guide names; pairs are the (low, high) it quotes."""
+
+    name: str
+    sku: str
+    gpus: int
+    batch: int
+    accumulation: int
+    memory_gb: tuple[float, float]
+    hours: tuple[float, float] | None
+    """Of 50,000 steps; None: it does not say."""
+
+
+BATCH_ROWS = (
+    BatchRow("baseline", "A100-80GB-SXM", 4, 32, 1, (60, 60), (24, 36)),
+    BatchRow("conservative", "H200", 1, 64, 4, (40, 50), None),
+    BatchRow("recommended", "H200", 1, 128, 4, (60, 80), (12, 18)),
+    BatchRow("aggressive", "H200", 1, 192, 4, (90, 110), (8, 12)),
+    BatchRow("extreme", "H200", 1, 256, 4, (110, 130), None),
+)
+"""Of ``bd3lm`` and ``hdp``, with 50,000 steps each, whatever a step takes in."""
+
+
 class Claim(NamedTuple):
     """One row of the guide. Pairs are the (low, high) it quotes."""
 

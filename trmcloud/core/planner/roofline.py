@@ -20,6 +20,7 @@ from typing import Mapping, NamedTuple
 
 from trmcloud.core.catalog.hardware import Gpu
 from trmcloud.core.planner.flops import CAUSAL_SHARE, Work, muon_flops, work_of
+from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 SDPA_KERNEL: Mapping[str, float] = {
@@ -54,6 +55,10 @@ STEP_OVERHEAD_S = 0.004
 """Clipping, logging, and the host between two steps."""
 PASS_OVERHEAD_S = 0.001
 """Of the host for each pass: the next batch, and the first kernels of a graph. A prior."""
+
+
+PRECISIONS: Mapping[str, str] = {"float32": "fp32", "float8": "fp8"}
+"""By dtype; bf16 where it is none of these."""
 
 
 class Parameters(NamedTuple):
@@ -139,10 +144,11 @@ def step_time(
     work = work_of(settings)
     tokens = settings.batch * settings.sequence
     passes = settings.accumulation
+    dtype = assumed_format(settings, gpu).dtype
     token = token_seconds(
         work, settings.width, settings.vocab_size, gpu, parameters, share=share,
-        pass_tokens=tokens, precision="fp32" if settings.dtype == "float32" else "bf16",
-        is_fused=settings.compile,
+        pass_tokens=tokens, precision=PRECISIONS.get(dtype, "bf16"),
+        fp8_factor=parameters.fp8.get("tensor", 1.0), is_fused=settings.compile,
     )  # fmt: skip
     micro = token.total * tokens
     recompute = micro * _recompute_share(settings, work)

@@ -13,6 +13,7 @@ from typing import Any, Mapping
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.families import FAMILIES
+from trmcloud.core.spec.rates import OFF, RATES, scaled
 from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
 from trmcloud.core.spec.settings import PHASES as PHASES
 from trmcloud.core.spec.settings import (
@@ -51,6 +52,10 @@ class Recipe:
     whole heads; 0: the two are set apart."""
     small: Mapping[str, Any] = field(default_factory=dict)
     """What takes the place of all else in ``in_small``."""
+    hours: float = 0.0
+    """Of training, where the user sets no length: then these are its deadline; 0: its steps are."""
+    rates: Mapping[int, float] = field(default_factory=dict)
+    """Sequences a step → the learning rate that goes with them: see ``rates``."""
     data_tokens: int = 0
     """Tokens of the data the recipe was written for; 0 where it leaves that open."""
     test_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +108,20 @@ class Recipe:
         settings.update(recipe=self.name, family=self.family, phase=phase)
         resolved = PhaseRecipe(**settings)
         check_settings(resolved)
-        return resolved
+        return self._scaled(resolved, gpus, chosen) if resolved.scale_lr != OFF else resolved
+
+    def _scaled(self, settings: PhaseRecipe, gpus: int, chosen: Mapping[str, Any]) -> PhaseRecipe:
+        if by_hand := next((key for key in RATES if key in chosen), ""):
+            raise UsageError(
+                f"{by_hand} is set by hand, and scale_lr={settings.scale_lr} would change it",
+                where="--set",
+                next_step="one of the two",
+            )
+        rates = {key: getattr(settings, key) for key in RATES}
+        whole = settings.global_batch(gpus)
+        where = f"recipe {self.name}"
+        changed: dict[str, Any] = scaled(rates, whole, settings.scale_lr, self.rates, where)
+        return replace(settings, **changed)
 
     def in_small(self) -> Recipe:
         """The recipe that its ``[small]`` table makes of it, under a name of its own: in that
@@ -123,6 +141,8 @@ class Recipe:
             hardware={},
             reference_hardware="",
             small={},
+            hours=0.0,
+            rates={},
             data_tokens=self._tokens_in_small(),
         )
 
@@ -175,7 +195,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     """
     known = {
         "name", "family", "title", "settings", "phases", "hardware", "reference_hardware", "small",
-        "aspect_ratio", "data_tokens",
+        "aspect_ratio", "data_tokens", "hours", "rates",
     }  # fmt: skip
     for key in content:
         if key not in known:
@@ -219,6 +239,8 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         aspect_ratio=_typed_count("aspect_ratio", content, where),
         small=table_of(content.get("small", {}), "small"),
         data_tokens=_typed_count("data_tokens", content, where),
+        hours=_typed_hours(content, where),
+        rates=_typed_rates(content.get("rates", {}), f"{where} [rates]"),
     )
 
 
@@ -227,3 +249,20 @@ def _typed_count(key: str, content: Mapping[str, Any], where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UsageError(f"{key} takes a whole number, not {value!r}", where=where)
     return value
+
+
+def _typed_hours(content: Mapping[str, Any], where: str) -> float:
+    value = content.get("hours", 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise UsageError(f"hours takes a number, not {value!r}", where=where)
+    return float(value)
+
+
+def _typed_rates(table: Any, where: str) -> dict[int, float]:
+    try:
+        rates = {int(key): float(value) for key, value in table.items()}
+    except (AttributeError, TypeError, ValueError):
+        rates = {0: 0.0}
+    if any(key <= 0 or not 0 < value < math.inf for key, value in rates.items()):
+        raise UsageError("rates go by sequences a step, both above zero", where=where)
+    return rates

@@ -43,7 +43,20 @@ one document a row, what is left of the row in no loss; segments: a question, a 
 execution, each in a segment of its own."""
 ROWS_OF_TEXTS = (PADDED, SEGMENTS)
 """Each of which is one text, however short."""
-DTYPES = ("float32", "bfloat16", "float16")
+AUTO, FLOAT8 = "auto", "float8"
+DTYPES = ("float32", "bfloat16", "float16", FLOAT8, AUTO)
+"""auto: the highest rung of the trainer's ladder that the machine has, float8 only where a trial
+finds it faster."""
+FLOAT8_BACKENDS = ("any", "torchao-tensorwise", "torchao-rowwise", "native", "emulated")
+"""Who takes float8's products; any: the first of the others but the last that works."""
+PRECISIONS: Mapping[str, str] = {
+    "auto": AUTO,
+    "fp8": FLOAT8,
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+}
+"""What ``--precision`` takes, and the ``dtype`` it stands for."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,8 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
 
     # machine
     dtype: str = "bfloat16"
+    float8: str = "any"
+    """Who takes its products, where dtype is float8 or auto."""
     compile: bool = True
     sharding: str = "ddp"
     """ddp: every GPU holds everything; fsdp: weights, gradients and states are sharded (FSDP2)."""
@@ -176,6 +191,7 @@ _NOT_NEGATIVE = ("improvement_reward_scale", "seed", "loader_workers")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "preset": tuple(PRESETS),
     "dtype": DTYPES,
+    "float8": FLOAT8_BACKENDS,
     "tokenizer": TOKENIZERS,
     "rows": ROWS,
     "family": tuple(FAMILIES),
@@ -290,10 +306,20 @@ def check_settings(recipe: PhaseRecipe) -> None:
     rope = FAMILIES[recipe.family].has_rope
     check_dense(recipe, heads=recipe.heads, head_dim=recipe.head_dim, rope=rope, where=where)
     check_update(recipe, where)
+    _check_float8(recipe, where)
     _check_rows(recipe, where)
     _check_characters(recipe, where)
     if not 0 < recipe.validation_fraction < 1:
         raise UsageError("validation_fraction lies between 0 and 1", where=where)
+
+
+def _check_float8(recipe: PhaseRecipe, where: str) -> None:
+    if recipe.float8 != "any" and recipe.dtype not in (AUTO, FLOAT8):
+        raise UsageError(
+            f"float8={recipe.float8} says who takes float8's products, and dtype is {recipe.dtype}",
+            where=where,
+            next_step="--set dtype=float8, or dtype=auto",
+        )
 
 
 def _check_rows(recipe: PhaseRecipe, where: str) -> None:

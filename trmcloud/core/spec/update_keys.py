@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Mapping
 
 from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.rates import SCALES
 from trmcloud.core.values import dataclass
 
 OPTIMIZERS = ("muon", "adamw")
@@ -22,6 +23,8 @@ class UpdateKeys:
     embedding_lr: float = 1e-2
     head_lr: float = 4e-3
     """Beside Muon, AdamW's rates are those at width 768, and go with width^−½."""
+    scale_lr: str = "off"
+    """off, sqrt or table: whether the rates were brought to the whole batch, and by which rule."""
     weight_decay: float = 0.0
     beta1: float = 0.0
     """AdamW's; 0: 0.9, or 0.8 beside Muon."""
@@ -47,7 +50,11 @@ class UpdateKeys:
     ema_decay: float = EMA_DECAY
 
 
-UPDATE_CHOICES: Mapping[str, tuple[str, ...]] = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+UPDATE_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "scale_lr": SCALES,
+}
 
 
 def check_update(keys: UpdateKeys, where: str) -> None:
