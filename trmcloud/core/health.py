@@ -50,6 +50,10 @@ MEMORY_BELOW = 80 / 141
 CLOCK_BELOW = 0.9
 """Of the other GPUs' median."""
 _SAMPLES_LEAST = 8
+RANK_ABOVE = 1.1
+"""Of the other ranks' median: seconds of its own passes."""
+_SLOWEST_OF_RECENT = 18
+"""Rows in which it must be the slowest: a rank that something delays now and then is not."""
 _FLAT_LEAST = 50
 _FLAT_BELOW = 0.005
 
@@ -69,6 +73,7 @@ class Rule(str, Enum):
     LOW_MFU = "low_mfu"
     SLOWER_THAN_PLANNED = "slower_than_planned"
     NOT_COMPILED = "not_compiled"
+    RANK_LAGS = "rank_lags"
     GPU_IDLE = "gpu_idle"
     GPU_LAGS = "gpu_lags"
     MEMORY_NEAR = "memory_near"
@@ -105,6 +110,8 @@ class _Trained:
     step_s: float | None
     data_wait_s: float | None
     mfu: float | None
+    rank_seconds: tuple[float, ...]
+    """Of each rank's own forward passes; empty where there is one alone."""
     finite: bool
 
 
@@ -138,6 +145,7 @@ def findings(
         _low_mfu(trained),
         _slower(trained, expected),
         _not_compiled(lines),
+        _rank_lags(trained),
     )
     found = tuple(finding for finding in made if finding is not None)
     return found + gpu_findings(gpus, trained[-1].step if trained else 0, expected)
@@ -220,6 +228,7 @@ def _trained(line: Mapping[str, Any], step: int) -> _Trained:
         step_s=number_of(line.get("step_seconds")),
         data_wait_s=number_of(line.get("data_wait_s")),
         mfu=number_of(line.get("mfu")),
+        rank_seconds=_numbers(line.get("rank_seconds")),
         finite=all(number_of(each) is not None for each in told),
     )
 
@@ -367,3 +376,21 @@ def _not_compiled(lines: Sequence[Mapping[str, Any]]) -> Finding | None:
     if start is None or number_of(start.get("graphs")) != 0:
         return None
     return Finding(Rule.NOT_COMPILED, _step_of(start) or 0)
+
+
+def _rank_lags(trained: Sequence[_Trained]) -> Finding | None:
+    """One rank's own passes take longer than the others', in nearly all of the last rows."""
+    rows = [row.rank_seconds for row in trained[-RECENT:]]
+    ranks = len(rows[-1]) if rows else 0
+    if len(rows) < RECENT or ranks < 2 or any(len(row) != ranks for row in rows):
+        return None
+    slowest = [max(range(ranks), key=row.__getitem__) for row in rows]
+    number = max(set(slowest), key=slowest.count)
+    if slowest.count(number) < _SLOWEST_OF_RECENT:
+        return None
+    taken = [median(row[rank] for row in rows) for rank in range(ranks)]
+    usual = median(taken[:number] + taken[number + 1 :])
+    if usual <= 0 or taken[number] <= usual * RANK_ABOVE:
+        return None
+    facts = {"rank": number, "pass_s": taken[number], "usual_s": usual}
+    return Finding(Rule.RANK_LAGS, trained[-RECENT].step, facts)
