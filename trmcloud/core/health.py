@@ -19,8 +19,9 @@ from statistics import fmean, median
 from typing import Any
 
 from trmcloud.core.contract import spikes
+from trmcloud.core.contract.climbing import SPARE_BELOW
 from trmcloud.core.contract.gate import number_of, refinement
-from trmcloud.core.contract.gpu_counters import GpuWindow
+from trmcloud.core.contract.gpu_counters import LEAST_SAMPLES, GpuWindow
 from trmcloud.core.contract.worth import WORSE_BY
 from trmcloud.core.values import dataclass
 
@@ -45,11 +46,10 @@ BUSY_BELOW = 80.0
 """Percent of the time."""
 MEMORY_ABOVE = 0.95
 """Of a GPU's memory: the next longer row, or the last evaluation, may not fit."""
-MEMORY_BELOW = 80 / 141
+MEMORY_BELOW = SPARE_BELOW
 """Of a GPU's memory, where a step is made of several micro-batches: they could be larger."""
 CLOCK_BELOW = 0.9
 """Of the other GPUs' median."""
-_SAMPLES_LEAST = 8
 RANK_ABOVE = 1.1
 """Of the other ranks' median: seconds of its own passes."""
 _SLOWEST_OF_RECENT = 18
@@ -153,7 +153,7 @@ def findings(
 
 def gpu_findings(window: GpuWindow | None, step: int, expected: Expected) -> tuple[Finding, ...]:
     """The rules about GPUs that hold at ``step``; what a GPU does not say is no symptom."""
-    if window is None or window.samples < _SAMPLES_LEAST:
+    if window is None or window.samples < LEAST_SAMPLES:
         return ()
     gpus = list(enumerate(window.gpus))
     made = []

@@ -89,8 +89,8 @@ def gain_soon(
     curve: Curve, steps_left: int, most_hours: float = 1.0, *, at_most: bool = False
 ) -> float | None:
     """Bits per byte that an hour is expected to buy, over the next ``most_hours`` or the steps that
-    are left, if those are fewer; ``at_most``: by ``DOUBT`` standard errors more. Below 0 where they rise;
-    None where nothing is left."""
+    are left, if those are fewer; ``at_most``: by ``DOUBT`` standard errors more. Below 0 where they
+    rise; None where nothing is left."""
     if steps_left <= 0 or curve.steps_per_hour <= 0.0:
         return None
     hours = min(most_hours, steps_left / curve.steps_per_hour)

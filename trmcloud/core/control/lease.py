@@ -62,7 +62,11 @@ def make_lease(
         shares.append(
             PhaseLease(
                 *(phase.name, allowed_s, _trained_s(phase), phase.flops),
-                settings=recoverable(phase.settings),
+                settings=recoverable(
+                    phase.settings,
+                    [key for key, _ in run.spec.overrides],
+                    run.spec.last_rungs,
+                ),
                 stop=stop or StopRules(),
             )
         )
