@@ -151,6 +151,19 @@ class AttemptJudge:
         if tries.climbs > _MOST_CLIMBS:
             self.fail("wasteful", f"{phase} climbs for the {tries.climbs}th time")
 
+    def _landed(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """What was told to land without an order, before its time, goes on."""
+        last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
+        if last is None or last.outcome != "landed_signal" or pod in self._lives.restarted:
+            return
+        lease = pod.lease
+        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        left_s = soft_at - self.world.queue.now - self._lives.early_s(pod)
+        ordered = pod.orders is not None and pod.orders.land
+        clock_wrong = self._lives.clock_wrong(pod) or abs(pod.rented.granted_ahead_s) > 5.0
+        if left_s > lease.min_useful_s + 60 and not ordered and not clock_wrong:
+            self.fail("wasteful", f"{last.name} landed for nobody, {left_s:.0f} s early")
+
     def may_climb(self, pod: SimPod) -> bool:
         """Whether its trainer may be told to land for a larger micro-batch."""
         return self._climb_left_s(pod) > _CLIMB_LEAST_S
@@ -267,6 +280,7 @@ class AttemptJudge:
 
     def done(self, pod: SimPod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help."""
+        self._landed(pod, report)
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
         if report.result != Outcome.FAILED.value or last is None or pod in self._lives.restarted:
             return
