@@ -70,7 +70,8 @@ class Reach(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A probe of one machine: the median of ``steps`` measured steps, in seconds."""
+    """A probe of one machine, or a run on it: the median of ``steps`` measured steps, in
+    seconds."""
 
     sku: str
     """Or the name of a local machine."""
@@ -79,6 +80,12 @@ class Measured(NamedTuple):
     steps: int
     tokens_per_step: int
     flops_per_token: float
+    predicted_s: float = 0.0
+    """What the model says of such a step; 0: nothing is known of its settings but the FLOPs."""
+    at: float = 0.0
+    """When, in epoch s; 0: a version that did not say."""
+    run_id: str = ""
+    """The run that it was; empty: a probe."""
 
 
 def reach_of(gpu: Gpu) -> Reach:
