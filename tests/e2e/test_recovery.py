@@ -26,9 +26,10 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
     import model.loop, torch
     torch.set_num_threads(1)  # two that wait for one another starve on a busy machine
     torch.set_num_threads = lambda number: None
+    from model.data.feed import Feed
     from model.families.trm import TRM
     step_of, loss_of = [0], TRM.loss
-    taken = model.loop.Trainer._step
+    taken, read_of = model.loop.Trainer._step, Feed._read
     first = os.environ["TRMCLOUD_ATTEMPT"] == "1"
     own = os.environ["TRMCLOUD_OVERRIDES"] == "{}"
     fault = "FAULT"
@@ -52,7 +53,13 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
         if fault == "lost" and first and step_of[0] == 27 and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         return taken(self)
+    def read(self, samples):
+        if fault == "loader" and first and step_of[0] >= 25:
+            time.sleep(3600)
+        return read_of(self, samples)
     def loss(self, *batch):
+        if fault == "lag" and os.environ["RANK"] == "1":
+            time.sleep(0.5)
         if fault == "stall" and first and step_of[0] == 27:
             time.sleep(3600)
         made = loss_of(self, *batch)
@@ -61,7 +68,7 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
         if fault == "spike" and step_of[0] == 70:
             made = made._replace(loss=made.loss * 100)
         return made
-    model.loop.Trainer._step, TRM.loss = step, loss
+    model.loop.Trainer._step, TRM.loss, Feed._read = step, loss, read
 """
 """The real trainer, and what befalls it; memory is really taken away, and a rank really killed."""
 
@@ -150,9 +157,27 @@ def test_a_rank_that_is_lost_is_started_again(stricken: Callable[[str], User]) -
     assert found["lost_steps"] <= 7
 
 
-def test_a_trainer_that_stands_still_is_started_again(stricken: Callable[[str], User]) -> None:
-    user = stricken("stall")
+@pytest.mark.parametrize("fault", ["stall", "loader"])
+def test_a_trainer_that_stands_still_is_started_again(
+    stricken: Callable[[str], User], fault: str
+) -> None:
+    """In a step; and for want of a batch that its loader never brings."""
+    user = stricken(fault)
     out = launch(user, 40, *ONE)
     found = told(user, out, "the trainer stood still (no step for 12")
     assert (found["what"], found["rung"]) == ("lost", "again")
     assert found["lost_seconds"] >= 120
+
+
+def test_a_rank_that_lags_is_named(stricken: Callable[[str], User]) -> None:
+    user = stricken("lag")
+    out = launch(user, 30, "--processes", "2", "--set", "log_every=1")
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED, out
+    for screen in (out, user.run("status", run.run_id)):
+        assert "rank 1 takes " in screen, screen
+        assert "all wait for it" in screen
+    found = user.json("status", run.run_id, "--json")[0]["health"]
+    [lagging] = [each for each in found if each["rule"] == "rank_lags"]
+    assert lagging["facts"]["rank"] == 1
+    assert lagging["facts"]["pass_s"] > 0.5 > lagging["facts"]["usual_s"] - 0.5
