@@ -3,6 +3,7 @@ what it cost stand on every screen."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.e2e.test_crashes import checkpoints
 from tests.e2e.test_real_trainer import TINY, metrics, write_text
-from tests.e2e.user import ROOT, User
+from tests.e2e.user import ROOT, User, until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.outcome import Outcome
@@ -181,3 +182,41 @@ def test_a_rank_that_lags_is_named(stricken: Callable[[str], User]) -> None:
     [lagging] = [each for each in found if each["rule"] == "rank_lags"]
     assert lagging["facts"]["rank"] == 1
     assert lagging["facts"]["pass_s"] > 0.5 > lagging["facts"]["usual_s"] - 0.5
+
+
+NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+--query-gpu=utilization.gpu,memory.used,memory.total,clocks.sm) echo "97, 20000, 81559, 1980" ;;
+*) exit 9 ;;
+esac
+"""
+"""It answers to what the agent samples, and to nothing else: this machine has no GPUs."""
+
+
+def test_memory_to_spare_is_climbed_into(stricken: Callable[[str], User], tmp_path: Path) -> None:
+    """A machine that says a quarter of its memory is in use, and days of training ahead."""
+    user = stricken("none")
+    tool, settings = tmp_path / "bin" / "nvidia-smi", tmp_path / "settings.toml"
+    tool.parent.mkdir()
+    tool.write_text(NVIDIA_SMI)
+    tool.chmod(0o755)
+    settings.write_text("accumulation = 6\n")  # not --set: what is set by hand stays
+    user.environment["PATH"] = f"{tool.parent}:{os.environ['PATH']}"
+    user.environment["TRMCLOUD_TEST_SETTINGS"] = str(settings)
+    words = ("launch", "local", *TINY, "--steps", "9000000", "--budget", "400", "-y", *ONE)
+    driver = user.start(*words)
+    reports = f"{contract.PODS_DIR}/*/{contract.REPORT_NAME}"
+    until(lambda: any(user.home.glob(reports)) and bool(rows(user)), within_s=900, what="a climb")
+    [row] = rows(user)
+    assert (row.what, row.rung, row.lost_steps) == ("memory_spare", "aggressive", 0)
+    assert row.changed == {"batch": 6, "accumulation": 4}
+    until(lambda: len(metrics(user, "start")) == 2, within_s=600, what="its second start")
+    assert metrics(user, "start")[1]["from_step"] == row.step > 0
+    run = user.only_run()
+    screen = user.run("status", run.run_id)
+    assert f"fast step {row.step:,}: memory was to spare" in screen
+    assert "started again with batch 6 × accumulation 4 (aggressive) · 0 steps · " in screen
+    user.run("stop", run.run_id)
+    out = driver.communicate(timeout=600)[0]
+    assert user.only_run().outcome is Outcome.STOPPED, out
+    assert "memory was to spare" in out
