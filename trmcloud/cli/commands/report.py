@@ -124,13 +124,7 @@ def _show(reports: list[RunReport], *, verbose: bool) -> None:
 
 
 _PREDICTED = (
-    "run",
-    "h planned",
-    "h paid",
-    "tokens/s planned",
-    "as measured",
-    "$ planned",
-    "$ paid",
+    *("run", "time planned", "paid", "tokens/s planned", "measured", "$ planned", "paid"),
 )
 _MONEY = ("run", "hardware", "planned", "accrued", "billed", "best bpb", "$ per −0.01 bpb")
 _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
@@ -153,14 +147,15 @@ def _money_row(r: RunReport) -> tuple[str, ...]:
 
 def _predicted_row(r: RunReport) -> tuple[str, ...]:
     """What the plan had at P50, beside what it came to."""
+    from trmcloud.cli.views.text import duration
 
     def count(value: float | None) -> str:
         return "–" if value is None else f"{value:,.0f}"
 
     return (
         r.run_id,
-        "–" if r.planned_hours is None else f"{r.planned_hours:.2f}",
-        f"{r.paid_s / 3600:.2f}",
+        "–" if r.planned_hours is None else duration(r.planned_hours * 3600),
+        duration(r.paid_s),
         count(r.planned_tokens_per_s),
         count(r.tokens_per_s),
         str(r.planned),
