@@ -29,6 +29,7 @@ from trmcloud.core.planner.roofline import (
     OPTIMIZER_BYTES,
     PASS_OVERHEAD_S,
     PCIE_SHARE,
+    SDPA_KERNEL,
     STEP_OVERHEAD_S,
     Parameters,
     token_seconds,
@@ -46,7 +47,7 @@ _COMMON: Final = {
     "traffic_values": (40.0, 0.4),
     "eager_traffic": (1.5, 0.3),
     "attention_share": (0.5, 0.3),
-    "masked_cost": (3.0, 0.3),
+    "masked_cost": (2.0, 0.3),
     "memory_share": (0.85, 0.1),
 }
 _SIGMA_SOFTWARE, _SIGMA_FP8, _SIGMA_CHIP, _SIGMA_SOURCE = 0.3, 0.12, 0.15, 0.2
@@ -57,6 +58,8 @@ _FREEDOM = 4.0
 _EAGER: Final = ("composer", "torch-eager")
 _FABRIC_GB_S = 200.0
 """Between machines of published clusters, whose every GPU has a rail of its own (400 Gbit/s)."""
+_FLASH_1_SHARE = 0.5
+"""Of what FlashAttention 2 reaches, as the paper of that one has it (Dao 2023)."""
 _KEPT_SHARE: Final = {"none": 0.0, "selective": 0.5, "full": 1.0}
 """Of the forward matmuls that checkpointing computes again."""
 
@@ -141,7 +144,7 @@ def row_seconds(row: Published, parameters: Parameters) -> float:
         power_w=row.power_w,
         memory_gb_s=row.memory_gb_s,
         fp8_factor=parameters.fp8.get(row.fp8, 1.0),
-        own_kernel=row.own_kernel,
+        kernel_share=_kernel_share(row.kernel, gpu),
         is_fused=row.family not in _EAGER,
     )
     compute = token.total + _again_seconds(row, token.total, work)
@@ -153,6 +156,13 @@ def row_seconds(row: Published, parameters: Parameters) -> float:
     passes = row.step_tokens / row.pass_tokens
     step += passes * PASS_OVERHEAD_S
     return compute + (step + _exposed_seconds(row, gpu, compute)) / row.step_tokens
+
+
+def _kernel_share(kernel: str, gpu: Gpu) -> float:
+    """Of the attention rate that a kernel written for ``gpu`` has."""
+    if kernel == "own":
+        return 1.0
+    return SDPA_KERNEL.get(gpu.name, 1.0) * (_FLASH_1_SHARE if kernel == "flash1" else 1.0)
 
 
 def _again_seconds(row: Published, seconds: float, work: Work) -> float:

@@ -30,7 +30,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "quality": ("1", "2", "3"),
     "checkpointing": ("none", "selective", "full"),
     "attention": tuple(_MASKS),
-    "kernel": ("sdpa", "own"),
+    "kernel": ("own", "sdpa", "flash1"),
     "exchange": ("backward", "after"),
     "sharded": ("yes", "no"),
     "muon": ("yes", "no"),
@@ -71,7 +71,7 @@ class Published:
     """Of one GPU, per forward and backward pass."""
     checkpointing: str
     attention: str
-    own_kernel: bool
+    kernel: str
     exchanges_after: bool
     """Gradients move when backward is done, not beside it."""
     is_sharded: bool
@@ -170,7 +170,7 @@ def _row(cells: Mapping[str, str], where: str) -> Published:
             pass_tokens=float(cells["pass_tokens"]),
             checkpointing=cells["checkpointing"],
             attention=cells["attention"],
-            own_kernel=cells["kernel"] == "own",
+            kernel=cells["kernel"],
             exchanges_after=cells["exchange"] == "after",
             is_sharded=cells["sharded"] == "yes",
             is_muon=cells["muon"] == "yes",

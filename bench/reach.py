@@ -159,7 +159,7 @@ def _ours(text: Text, steps: int, seed: int) -> tuple[float, float]:
     model.initialise(seed)
     optimizer, schedule = Optimizer(model, Rules.of(settings)), Schedule.of(settings)
     scale = LossScale.of(settings.dtype)
-    stepper = Stepper(settings, world, model, optimizer, scale, Soundness())
+    stepper = Stepper(settings, world, model, optimizer, scale, Soundness(), time.monotonic)
     batches, cpu_s = text.batches(seed), 0.0
     for step in range(steps):
         factor = schedule.factor(step, schedule.own_cooldown)

@@ -172,7 +172,8 @@ def _ours(
         model.compile_parts()
     settings = PhaseRecipe("bench", "gpt", "train", batch=rows, dtype="float32")
     optimizer, world = Optimizer(model, rules), World(0, 1, torch.device("cpu"))
-    stepper = Stepper(settings, world, model, optimizer, LossScale.of("float32"), Soundness())
+    scale = LossScale.of("float32")
+    stepper = Stepper(settings, world, model, optimizer, scale, Soundness(), time.monotonic)
     taken = iter(range(1 << 62))
 
     def step() -> None:

@@ -115,7 +115,10 @@ def join_world(environment: Mapping[str, str] = os.environ) -> World:
 
 
 def parallel(model: nn.Module, world: World) -> nn.Module:
-    """The model as all ranks train it together: gradients are averaged in the backward pass."""
+    """The model as all ranks train it together: gradients are averaged in the backward pass.
+
+    Its buffers are constants: nothing is sent in a forward pass.
+    """
     if world.size == 1:
         return model
     from torch.nn.parallel import DistributedDataParallel
@@ -124,4 +127,5 @@ def parallel(model: nn.Module, world: World) -> nn.Module:
         model,
         device_ids=[world.device.index] if world.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
+        broadcast_buffers=False,
     )

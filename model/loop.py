@@ -21,6 +21,7 @@ from model.data.folder import PreparedData
 from model.distributed import World
 from model.evaluate import evaluate
 from model.landing import Landing
+from model.pace import Paces
 from model.precision import autocast
 from model.progress import generator_states
 from model.reporting import Reporter, StepReport
@@ -79,7 +80,7 @@ class Trainer:
         self._feed.expect(trained.shards)
         self._stepper = Stepper(
             *(settings, world, parallel_model, trained.optimizer, trained.loss_scale),
-            trained.soundness,
+            *(trained.soundness, outlets.clock.monotonic),
         )
         self._saver = Saver(
             *(job, settings, world, data, trained, self._feed, outlets.checkpoints),
@@ -91,6 +92,7 @@ class Trainer:
         self._skipped, self._skipped_step = 0, 0
         self._logged_step = trained.progress.step
         self._left_out = 0
+        self._paces = Paces()
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
         self._curve: worth.Curve | None = None
@@ -120,6 +122,8 @@ class Trainer:
             if not self._has_data():
                 continue
             step = self._step()
+            if step.paces_s and progress.step > self._first_step + 2:
+                self._paces.add(step.paces_s)  # before that they tell of none, or of a warm-up
             logs = progress.step % self._settings.log_every == 0 or progress.step == 1
             if step.left_out:
                 self._skipped, self._skipped_step = self._skipped + 1, progress.step
@@ -227,6 +231,7 @@ class Trainer:
             gradient_norm=gradient_norm,
             rate=self._rate_at(progress.step - 1),
             step_seconds=seconds,
+            rank_seconds=self._paces.told(),
             data_wait_s=self._feed.waited_s / max(1, progress.step - self._logged_step),
             tokens_per_second=self._global_batch * self._settings.sequence / seconds,
         )

@@ -40,6 +40,8 @@ class StepReport:
     rate: float
     """The schedule's factor that this step was taken with."""
     step_seconds: float
+    rank_seconds: Sequence[float]
+    """Of a step's forward passes, by rank; empty for one rank alone."""
     data_wait_s: float
     """Seconds a step stood still for want of a batch, on this rank."""
     tokens_per_second: float
@@ -105,6 +107,11 @@ class Reporter:
             tokens=report.tokens,
             **report.diagnostics,
             step_seconds=report.step_seconds,
+            **(
+                {"rank_seconds": [round(each, 6) for each in report.rank_seconds]}
+                if report.rank_seconds
+                else {}
+            ),
             data_wait_s=round(report.data_wait_s, 6),
             tokens_per_second=report.tokens_per_second,
             **self._mfu(report.tokens_per_second),

@@ -156,11 +156,16 @@ class Schedule:
         return 0.0 if self.kind == CONSTANT else self.cooldown_fraction
 
     def steps_to_cool(self, step: int) -> int:
-        """Of a cooldown that begins with ``step`` because it is asked for: as long as one for a
-        deadline, in steps; 0: there is none."""
+        """Of a cooldown that begins with ``step`` because it is asked for; 0: there is none.
+
+        As many as the schedule's own has, but no more than the steps before it: the cooldown is
+        what still pays. Where steps alone plan none, as long as one for a deadline.
+        """
         if self.fraction == 0.0:
             return 0
-        return max(1, min(self.steps - step, round(_share(self.fraction) * step)))
+        own = self.own_cooldown
+        length = own.steps if own is not None else round(_share(self.fraction) * step)
+        return max(1, min(self.steps - step, step, length))
 
     @property
     def own_cooldown(self) -> Cooldown | None:

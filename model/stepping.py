@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable, NamedTuple
 
@@ -13,6 +14,7 @@ from model.data.batch import Batch
 from model.distributed import World
 from model.families.protocol import Objective
 from model.optim import Optimizer
+from model.pace import Pace
 from model.precision import LossScale, autocast
 from model.soundness import Soundness
 from trmcloud.core.spec.recipe import PhaseRecipe
@@ -37,6 +39,8 @@ class Step(NamedTuple):
     overflows: bool = False
     """float16 does not hold its gradients: its update was not made, and the loss is scaled less
     from here on."""
+    paces_s: Sequence[float] = ()
+    """Seconds of each rank's forward passes, of the step before; empty for one rank alone."""
 
 
 class Sums:
@@ -64,13 +68,19 @@ class Sums:
         assert self._weight is not None
         return float(world.total(self._weight))
 
-    def loss_and(self, norm: Tensor, world: World) -> tuple[float, float]:
-        """The step's loss and the gradients' norm, alike on all ranks. A collective call."""
+    def loss_and(
+        self, norm: Tensor, own_s: float, world: World
+    ) -> tuple[float, float, Sequence[float]]:
+        """The step's loss, the gradients' norm and every rank's ``own_s``, alike on all ranks.
+        A collective call."""
         assert self._sum is not None
         assert self._weight is not None
         told = torch.stack([self._sum[self._passes], self._weight, norm.to(self._sum.dtype)])
-        loss, weight, norms = world.total(told).tolist()
-        return loss / weight, norms / world.size
+        own = torch.zeros(world.size, dtype=torch.float64)
+        own[world.rank] = own_s
+        row = torch.cat([told.to("cpu", torch.float64), own])
+        loss, weight, norms, *paces = world.total(row).tolist()
+        return loss / weight, norms / world.size, paces if world.size > 1 else ()
 
     def told(self, world: World) -> Told:
         """A collective call."""
@@ -91,12 +101,14 @@ class Stepper:
         optimizer: Optimizer,
         loss_scale: LossScale,
         soundness: Soundness,
+        monotonic: Callable[[], float],
     ) -> None:
         self._settings, self._world = settings, world
         self._model, self._optimizer, self._loss_scale = parallel_model, optimizer, loss_scale
         self._autocast = autocast(settings.dtype, world.device)
         self._soundness = soundness
         self._whole = torch.ones((), device=world.device)
+        self._pace, self._own_s = Pace(world.device, monotonic), 0.0
 
     def step(self, number: int, updates: int, rate: float, batch: Callable[[], Batch]) -> Step:
         """The ``number``-th step, at ``rate`` times the recipe's learning rates.
@@ -114,7 +126,8 @@ class Stepper:
             taken = batch()
             weight = self._weight(taken.targets)
             with self._unsynced(micro), self._autocast():
-                made: Objective = self._model(*taken)
+                with self._pace.timed():
+                    made: Objective = self._model(*taken)
                 (made.loss * (weight * (scale / settings.accumulation))).backward()
             sums.add(made, weight)
         # DDP has reduced the gradients by now, so every rank clips by the same norm.
@@ -127,7 +140,8 @@ class Stepper:
                 if parameter.grad is not None:
                     parameter.grad /= scale
         clipped = nn.utils.clip_grad_norm_(parameters, settings.grad_clip)
-        loss, norm = sums.loss_and(clipped.detach(), self._world)
+        loss, norm, paces_s = sums.loss_and(clipped.detach(), self._own_s, self._world)
+        self._own_s = self._pace.taken_s()  # by now the device is past them
         finite = math.isfinite(norm)
         # Too large a scale is mended by a smaller one; nothing is wrong with the step.
         scaled = self._loss_scale.accept(finite)
@@ -139,7 +153,8 @@ class Stepper:
         if scaled and not left_out:
             self._optimizer.step(updates, rate)
         self._optimizer.zero_grad()
-        return Step(norm, loss, sums, left_out, overflows=self._loss_scale.active and not scaled)
+        overflows = self._loss_scale.active and not scaled
+        return Step(norm, loss, sums, left_out, overflows, paces_s)
 
     def _weight(self, targets: Tensor) -> Tensor:
         if self._settings.row_is_text:

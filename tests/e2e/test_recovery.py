@@ -3,6 +3,7 @@ what it cost stand on every screen."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.e2e.test_crashes import checkpoints
 from tests.e2e.test_real_trainer import TINY, metrics, write_text
-from tests.e2e.user import ROOT, User
+from tests.e2e.user import ROOT, User, until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.outcome import Outcome
@@ -26,9 +27,10 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
     import model.loop, torch
     torch.set_num_threads(1)  # two that wait for one another starve on a busy machine
     torch.set_num_threads = lambda number: None
+    from model.data.feed import Feed
     from model.families.trm import TRM
     step_of, loss_of = [0], TRM.loss
-    taken = model.loop.Trainer._step
+    taken, read_of = model.loop.Trainer._step, Feed._read
     first = os.environ["TRMCLOUD_ATTEMPT"] == "1"
     own = os.environ["TRMCLOUD_OVERRIDES"] == "{}"
     fault = "FAULT"
@@ -52,7 +54,13 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
         if fault == "lost" and first and step_of[0] == 27 and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         return taken(self)
+    def read(self, samples):
+        if fault == "loader" and first and step_of[0] >= 25:
+            time.sleep(3600)
+        return read_of(self, samples)
     def loss(self, *batch):
+        if fault == "lag" and os.environ["RANK"] == "1":
+            time.sleep(0.5)
         if fault == "stall" and first and step_of[0] == 27:
             time.sleep(3600)
         made = loss_of(self, *batch)
@@ -61,7 +69,7 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
         if fault == "spike" and step_of[0] == 70:
             made = made._replace(loss=made.loss * 100)
         return made
-    model.loop.Trainer._step, TRM.loss = step, loss
+    model.loop.Trainer._step, TRM.loss, Feed._read = step, loss, read
 """
 """The real trainer, and what befalls it; memory is really taken away, and a rank really killed."""
 
@@ -150,9 +158,65 @@ def test_a_rank_that_is_lost_is_started_again(stricken: Callable[[str], User]) -
     assert found["lost_steps"] <= 7
 
 
-def test_a_trainer_that_stands_still_is_started_again(stricken: Callable[[str], User]) -> None:
-    user = stricken("stall")
+@pytest.mark.parametrize("fault", ["stall", "loader"])
+def test_a_trainer_that_stands_still_is_started_again(
+    stricken: Callable[[str], User], fault: str
+) -> None:
+    """In a step; and for want of a batch that its loader never brings."""
+    user = stricken(fault)
     out = launch(user, 40, *ONE)
     found = told(user, out, "the trainer stood still (no step for 12")
     assert (found["what"], found["rung"]) == ("lost", "again")
     assert found["lost_seconds"] >= 120
+
+
+def test_a_rank_that_lags_is_named(stricken: Callable[[str], User]) -> None:
+    user = stricken("lag")
+    out = launch(user, 30, "--processes", "2", "--set", "log_every=1")
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED, out
+    for screen in (out, user.run("status", run.run_id)):
+        assert "rank 1 takes " in screen, screen
+        assert "all wait for it" in screen
+    found = user.json("status", run.run_id, "--json")[0]["health"]
+    [lagging] = [each for each in found if each["rule"] == "rank_lags"]
+    assert lagging["facts"]["rank"] == 1
+    assert lagging["facts"]["pass_s"] > 0.5 > lagging["facts"]["usual_s"] - 0.5
+
+
+NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+--query-gpu=utilization.gpu,memory.used,memory.total,clocks.sm) echo "97, 20000, 81559, 1980" ;;
+*) exit 9 ;;
+esac
+"""
+"""It answers to what the agent samples, and to nothing else: this machine has no GPUs."""
+
+
+def test_memory_to_spare_is_climbed_into(stricken: Callable[[str], User], tmp_path: Path) -> None:
+    """A machine that says a quarter of its memory is in use, and days of training ahead."""
+    user = stricken("none")
+    tool, settings = tmp_path / "bin" / "nvidia-smi", tmp_path / "settings.toml"
+    tool.parent.mkdir()
+    tool.write_text(NVIDIA_SMI)
+    tool.chmod(0o755)
+    settings.write_text("accumulation = 6\n")  # not --set: what is set by hand stays
+    user.environment["PATH"] = f"{tool.parent}:{os.environ['PATH']}"
+    user.environment["TRMCLOUD_TEST_SETTINGS"] = str(settings)
+    words = ("launch", "local", *TINY, "--steps", "9000000", "--budget", "400", "-y", *ONE)
+    driver = user.start(*words)
+    reports = f"{contract.PODS_DIR}/*/{contract.REPORT_NAME}"
+    until(lambda: any(user.home.glob(reports)) and bool(rows(user)), within_s=900, what="a climb")
+    [row] = rows(user)
+    assert (row.what, row.rung, row.lost_steps) == ("memory_spare", "aggressive", 0)
+    assert row.changed == {"batch": 6, "accumulation": 4}
+    until(lambda: len(metrics(user, "start")) == 2, within_s=600, what="its second start")
+    assert metrics(user, "start")[1]["from_step"] == row.step > 0
+    run = user.only_run()
+    screen = user.run("status", run.run_id)
+    assert f"fast step {row.step:,}: memory was to spare" in screen
+    assert "started again with batch 6 × accumulation 4 (aggressive) · 0 steps · " in screen
+    user.run("stop", run.run_id)
+    out = driver.communicate(timeout=600)[0]
+    assert user.only_run().outcome is Outcome.STOPPED, out
+    assert "memory was to spare" in out

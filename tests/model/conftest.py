@@ -117,7 +117,17 @@ class Run:
 
     def exact_metrics(self) -> list[dict[str, Any]]:
         """What two equal runs agree on to the last bit: no timings, no landings."""
-        timed = (*("at", "seconds", "step_seconds", "data_wait_s", "tokens_per_second", "landing"),)
+        timed = (
+            *(
+                "at",
+                "seconds",
+                "step_seconds",
+                "data_wait_s",
+                "tokens_per_second",
+                "landing",
+                "rank_seconds",
+            ),
+        )
         return [
             {key: value for key, value in line.items() if key not in timed}
             for line in self.metrics("train", "eval")

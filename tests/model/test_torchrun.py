@@ -56,6 +56,9 @@ def test_two_processes_train(undisturbed: Any) -> None:
     assert undisturbed.metrics("start")[0]["world_size"] == 2
     assert beat.tokens == STEPS * 2 * 2 * 16
     assert len(undisturbed.metrics("eval")) == STEPS // 20 + 1 + 2  # step 0; saves at 30, 90
+    paces = [line["rank_seconds"] for line in undisturbed.metrics("train")[3:]]
+    assert {len(row) for row in paces} == {2}
+    assert all(each > 0 for row in paces for each in row)
     assert undisturbed.metrics("eval")[-1]["val_bpb"] < undisturbed.metrics("eval")[0]["val_bpb"]
     state = (undisturbed.out / f"checkpoints/step-{STEPS:08d}/state.json").read_text()
     assert len(json.loads(state)["generators"]) == 2, "a generator's state of every rank"

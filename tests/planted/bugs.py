@@ -41,6 +41,7 @@ DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",
 )  # fmt: skip
 BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/observer.py"
+CLIMBING = "core/contract/climbing.py"
 RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints/fetching.py", "app/pod_request.py"
 STRAYS, SAFE = "core/control/orphan_costs.py", "core/control/pending_pulls.py"
@@ -342,6 +343,13 @@ BUGS: tuple[Bug, ...] = (
     Bug("what was changed before is forgotten", SUPERVISE, "overrides = overrides_of((*last.recoveries, mend))", "overrides = mend.changed"),
     Bug("what was tried is not written down", ACCOUNT, "recoveries=before.recoveries if mended is None else noted(before.recoveries, mended),", "recoveries=before.recoveries,"),
     Bug("another try uses up the restarts of a crash", ACCOUNT, "fruitless=0 if mended is not None and mended.changed else before.fruitless,", "fruitless=before.fruitless,"),
+    Bug("memory to spare is left unused", CLIMBING, "if memory_share is None or not settings.get(CLIMBS)", "if True or not settings.get(CLIMBS)"),
+    Bug("a micro-batch climbs beyond its memory", CLIMBING, "if changed and memory_share * changed[\"batch\"] / batch <= level.fills:", "if changed:"),
+    Bug("a larger micro-batch learns from more sequences", CLIMBING, '"accumulation": rows // larger}', '"accumulation": int(now["accumulation"])}'),
+    Bug("a batch that ran out of memory is climbed to again", CLIMBING, "any(\n        r.what != SPARE and r.rung != SKIPPED for r in recoveries\n    )", "False"),
+    Bug("a climb for which too little is left to train", CLIMBING, "return left_s * _TRUSTED_GAIN > restart_s * _TIMES_ITS_COST", "return True"),
+    Bug("one that has landed to climb is ended", SUPERVISE, 'climbs = outcome == "landed_signal" and mend is not None', "climbs = False"),
+    Bug("a climb is not written down before it is told", MIND, "self._set_phase(replace(self._phase(trainer.phase), climbing=level))", "pass", timing=True),
     Bug("the next phase is never entered", SUPERVISE, "if trainer.soft_left_s <= lease.min_useful_s:\n        return f", "if any(p.state == 'ended' for p in phases):\n        return f"),
     Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, last.message)\n            return", "return EndPod(Outcome.LANDED.value, \"\")\n            return"),
     Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),

@@ -8,6 +8,7 @@ from typing import Any
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.spec.rates import SCALES
+from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.recipe import PHASE_NAMES, PHASES, parse_setting
 from trmcloud.core.spec.settings import PRECISIONS
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE, KEEP, THEN, RunSpec
@@ -52,6 +53,8 @@ class LaunchRequest:
     stop_at_gain: str = ""
     """``0.001/usd``; empty: no such rule."""
     patience: int = 0
+    last_rungs: str = ""
+    """``depth,sequence``, or one of them."""
     objective: str = "value"
     hour_value: str | None = None
     deadline: str | None = None
@@ -134,6 +137,7 @@ def spec_of(
         strict_gate=r.strict_guide,
         stop_at_gain=parse_gain(r.stop_at_gain) if _is_given(r, "stop_at_gain") else 0.0,
         patience=checked_patience(r.patience),
+        last_rungs=parse_last_rungs(r.last_rungs) if _is_given(r, "last_rungs") else (),
         objective=r.objective,
         hour_value=parse_money("--hour-value", r.hour_value) or GUIDE_HOUR_VALUE,
         deadline_at=deadline_at,

@@ -155,6 +155,8 @@ def pod_request(
         granted_at=decided.wall,
         strict_gate=plan.spec.strict_gate,
         stop=rules_of(plan.spec, candidate.rate),
+        set_by_hand=[key for key, _ in plan.spec.overrides],
+        last_rungs=plan.spec.last_rungs,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,

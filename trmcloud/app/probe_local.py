@@ -142,6 +142,7 @@ def probe_local(
         steps=len(seconds),
         tokens_per_step=short.tokens_per_step(processes),
         flops_per_token=work_of(short).train_flops,
+        at=time.time(),
     )
 
 

@@ -10,6 +10,9 @@ from trmcloud.core.planner.calibrated import Measured
 from trmcloud.io.files import write_atomic
 
 PROBES_NAME = "probes.json"
+_FAR = 1e11
+"""Epoch s that no record bears, and seconds that no step takes."""
+_LONGEST_ID = 80
 _KEPT = 64
 
 
@@ -33,4 +36,14 @@ def record(home: Path, probe: Measured) -> None:
 
 def _sane(probe: Measured) -> bool:
     numbers = (probe.step_s, probe.tokens_per_step, probe.flops_per_token, probe.gpus, probe.steps)
-    return all(isinstance(n, int | float) and 0 < n < float("inf") for n in numbers)
+    since = (probe.predicted_s, probe.at)
+    return (
+        all(_is_number(n) and n > 0 for n in numbers)
+        and all(_is_number(n) and 0 <= n < _FAR for n in since)
+        and isinstance(probe.run_id, str)
+        and len(probe.run_id) <= _LONGEST_ID
+    )
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < float("inf")  # type: ignore[arg-type]

@@ -21,8 +21,11 @@ def first_bpb(context: Context, run_id: str, phase: str) -> float | None:
     return None
 
 
-def report_run(context: Context, run: RunState) -> RunReport:
-    """One run's report, with the live phase's seconds where it is being trained."""
+def report_run(
+    context: Context, run: RunState, speeds: tuple[float, float] | None = None
+) -> RunReport:
+    """One run's report, with the live phase's seconds where it is being trained. ``speeds``:
+    tokens a second, planned and measured."""
     manifests = list(context.files.manifests(run.run_id))
     if run.bucket:
         from trmcloud.app.checkpoints.in_bucket import known_there
@@ -45,6 +48,7 @@ def report_run(context: Context, run: RunState) -> RunReport:
         first_bpb=first_bpb(context, run.run_id, last) if last is not None else None,
         strays=ledger.strays_of(run.run_id),
         data_told=data_told(context, run),
+        tokens_per_s=speeds,
     )
     gone = report.on_volume and is_deleted(ledger, run.run_id)
     return replace(report, on_volume=False) if gone else report

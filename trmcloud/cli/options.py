@@ -62,6 +62,14 @@ StopAtGain = Annotated[
         metavar="BPB/usd",
     ),
 ]
+LastRungs = Annotated[
+    str,
+    typer.Option(
+        help="Where memory runs out before anything is saved, and nothing else helps: two thirds "
+        "of the depth, half the sequence. Another model then.",
+        metavar="depth,sequence",
+    ),
+]
 Patience = Annotated[
     int,
     typer.Option(

@@ -19,8 +19,9 @@ from statistics import fmean, median
 from typing import Any
 
 from trmcloud.core.contract import spikes
+from trmcloud.core.contract.climbing import SPARE_BELOW
 from trmcloud.core.contract.gate import number_of, refinement
-from trmcloud.core.contract.gpu_counters import GpuWindow
+from trmcloud.core.contract.gpu_counters import LEAST_SAMPLES, GpuWindow
 from trmcloud.core.contract.worth import WORSE_BY
 from trmcloud.core.values import dataclass
 
@@ -45,13 +46,16 @@ BUSY_BELOW = 80.0
 """Percent of the time."""
 MEMORY_ABOVE = 0.95
 """Of a GPU's memory: the next longer row, or the last evaluation, may not fit."""
-MEMORY_BELOW = 80 / 141
+MEMORY_BELOW = SPARE_BELOW
 """Of a GPU's memory, where a step is made of several micro-batches: they could be larger."""
 CLOCK_BELOW = 0.9
 """Of the other GPUs' median."""
-_SAMPLES_LEAST = 8
 _EVALUATED_SPANS = ((None, None), (0.001, 1.0))
 """Between which times masks are drawn at an evaluation; None: nothing is masked."""
+RANK_ABOVE = 1.1
+"""Of the other ranks' median: seconds of its own passes."""
+_SLOWEST_OF_RECENT = 18
+"""Rows in which it must be the slowest: a rank that something delays now and then is not."""
 _FLAT_LEAST = 50
 _FLAT_BELOW = 0.005
 
@@ -73,6 +77,7 @@ class Rule(str, Enum):
     LOW_MFU = "low_mfu"
     SLOWER_THAN_PLANNED = "slower_than_planned"
     NOT_COMPILED = "not_compiled"
+    RANK_LAGS = "rank_lags"
     GPU_IDLE = "gpu_idle"
     GPU_LAGS = "gpu_lags"
     MEMORY_NEAR = "memory_near"
@@ -109,6 +114,8 @@ class _Trained:
     step_s: float | None
     data_wait_s: float | None
     mfu: float | None
+    rank_seconds: tuple[float, ...]
+    """Of each rank's own forward passes; empty where there is one alone."""
     finite: bool
     span: tuple[float | None, float | None]
     """Where masks are drawn: between which times. Losses under different ones are not alike."""
@@ -149,6 +156,7 @@ def findings(
         _low_mfu(trained),
         _slower(trained, expected),
         _not_compiled(lines),
+        _rank_lags(trained),
     )
     found = tuple(finding for finding in made if finding is not None)
     return found + gpu_findings(gpus, trained[-1].step if trained else 0, expected)
@@ -156,7 +164,7 @@ def findings(
 
 def gpu_findings(window: GpuWindow | None, step: int, expected: Expected) -> tuple[Finding, ...]:
     """The rules about GPUs that hold at ``step``; what a GPU does not say is no symptom."""
-    if window is None or window.samples < _SAMPLES_LEAST:
+    if window is None or window.samples < LEAST_SAMPLES:
         return ()
     gpus = list(enumerate(window.gpus))
     made = []
@@ -231,6 +239,7 @@ def _trained(line: Mapping[str, Any], step: int) -> _Trained:
         step_s=number_of(line.get("step_seconds")),
         data_wait_s=number_of(line.get("data_wait_s")),
         mfu=number_of(line.get("mfu")),
+        rank_seconds=_numbers(line.get("rank_seconds")),
         finite=all(number_of(each) is not None for each in told),
         span=(number_of(line.get("mask_from")), number_of(line.get("mask_to"))),
         plan=number_of(line.get("plan")),
@@ -394,3 +403,21 @@ def _not_compiled(lines: Sequence[Mapping[str, Any]]) -> Finding | None:
     if start is None or number_of(start.get("graphs")) != 0:
         return None
     return Finding(Rule.NOT_COMPILED, _step_of(start) or 0)
+
+
+def _rank_lags(trained: Sequence[_Trained]) -> Finding | None:
+    """One rank's own passes take longer than the others', in nearly all of the last rows."""
+    rows = [row.rank_seconds for row in trained[-RECENT:]]
+    ranks = len(rows[-1]) if rows else 0
+    if len(rows) < RECENT or ranks < 2 or any(len(row) != ranks for row in rows):
+        return None
+    slowest = [max(range(ranks), key=row.__getitem__) for row in rows]
+    number = max(set(slowest), key=slowest.count)
+    if slowest.count(number) < _SLOWEST_OF_RECENT:
+        return None
+    taken = [median(row[rank] for row in rows) for rank in range(ranks)]
+    usual = median(taken[:number] + taken[number + 1 :])
+    if usual <= 0 or taken[number] <= usual * RANK_ABOVE:
+        return None
+    facts = {"rank": number, "pass_s": taken[number], "usual_s": usual}
+    return Finding(Rule.RANK_LAGS, trained[-RECENT].step, facts)

@@ -179,6 +179,8 @@ class Standalone:
             granted_at=now,
             strict_gate=spec.plan.spec.strict_gate,
             stop=rules_of(spec.plan.spec, chosen.rate),
+            set_by_hand=[key for key, _ in spec.plan.spec.overrides],
+            last_rungs=spec.plan.spec.last_rungs,
         )
         lease = for_nodes(lease, spec.nodes)
         if lease.ready_within_s:

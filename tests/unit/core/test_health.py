@@ -119,6 +119,11 @@ def is_slow(lines: list[Line]) -> None:
         line["step_seconds"] = 12.0
 
 
+def rank_is_slow(lines: list[Line]) -> None:
+    for at, line in enumerate(trained(lines)[-RECENT:]):
+        line["rank_seconds"] = [0.1, 0.1, 0.112 if at % 10 else 0.09, 0.101]
+
+
 FIRES: dict[Rule, tuple[str, Callable[[list[Line]], None], str]] = {
     Rule.NOT_FINITE: ("dense", loss_is_nan, "loss or gradients are not finite"),
     Rule.SPIKES: ("dense", loss_jumps, "2 spikes in the loss, the last "),
@@ -143,6 +148,10 @@ FIRES: dict[Rule, tuple[str, Callable[[list[Line]], None], str]] = {
     Rule.LOW_MFU: ("dense", uses_little, "MFU is 11.0%, below 15%"),
     Rule.SLOWER_THAN_PLANNED: (
         "dense", is_slow, "a step takes 12.00 s; 10.00 s at most were planned",
+    ),
+    Rule.RANK_LAGS: (
+        "dense", rank_is_slow,
+        "rank 2 takes 112.0 ms for its own passes, the others 100.0 ms: all wait for it",
     ),
 }  # fmt: skip
 
@@ -224,6 +233,32 @@ def test_a_plan_that_knows_no_times_calls_nothing_slow() -> None:
     assert findings(lines, replace(WELL, slowest_step_s=0.0)) == ()
 
 
+@pytest.mark.parametrize(
+    ("row", "rows"),
+    [
+        ((0.1, 0.1, 0.109), RECENT),
+        ((0.1, 0.1, 0.2), RECENT - 1),
+        ((0.2,), RECENT),
+        ((0.0, 0.0, 0.1), RECENT),
+        ((0.1, 0.1, None), RECENT),
+    ],
+)
+def test_ranks_that_are_alike_alone_or_not_told_of_long_enough(
+    row: tuple[float, ...], rows: int
+) -> None:
+    lines = recorded()
+    for line in trained(lines)[-rows:]:
+        line["rank_seconds"] = list(row)
+    assert findings(lines, WELL) == ()
+
+
+def test_another_rank_each_time_is_none_that_lags() -> None:
+    lines = recorded()
+    for at, line in enumerate(trained(lines)[-RECENT:]):
+        line["rank_seconds"] = [0.2, 0.1] if at % 7 else [0.1, 0.2]
+    assert findings(lines, WELL) == ()
+
+
 _ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=4),
@@ -236,6 +271,7 @@ _LINE = st.fixed_dictionaries(
         for name in (
             *("step", "loss", "grad_norm", "lr", "step_losses", "step_seconds", "data_wait_s"),
             *("mfu", "val_bpb", "val_step_losses", "mask_from", "mask_to", "plan", "execution"),
+            "rank_seconds",
         )
     },
 )

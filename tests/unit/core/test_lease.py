@@ -74,7 +74,7 @@ def lease(*phases: PhasePlan, run: RunState | None = None, **changes: Any) -> Le
 
 RECOVERABLE = {
     "batch": 32, "accumulation": 1, "activation_checkpointing": False, "compile": True,
-    "loader_workers": 1, "preset": "extreme",
+    "loader_workers": 1, "preset": "extreme", "climbs": True,
 }  # fmt: skip
 
 

@@ -110,10 +110,13 @@ def test_a_dollar_that_buys_too_little_ends_it(gain: float, stops: bool) -> None
 
 
 def test_doubt_is_for_going_on() -> None:
-    """One that scatters is only stopped where a standard error more would not pay either."""
+    """One that scatters is only stopped where two standard errors more would not pay either."""
     curve = replace(curve_of(falling()), scatter=0.1)
-    assert why_stop(StopRules(0.2, 0, 2.0), curve, 10_000) == ""
-    assert why_stop(StopRules(0.3, 0, 2.0), curve, 10_000)
+    steeper = replace(curve, slope=curve.slope - 2 * curve.scatter)
+    hoped = gain_per_usd(steeper, 10_000, 2.0)
+    assert hoped is not None
+    assert why_stop(StopRules(hoped - 0.01, 0, 2.0), curve, 10_000) == ""
+    assert why_stop(StopRules(hoped + 0.01, 0, 2.0), curve, 10_000)
 
 
 def test_one_that_rises_buys_nothing() -> None:

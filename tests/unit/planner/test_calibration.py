@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import bench.calibrate
-from bench.calibration import Calibration, calibrate, half_width
+from bench.calibration import Calibration, calibrate, half_width, row_seconds
 from bench.published import Published, parse_rows
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.catalog.hardware import GPUS
@@ -40,7 +40,7 @@ def test_sources_not_seen_are_predicted_about_as_well_as_we_say(calibration: Cal
     """What docs/guide/plan.md prints; P90 is not the 24 % that we want."""
     errors = calibration.errors
     assert len(errors) == 60
-    assert errors[30] <= 0.11
+    assert (errors[29] + errors[30]) / 2 <= 0.10
     assert errors[53] <= 0.29
     newest = sorted(abs(r.error) for r in calibration.residuals if r.row.gpu == "B200")
     assert len(newest) == 8
@@ -95,6 +95,16 @@ def test_less_power_sustains_less_and_fp8_never_doubles() -> None:
     assert full < 2 * FITTED.sustained_share(h100, peaks=2) < 2 * full
 
 
+def test_a_kernel_of_an_earlier_chip_takes_longer_and_an_earlier_one_twice_that() -> None:
+    def row(gpu: str, kernel: str) -> Published:
+        return parse_rows(table(tok_s_per_gpu="1000", gpu=gpu, kernel=kernel), "m.csv")[0]
+
+    own, sdpa, first = (row_seconds(row("H100-SXM", k), FITTED) for k in ("own", "sdpa", "flash1"))
+    assert own < sdpa < first
+    assert (first - own) / (sdpa - own) == pytest.approx((2 / 0.65 - 1) / (1 / 0.65 - 1))
+    assert row_seconds(row("L40S", "own"), FITTED) == row_seconds(row("L40S", "sdpa"), FITTED)
+
+
 def test_the_guides_700k_tokens_per_second_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"GPT 350M: 700,000 tokens/s on one H100-SXM is 17\d%"):
         parse_rows(table(), "mine.csv")
@@ -111,6 +121,7 @@ def test_the_guides_700k_tokens_per_second_are_refused_by_name() -> None:
         ("params_m", "many", "cannot be read"),
         ("pass_tokens", "0", "above zero"),
         ("checkpointing", "some", "not one of none, selective, full"),
+        ("kernel", "flash", "not one of own, sdpa, flash1"),
     ],
 )
 def test_rows_that_make_no_sense_are_refused_by_line(column: str, value: str, said: str) -> None:

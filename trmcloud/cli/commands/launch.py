@@ -31,6 +31,7 @@ def command(
     strict_guide: options.StrictGuide = False,
     stop_at_gain: options.StopAtGain = "",
     patience: options.Patience = 0,
+    last_rungs: options.LastRungs = "",
     accept_exposure: Annotated[
         str | None,
         typer.Option(

@@ -36,6 +36,7 @@ def command(
     strict_guide: options.StrictGuide = False,
     stop_at_gain: options.StopAtGain = "",
     patience: options.Patience = 0,
+    last_rungs: options.LastRungs = "",
     volume: options.Volume = False,
     volume_days: options.VolumeDays = 7.0,
     volume_then: options.VolumeThen = "keep",

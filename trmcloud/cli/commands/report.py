@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +33,7 @@ def command(
     Example: trmcloud report --csv
     """
     from trmcloud.app.context import find_run
+    from trmcloud.app.measured_runs import note_measured, speeds_of
     from trmcloud.app.reports import report_run
     from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.cli.views.target import target_lines, verdict_of
@@ -44,7 +46,10 @@ def command(
         states = [find_run(context, run)]
     else:
         states = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
-    reports = [report_run(context, state) for state in states]
+    reports = [report_run(context, state, speeds_of(context, state)) for state in states]
+    for state in states:
+        with suppress(OSError):  # a home that cannot be written to can be reported on
+            note_measured(context, state)
     if as_json:
         ledger, now = context.ledger.read(), context.wall()
         rows = [
@@ -99,6 +104,9 @@ def _show(reports: list[RunReport], *, verbose: bool) -> None:
     print()
     print("\n".join(table(_TIME, [_time_row(r) for r in reports])))
     print()
+    if any(r.planned_hours is not None for r in reports):
+        print("\n".join(table(_PREDICTED, [_predicted_row(r) for r in reports])))
+        print()
     for r in reports:
         if r.bucket and r.best is not None:
             print(f"{r.run_id}: its best is {r.best.label} in {r.bucket}")
@@ -124,6 +132,9 @@ def _show(reports: list[RunReport], *, verbose: bool) -> None:
     )
 
 
+_PREDICTED = (
+    *("run", "time planned", "paid", "tokens/s planned", "measured", "$ planned", "paid"),
+)
 _MONEY = ("run", "hardware", "planned", "accrued", "billed", "best bpb", "$ per −0.01 bpb")
 _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
@@ -140,6 +151,24 @@ def _money_row(r: RunReport) -> tuple[str, ...]:
         "unknown" if r.billed is None else str(r.billed),
         bpb(r.best.val_bpb if r.best is not None else None),
         _per_centibpb(r.usd_per_centibpb),
+    )
+
+
+def _predicted_row(r: RunReport) -> tuple[str, ...]:
+    """What the plan had at P50, beside what it came to."""
+    from trmcloud.cli.views.text import duration
+
+    def count(value: float | None) -> str:
+        return "–" if value is None else f"{value:,.0f}"
+
+    return (
+        r.run_id,
+        "–" if r.planned_hours is None else duration(r.planned_hours * 3600),
+        duration(r.paid_s),
+        count(r.planned_tokens_per_s),
+        count(r.tokens_per_s),
+        str(r.planned),
+        str(r.accrued if r.billed is None else r.billed),
     )
 
 

@@ -78,6 +78,10 @@ WORDS: Mapping[Rule, tuple[str, str]] = {
         "compile is on, and nothing was compiled",
         "unset TORCHDYNAMO_DISABLE and TORCH_COMPILE_DISABLE; or --set compile=false",
     ),
+    Rule.RANK_LAGS: (
+        "rank {rank} takes {pass_s} for its own passes, the others {usual_s}: all wait for it",
+        "trmcloud stop {run}, then resume it: another machine; see what else runs on this one",
+    ),
     Rule.GPU_IDLE: (
         f"GPU {{gpu}} computes {{busy}} of the time, less than {BUSY_BELOW:.0f}%",
         "see that steps do not wait for data; a larger batch per GPU; fewer GPUs",
@@ -97,7 +101,8 @@ WORDS: Mapping[Rule, tuple[str, str]] = {
 }
 _SHARES = ("refinement", "share", "mfu", "busy")
 _TIMES = ("step_s", "planned_s")
-_COUNTS = ("number", "best_step", "gpu", "accumulation")
+_SHORT_TIMES = ("pass_s", "usual_s")
+_COUNTS = ("number", "best_step", "gpu", "rank", "accumulation")
 _GIGABYTES = ("used_gb", "total_gb")
 _CLOCKS = ("clock", "usual")
 
@@ -143,6 +148,8 @@ def _shown(name: str, value: float) -> str:
         return f"{value:.1%}"
     if name in _TIMES:
         return f"{value:.2f} s" if value < 60 else duration(value)
+    if name in _SHORT_TIMES:
+        return f"{value * 1e3:.1f} ms" if value < 1 else f"{value:.2f} s"
     if name in _COUNTS:
         return f"{value:,.0f}"
     if name in _GIGABYTES:

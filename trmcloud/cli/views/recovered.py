@@ -8,7 +8,7 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.app.recovered import Recovered, recovered
 from trmcloud.cli.views.text import duration
-from trmcloud.core.contract.recovery import AGAIN, RATE, SKIPPED
+from trmcloud.core.contract.recovery import AGAIN, RATE, SKIPPED, SPARE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.plain_text import one_line
 
@@ -18,6 +18,7 @@ _HAPPENED: Mapping[str, str] = {
     "diverged": "the loss rose and stayed up",
     "crashed": "the trainer crashed",
     "lost": "a process of the trainer was lost",
+    SPARE: "memory was to spare",
 }
 _WORDS: Mapping[str, str] = {
     "activation_checkpointing": "activation checkpointing",
@@ -52,7 +53,8 @@ def done_about(row: Recovered) -> str:
         return "the data went on, and the weights stayed as they were"
     if made.rung == AGAIN or not made.changed:
         return "started again from its last checkpoint"
-    return f"started again with {_changes(made.changed)}"
+    named = f" ({one_line(made.rung)})" if made.what == SPARE else ""
+    return f"started again with {_changes(made.changed)}{named}"
 
 
 def lost(row: Recovered) -> str:

@@ -16,6 +16,8 @@ from trmcloud.core.values import dataclass
 GPU_NOTE = "gpus"
 """The topic of that note."""
 MOST_GPUS = 64
+LEAST_SAMPLES = 8
+"""Before which nothing is judged by a window."""
 _MOST = 1e9
 _MOST_CHARS = 8192
 
@@ -37,6 +39,16 @@ class GpuWindow:
     samples: int
     over_s: float
     gpus: tuple[GpuCounters, ...]
+
+    def memory_share(self) -> float | None:
+        """What is in use of the fullest GPU's memory; None where none says so, or too little was
+        sampled."""
+        if self.samples < LEAST_SAMPLES:
+            return None
+        shares = [
+            g.used_mib / g.total_mib for g in self.gpus if g.used_mib is not None and g.total_mib
+        ]
+        return max(shares, default=None)
 
     def to_text(self) -> str:
         rows = [[_short(value) for value in gpu] for gpu in self.gpus]

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from trmcloud.core.contract.climbing import climbed
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PhaseReport, PhaseState
-from trmcloud.core.contract.recovery import AGAIN, MENDED, SKIPPED, Recovery, next_rung, noted
+from trmcloud.core.contract.recovery import (
+    AGAIN,
+    MENDED,
+    SKIPPED,
+    SPARE,
+    Recovery,
+    next_rung,
+    noted,
+)
 from trmcloud.core.contract.trainer_contract import RETRYABLE, Heartbeat
 from trmcloud.core.values import replace
 
@@ -80,10 +89,16 @@ def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
     """
     outcome = last.outcome or "lost"
     rung: tuple[str, dict[str, Any]] | None = None
+    settings = lease_of(lease, last.name).settings
     if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:
         rung = AGAIN, {}
     elif outcome in MENDED and lease.max_restarts >= 0:
-        rung = next_rung(lease_of(lease, last.name).settings, last.recoveries, outcome)
+        saved = last.saved_step is not None
+        rung = next_rung(settings, last.recoveries, outcome, saved=saved)
+    elif outcome == "landed_signal" and last.climbing:
+        changed = climbed(settings, last.recoveries, last.climbing)
+        rung = (last.climbing, changed) if changed else None
+        outcome = SPARE
     if rung is None:
         return None
     return Recovery(
@@ -113,6 +128,7 @@ def started(lease: Lease, before: PhaseReport, attempt: int, at: float) -> Phase
         outcome=None,
         message="",
         fruitless=0 if mended is not None and mended.changed else before.fruitless,
+        climbing=None,
         recoveries=before.recoveries if mended is None else noted(before.recoveries, mended),
     )
 

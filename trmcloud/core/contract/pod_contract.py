@@ -233,6 +233,8 @@ class PhaseReport:
     recoveries: Recoveries = ()
     stopping: str = ""
     """Why it no longer pays, once its trainer was told to come to an end."""
+    climbing: Label | None = None
+    """The level of ``climbing`` that it goes on with once its trainer, told so, has landed."""
 
 
 @dataclass(frozen=True)

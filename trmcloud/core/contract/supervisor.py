@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from trmcloud.core.contract.climbing import is_worth_it, next_level
 from trmcloud.core.contract.phase_account import lease_of, next_try
 from trmcloud.core.contract.pod_contract import Lease, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import MENDED, overrides_of
@@ -51,6 +52,8 @@ class TrainerView:
     """A checkpoint is asked for that this trainer was not told of yet."""
     finish_told: bool = False
     """It was told that it no longer pays."""
+    memory_share: float | None = None
+    """What is in use of the fullest GPU's memory, where that is known well enough."""
     waiting: str = ""
     """What must still be done before a phase can start: see ``AgentReport.waiting``."""
     refusal: str = ""
@@ -89,6 +92,14 @@ class FinishTrainer:
 
 
 @dataclass(frozen=True)
+class ClimbTrainer:
+    """Memory is to spare: the trainer is told to land, and goes on with the micro-batch of
+    ``level``."""
+
+    level: str
+
+
+@dataclass(frozen=True)
 class KillTrainer:
     reason: str
 
@@ -121,6 +132,7 @@ Act = (
     | LandTrainer
     | SaveNow
     | FinishTrainer
+    | ClimbTrainer
     | KillTrainer
     | JudgeGate
     | EndPod
@@ -212,7 +224,23 @@ def _watch(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> Act:
         return SaveNow()
     if not landing and not trainer.finish_told and (why := _no_longer_pays(lease, phase, beat)):
         return FinishTrainer(why)
+    if not landing and (level := _climbs_to(lease, phase, trainer)):
+        return ClimbTrainer(level)
     return Wait()
+
+
+def _climbs_to(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> str:
+    """The level, empty for none; what was decided once is told to the same attempt's trainer by an
+    agent that was started anew."""
+    beat = trainer.heartbeat
+    if beat is None or beat.state != "training" or phase.stopping or lease.max_restarts < 0:
+        return ""
+    if phase.climbing:
+        return phase.climbing
+    if not is_worth_it(beat, trainer.soft_left_s):
+        return ""
+    settings = lease_of(lease, phase.name).settings
+    return next_level(settings, phase.recoveries, trainer.memory_share)
 
 
 def _no_longer_pays(lease: Lease, phase: PhaseReport, beat: Heartbeat | None) -> str:
@@ -245,12 +273,14 @@ def _after(
 ) -> Act | None:
     """What follows a phase that has ended; None means: go on to the next one, if any."""
     outcome = last.outcome or "lost"
-    if outcome == "landed_signal":
+    mend = next_try(lease, last)
+    climbs = outcome == "landed_signal" and mend is not None
+    if outcome == "landed_signal" and (trainer.land_ordered or not climbs):
         if trainer.land_ordered:
             return EndPod(Outcome.STOPPED.value, trainer.land_reason)
         return EndPod(Outcome.LANDED.value, "told to land")
     more = any(p.state is PhaseState.WAITING for p in phases)
-    if outcome in CLEAN:
+    if outcome in CLEAN and not climbs:
         if not more:
             if outcome in DONE:
                 return EndPod(Outcome.FINISHED.value, last.message)
@@ -260,7 +290,6 @@ def _after(
         if not last.gate.passed:
             return EndPod(Outcome.GATE_FAILED.value, f"the gate after {last.name} failed")
         return None
-    mend = next_try(lease, last)
     may_help = outcome in RETRYABLE or mend is not None
     if may_help and trainer.hard_left_s <= 0:
         return EndPod(Outcome.KILLED.value, "the hard stop came before the trainer had landed")

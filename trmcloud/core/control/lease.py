@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease
 from trmcloud.core.contract.trainer_contract import DONE
@@ -34,13 +36,15 @@ def make_lease(
     hold: bool = False,
     uploads: bool = False,
     stop: StopRules | None = None,
+    set_by_hand: Collection[str] = (),
+    last_rungs: Collection[str] = (),
 ) -> Lease:
     """What generation's agent may do, and until when.
 
     Where two phases share the time, the first may take 1.5 × its P90, or what is left beside the
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
     the time as the Plan's P50 divide it. ``hold`` and ``uploads``: see ``Lease``;
-    ``stop``: when a phase no longer pays.
+    ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -62,7 +66,7 @@ def make_lease(
         shares.append(
             PhaseLease(
                 *(phase.name, allowed_s, _trained_s(phase), phase.flops),
-                settings=recoverable(phase.settings),
+                settings=recoverable(phase.settings, set_by_hand, last_rungs),
                 stop=stop or StopRules(),
             )
         )

@@ -59,6 +59,10 @@ class RunReport:
     fetched."""
     planned_data_s: float = 0.0
     """P50 of the wait for data, where that was planned."""
+    planned_hours: float | None = None
+    planned_tokens_per_s: float | None = None
+    tokens_per_s: float | None = None
+    """Of the whole machine; None where nothing was chosen yet, or too little was logged."""
     data_told: str = ""
     """What its last pod said of the data that it made; '' where it made none, or said nothing."""
     before_cooldown: CheckpointManifest | None = None
@@ -116,6 +120,9 @@ class RunReport:
             "reserved_usd": float(self.reserved),
             "drift": self.drift,
             "paid_seconds": self.paid_s,
+            "planned_hours": self.planned_hours,
+            "planned_tokens_per_second": self.planned_tokens_per_s,
+            "tokens_per_second": self.tokens_per_s,
             "seconds": dict(self.seconds),
             "data": {
                 "waited_s": self.seconds.get("data", 0.0),
@@ -144,12 +151,14 @@ def report_on(
     first_bpb: float | None = None,
     strays: Sequence[Stray] = (),
     data_told: str = "",
+    tokens_per_s: tuple[float, float] | None = None,
 ) -> RunReport:
     """The report on one run at ``now`` (epoch s).
 
     ``live_seconds`` is the running phase's account so far, where there is one; ``first_bpb`` the
     run's first evaluation; ``strays`` are pods that were made in its name and that it never owned;
-    ``data_told`` is its last pod's own word of the data that it made.
+    ``data_told`` is its last pod's own word of the data that it made; ``tokens_per_s`` are planned
+    and measured.
     """
     made = [g for g in run.generations if g.not_made is None]
     paid = {g.number: _paid_seconds(g, now) for g in made}
@@ -196,6 +205,9 @@ def report_on(
             for phase in (chosen.phases if chosen is not None else ())
         ),
         data_told=data_told,
+        planned_hours=chosen.hours.p50 if chosen is not None else None,
+        planned_tokens_per_s=tokens_per_s[0] if tokens_per_s else None,
+        tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
     )
 
 

@@ -6,12 +6,14 @@ per (SKU, count).
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from typing import NamedTuple, Sequence, TypedDict
 
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
 from trmcloud.core.contract.bucket_terms import BUCKET_BYTES_PER_S
 from trmcloud.core.planner.batch_fit import Fitted, fit_settings
+from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.data_estimate import DataEstimate, estimate_data
 from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
@@ -136,6 +138,8 @@ def outlook_on(
             factor *= longer
         chosen.append(settings)
         times.append(predict_phase(settings, machine, factor))
+    if machine.measured is not None and machine.measured.at:
+        reasons.append(Remark(About.SETTINGS, _measured_text(machine.measured, chosen[0], machine)))
     tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
     data = None
     if source is not None:
@@ -308,9 +312,21 @@ def _probed(settings: PhaseRecipe, machine: Machine) -> float:
     probe = machine.measured
     if probe is None:
         return 1.0
+    if probe.predicted_s > 0:
+        return probe.step_s / probe.predicted_s
     measured = probe.step_s * probe.gpus / (probe.tokens_per_step * probe.flops_per_token)
     flops = settings.tokens_per_step(machine.processes) * work_of(settings).train_flops
     return measured / (step_seconds(settings, machine) * machine.processes / flops)
+
+
+def _measured_text(measured: Measured, settings: PhaseRecipe, machine: Machine) -> str:
+    """When, where, and what it comes to."""
+    day = dt.datetime.fromtimestamp(measured.at, dt.timezone.utc).strftime("%Y-%m-%d")
+    by = measured.run_id or "--probe"
+    return (
+        f"its steps were measured on {day} ({by}): {_probed(settings, machine):.2f} × what is"
+        " modelled"
+    )
 
 
 def _against_interruptions(

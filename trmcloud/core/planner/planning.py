@@ -51,6 +51,7 @@ from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.number_format import needs_float8, refuse_float8
 from trmcloud.core.planner.ranking import rank
 from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import PHASES, Recipe
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, RunSpec
@@ -107,6 +108,7 @@ def make_plan(
     first = next(iter((*trained, *usable, *made)), None)
     if first is not None:
         check_rules(spec, first)
+        check_last_rungs(spec.last_rungs, [phase.settings for phase in first.phases])
     untold = _untrained(recipe, first) if first is not None and first not in trained else ""
     return Plan(
         id=plan_id,
@@ -379,6 +381,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "spot": "on" if spec.spot else "off",
         "community hosts": "on" if spec.community else "off",
         "marginal-value stop": f"{spec.stop_at_gain:g} bpb/usd" if spec.stop_at_gain else "off",
+        "last rungs": ", ".join(spec.last_rungs) or "off",
         "patience": f"{spec.patience} evaluations" if spec.patience else "off",
         "strict gate": "on" if spec.strict_gate else "off",
         "old prices": f"after fresh ones from {FRESH_DAYS} days on; {_MARGINS}",

@@ -186,14 +186,15 @@ def token_seconds(
     power_w: int = 0,
     memory_gb_s: float = 0.0,
     fp8_factor: float = 1.0,
-    own_kernel: bool = False,
+    kernel_share: float | None = None,
     is_fused: bool = True,
 ) -> TokenTime:
     """Seconds per trained token on a GPU that reaches ``share`` of the ideal, where a pass has
     ``pass_tokens``.
 
     ``power_w`` is a limit below the board's own, ``memory_gb_s`` a bandwidth that is not the SKU's.
-    Only block matmuls run in fp8. ``own_kernel``: attention written for this chip, not SDPA's.
+    Only block matmuls run in fp8. ``kernel_share``: of the attention rate that a kernel written for
+    this chip has; None: what SDPA's reaches.
     """
     peak = gpu.bf16_tflops * 1e12
     rate = peak * parameters.sustained_share(gpu, power_w)
@@ -209,7 +210,7 @@ def token_seconds(
     masked = max(0.0, work.mask_share - CAUSAL_SHARE) / (1 - CAUSAL_SHARE)
     executed = work.attention_flops * work.mask_share * (1 + ATTENTION_BACKWARD)
     executed *= 1 + masked * (parameters.masked_cost - 1)
-    kernel = 1.0 if own_kernel else SDPA_KERNEL.get(gpu.name, 1.0)
+    kernel = SDPA_KERNEL.get(gpu.name, 1.0) if kernel_share is None else kernel_share
     attention = executed / (rate * parameters.attention_share * kernel)
     bytes_per_s = (memory_gb_s or gpu.memory_gb_s) * 1e9 * parameters.memory_share
     traffic = traffic_bytes(work, width, vocab, parameters) / bytes_per_s

@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from trmcloud.core.contract.recovery import NEEDED, RATE
+from trmcloud.core.contract.climbing import CLIMBS
+from trmcloud.core.contract.recovery import LAST_RUNGS, NEEDED, RATE
+from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.families import takes
-from trmcloud.core.spec.settings import PRESETS, PhaseRecipe, check_settings
+from trmcloud.core.spec.settings import PADDED, PRESETS, PhaseRecipe, check_settings
 from trmcloud.core.values import replace
 
 _RATES = ("matrix_lr", "embedding_lr", "head_lr")
 
 
-def recoverable(settings: PhaseRecipe) -> dict[str, Any]:
-    """What a lease says of a phase's settings: see ``recovery.NEEDED``."""
+def recoverable(
+    settings: PhaseRecipe, set_by_hand: Collection[str] = (), last_rungs: Collection[str] = ()
+) -> dict[str, Any]:
+    """What a lease says of a phase's settings: see ``recovery.NEEDED``.
+
+    Args:
+        set_by_hand: keys that the user has set: a micro-batch among them does not climb.
+        last_rungs: those of ``LAST_RUNGS`` that the user asked for.
+    """
     named = {key: getattr(settings, key) for key in NEEDED}
-    return {**named, "preset": settings.preset} if takes(settings.family, "preset") else named
+    if takes(settings.family, "preset"):
+        named["preset"] = settings.preset
+    if not {"batch", "accumulation"} & set(set_by_hand):
+        named[CLIMBS] = True
+    # Rows of one text each were made as long as they are.
+    cut = [key for key in last_rungs if key != "sequence" or settings.rows != PADDED]
+    return named | {key: getattr(settings, key) for key in cut}
+
+
+def parse_last_rungs(text: str) -> tuple[str, ...]:
+    """``depth,sequence`` in the order in which they are tried.
+
+    Raises:
+        UsageError: it names another, or none.
+    """
+    named = [part.strip() for part in text.split(",")]
+    if strange := next((name for name in named if name not in LAST_RUNGS), None):
+        raise UsageError(
+            f"--last-rungs takes depth and sequence, not {strange[:40]!r}",
+            next_step="--last-rungs depth,sequence",
+        )
+    if "" in named:
+        raise UsageError("--last-rungs names nothing", next_step="--last-rungs depth,sequence")
+    return tuple(name for name in LAST_RUNGS if name in named)
+
+
+def check_last_rungs(asked: Collection[str], phases: Collection[PhaseRecipe]) -> None:
+    """
+    Raises:
+        UsageError: one of ``asked`` that no phase can ever be cut by.
+    """
+    if "sequence" in asked and all(settings.rows == PADDED for settings in phases):
+        raise UsageError(
+            "--last-rungs sequence can never help: its rows are made as long as they are",
+            next_step="--set sequence=… when it is planned; or leave sequence out",
+        )
 
 
 def overridden(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> PhaseRecipe:

@@ -94,6 +94,9 @@ class Host(Anchors, Protocol):
     def watch_gpus(self, now: Instant, *, trains: bool) -> None:
         """Look at their counters now and then; what they say goes into the report's notes."""
 
+    def memory_share(self) -> float | None:
+        """What is in use of the fullest GPU's memory; None where that is not known well enough."""
+
     def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
         """The checkpoints of the run that are whole on this pod."""
 

@@ -279,6 +279,7 @@ class AgentLoop:
             land_reason=self._orders.reason,
             save_owed=self._save_owed(),
             finish_told=trainer is not None and trainer.finish_told,
+            memory_share=self._body.memory_share(),
             waiting="" if self._began else self.report.waiting,
             refusal=self._refusal,
             age_s=self._noted.age_s(now),
@@ -314,6 +315,8 @@ class AgentLoop:
             self._save()
         elif isinstance(act, supervisor.FinishTrainer):
             self._finish(act.reason)
+        elif isinstance(act, supervisor.ClimbTrainer):
+            self._climb(act.level, now)
         elif isinstance(act, supervisor.KillTrainer):
             self._body.log(f"killing the trainer: {act.reason}")
             self._body.kill_trainer()
@@ -386,6 +389,17 @@ class AgentLoop:
         self._body.ask_to_finish(trainer, beat)
         trainer.finish_told = True
         self._body.log(f"told the trainer to come to an end: {reason}")
+
+    def _climb(self, level: str, now: Instant) -> None:
+        trainer = self._trainer
+        if trainer is None:
+            return
+        # On the report first: whatever ends this agent, the phase goes on once it has landed.
+        self._set_phase(replace(self._phase(trainer.phase), climbing=level))
+        self.write_report(force=True)
+        self._body.ask_to_land(trainer, self._heartbeat())
+        trainer.told_boot = now.boot
+        self._body.log(f"memory is to spare: told the trainer to land, and to go on ({level})")
 
     def _judge(self, phase: str) -> None:
         verdict = gate.judge(phase, self._body.read_metrics(phase), strict=self.lease.strict_gate)

@@ -278,6 +278,10 @@ class _FilesAndProcesses(AnchorFile):
     def watch_gpus(self, now: Instant, *, trains: bool) -> None:
         self._gpus.tend(now.boot, trains=trains)
 
+    def memory_share(self) -> float | None:
+        window = self._gpus.window()
+        return window.memory_share() if window is not None else None
+
     def stop_data(self) -> None:
         self._data.stop()
 

@@ -125,7 +125,7 @@ class AgentOracle:
         early_s = soft_at - self.world.queue.now - self._lives.late_s(pod)
         wrong = self._lives.clock_wrong(pod) or pod in self._lives.restarted
         wrong = wrong or abs(pod.rented.granted_ahead_s) > 5.0
-        if not ordered and early_s > 5.0 and not wrong:
+        if not ordered and early_s > 5.0 and not wrong and not self.attempts.may_climb(pod):
             self.fail("needless kill", f"{pod.rented.pod_id} is landed {early_s:.0f} s early")
 
     def ticked(self, pod: SimPod) -> None:

@@ -14,6 +14,7 @@ from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.contract.worth import StopRules, why_stop
 from trmcloud.core.control.report_events import finished_on
 from trmcloud.core.outcome import Outcome
+from trmcloud.sim.world.next_tick import SAMPLED_S
 
 if TYPE_CHECKING:
     from trmcloud.sim.oracle.agent_lives import AgentLives
@@ -27,6 +28,11 @@ _STILL_PAYS = 2.0
 _MOST_MENDED = {"out_of_memory": 6, "non_finite": 3}
 """Other settings that a simulated phase can be tried with: its micro-batch halved three times,
 checkpointing, no compiling, no workers; half the rate twice, and one preset below its own."""
+_MOST_CLIMBS, _FILLS = 2, 130 / 141
+"""Of a GPU's memory, what a climb may come to fill, at most."""
+_CLIMB_LEAST_S, _CLIMB_SURELY_S = 6_000.0, 60_000.0
+"""Of training left: with less a larger micro-batch is not worth a new start; with more it is."""
+_CLIMBED_S = 2_000.0
 _OVERRIDABLE = {
     "batch", "accumulation", "activation_checkpointing", "compile", "loader_workers",
     "rate", "preset",
@@ -40,6 +46,7 @@ class Tries:
         self.last: SimTrainer | None = None
         self.saved = 0
         self.fruitless = 0
+        self.climbs = 0
         self.mended: Counter[str] = Counter()
         """Starts with other settings than those before, by the outcome that they followed."""
 
@@ -87,6 +94,7 @@ class AttemptJudge:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         self._must_end(pod, trainer)
+        self._must_climb(pod, trainer)
 
     def _overridden(
         self, pod: SimPod, tries: Tries, trainer: SimTrainer, now: float, *, forgetful: bool
@@ -100,7 +108,7 @@ class AttemptJudge:
         rows = overrides.get("batch", own.batch) * overrides.get("accumulation", own.accumulation)
         if rows != own.batch * own.accumulation:
             self.fail("wasteful", f"{phase} is started with {rows} sequences a step")
-        if not own.batch / 8 <= overrides.get("batch", own.batch) <= own.batch:
+        if not own.batch / 8 <= overrides.get("batch", own.batch) <= 2 * own.batch:
             self.fail("wasteful", f"{phase} is started with a batch of {overrides['batch']}")
         if not 0.25 <= overrides.get("rate", 1.0) <= 1.0:
             self.fail("wasteful", f"{phase} is started at {overrides['rate']} of its rate")
@@ -110,6 +118,9 @@ class AttemptJudge:
                 self.fail("wasteful", f"{phase} begins with {overrides}")
             return
         outcome = tries.ended_by(now)
+        if overrides.get("batch", own.batch) > before.get("batch", own.batch):
+            self._climbed(pod, tries, trainer)
+            return
         if overrides == before:
             if outcome and not forgetful:
                 self.fail("wasteful", f"{phase} is tried again as it was, after {outcome}")
@@ -123,6 +134,78 @@ class AttemptJudge:
         most = _MOST_MENDED.get(outcome, 0)
         if tries.mended[outcome] > most and not forgetful:
             self.fail("wasteful", f"{phase} is changed for the {most + 1}th time after {outcome}")
+
+    def _climbed(self, pod: SimPod, tries: Tries, trainer: SimTrainer) -> None:
+        """A larger micro-batch: only after it was told to land for that, never after memory ran
+        out, and within what memory there is."""
+        last, phase = tries.last, trainer.shape.phase
+        own = self.world.truths[pod.lease.run_id].settings_of(phase)
+        batch = trainer.overrides["batch"]
+        if last is None or last.told_at is None or last.outcome != "landed_signal":
+            self.fail("wasteful", f"{phase} begins with a batch of {batch}, for nothing")
+        if tries.mended["out_of_memory"]:
+            self.fail("wasteful", f"{phase} climbs to {batch}, and has run out of memory")
+        if self.world.memory_of(pod.lease.run_id, phase) * batch / own.batch > _FILLS:
+            self.fail("wasteful", f"{phase} climbs to {batch}, beyond its memory")
+        tries.climbs += 1
+        if tries.climbs > _MOST_CLIMBS:
+            self.fail("wasteful", f"{phase} climbs for the {tries.climbs}th time")
+
+    def _landed(self, pod: SimPod, report: contract.AgentReport) -> None:
+        """What was told to land without an order, before its time, goes on."""
+        last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
+        if last is None or last.outcome != "landed_signal" or pod in self._lives.restarted:
+            return
+        lease = pod.lease
+        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        left_s = soft_at - self.world.queue.now - self._lives.early_s(pod)
+        ordered = pod.orders is not None and pod.orders.land
+        clock_wrong = self._lives.clock_wrong(pod) or abs(pod.rented.granted_ahead_s) > 5.0
+        if left_s > lease.min_useful_s + 60 and not ordered and not clock_wrong:
+            self.fail("wasteful", f"{last.name} landed for nobody, {left_s:.0f} s early")
+
+    def may_climb(self, pod: SimPod) -> bool:
+        """Whether its trainer may be told to land for a larger micro-batch."""
+        return self._climb_left_s(pod) > _CLIMB_LEAST_S
+
+    def _climb_left_s(self, pod: SimPod) -> float:
+        """Seconds of training that are left to one with memory to spare; 0: it has none."""
+        trainer = pod.trainer
+        share = self.world.memory_share(pod.lease.run_id, trainer)
+        if trainer is None or share is None or share >= 80 / 141:
+            return 0.0
+        tries = self._tries.get((pod, trainer.shape.phase))
+        if tries is None or any(tries.mended.values()) or tries.climbs >= _MOST_CLIMBS:
+            return 0.0
+        shape, now = trainer.shape, self.world.queue.now
+        return min(trainer.turns_at - now, (shape.steps - trainer.step(now)) * shape.step_s)
+
+    def _must_climb(self, pod: SimPod, trainer: SimTrainer) -> None:
+        """With much to train and memory to spare it is told so once its counters are known."""
+        sampled_at = trainer.trains_at + SAMPLED_S
+        look = partial(self._not_climbed, pod, trainer, sampled_at)
+        self.world.queue.at(sampled_at + _CLIMBED_S, look)
+
+    def _not_climbed(self, pod: SimPod, trainer: SimTrainer, since: float) -> None:
+        tries = self._tries.get((pod, trainer.shape.phase))
+        could = (
+            pod.running
+            and pod.trainer is trainer
+            and trainer.attempt == 1
+            and trainer.told_at is None
+            and trainer.finish_step is None
+            and trainer.frozen_at is None
+            and tries is not None
+            and pod.agent is not None
+            and max(self._lives.since(pod), pod.stopped_until) < since
+            and not self.world.off
+            and not (pod.orders is not None and pod.orders.land)
+            and pod.lease.max_restarts >= 0
+            and trainer.shape.cooldown_from(trainer.step(self.world.queue.now) + 1) is None
+        )
+        fits = self.world.memory_of(pod.lease.run_id, trainer.shape.phase) * 1.5 <= 110 / 141
+        if could and fits and self._climb_left_s(pod) > _CLIMB_SURELY_S:
+            self.fail("wasteful", f"{pod.rented.pod_id}'s trainer has memory to spare")
 
     def _not_finished(self, pod: SimPod, phase: str) -> None:
         """What the ledger knows to be finished is not trained again, whatever the pod has lost."""
@@ -197,6 +280,7 @@ class AttemptJudge:
 
     def done(self, pod: SimPod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help."""
+        self._landed(pod, report)
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
         if report.result != Outcome.FAILED.value or last is None or pod in self._lives.restarted:
             return

@@ -107,7 +107,11 @@ class SimHost:
         """A simulated trainer needs no data."""
 
     def watch_gpus(self, now: Instant, *, trains: bool) -> None:
-        """A simulated machine has none."""
+        """A simulated machine's are as ``memory_share`` has them."""
+
+    def memory_share(self) -> float | None:
+        pod = self._pod
+        return pod.world.memory_share(pod.lease.run_id, pod.trainer)
 
     def stop_data(self) -> None:
         """There is nothing to end."""

@@ -12,6 +12,8 @@ COARSE_S = 1800.0
 _HUNG_LOOK_S = 60.0
 _AWAIT_S = 300.0
 _LOOK_S = 15.0
+SAMPLED_S = 120.0
+"""Into a training, until when its GPUs' counters say something of it."""
 
 
 def next_tick_s(pod: SimPod) -> float:
@@ -36,6 +38,9 @@ def next_tick_s(pod: SimPod) -> float:
             else:
                 wait = 0.0
     if trainer is not None:
+        sampled_s = trainer.trains_at + SAMPLED_S - now
+        if sampled_s > 0 and trainer.runs(now):
+            wait = min(wait, sampled_s)
         if trainer.tells_worth and trainer.runs(now):
             number = trainer.step(now) // trainer.shape.eval_every
             ends = (trainer.evaluated_at(n) - now for n in (number, number + 1))

@@ -18,6 +18,7 @@ from trmcloud.sim.world.account import Account, Rented
 from trmcloud.sim.world.controllers import Killed, Process
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.machines import Machine
+from trmcloud.sim.world.next_tick import SAMPLED_S
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.queue import EventQueue
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
@@ -282,6 +283,23 @@ class SimWorld:
             return shape
         values = {**shape.__dict__, "step_s": shape.step_s * factor}
         return Shape(**values)
+
+    def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:
+        """What is in use of a GPU's memory, a while into the training of a phase that takes more
+        than one pass a step; others' machines do not say."""
+        now = self.queue.now
+        if trainer is None or not trainer.runs(now) or now < trainer.trains_at + SAMPLED_S:
+            return None
+        own = self.truths[run_id].settings_of(trainer.shape.phase)
+        if own.accumulation == 1:
+            return None
+        share = self.memory_of(run_id, trainer.shape.phase)
+        return share * float(trainer.overrides.get("batch", own.batch)) / own.batch
+
+    @staticmethod
+    def memory_of(run_id: str, phase: str) -> float:
+        """What its own settings take of a GPU's memory."""
+        return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
 
     def next_illness(self, rented: Rented, phase: str, overrides: Mapping[str, Any]) -> Ill | None:
         if "trainer" in self.off:
