@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
+    from trmcloud.app.receipts import Check
     from trmcloud.app.smoke.setting import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
@@ -51,6 +52,34 @@ ENV_TRAINER = "TRMCLOUD_TRAINER"
 def build_context() -> Context:
     """The world as this process's environment describes it."""
     return _build()[0]
+
+
+def build_chain() -> SqliteLedger:
+    """This home's ledger, whose records can be shown with their places in its chain."""
+    return SqliteLedger(home_dir(os.environ) / "ledger.db")
+
+
+def chain_if_any() -> SqliteLedger | None:
+    """Likewise, where there is one: a home is not made by a look."""
+    path = home_dir(os.environ) / "ledger.db"
+    return SqliteLedger(path) if path.exists() else None
+
+
+def signature_check(path: Path, signers: Path | None) -> Check:
+    """What is known of the signature beside a receipt."""
+    from trmcloud.adapters.ssh.signatures import SUFFIX, signature_of
+    from trmcloud.app.receipts import Check, Verdict
+
+    found = signature_of(path, signers)
+    if found is None:
+        why = f"there is no {path.name}{SUFFIX}: nobody vouches for it"
+        return Check("signature", Verdict.OPEN, why)
+    if not found.good:
+        return Check("signature", Verdict.BROKEN, found.why)
+    if found.who:
+        return Check("signature", Verdict.HOLDS, f"by {found.who}, with {found.key}")
+    why = found.why or "whose that is says no file of known signers: --signers FILE"
+    return Check("signature", Verdict.OPEN, f"of this file, with {found.key}; {why}")
 
 
 def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:

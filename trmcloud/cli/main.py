@@ -47,7 +47,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fetch-best": ("Bring the best checkpoint home, verified.", "After"),
     "adopt": ("Take home what an exported script trained, with its account.", "After"),
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),
-    "report": ("Planned, accrued and billed; where the time went.", "After"),
+    "report": ("Planned, accrued and billed; where the time went; receipts.", "After"),
+    "verify": ("Check a receipt, and a checkpoint against it.", "After"),
 }
 
 

@@ -25,6 +25,7 @@
     │               └── AccessDenied (16) the key is right and may not do this
     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
     ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
+    ├── ReceiptError (18)         a receipt was changed, or is not that of the checkpoint
     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
         ├── LoginRefused          the pod does not take the key it was made with
@@ -155,6 +156,10 @@ class NotSupported(TrmcloudError):
 
 class NotVerified(TrmcloudError):
     exit_code = 17
+
+
+class ReceiptError(TrmcloudError):
+    exit_code = 18
 
 
 class LinkError(TrmcloudError):
