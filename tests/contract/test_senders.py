@@ -157,7 +157,7 @@ def test_a_mail_says_it_in_words(mailbox: tuple[Mailbox, str]) -> None:
     box, where = mailbox
     assert AppriseSender("email", where)(NOTICE.id, BODY).taken
     (mail,) = box.mails
-    text = bytes(mail.content or b"").decode()
+    text = _content(mail)
     assert mail.rcpt_tos == ["you@example.org"]
     assert "Subject: r-1: finished" in text
     assert f"id {NOTICE.id}" in _plain(text)
@@ -180,6 +180,11 @@ def test_a_slow_mail_server_is_left(mailbox: tuple[Mailbox, str]) -> None:
     began = time.monotonic()
     assert not AppriseSender("email", where, timeout_s=0.5)(NOTICE.id, BODY).taken
     assert time.monotonic() - began < 10.0
+
+
+def _content(mail: Envelope) -> str:
+    assert isinstance(mail.content, bytes)
+    return mail.content.decode()
 
 
 def _plain(mail: str) -> str:

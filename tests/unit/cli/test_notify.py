@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,7 +156,7 @@ def test_without_the_extra_a_webhook_still_works(
 
 
 # -- words -----------------------------------------------------------------------------------------
-FACTS = {
+FACTS: dict[NoticeKind, dict[str, Any]] = {
     NoticeKind.STARTED: {"phase": EVIL},
     NoticeKind.GATE: {"phase": "fast", "passed": False},
     NoticeKind.CAP: {
