@@ -33,8 +33,8 @@ Words = Callable[[Notice], Mapping[str, str]]
 """A notice's ``title`` and ``text``."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
 GIVE_UP_AFTER_S = 3 * 86_400.0
-HOLD_S = 90.0
-"""Longer than any try takes: another process may try once this has passed."""
+HOLD_S = 45.0
+"""Longer than a try usually takes: another process may try once this has passed."""
 _HEALTH_EVERY_S = 60.0
 
 

@@ -157,7 +157,7 @@ def test_the_agent_starts_it_once_and_apart_from_its_pod(
     assert made._child is None, "its sources are not here yet"
     ready.append(replace(TrainerSetup(sys.executable), python_path=(str(ROOT),)))
     made.tend()
-    child: Any = made._child
+    child: Any = vars(made)["_child"]
     assert child is not None
     until(lambda: receiver.got)
     environment = Path(f"/proc/{child.pid}/environ").read_bytes()
@@ -165,6 +165,6 @@ def test_the_agent_starts_it_once_and_apart_from_its_pod(
     assert b"rpa_canary" not in environment
     assert os.getpgid(child.pid) == child.pid
     made.tend()
-    assert child is made._child
+    assert vars(made)["_child"] is child
     (pod_dir / WEBHOOK_NAME).unlink()
     child.wait(timeout=30)
