@@ -22,7 +22,7 @@ padding:1.5rem;max-width:62rem}
 h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 p{margin:.4rem 0}.dim{color:var(--dim)}.bad{color:var(--bad)}
 table{border-collapse:collapse;width:100%}td,th{padding:.25rem .7rem .25rem 0;text-align:left;
-vertical-align:top;border-bottom:1px solid var(--rule);overflow-wrap:anywhere}
+vertical-align:top;border-bottom:1px solid var(--rule);overflow-wrap:break-word}
 th{font-weight:600;color:var(--dim)}.n{text-align:right;white-space:nowrap}
 td.name{width:14rem;color:var(--dim)}
 code{font:13px/1.4 ui-monospace,monospace;overflow-wrap:anywhere}
