@@ -18,10 +18,11 @@ from model.families.protocol import LanguageModel
 from model.optim import Optimizer
 from model.precision import LossScale
 from model.progress import Progress, rows_to_json
+from model.provenance import provenance
 from model.reporting import say
 from model.soundness import Soundness
 from model.trial import EXTRA, Decision
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import PROVENANCE, CheckpointManifest
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.recipe import PhaseRecipe
@@ -164,6 +165,7 @@ class Saver:
             extra={
                 "byte_unigram_bits": self._data.meta["byte_unigram_bits"],
                 "byte_bigram_bits": self._data.meta["byte_bigram_bits"],
+                PROVENANCE: provenance(),
                 **({EXTRA: decision.to_json()} if decision and decision.is_told else {}),
             },
         )

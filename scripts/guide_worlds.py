@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import guide_worlds_sky
+import guide_worlds_told
 from guide_readers import TINY, Reader, World, at_home, gone, rented, smoked, trains
 
 from tests.e2e import mission
@@ -177,6 +178,8 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
     "runpod": {"": runpod, "no-graphql": runpod_no_graphql},
     "rehearse": {"": desk},
+    "receipt": {"": guide_worlds_told.receipt},
+    "notify": {"": guide_worlds_told.notify},
     "skypilot": {
         "": guide_worlds_sky.sky,
         "trains": guide_worlds_sky.sky_trains,

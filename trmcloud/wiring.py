@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
+    from trmcloud.app.receipts import Check
     from trmcloud.app.smoke.setting import SmokeSetting
+    from trmcloud.app.telling import Teller, Words
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
+    from trmcloud.ports.notices import Destination, Outbox, Send, Telling
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -51,6 +54,115 @@ ENV_TRAINER = "TRMCLOUD_TRAINER"
 def build_context() -> Context:
     """The world as this process's environment describes it."""
     return _build()[0]
+
+
+def build_chain() -> SqliteLedger:
+    """This home's ledger, whose records can be shown with their places in its chain."""
+    return SqliteLedger(home_dir(os.environ) / "ledger.db")
+
+
+def chain_if_any() -> SqliteLedger | None:
+    """Likewise, where there is one: a home is not made by a look."""
+    path = home_dir(os.environ) / "ledger.db"
+    return SqliteLedger(path) if path.exists() else None
+
+
+def signature_check(path: Path, signers: Path | None) -> Check:
+    """What is known of the signature beside a receipt."""
+    from trmcloud.adapters.ssh.signatures import SUFFIX, signature_of
+    from trmcloud.app.receipts import Check, Verdict
+
+    found = signature_of(path, signers)
+    if found is None:
+        why = f"there is no {path.name}{SUFFIX}: nobody vouches for it"
+        return Check("signature", Verdict.OPEN, why)
+    if not found.good:
+        return Check("signature", Verdict.BROKEN, found.why)
+    if found.who:
+        return Check("signature", Verdict.HOLDS, f"by {found.who}, with {found.key}")
+    why = found.why or "whose that is says no file of known signers: --signers FILE"
+    return Check("signature", Verdict.OPEN, f"of this file, with {found.key}; {why}")
+
+
+def telling_thread(context: Context, words: Words) -> Telling | None:
+    """What tells others while ``context`` is used; None where nobody is to be told."""
+    teller = build_teller(context, words)
+    if teller is None:
+        return None
+    from trmcloud.adapters.notify.thread import TellingThread
+
+    return TellingThread(teller)
+
+
+def build_teller(context: Context, words: Words) -> Teller | None:
+    """What is to be told of this home, and whom. Its ledger is its own: another thread's to read.
+
+    None where nobody is to be told, or where that cannot be read, which a command that is about
+    something else is not held up by.
+    """
+    if not (context.home / "notify.json").exists():
+        return None
+    from trmcloud.adapters.notify.destinations import read_destinations
+    from trmcloud.app.telling import Teller
+    from trmcloud.core.errors import NotifyError
+    from trmcloud.core.values import replace
+
+    try:
+        destinations = read_destinations(context.home)
+    except NotifyError:
+        return None
+    if not destinations:
+        return None
+    own = replace(context, ledger=SqliteLedger(context.home / "ledger.db"))
+    return Teller(own, outbox_of(context.home), destinations, sender_of, words)
+
+
+def destinations_file() -> tuple[
+    Callable[[], tuple[Destination, ...]], Callable[[Sequence[Destination]], None]
+]:
+    """(what reads who is to be told, what writes it)"""
+    from trmcloud.adapters.notify.destinations import read_destinations, write_destinations
+
+    close_home(os.environ)
+    home = home_dir(os.environ)
+    return partial(read_destinations, home), partial(write_destinations, home)
+
+
+def outbox_of(home: Path) -> Outbox:
+    from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
+
+    return SqliteOutbox(home / NAME)
+
+
+def sender_of(destination: Destination) -> Send:
+    """By its way.
+
+    Raises:
+        MissingExtra, UsageError: it cannot be told.
+    """
+    if destination.way == "webhook":
+        from trmcloud.adapters.notify.webhook import WebhookSender
+
+        return WebhookSender(destination.where, destination.secret)
+    from trmcloud.adapters.notify.by_apprise import AppriseSender
+
+    return AppriseSender(destination.way, destination.where)
+
+
+def _pod_webhook(home: Path) -> str:
+    """``webhook.json`` for a pod; '' where no destination is to be told from there."""
+    if not (home / "notify.json").exists():
+        return ""
+    from trmcloud.adapters.notify.destinations import read_destinations
+    from trmcloud.core.contract.notices import Webhook
+    from trmcloud.core.contract.pod_contract import dump
+    from trmcloud.core.errors import NotifyError
+
+    try:
+        chosen = next((d for d in read_destinations(home) if d.on_pod), None)
+    except NotifyError:
+        return ""
+    return "" if chosen is None else dump(Webhook(chosen.where, chosen.secret, chosen.only))
 
 
 def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
@@ -126,6 +238,7 @@ def _build() -> tuple[Context, Callable[[], RunPodPods]]:
         needs=lambda provider: machine_needs(home, provider),
         trainer_path=python_path,
         was_used=lambda provider: (home / provider).is_dir(),
+        pod_webhook=lambda: _pod_webhook(home),
     )
     return world, runpod
 

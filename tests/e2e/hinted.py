@@ -22,9 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("trmcloud", "model")
 _BEGINS = re.compile(r"(?<![\w./-])trmcloud (?=[a-z][a-z-]*)")
 #: Lower-case words that are typed as they stand, of the arguments that take a name.
-_TYPED = frozenset({"account", "month", "project", "local", "fineweb-edu", "gsm8k", "all"})
+_TYPED = frozenset(
+    {"account", "month", "project", "local", "fineweb-edu", "gsm8k", "all", "webhook"}
+)
 _TYPABLE = re.compile(
-    r"\d[\w.x-]*|[rp]-[0-9a-f]+|[A-Z][A-Z0-9_-]*[A-Z0-9]|[A-Z]|s3://\S+|\.?/\S+|[\w.=-]*⟨\d+⟩\S*"
+    r"\d[\w.x-]*|[rp]-[0-9a-f]+|[A-Z][A-Z0-9_-]*[A-Z0-9]|[A-Z]|(?:s3|https)://\S+|\.?/\S+|[\w.=-]*⟨\d+⟩\S*"
 )
 #: What follows our name where we speak of ourselves, and name no command.
 _OF_OURSELVES = frozenset(

@@ -25,6 +25,7 @@ from tests.standins.runpod.fixture import judged
 from tests.standins.s3 import S3, s3
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
+from trmcloud.core.errors import NotifyError
 from trmcloud.core.outcome import Outcome
 
 __all__ = ["s3"]
@@ -37,6 +38,7 @@ ENDS = {
     "launch": (Outcome.NOT_STARTED.exit_code,),
     "doctor": (1,),
     "gate": (Outcome.GATE_FAILED.exit_code,),
+    "notify": (NotifyError.exit_code,),  # nobody is there to be told
 }
 #: What a command may be refused for, by name and before anything is rented.
 REFUSALS = {
@@ -45,6 +47,7 @@ REFUSALS = {
     "resume": ("has finished: there is nothing to resume",),
     "smoke": ("has no single GPU in stock",),
     "save": ("is not training: it has ended",),  # each launch here has ended by then
+    "verify": ("no such file of signers",),
     "stop": ("has ended already",),
     "fetch-best": ("has no checkpoint yet",),  # the launch before it found nothing to rent
 }
@@ -63,6 +66,14 @@ ELSEWHERE = {
     "eval step-00000200 --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
     "ssh RUN -- nvidia-smi --query-gpu=name,memory.total --format=csv": (
         "wants a pod: tests/e2e/test_runpod.py"
+    ),
+    **dict.fromkeys(
+        (
+            "notify add ntfy https://ntfy.sh/a-topic-of-your-own",
+            "notify add email mailtos://USER:PASSWORD@smtp.example.org?to=you@example.org",
+            "notify add slack https://hooks.slack.com/services/T…/B…/…",
+        ),
+        "would be told of all that follows: tests/contract/test_senders.py",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
@@ -186,6 +197,7 @@ STANDS_FOR = {
     "as_typed": "",
     "2 * done": "60",
     "_for(key)": "",
+    "FILE": "written.html",
 }
 #: Hints that are not carried out here, and why: that they are command lines is held by
 #: tests/unit/cli/test_hints.py.
@@ -198,6 +210,11 @@ NOT_HERE = {
     "launch local --recipe trm-tiny --budget 1 --rate 3.60": "as above",
     "launch local --rate USD --budget USD": "as above, with a recipe that no CPU can hold",
     "serve r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_serve.py",
+    "notify add webhook https://example.org/trmcloud": "a host of somebody's",
+    "notify add webhook URL": "likewise: tests/unit/cli/test_notify.py",
+    "notify test ⟨0⟩": "likewise",
+    "notify remove ⟨0⟩": "likewise",
+    "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
     "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_rented_screens.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.

@@ -66,6 +66,8 @@ class Context:
     """Launch notes by their runs' ids, where they are not kept below ``home``."""
     trainer_path: Callable[[], Sequence[str]] = list
     """Where a process of this machine imports ``trmcloud`` and the trainer from."""
+    pod_webhook: Callable[[], str] = lambda: ""
+    """``webhook.json``, for a pod whose agent is to tell somebody by itself; '' for none."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
     """What each provider's list said when ``list_pods`` asked for it last."""
     troubles: dict[str, Exception] = field(default_factory=dict)

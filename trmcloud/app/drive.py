@@ -18,6 +18,7 @@ from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.observer import Observer
 from trmcloud.app.pod_request import SEND_WITHIN_S, pod_request
 from trmcloud.app.run_queries import is_driven
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant, Seen, Unknown
 from trmcloud.core.contract.pod_contract import Kept
@@ -30,7 +31,13 @@ from trmcloud.core.control.governance import govern
 from trmcloud.core.control.pending_pulls import pull_name
 from trmcloud.core.control.reason import Reason, ReasonKind, because
 from trmcloud.core.control.report_events import late_report, orders_for, unreported
-from trmcloud.core.control.run_state import GRANT, IllegalTransition, RunState, State
+from trmcloud.core.control.run_state import (
+    GRANT,
+    Generation,
+    IllegalTransition,
+    RunState,
+    State,
+)
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
@@ -261,6 +268,7 @@ class RunDriver:
             return
 
         def stage(progress: Progress) -> None:
+            self._give_webhook(generation)
             link.stage(pod_name, context.stage_items(run), progress)
 
         context.workers.start(action.key, stage)
@@ -293,7 +301,10 @@ class RunDriver:
         compute = self.context.computes[generation.provider]
         if action.verb == CREATE:
             request = pod_request(self.context, run, run.plan, generation, self.epoch, decided)
-            return replace(done, detail=compute.create(request))
+            done = replace(done, detail=compute.create(request))
+            if generation.provider == LOCAL:  # others are given it with their files
+                self._give_webhook(generation)
+            return done
         if action.verb in (LAND, SAVE):
             orders = orders_for(run, generation, self.epoch)
             self.context.links[generation.provider].send_orders(generation.pod_name, orders)
@@ -303,6 +314,13 @@ class RunDriver:
             taken = compute.terminate(action.pod_id or generation.pod_name)
             done = replace(done, taken=taken)
         return replace(done, reason=action.reason)
+
+    def _give_webhook(self, generation: Generation) -> None:
+        """Nothing that a run needs: where it cannot be given, this process tells alone."""
+        text = self.context.pod_webhook()
+        if text:
+            with suppress(TrmcloudError):
+                self.context.links[generation.provider].give_webhook(generation.pod_name, text)
 
     def _require_timely(self, decided: Instant) -> None:
         """Whoever has slept since it decided on a pod's end decides anew: another one may drive the

@@ -7,8 +7,8 @@ from typing import Any
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
-from trmcloud.core.spec.rates import SCALES
 from trmcloud.core.spec.overrides import parse_last_rungs
+from trmcloud.core.spec.rates import SCALES
 from trmcloud.core.spec.recipe import PHASE_NAMES, PHASES, parse_setting
 from trmcloud.core.spec.settings import PRECISIONS
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE, KEEP, THEN, RunSpec

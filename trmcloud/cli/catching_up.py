@@ -1,9 +1,12 @@
-"""Bringing runs up to date before a command begins, and telling of those where it failed."""
+"""Bringing runs up to date before a command begins, and having somebody told meanwhile."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
+
+from trmcloud.cli.views.troubles import tell_troubles as tell_troubles
+from trmcloud.cli.views.troubles import tell_unreached as tell_unreached
+from trmcloud.cli.views.troubles import trouble_code as trouble_code
 
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
@@ -14,38 +17,10 @@ def catch_up(context: Context) -> list[Did]:
     """``reconcile``: what it found and did. Each run that it could not bring up to date gets one
     line on stderr, and each provider that gave no list; see ``trouble_code`` for the exit code."""
     from trmcloud.app.drive import reconcile
+    from trmcloud.cli.telling import tell
 
+    tell(context)
     did = reconcile(context)
     tell_troubles(context)
     tell_unreached(context)
     return did
-
-
-def tell_unreached(context: Context) -> None:
-    """Providers that gave no list: what they rent to us goes on, unseen from here."""
-    from trmcloud.app.context import unreached
-    from trmcloud.core.plain_text import one_line
-
-    for provider, why in unreached(context):
-        print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
-
-
-def tell_troubles(context: Context) -> None:
-    from trmcloud.core.errors import TrmcloudError
-    from trmcloud.core.plain_text import one_line
-
-    for run_id, error in context.troubles.items():
-        known = isinstance(error, TrmcloudError)
-        what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
-        print(
-            one_line(f"{run_id} could not be brought up to date: {what}"),
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def trouble_code(context: Context, run_id: str = "") -> int:
-    """The exit code of a command that looks at all runs, or at the one that is named: 0 where each
-    was brought up to date."""
-    troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
-    return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
     "smoke": ("Rent the cheapest pod for minutes; see what ends it. Run this first.", "Before"),
     "guard": ("Let this machine end forgotten pods by itself: install, status, remove.", "Before"),
+    "notify": ("Have somebody told when it matters: add, list, test, remove.", "Before"),
     "rehearse": ("Play a planned run in a simulated world, with faults.", "Before"),
     "launch": ("Reserve the worst case, train, stop in time.", "Running"),
     "export": ("Write a launch as a script that stands by itself.", "Running"),
@@ -47,7 +48,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fetch-best": ("Bring the best checkpoint home, verified.", "After"),
     "adopt": ("Take home what an exported script trained, with its account.", "After"),
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),
-    "report": ("Planned, accrued and billed; where the time went.", "After"),
+    "report": ("Planned, accrued and billed; where the time went; receipts.", "After"),
+    "verify": ("Check a receipt, and a checkpoint against it.", "After"),
 }
 
 
@@ -129,6 +131,8 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
         finally:
+            if telling := sys.modules.get("trmcloud.cli.telling"):
+                telling.finish()
             sys.stdout.flush()  # here, where it can still be told that nobody can take it
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:

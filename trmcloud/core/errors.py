@@ -25,6 +25,9 @@
     │               └── AccessDenied (16) the key is right and may not do this
     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
     ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
+    ├── ReceiptError (18)         a receipt was changed, or is not that of the checkpoint
+    ├── NotifyError (19)          somebody who was to be told did not take it
+    │   └── OutboxError           what is to be told cannot be kept
     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
         ├── LoginRefused          the pod does not take the key it was made with
@@ -155,6 +158,18 @@ class NotSupported(TrmcloudError):
 
 class NotVerified(TrmcloudError):
     exit_code = 17
+
+
+class ReceiptError(TrmcloudError):
+    exit_code = 18
+
+
+class NotifyError(TrmcloudError):
+    exit_code = 19
+
+
+class OutboxError(NotifyError):
+    pass
 
 
 class LinkError(TrmcloudError):

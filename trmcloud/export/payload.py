@@ -43,7 +43,7 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
     if not own:
         raise DataError("the trainer's package holds no sources", where=str(trainer))
     try:
-        files = own_sources(_ENTRY, trainer, package)
+        files = own_sources(_ENTRY, trainer=trainer, package=package)
         return Payload(pack(files | {name: path.read_bytes() for name, path in own.items()}))
     except OSError as error:
         raise DataError(f"it cannot be read: {error.strerror}", where=str(trainer)) from None

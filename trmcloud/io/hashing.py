@@ -34,3 +34,19 @@ def holds(path: Path, size_bytes: int, sha256: str) -> bool:
         return file_sha256(path) == sha256
     except OSError:
         return False
+
+
+def tree_sha256(folder: Path, suffixes: tuple[str, ...]) -> str:
+    """In hex, of what the files below ``folder`` that end so are called and of what is in them:
+    the same wherever the folder lies. Hidden files and folders are left out.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith((".", "__pycache__")) for part in name.parts)
+        if path.suffix in suffixes and path.is_file() and not hidden:
+            digest.update(f"{file_sha256(path)}  {name.as_posix()}\n".encode())
+    return digest.hexdigest()

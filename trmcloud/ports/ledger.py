@@ -10,6 +10,7 @@ from trmcloud.core.values import dataclass
 if TYPE_CHECKING:
     from trmcloud.core.control import events as ev
     from trmcloud.core.control.budget import LedgerState
+    from trmcloud.core.control.chain import Link
     from trmcloud.core.money import Usd
 
 
@@ -98,3 +99,13 @@ class Ledger(Protocol):
 
         False where it is no older copy: nothing was written.
         """
+
+
+class Chained(Protocol):
+    """A ledger whose records can be shown with their places in its chain."""
+
+    @property
+    def ledger_id(self) -> str: ...
+
+    def links(self) -> Sequence[Link]:
+        """All of them, as they were written, each hash checked."""

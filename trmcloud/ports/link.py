@@ -102,6 +102,11 @@ class PodLink(ABC):
         """Give the pod its ``grants.json``, for its own user's eyes alone: with that it may upload
         by itself."""
 
+    def give_webhook(self, pod_name: str, text: str) -> None:
+        """Give the pod its ``webhook.json``, for its own user's eyes alone: with that its agent
+        tells somebody by itself."""
+        return None
+
     def trouble(self, pod_name: str) -> LinkError | None:
         """Why the pod could not be asked last time; None where it could. Asks nothing."""
         return None

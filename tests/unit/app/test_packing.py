@@ -43,7 +43,7 @@ def entry(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def files(entry: str) -> dict[str, bytes]:
-    return own_sources(entry, TRAINER)
+    return own_sources(entry, trainer=TRAINER)
 
 
 def unpack(files: dict[str, bytes], folder: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_same_bytes_whichever_python_packs() -> None:
         "from trmcloud.app.staging.packing import *\n"
         "if sys.version_info < (3, 11): sys.exit()\n"
         f"for entry in {ENTRIES}:\n"
-        f"    files = own_sources(entry, Path({str(TRAINER)!r}))\n"
+        f"    files = own_sources(entry, trainer=Path({str(TRAINER)!r}))\n"
         "    print(hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest())\n"
     )
     told = {
@@ -209,7 +209,7 @@ def test_what_uploads_follows_with_the_trainer(tmp_path: Path) -> None:
     """A pod has the agent alone at first; where the trainer is, the uploader starts, too."""
     first, code = tmp_path / "first", tmp_path / "code"
     early, share = own_sources(ENTRIES[0], later=LATER), trainers_share(TRAINER)
-    assert LATER == UPLOAD
+    assert LATER[0] == UPLOAD
     for folder, sources in ((first, early), (code, share)):
         for name, content in sources.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -226,8 +226,9 @@ def test_what_uploads_follows_with_the_trainer(tmp_path: Path) -> None:
         return done.returncode == 0
 
     assert starts(AGENT, first)
-    assert not starts(UPLOAD, first)
-    assert starts(UPLOAD, code, first)
+    for program in LATER:
+        assert not starts(program, first)
+        assert starts(program, code, first)
 
 
 def test_a_module_that_is_started_late_comes_along(tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ def test_a_module_that_is_started_late_comes_along(tmp_path: Path) -> None:
         (package / name).write_text(text)
     trainer.mkdir()
     (trainer / "train.py").write_text("import trmcloud\n")
-    assert set(own_sources("trmcloud.pod.boot", trainer, package)) == {
+    assert set(own_sources("trmcloud.pod.boot", trainer=trainer, package=package)) == {
         "trmcloud/__init__.py", "trmcloud/pod/__init__.py", "trmcloud/pod/boot.py",
         "trmcloud/pod/lazy.py", "trmcloud/pod/started.py", "trmcloud/pod/deep.py",
         "trmcloud/pod/list.txt",
@@ -268,5 +269,5 @@ def test_a_trainer_that_could_not_run_is_told_before_anything_is_rented(
 ) -> None:
     (tmp_path / "train.py").write_text(text)
     with pytest.raises(DataError, match=what) as caught:
-        own_sources("trmcloud.pod.boot", tmp_path)
+        own_sources("trmcloud.pod.boot", trainer=tmp_path)
     assert "train.py" in str(caught.value)

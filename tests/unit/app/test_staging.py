@@ -45,7 +45,7 @@ def test_nothing_but_the_trainers_sources_travels(tmp_path: Path) -> None:
         "model/train.py", "model/recipes/trm.toml",
     }  # fmt: skip
     shared = {name for name in item.sha256 if not name.startswith("model/")}
-    uploads = set(own_sources(LATER))
+    uploads = set(own_sources(*LATER))
     assert shared == uploads | {"trmcloud/core/contract/records.py"}
     assert {name.split("/")[1] for name in uploads} == {"__init__.py", "core", "io", "pod"}
     assert not any("agent" in name for name in uploads)

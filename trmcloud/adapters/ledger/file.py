@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.adapters.ledger.records import SCHEMA, VERSION, Head, damaged, genesis
+from trmcloud.adapters.ledger.records import SCHEMA, VERSION, Head, damaged
+from trmcloud.core.control.chain import genesis
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerLocked
 from trmcloud.io.files import sync_folder
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
+from trmcloud.core.control.chain import Link, genesis, link_hash, text_sha256
 from trmcloud.core.control.event_json import UnknownEvent, event_from_json, event_to_json
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import LedgerDamaged, LedgerTooNew
@@ -144,7 +145,7 @@ class LedgerRecords:
             at = float(record.at)
             if not abs(at) < 1e300:
                 raise ValueError(f"{at} is no instant")
-            chain = _link(chain, record.seq, record.run_id, n, record.epoch, at, kind, body)
+            chain = link_hash(chain, record.seq, record.run_id, n, record.epoch, at, kind, body)
             conn.execute(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (record.seq, record.run_id, n, record.epoch, at, kind, body, chain),
@@ -189,7 +190,7 @@ class LedgerRecords:
         number, run_id, n, epoch, at, kind, body, link = row
         if number != seq + 1 or n != counts.get(run_id, 0) + 1:
             raise damaged(self._path, f"a record is missing after number {seq}")
-        if link != _link(chain, *row[:7]):
+        if link != link_hash(chain, *row[:7]):
             raise damaged(self._path, f"record {number} was changed after it was written")
         try:
             event = event_from_json(kind, json.loads(body))
@@ -212,6 +213,17 @@ class LedgerRecords:
         return ledger_id
 
 
+def links_in(fetched: Rows) -> tuple[Link, ...]:
+    """Rows with the hash of the one before each: of all that the file holds."""
+    befores = (fetched.known.chain, *(row[7] for row in fetched.rows))
+    return tuple(
+        Link(seq, run_id, n, epoch, at, kind, body, before, own)
+        for (seq, run_id, n, epoch, at, kind, body, own), before in zip(
+            fetched.rows, befores, strict=False
+        )
+    )
+
+
 def damaged(path: str, why: str) -> LedgerDamaged:
     return LedgerDamaged(
         f"the ledger is damaged: {why}",
@@ -228,26 +240,7 @@ def too_new(path: str, what: str) -> LedgerTooNew:
     )
 
 
-def genesis(ledger_id: str) -> str:
-    """The hash that the first record's hash covers."""
-    return _sha256(f"trmcloud ledger {ledger_id}")
-
-
-def _link(
-    chain: str, seq: int, run_id: str, n: int, epoch: int, at: float, kind: str, body: str
-) -> str:
-    """The hash of a record: it covers the one before it and every field."""
-    # JSON on one line holds no newline, so no two records have the same text.
-    return _sha256(f"{json.dumps([chain, seq, run_id, n, epoch, at, kind])}\n{body}")
-
-
 def _seal(
     run_id: str, epoch: int, host: str, pid: int, pid_started: str, beat_at: float, released: int
 ) -> str:
-    return _sha256(json.dumps([run_id, epoch, host, pid, pid_started, beat_at, released]))
-
-
-def _sha256(text: str) -> str:
-    from hashlib import sha256
-
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return text_sha256(json.dumps([run_id, epoch, host, pid, pid_started, beat_at, released]))

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.records import LedgerRecords, Verified, damaged
+from trmcloud.adapters.ledger.records import LedgerRecords, Verified, damaged, links_in
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.chain import Link
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
 
@@ -54,6 +55,13 @@ class SqliteLedger:
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
         records = self._refreshed().records
         return tuple(r for r in records if run_id is None or r.run_id == run_id)
+
+    def links(self) -> Sequence[Link]:
+        head = self._file.read_head()
+        with self._file.connection(write=False) as conn:
+            fetched = self._records.fetch(conn, None, head)
+        self._records.verify(fetched, head)
+        return links_in(fetched)
 
     def driver(self, run_id: str) -> Driver | None:
         with self._file.connection(write=False) as conn:

@@ -126,6 +126,14 @@ class LocalCompute(Compute, PodLink):
         except OSError as error:
             raise LinkError(f"{pod_name} cannot be granted uploads: {error.strerror}") from error
 
+    def give_webhook(self, pod_name: str, text: str) -> None:
+        from trmcloud.core.contract.notices import WEBHOOK_NAME
+
+        try:
+            write_atomic(self._folder(pod_name) / WEBHOOK_NAME, text, mode=0o600)
+        except OSError as error:
+            raise LinkError(f"{pod_name} cannot be given a webhook: {error.strerror}") from error
+
     def stage(
         self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
     ) -> None:

@@ -24,6 +24,7 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import GRANTS_NAME
 from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.notices import WEBHOOK_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
 from trmcloud.core.spec.recipe import PHASE_NAMES
 from trmcloud.io.files import read_small, sync_folder, write_atomic
@@ -126,6 +127,10 @@ class SshPodLink(PodLink):
 
     def grant(self, pod_name: str, text: str) -> None:
         path = f"{self._pod_folder(pod_name)}/{GRANTS_NAME}"
+        write_text(self._connection(pod_name), path, text, umask="077")
+
+    def give_webhook(self, pod_name: str, text: str) -> None:
+        path = f"{self._pod_folder(pod_name)}/{WEBHOOK_NAME}"
         write_text(self._connection(pod_name), path, text, umask="077")
 
     def answers(self, pod_name: str) -> bool:

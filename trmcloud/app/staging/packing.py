@@ -11,7 +11,7 @@ import gzip
 import io
 import tarfile
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,29 +28,32 @@ _INSTEAD = {
 classes that are cheap to import, and the agent's room is small."""
 
 
-LATER = "trmcloud.pod.storage.upload"
+LATER = ("trmcloud.pod.storage.upload", "trmcloud.pod.notify.process")
 """What a pod starts only once the trainer's sources are there, and has with them: see
 ``trainers_share``."""
 
 
 def own_sources(
-    entry: str = "", trainer: Path | None = None, package: Path = PACKAGE, *, later: str = ""
+    *entries: str,
+    trainer: Path | None = None,
+    package: Path = PACKAGE,
+    later: Collection[str] = (),
 ) -> dict[str, bytes]:
     """trmcloud's own modules that a machine needs, stripped, by their names in the archive: those
     of ``python -m <entry>``, of whatever that starts or imports, however late, and of the trainer.
-    ``trainer`` is the trainer's package, which travels by another way; so does ``later``, a module
-    that is started and not imported.
+    ``trainer`` is the trainer's package, which travels by another way; so do ``later``, modules
+    that are started and not imported.
 
     Raises:
         DataError: the trainer cannot be read, or imports what trmcloud does not have.
     """
     modules = _modules(package)
-    wanted = {entry} if entry else set()
+    wanted = set(entries)
     for path in sources(trainer, trainer.name).values() if trainer is not None else ():
         if path.suffix == ".py":
             wanted |= _needed_by_trainer(path, modules)
     files: dict[str, bytes] = {}
-    while wanted := wanted - {later}:
+    while wanted := wanted - set(later):
         name = wanted.pop()
         path = modules[name]
         member = f"{_NAME}/{path.relative_to(package).as_posix()}"
@@ -66,9 +69,9 @@ def own_sources(
 
 
 def trainers_share(trainer: Path) -> Mapping[str, bytes]:
-    """What the trainer's package imports of trmcloud, and what uploads its checkpoints: sent with
-    it, not with the agent, whose room is small. Takes most of a second, once as long as the
-    trainer's sources stay the same.
+    """What the trainer's package imports of trmcloud, what uploads its checkpoints and what tells
+    somebody of it: sent with it, not with the agent, whose room is small. Takes most of a second,
+    once as long as the trainer's sources stay the same.
 
     Raises:
         DataError: see ``own_sources``.
@@ -79,7 +82,7 @@ def trainers_share(trainer: Path) -> Mapping[str, bytes]:
 
 @lru_cache(maxsize=4)
 def _share(trainer: Path, signature: tuple[tuple[str, int, int], ...]) -> Mapping[str, bytes]:
-    return own_sources(LATER, trainer)
+    return own_sources(*LATER, trainer=trainer)
 
 
 def sources(folder: Path, name: str) -> dict[str, Path]:

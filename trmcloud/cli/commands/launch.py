@@ -71,6 +71,7 @@ def command(
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.catching_up import tell_unreached
     from trmcloud.cli.launch_request import request_of
+    from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.data_progress import DataProgress
     from trmcloud.cli.views.launch import show_plan
@@ -99,6 +100,7 @@ def command(
     driver = start(
         context, ready.plan, data=ready.data, initial_weights=ready.initial_weights, detached=detach
     )
+    tell(context)
     tell_unreached(context)
     code = run_view.carry(context, driver, detach=detach)
     run = driver.run()

@@ -10,6 +10,9 @@ import typer
 
 from trmcloud.cli.views.streams import as_is
 
+GUARD_GRACE_S = 30.0
+"""How long the guard stays to tell what is due."""
+
 
 def command(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End what is found.")] = False,
@@ -35,6 +38,7 @@ def command(
     from trmcloud.app import reap
     from trmcloud.app.drive import reconcile
     from trmcloud.cli.catching_up import tell_troubles, trouble_code
+    from trmcloud.cli.telling import GRACE_S, tell
     from trmcloud.cli.views.reasons import did_line, reason_json, sentence
     from trmcloud.cli.views.volumes import volume_lines
     from trmcloud.core.control.orphan_costs import is_pending
@@ -42,6 +46,8 @@ def command(
     from trmcloud.wiring import build_context
 
     context = build_context()
+    # By its timer nobody waits for it, and it may be the only one who is awake.
+    tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
     if accept_restored and not context.ledger.accept_restored(context.wall()):
         raise UsageError(
             "the ledger was not restored from a backup: there is nothing to accept",

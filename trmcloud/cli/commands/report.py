@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shlex
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +17,9 @@ from trmcloud.cli import options
 from trmcloud.cli.views.streams import as_is
 
 if TYPE_CHECKING:
+    from trmcloud.app.context import Context
     from trmcloud.core.control.report import RunReport
+    from trmcloud.core.control.run_state import RunState
 
 _COLUMNS = (
     "run", "hardware", "recipe", "state", "outcome", "budget_usd", "planned_usd", "accrued_usd",
@@ -23,9 +28,26 @@ _COLUMNS = (
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="A run's id; all of them otherwise.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run's id, or, with --month, a month (2026-11); all runs, or this month, "
+            "otherwise.",
+        ),
+    ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        str,
+        typer.Option(
+            help="Write a run's receipt, or a month's page, as one file that opens offline; with "
+            "--json the same is printed as data.",
+            metavar="FILE",
+        ),
+    ] = "",
+    month: Annotated[
+        bool, typer.Option("--month", help="Projects, providers and storage against caps.")
+    ] = False,
     verbose: options.Verbose = False,
 ) -> None:
     """What runs were planned to cost, what accrued, what was billed, and what it bought.
@@ -38,10 +60,19 @@ def command(
     from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.cli.views.target import target_lines, verdict_of
     from trmcloud.cli.views.volumes import volume_lines, volumes_json
+    from trmcloud.core.errors import UsageError
     from trmcloud.wiring import build_context
 
+    if as_csv and (html or month):
+        raise UsageError("--csv goes with neither --html nor --month")
     context = build_context()
     catch_up(context)
+    if month:
+        _show_month(context, run, as_json=as_json, html=html)
+        sys.exit(trouble_code(context))
+    if html:
+        _write_receipt(context, find_run(context, run or None), html, as_json=as_json)
+        sys.exit(trouble_code(context, run))
     if run:
         states = [find_run(context, run)]
     else:
@@ -76,6 +107,66 @@ def command(
         ):
             print(text)
     sys.exit(trouble_code(context, run))
+
+
+def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:
+    from importlib.metadata import version
+
+    from trmcloud.app.receipts import receipt_of
+    from trmcloud.cli.views.receipt_page import page_of
+    from trmcloud.wiring import build_chain
+
+    made_by = f"trmcloud {version('trmcloud')}"
+    receipt = receipt_of(context, build_chain(), run, made_by)
+    size = _write(file, page_of(receipt))
+    if as_json:
+        print(receipt.text, end="", file=as_is())
+        return
+    final = "" if receipt.account["final"] else "; not final yet, its costs may still change"
+    print(f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}")
+    print(f"  sealed {receipt.data['seal']}")
+    print(f"  check it: trmcloud verify {shlex.quote(file)}")
+
+
+def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
+    from importlib.metadata import version
+
+    from trmcloud.cli.views.month import month_lines, month_page
+    from trmcloud.core.control.budget import month_of
+    from trmcloud.core.control.monthly import month_to_json, report_month
+    from trmcloud.core.errors import UsageError
+
+    if month and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", month):
+        raise UsageError(f"{month!r} is no month", next_step="trmcloud report 2026-11 --month")
+    now = context.wall()
+    report = report_month(context.ledger.read(), month or month_of(now))
+    if html:
+        size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
+    if as_json:
+        print(json.dumps(month_to_json(report), indent=1), file=as_is())
+        return
+    print("\n".join(month_lines(report)))
+    if html:
+        print(f"\nwritten to {html}, {size / 1e3:,.0f} kB")
+
+
+def _write(file: str, text: str) -> int:
+    """
+    Raises:
+        ConflictError: it cannot be written.
+    """
+    from trmcloud.core.errors import ConflictError
+    from trmcloud.io.files import write_atomic
+
+    try:
+        write_atomic(Path(file), text, durable=False)
+    except OSError as error:
+        raise ConflictError(
+            f"the file cannot be written: {error.strerror}",
+            where=file,
+            next_step="--html with another file",
+        ) from None
+    return len(text.encode())
 
 
 def _parts() -> tuple[str, ...]:

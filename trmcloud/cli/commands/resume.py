@@ -40,6 +40,7 @@ def command(
     from trmcloud.app.launch_checks import check_bucket, first_candidate
     from trmcloud.app.launch_request import parse_money
     from trmcloud.app.launching import resume
+    from trmcloud.cli.telling import tell
     from trmcloud.cli.views.launch import show_resume
     from trmcloud.cli.views.run import carry
     from trmcloud.core.catalog.hardware import LOCAL
@@ -61,4 +62,5 @@ def command(
     )
     if not before.live:
         show_resume(context, driver.run(), plan, verbose=verbose)
+    tell(context)
     sys.exit(carry(context, driver, detach=detach))

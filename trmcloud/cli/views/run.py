@@ -11,10 +11,10 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.launching import follow_or_drive, request_stop
 from trmcloud.app.run_queries import told_uploaded
 from trmcloud.app.smoke_plan import meaning_of, never_heard
-from trmcloud.cli.catching_up import tell_troubles
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
+from trmcloud.cli.views.troubles import tell_troubles
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError

@@ -10,6 +10,7 @@ Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud h
         pod.json  lease.json  orders.json  agent.json  ended.json  guardian.log
         check.json  staged.json  grants.json  uploads.json  told.json  notes.json
         termination.json  install.log  sshd.log  upload.log
+        webhook.json  notices.json  notices.log
     runs/<run id>/<phase>/            survives where the Plan says so
         job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/
         checkpoints/step-00000120/    manifest.json and the files it names

@@ -47,6 +47,7 @@ from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock_file import AnchorFile
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import read_nodes
+from trmcloud.pod.agent.notices import NoticesProcess
 from trmcloud.pod.agent.ranks import trainer_command
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.gpu_sampler import GpuSampler
@@ -109,6 +110,7 @@ class _FilesAndProcesses(AnchorFile):
         self._transfer = Transfer(root, pod_name, self._preparation.trainer)
         self._data = DataMaking(root, pod_name, self._trainer_setup, self.log)
         self._gpus = GpuSampler()
+        self._notices = NoticesProcess(root, pod_name, self._trainer_setup)
         self._ready = False
         self.now = now
         if (self._pod_dir / contract.CHECK_NAME).exists():
@@ -154,6 +156,7 @@ class _FilesAndProcesses(AnchorFile):
                     raise  # a trainer that still runs would fill the ballast's place, too
                 os.unlink(self._pod_dir / _BALLAST_NAME)
                 write_atomic(path, text, durable=durable)
+        self._notices.tend()
 
     def read_trainer(self) -> Trainer | None:
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,0 +1,111 @@
+"""The worlds of the guides about receipts and notices, and the pictures that they leave: what a
+browser shows of pages that the guides' own commands made."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from guide_readers import TINY, Reader, at_home
+
+from tests.e2e.user import User, real_trainer
+from tests.standins.receiver import Receiver, receiving
+from trmcloud.cli.views.html_page import head_of, html_table, words
+
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guide"
+HOOK_PORT = 8099
+_CHROMIUM = ("chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-gpu")
+
+
+@contextlib.contextmanager
+def receipt(folder: Path) -> Iterator[Reader]:
+    """A run of the real trainer that has ended; a second home that knows nothing of it."""
+    user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
+    user.environment |= {"OMP_NUM_THREADS": "1", "LOGNAME": "you"}
+    (folder / "text.txt").write_text(_prose())
+    user.run("budget", "set", "month", "1")
+    often = ("--set", "eval_every=10", "--set", "save_every=40")
+    user.run("launch", "local", "--rate", "3.60", *TINY, *often, "--steps", "200",
+             "--budget", "1", "-y", within_s=900)  # fmt: skip
+    home = user.environment["TRMCLOUD_HOME"]
+    page = folder / "receipt.html"
+
+    def elsewhere() -> None:
+        user.environment["TRMCLOUD_HOME"] = str(folder / "elsewhere")
+
+    def changed() -> None:
+        picture(page, "receipt.png", 1000, 1640)
+        text = page.read_text()
+        at = text.index("billed by the provider")
+        digit = next(n for n in range(at, at + 200) if text[n].isdigit() and text[n] != "0")
+        page.write_text(f"{text[:digit]}1{text[digit + 1 :]}" if text[digit] != "1" else
+                        f"{text[:digit]}2{text[digit + 1 :]}")  # fmt: skip
+        (folder / "whole.html").write_text(text)
+
+    def signed() -> None:
+        shutil.copy(folder / "whole.html", page)
+        key = folder / "id_ed25519"
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "you", "-f", str(key)], check=True
+        )
+        sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", "trmcloud-receipt", "-f", str(key)]
+        subprocess.run([*sign, str(page)], check=True, capture_output=True)
+        public = key.with_suffix(".pub").read_text()
+        line = f'you@example.org namespaces="trmcloud-receipt" {public}'
+        (folder / "signers").write_text(line)
+
+    def back() -> None:
+        user.environment["TRMCLOUD_HOME"] = home
+
+    before = {
+        "in another home": elsewhere,
+        "after one digit was changed": changed,
+        "signed": signed,
+        "at home again": back,
+    }
+    yield Reader(user, before=before)
+    picture(folder / "month.html", "month.png", 1000, 720)
+
+
+@contextlib.contextmanager
+def notify(folder: Path) -> Iterator[Reader]:
+    """Somebody who is told, at this machine's own address."""
+    user = at_home(User(folder))
+    user.environment["LOGNAME"] = "you"
+    with receiving(Receiver(port=HOOK_PORT)) as receiver:
+        yield Reader(user, only={"launch": "^(r-|✔|  spent|  why)"})
+        page = folder / "received.html"
+        page.write_text(_received(receiver), encoding="utf-8")
+        picture(page, "notify.png", 1000, 60 + 62 * (len(receiver.notices) + 1))
+
+
+def picture(page: Path, name: str, width: int, height: int) -> None:
+    """What a browser shows of a page's first ``height`` pixels, beside the guides."""
+    subprocess.run(
+        [
+            *_CHROMIUM,
+            f"--window-size={width},{height}",
+            f"--screenshot={GUIDE / name}",
+            page.as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+
+
+def _received(receiver: Receiver) -> str:
+    rows = [
+        (words(each["kind"]), words(each["title"]), words(each["text"]),
+         f"<code>{words(each['id'])}</code>")
+        for each in receiver.notices
+    ]  # fmt: skip
+    table = html_table(("kind", "title", "text", "id"), rows)
+    return f"{head_of('What the receiver got')}{table}</body></html>\n"
+
+
+def _prose() -> str:
+    return "".join(page.read_text("utf-8") for page in sorted(GUIDE.glob("*.md")))

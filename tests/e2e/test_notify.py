@@ -1,0 +1,106 @@
+"""A user who is told: by the command that drives, by the next one, by the pod, and never at the
+training's cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import LAUNCH, User, until
+from tests.standins.receiver import HANGS, LOSES, Receiver, receiving
+
+CANARY = "canary-4e1d"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+def kinds(receiver: Receiver) -> list[str]:
+    return [notice["kind"] for notice in receiver.notices]
+
+
+def test_a_run_is_told_from_its_start_to_its_end(user: User, receiver: Receiver) -> None:
+    user.environment["RUNPOD_API_KEY"] = CANARY
+    user.run("notify", "add", "webhook", f"{receiver.url}/hook")
+    receiver.answers = [(500, {}), LOSES]
+    user.run(*LAUNCH, "--steps", "150", "--budget", "1")
+
+    def all_told() -> bool:
+        user.run("status")
+        return bool(user.json("notify", "list", "--json")[0]["waiting"] == 0)
+
+    until(all_told, what="all of it")
+    told = kinds(receiver)
+    assert told.count("ended") == told.count("started") == 1
+    end = next(notice for notice in receiver.notices if notice["kind"] == "ended")
+    run = user.only_run()
+    assert (end["run"], end["facts"]["outcome"]) == (run.run_id, "finished")
+    assert end["title"] == f"{run.run_id}: finished"
+    assert len(receiver.got) >= len(told) + 1, "what was lost came again, by its id"
+    assert all(CANARY.encode() not in body for _, _, body in receiver.got)
+    row = user.json("notify", "list", "--json")[0]
+    assert (row["waiting"], row["gave_up"]) == (0, "")
+
+
+def test_a_webhook_that_never_answers_costs_the_run_nothing(user: User, receiver: Receiver) -> None:
+    receiver.always = HANGS
+    user.run("notify", "add", "webhook", receiver.url)
+    began = time.monotonic()
+    out = user.run(*LAUNCH, "--steps", "60", "--budget", "1")
+    assert "finished: every step was trained" in out
+    assert receiver.got, "it was asked"
+    run = user.only_run()
+    (generation,) = run.generations
+    assert generation.ended_at is not None
+    beat = user.home / "runs" / run.run_id / "fast" / "heartbeat.json"
+    trained_until = json.loads(beat.read_text())["at"]
+    assert generation.ended_at - trained_until < 15.0, "its pod was ended as ever"
+    assert time.monotonic() - began < 120.0
+    assert user.json("notify", "list", "--json")[0]["waiting"] >= 1
+    receiver.always = "takes"
+    receiver.released.set()
+
+
+def test_a_killed_controllers_news_are_told_by_the_next_command(
+    user: User, receiver: Receiver
+) -> None:
+    user.run("notify", "add", "webhook", receiver.url, "--only", "ended")
+    process = user.start(*LAUNCH, "--steps", "100000", "--budget", "1")
+    until(lambda: user.ledger_path.exists() and any(r.trains for r in user.ledger().runs.values()))
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert receiver.got == []
+    user.run("stop", user.only_run().run_id, code=0)
+    until(lambda: user.run("status", "--all") is not None and kinds(receiver) == ["ended"])
+    assert receiver.notices[0]["facts"]["outcome"] == "stopped"
+
+
+def test_a_pod_that_was_given_the_webhook_tells_while_nobody_is_awake(
+    user: User, receiver: Receiver
+) -> None:
+    user.environment["RUNPOD_API_KEY"] = CANARY
+    out = user.run("notify", "add", "webhook", receiver.url, "--on-pod", "--only", "ended")
+    assert "given to the pods" in out
+    user.run(*LAUNCH, "--steps", "300", "--budget", "1", "-d")
+    (pod,) = user.pods()
+    given = user.home / "pods" / pod.name / "webhook.json"
+    assert given.stat().st_mode & 0o777 == 0o600
+    assert set(json.loads(given.read_text())) == {"url", "secret", "only", "version"}
+    until(lambda: receiver.got != [], what="the pod's own word")
+    assert kinds(receiver) == ["ended"]
+    assert "text" not in receiver.notices[0]
+    user.run("status")
+    until(lambda: user.only_run().state.value == "closed" or bool(user.run("status")))
+    assert kinds(receiver) == ["ended"], "the controller's word bears the same id"
+    for path in Path(user.home / "pods").rglob("*"):
+        if path.is_file():
+            assert CANARY.encode() not in path.read_bytes()

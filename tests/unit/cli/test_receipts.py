@@ -1,0 +1,404 @@
+"""Receipts: what they say follows from what they carry, and whatever is changed in one is named."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reasons import quoted
+from tests.unit.cli import told_home
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.ssh.signatures import NAMESPACE
+from trmcloud.app.receipts import receipt_of
+from trmcloud.cli.commands import verify
+from trmcloud.cli.views.receipt_page import page_of, parts_of
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.receipt import (
+    SOURCES,
+    Receipt,
+    _hashes,
+    canonical,
+    read_receipt,
+    seal_of,
+)
+from trmcloud.core.control.receipt_page import open_page, seal_page
+from trmcloud.core.errors import NotFoundError, ReceiptError
+from trmcloud.core.outcome import Outcome
+from trmcloud.wiring import build_chain, build_context
+
+LANDED = told_home.RUNS[Outcome.LANDED]
+EVIL = '"><script>alert(1)</script><img src=//evil.example onerror=alert(2)>\x1b[31m'
+
+Verify = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("told") / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRMCLOUD_HOME", str(home))
+        told_home.write(home)
+    return home
+
+
+@pytest.fixture
+def home(told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "home"
+    shutil.copytree(told, made)
+    monkeypatch.setenv("TRMCLOUD_HOME", str(made))
+    return made
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Verify:
+    """What ``verify --json`` says of a file; its exit code beside it."""
+
+    def checked(path: Path, **options: str) -> dict[str, Any]:
+        with pytest.raises(SystemExit) as left:
+            verify.command(
+                str(path),
+                against=options.get("against", ""),
+                signers=options.get("signers", ""),
+                as_json=True,
+            )
+        said = json.loads(capsys.readouterr().out)
+        assert left.value.code == (0 if said["holds"] else ReceiptError.exit_code)
+        return dict(said)
+
+    return checked
+
+
+def made(run_id: str = LANDED) -> Receipt:
+    context = build_context()
+    run = context.ledger.read().runs[run_id]
+    return receipt_of(context, build_chain(), run, "trmcloud test")
+
+
+def metrics(home: Path, run_id: str = LANDED) -> None:
+    """What a trainer logs in an hour, on the machine's clock."""
+    run = SqliteLedger(home / "ledger.db").read().runs[run_id]
+    began = run.generations[0].intended_at
+    lines: list[dict[str, Any]] = []
+    for step in range(10, 1001, 10):
+        at = began + 3.0 * step
+        lines.append({"kind": "train", "step": step, "at": at, "loss": 9.0 / step})
+        if step % 100 == 0:
+            losses = [5.0, 4.0, 3.0 + 1 / step]
+            lines.append({"kind": "eval", "step": step, "at": at, "val_bpb": 2.0 - step / 2000,
+                          "val_step_losses": losses})  # fmt: skip
+    lines.append({"kind": "train", "step": 20, "at": "soon", "loss": float("nan")})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (home / "runs" / run_id / "fast" / "metrics.jsonl").write_text(text)
+
+
+def verdicts(said: dict[str, Any]) -> dict[str, str]:
+    return {check["what"]: check["verdict"] for check in said["checks"]}
+
+
+def details(said: dict[str, Any], what: str) -> str:
+    return "; ".join(each["detail"] for each in said["checks"] if each["what"] == what)
+
+
+# -- made and read ------------------------------------------------------------------------------
+@pytest.mark.parametrize("run_id", [*told_home.RUNS.values(), told_home.LIVE_RUN])
+def test_each_kind_of_end_has_a_receipt_that_holds(
+    home: Path, tmp_path: Path, check: Verify, run_id: str
+) -> None:
+    receipt = made(run_id)
+    (tmp_path / "r.html").write_text(page_of(receipt))
+    (tmp_path / "r.json").write_text(receipt.text)
+    for name in ("r.html", "r.json"):
+        said = check(tmp_path / name)
+        assert said["holds"], said
+        found = verdicts(said)
+        assert (found["chain"], found["account"], found["ledger"]) == ("holds",) * 3
+        assert (found["signature"], found["bill"], found["machine"]) == ("open",) * 3
+    assert read_receipt(receipt.text).data == receipt.data
+    assert page_of(read_receipt(receipt.text)) == page_of(receipt)
+
+
+def test_a_receipt_says_what_was_asked_planned_reserved_accrued_and_billed(home: Path) -> None:
+    metrics(home)
+    account = made().account
+    run = build_context().ledger.read().runs[LANDED]
+    sums = account["money"]
+    assert account["asked"] == run.spec.to_json()
+    assert sums["reserved_usd"] == run.reservation.plain()
+    assert (sums["billed_usd"], sums["settled_usd"]) == ("13.71", "13.72")
+    assert account["ended"]["outcome"] == "landed"
+    assert account["ended"]["reason"]["facts"] == {"text": told_home.WHY[Outcome.LANDED]}
+    best = account["checkpoints"]
+    assert (best["best"], best["latest"]) == ("fast/step-00001000",) * 2
+    evals = [row for row in account["curves"] if row["kind"] == "eval"]
+    assert [row["step"] for row in evals] == list(range(100, 1001, 100))
+    rate = run.generations[0].billed_rate
+    assert rate is not None
+    assert float(evals[0]["usd"]) == pytest.approx(float(rate) * 300 / 3600, abs=2e-6)
+    assert [float(row["usd"]) for row in evals] == sorted(float(row["usd"]) for row in evals)
+    assert not [row for row in account["curves"] if row["step"] == 20 and row["value"] is None]
+
+
+def test_a_page_opens_offline_and_runs_nothing(home: Path) -> None:
+    metrics(home)
+    page = page_of(made())
+    assert re.findall(r"<script[^>]*>", page) == [
+        '<script type="application/json" id="data">',
+        '<script type="application/json" id="seal">',
+    ]
+    assert not re.search(r"\b(src|href|action|style|on\w+)\s*=", page)
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", _shown(page))
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert policy is not None
+    assert style is not None
+    digest = hashlib.sha256(style[1].encode()).digest()
+    assert f"style-src 'sha256-{base64.b64encode(digest).decode()}'" in policy[1]
+    assert "default-src 'none'" in policy[1]
+    assert page.count("<svg") == 3
+    assert "13.71" in page
+
+
+def test_whatever_a_pod_says_is_nothing_but_words(home: Path, tmp_path: Path) -> None:
+    ledger = SqliteLedger(home / "ledger.db")
+    run_id = told_home.LIVE_RUN
+    epoch = ledger.take_over(run_id, told_home.ME, 1.8e9)
+    ledger.append(run_id, epoch, [ev.ResultKnown("failed", quoted(EVIL))], 1.8e9)
+    ledger.request(run_id, ev.Fetched("fast", 9, "ab" * 32, f"/home/{EVIL}"), 1.8e9)
+    folder = home / "runs" / run_id / "fast" / "checkpoints" / "step-00001000"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["extra"] = {mf.PROVENANCE: {"python": EVIL, "torch": EVIL, "code_sha256": EVIL}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    page = page_of(made(run_id))
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+# -- changed ------------------------------------------------------------------------------------
+def test_one_byte_changed_is_found_and_named(home: Path, tmp_path: Path) -> None:
+    metrics(home)
+    page = page_of(made()).encode()
+    opened = open_page(page)
+    assert opened.changed == ()
+    at, rng = 0, random.Random(7)
+    for name, text in opened.parts.items():
+        for _ in range(12):
+            where = at + rng.randrange(len(text))
+            byte = page[where] ^ (1 << rng.randrange(7))
+            changed = page[:where] + bytes([byte]) + page[where + 1 :]
+            assert name in _named(changed), (name, where, byte)
+        at += len(text)
+    for where in (at, at + 60, len(page) - 30, len(page) - 1):
+        changed = page[:where] + bytes([page[where] ^ 1]) + page[where + 1 :]
+        assert _named(changed), where
+    cut, grown = page[:200] + page[201:], page[:200] + b" " + page[200:]
+    assert _named(cut)[0] == _named(grown)[0] == "head"
+    assert _named(page + b"\n") == ("end",)
+
+
+def _named(page: bytes) -> tuple[str, ...]:
+    try:
+        return open_page(page).changed
+    except ReceiptError as error:
+        return (str(error),)
+
+
+def test_one_byte_changed_in_the_data_is_found(home: Path, tmp_path: Path, check: Verify) -> None:
+    text = made().text
+    rng = random.Random(11)
+    for _ in range(60):
+        where = rng.randrange(len(text))
+        changed = text[:where] + chr(ord(text[where]) ^ (1 << rng.randrange(6))) + text[where + 1 :]
+        if changed == text:
+            continue
+        (tmp_path / "r.json").write_text(changed)
+        try:
+            said = check(tmp_path / "r.json")
+        except ReceiptError:
+            continue
+        assert not said["holds"], (where, text[where], changed[where])
+
+
+def test_a_byte_in_a_record_names_the_record(home: Path, tmp_path: Path, check: Verify) -> None:
+    data = json.loads(made().text)
+    row = next(r for r in data["sources"]["ledger"]["records"] if r["kind"] == "Settled")
+    row["body"]["amount"] = "3.72"
+    said = _checked(data, tmp_path, check)
+    assert verdicts(said)["chain"] == "broken"
+    assert f"record {row['seq']} (Settled) was changed" in details(said, "chain")
+    assert "ledger" in details(said, "seal")
+
+
+def test_a_figure_that_was_changed_with_every_hash_does_not_follow(
+    home: Path, tmp_path: Path, check: Verify
+) -> None:
+    data = json.loads(made().text)
+    data["account"]["money"]["settled_usd"] = "3.71"
+    said = _checked(_resealed(data), tmp_path, check)
+    assert verdicts(said)["seal"] == "holds"
+    assert "money.settled_usd is '3.71', and follows as '13.72'" in details(said, "account")
+
+
+def test_a_record_left_out_is_missed(home: Path, tmp_path: Path, check: Verify) -> None:
+    data = json.loads(made().text)
+    rows = data["sources"]["ledger"]["records"]
+    del rows[next(n for n, row in enumerate(rows) if row["kind"] == "GateJudged")]
+    said = _checked(_resealed(data), tmp_path, check)
+    assert "broken" in (verdicts(said)["chain"], verdicts(said)["account"])
+
+
+def test_records_in_another_order_do_not_follow(home: Path, tmp_path: Path, check: Verify) -> None:
+    data = json.loads(made().text)
+    rows = data["sources"]["ledger"]["records"]
+    rows[-1]["before"] = "0" * 64
+    said = _checked(_resealed(data), tmp_path, check)
+    assert "was changed after it was written" in details(said, "chain")
+
+
+def test_what_a_page_shows_is_what_its_data_says(home: Path, tmp_path: Path, check: Verify) -> None:
+    receipt = made()
+    parts = [
+        (name, text.replace("$13.71", "$11.71") if name == "money" else text)
+        for name, text in parts_of(receipt)
+    ]
+    (tmp_path / "r.html").write_text(seal_page(parts, receipt))
+    said = check(tmp_path / "r.html")
+    assert details(said, "page") == "what it shows is not what its data says: money"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "<html>", '{"receipt": 1}', '{"receipt": true}', "{" * 5000, "\x00" * 50],
+    ids=lambda text: text[:16],
+)
+def test_what_is_no_receipt_is_told(tmp_path: Path, check: Verify, text: str) -> None:
+    (tmp_path / "r").write_text(text)
+    with pytest.raises(ReceiptError, match="no receipt"):
+        check(tmp_path / "r")
+
+
+def test_a_newer_receipt_is_not_guessed_at(home: Path, tmp_path: Path, check: Verify) -> None:
+    (tmp_path / "r").write_text(canonical({**made().data, "receipt": 2}))
+    with pytest.raises(ReceiptError, match="version is 2") as refused:
+        check(tmp_path / "r")
+    assert "upgrade" in refused.value.next_step
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path, check: Verify) -> None:
+    with pytest.raises(NotFoundError, match="cannot be read"):
+        check(tmp_path / "nowhere.html")
+
+
+# -- held against -------------------------------------------------------------------------------
+def checkpoint(home: Path, folder: Path, run_id: str = LANDED) -> Path:
+    """A checkpoint with files of its own, put among the run's and copied into ``folder``."""
+    source = home / "runs" / run_id / "fast" / "checkpoints" / "step-00001000"
+    manifest = json.loads((source / "manifest.json").read_text())
+    for file in manifest["files"]:
+        content = file["name"].encode() * 40
+        (source / file["name"]).write_bytes(content)
+        file |= {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (source / "manifest.json").write_text(json.dumps(manifest))
+    shutil.copytree(source, folder)
+    return folder
+
+
+def test_a_checkpoint_is_held_against_it_in_another_home(
+    home: Path, tmp_path: Path, check: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = checkpoint(home, tmp_path / "best")
+    (tmp_path / "r.html").write_text(page_of(made()))
+    (best / "optimizer.safetensors").unlink()
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "elsewhere"))
+    said = check(tmp_path / "r.html", against=str(best))
+    found = verdicts(said)
+    assert said["holds"], said
+    assert (found["checkpoint"], found["weights.safetensors"]) == ("holds", "holds")
+    assert (found["optimizer.safetensors"], found["ledger"]) == ("open", "open")
+    assert not (tmp_path / "elsewhere").exists(), "a look makes no home"
+
+
+def test_other_weights_do_not_hold(home: Path, tmp_path: Path, check: Verify) -> None:
+    best = checkpoint(home, tmp_path / "best")
+    (tmp_path / "r.html").write_text(page_of(made()))
+    weights = best / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    said = check(tmp_path / "r.html", against=str(best))
+    assert verdicts(said)["weights.safetensors"] == "broken"
+    manifest = json.loads((best / "manifest.json").read_text())
+    manifest["val_bpb"] = 0.1
+    (best / "manifest.json").write_text(json.dumps(manifest))
+    said = check(tmp_path / "r.html", against=str(best))
+    assert details(said, "checkpoint") == "the manifest's val_bpb is not what the receipt's says"
+    manifest["files"][0]["sha256"] = "cd" * 32
+    (best / "manifest.json").write_text(json.dumps(manifest))
+    said = check(tmp_path / "r.html", against=str(best))
+    assert "its weights are cdcdcdcdcdcdcdcd…" in details(said, "checkpoint")
+    with pytest.raises(NotFoundError, match="no manifest"):
+        check(tmp_path / "r.html", against=str(tmp_path))
+
+
+def test_this_homes_ledger_may_say_otherwise(home: Path, tmp_path: Path, check: Verify) -> None:
+    data = json.loads(made().text)
+    part = data["sources"]["ledger"]
+    part["head_seq"], part["head_sha256"] = part["head_seq"] - 1, "0" * 64
+    said = _checked(_resealed(data), tmp_path, check)
+    assert verdicts(said)["ledger"] == "broken"
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not here")
+def test_who_signed_it(home: Path, tmp_path: Path, check: Verify) -> None:
+    path, key = tmp_path / "r.html", tmp_path / "key"
+    path.write_text(page_of(made()))
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "me", "-f", str(key)], check=True
+    )
+    sign = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n"]
+    subprocess.run([*sign, NAMESPACE, str(path)], check=True, capture_output=True)
+    said = check(path)
+    assert verdicts(said)["signature"] == "open"
+    assert "ED25519 key SHA256:" in details(said, "signature")
+    signers = tmp_path / "signers"
+    public = key.with_suffix(".pub").read_text()
+    signers.write_text(f'you@example namespaces="{NAMESPACE}" {public}')
+    said = check(path, signers=str(signers))
+    assert verdicts(said)["signature"] == "holds"
+    assert details(said, "signature").startswith("by you@example, with ED25519 key")
+    signers.write_text(f'you@example namespaces="git" {public}')
+    assert verdicts(check(path, signers=str(signers)))["signature"] == "open"
+    path.write_text(page_of(made(told_home.RUNS[Outcome.FINISHED])))
+    said = check(path, signers=str(signers))
+    assert verdicts(said)["signature"] == "broken"
+    # Made for something else, it is no signature of a receipt.
+    (tmp_path / "r.html.sig").unlink()
+    subprocess.run([*sign, "git", str(path)], check=True, capture_output=True)
+    assert verdicts(check(path))["signature"] == "broken"
+
+
+def _shown(page: str) -> str:
+    return page.partition('<script type="application/json"')[0]
+
+
+def _resealed(data: dict[str, Any]) -> dict[str, Any]:
+    """As somebody would leave it who knows how a receipt is made."""
+    assert set(SOURCES) <= set(data["sources"])
+    data["sha256"] = _hashes(data)
+    data["seal"] = seal_of(data)
+    return data
+
+
+def _checked(data: dict[str, Any], folder: Path, check: Verify) -> dict[str, Any]:
+    (folder / "changed.json").write_text(canonical(data) + "\n")
+    return check(folder / "changed.json")

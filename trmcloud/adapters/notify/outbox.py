@@ -1,0 +1,192 @@
+"""What is to be told, in one SQLite file beside the ledger: ``<home>/outbox.db``.
+
+Every method is one transaction on a connection of its own, so that threads and processes may share
+the file, and one that is killed leaves what it held to the next. A notice is known by its id for
+good, and waits, once for each destination, until that has taken it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trmcloud.core.contract.notices import Notice, is_wanted
+from trmcloud.core.errors import OutboxError
+from trmcloud.ports.notices import Destination, Waiting
+
+NAME = "outbox.db"
+_VERSION = 1
+_BUSY_S = 5.0
+_SCHEMA = """
+CREATE TABLE meta(version INTEGER NOT NULL, cursor INTEGER);
+CREATE TABLE known(id TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE waiting(
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL, destination TEXT NOT NULL, body TEXT NOT NULL,
+    tries INTEGER NOT NULL, since REAL NOT NULL, next_at REAL NOT NULL, held_until REAL NOT NULL,
+    why TEXT NOT NULL, UNIQUE(id, destination)
+);
+CREATE TABLE told(
+    destination TEXT PRIMARY KEY, at REAL, gave_up TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class SqliteOutbox:
+    """An ``Outbox``; made, with its folder, on first use, readable by its owner alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def cursor(self) -> int | None:
+        with self._transaction() as conn:
+            (cursor,) = conn.execute("SELECT cursor FROM meta").fetchone()
+        return cursor if cursor is None else int(cursor)
+
+    def known(self, prefix: str) -> int:
+        with self._transaction() as conn:
+            rows = conn.execute(
+                "SELECT COUNT(*) FROM known WHERE substr(id, 1, ?) = ?", (len(prefix), prefix)
+            )
+            return int(rows.fetchone()[0])
+
+    def take(
+        self,
+        notices: Sequence[tuple[Notice, str]],
+        destinations: Sequence[Destination],
+        cursor: int,
+        at: float,
+    ) -> int:
+        new = 0
+        with self._transaction() as conn:
+            for notice, body in notices:
+                made = conn.execute("INSERT OR IGNORE INTO known VALUES (?, ?)", (notice.id, at))
+                if not made.rowcount:
+                    continue
+                new += 1
+                for each in destinations:
+                    if is_wanted(notice, each.only):
+                        conn.execute(
+                            "INSERT OR IGNORE INTO waiting(id, destination, body, tries, since,"
+                            " next_at, held_until, why) VALUES (?, ?, ?, 0, ?, ?, 0, '')",
+                            (notice.id, each.name, body, at, at),
+                        )
+            conn.execute("UPDATE meta SET cursor = ?", (cursor,))
+        return new
+
+    def due(self, destination: str, now: float, hold_s: float) -> Waiting | None:
+        with self._transaction() as conn:
+            # A clock that was set back must not hold anything for ever.
+            row = conn.execute(
+                "SELECT number, id, destination, body, tries, since, next_at, why FROM waiting"
+                " WHERE destination = ? AND (next_at <= ? OR next_at > ?)"
+                " AND (held_until <= ? OR held_until > ?) ORDER BY number LIMIT 1",
+                (destination, now, now + _LONGEST_S, now, now + _LONGEST_S),
+            ).fetchone()
+            if row is None:
+                return None
+            conn.execute(
+                "UPDATE waiting SET held_until = ? WHERE number = ?", (now + hold_s, row[0])
+            )
+        return _waiting(row)
+
+    def done(self, waiting: Waiting, at: float) -> None:
+        with self._transaction() as conn:
+            self._drop(conn, waiting)
+            conn.execute(
+                "INSERT INTO told VALUES (?, ?, '')"
+                " ON CONFLICT(destination) DO UPDATE SET at = excluded.at, gave_up = ''",
+                (waiting.destination, at),
+            )
+
+    def put_off(self, waiting: Waiting, next_at: float, why: str) -> None:
+        with self._transaction() as conn:
+            conn.execute(
+                "UPDATE waiting SET tries = tries + 1, next_at = ?, held_until = 0, why = ?"
+                " WHERE id = ? AND destination = ?",
+                (next_at, why, waiting.notice_id, waiting.destination),
+            )
+
+    def give_up(self, waiting: Waiting, why: str) -> None:
+        with self._transaction() as conn:
+            self._drop(conn, waiting)
+            conn.execute(
+                "INSERT INTO told VALUES (?, NULL, ?)"
+                " ON CONFLICT(destination) DO UPDATE SET gave_up = excluded.gave_up",
+                (waiting.destination, f"{waiting.notice_id}: {why}"),
+            )
+
+    def waiting(self) -> Sequence[Waiting]:
+        with self._transaction() as conn:
+            rows = conn.execute(
+                "SELECT number, id, destination, body, tries, since, next_at, why FROM waiting"
+                " ORDER BY number"
+            ).fetchall()
+        return [_waiting(row) for row in rows]
+
+    def last_told(self, destination: str) -> tuple[float | None, str]:
+        with self._transaction() as conn:
+            row = conn.execute(
+                "SELECT at, gave_up FROM told WHERE destination = ?", (destination,)
+            ).fetchone()
+        return (None, "") if row is None else (row[0], row[1])
+
+    def forget(self, destination: str) -> None:
+        with self._transaction() as conn:
+            conn.execute("DELETE FROM waiting WHERE destination = ?", (destination,))
+            conn.execute("DELETE FROM told WHERE destination = ?", (destination,))
+
+    def _drop(self, conn: sqlite3.Connection, waiting: Waiting) -> None:
+        conn.execute(
+            "DELETE FROM waiting WHERE id = ? AND destination = ?",
+            (waiting.notice_id, waiting.destination),
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            conn = self._open()
+            try:
+                conn.execute("BEGIN IMMEDIATE")
+                self._ready(conn)
+                yield conn
+                conn.execute("COMMIT")
+            finally:
+                conn.close()
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            raise OutboxError(
+                f"the outbox cannot be used: {error}",
+                where=str(self._path),
+                next_step=f"free some disk space, or remove {self._path}: what waits there is lost",
+            ) from None
+
+    def _open(self) -> sqlite3.Connection:
+        if not self._path.exists():
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Made here, since SQLite would leave who may read it to the umask.
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        conn = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
+        conn.execute("PRAGMA synchronous = FULL")
+        return conn
+
+    def _ready(self, conn: sqlite3.Connection) -> None:
+        tables = conn.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+        if not tables:
+            for statement in _SCHEMA.strip().split(";\n"):
+                conn.execute(statement)
+            conn.execute("INSERT INTO meta VALUES (?, NULL)", (_VERSION,))
+            return
+        (version,) = conn.execute("SELECT version FROM meta").fetchone()
+        if version != _VERSION:
+            raise sqlite3.DatabaseError(f"its format is {version}, and {_VERSION} is known here")
+
+
+_LONGEST_S = 7 * 86_400.0
+"""Nothing is put off or held for longer."""
+
+
+def _waiting(row: tuple[int, str, str, str, int, float, float, str]) -> Waiting:
+    _, notice_id, destination, body, tries, since, next_at, why = row
+    return Waiting(notice_id, destination, body, tries, since, next_at, why)

@@ -1,0 +1,285 @@
+"""Receipts: made from what a home knows of a run, and held against what can be checked of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.app.recovered import recovered
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.chain import Link, genesis
+from trmcloud.core.control.receipt import (
+    ChainedRecord,
+    LedgerPart,
+    Mended,
+    Receipt,
+    Sources,
+    account_of,
+    broken_link,
+    canonical,
+    changed_parts,
+    make_receipt,
+    manifests_of,
+    others_between,
+)
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.spent_curve import points_of
+from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, ReceiptError
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import read_small
+from trmcloud.io.hashing import holds
+from trmcloud.ports.ledger import Chained
+
+
+def receipt_of(context: Context, chain: Chained, run: RunState, made_by: str) -> Receipt:
+    """The run's receipt as things stand now.
+
+    Raises:
+        ConflictError: the run went on while it was made.
+    """
+    links = chain.links()
+    head = links[-1] if links else None
+    if head is None:
+        raise NotFoundError("there are no runs yet")
+    wanted = _wanted(context.ledger.records(), run.run_id)
+    manifests = list(context.files.manifests(run.run_id))
+    if run.bucket:
+        from trmcloud.app.checkpoints.in_bucket import known_there
+
+        here = {(m.label, m.sha256) for m in manifests}
+        manifests += [m for m in known_there(context, run) if (m.label, m.sha256) not in here]
+    sources = Sources(
+        LedgerPart(
+            chain.ledger_id,
+            head.seq,
+            head.sha256,
+            tuple(_chained(link) for link in links if link.seq in wanted),
+        ),
+        tuple(json.loads(mf.to_json(manifest)) for manifest in manifests),
+        tuple(
+            point
+            for phase in context.files.phases(run.run_id)
+            for point in points_of(phase, context.files.metrics(run.run_id, phase))
+        ),
+        tuple(_mended(context, run)),
+    )
+    return make_receipt(run.run_id, sources, context.wall(), made_by)
+
+
+def _wanted(records: Iterable[ev.Record], run_id: str) -> set[int]:
+    """The run's own records, and those about pods and volumes that its account hangs on."""
+    wanted, pods = set(), set()
+    for record in records:
+        event = record.event
+        if isinstance(event, ev.StrayCharged) and event.run_id == run_id:
+            pods.add((event.provider, event.pod_id))
+            wanted.add(record.seq)
+        elif isinstance(event, ev.StrayBilled):
+            if (event.provider, event.pod_id) in pods:
+                wanted.add(record.seq)
+        elif record.run_id == run_id or isinstance(event, ev.VolumeDeleted):
+            wanted.add(record.seq)
+    return wanted
+
+
+def _chained(link: Link) -> ChainedRecord:
+    made = ChainedRecord(**{**asdict(link), "body": json.loads(link.body)})
+    if made.link != link:
+        raise ConflictError(f"the ledger's record {link.seq} is written as no version writes it")
+    return made
+
+
+def _mended(context: Context, run: RunState) -> Iterable[Mended]:
+    for each in recovered(context, run):
+        row = each.recovery
+        yield Mended(
+            generation=each.generation,
+            phase=each.phase,
+            what=row.what,
+            rung=row.rung,
+            step=row.step,
+            at=row.at,
+            changed=dict(row.changed),
+            times=row.times,
+            lost_steps=row.lost_steps,
+            lost_s=row.lost_s,
+            why=row.why,
+        )
+
+
+# -- checking -----------------------------------------------------------------------------------
+class Verdict(str, Enum):
+    """``OPEN``: it cannot be checked here."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: ``what`` it is, and what was found."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+
+
+Signed = Callable[[Path, Path | None], Check]
+"""Who signed a file: by its own signature beside it, and a file of known signers, or none."""
+
+
+def check_contents(receipt: Receipt) -> list[Check]:
+    """Whether it is what it was sealed as, and its account what its sources say."""
+    checks = []
+    changed = changed_parts(receipt)
+    sealed = f"sealed {receipt.data['seal'][:16]}…, every part as it was"
+    if changed:
+        checks.append(Check("seal", Verdict.BROKEN, f"changed since: {', '.join(changed)}"))
+    else:
+        checks.append(Check("seal", Verdict.HOLDS, sealed))
+    ledger_id = receipt.sources.ledger.ledger_id
+    broken = broken_link(receipt.sources, genesis(ledger_id))
+    rows = receipt.sources.ledger.records
+    others = others_between(receipt.sources)
+    between = f"; {others} records of other runs stand between them, unseen" if others else ""
+    told = f"{len(rows)} records, each with its own hash and that of the one before it{between}"
+    checks.append(
+        Check("chain", Verdict.BROKEN, broken) if broken else Check("chain", Verdict.HOLDS, told)
+    )
+    checks.append(_check_account(receipt))
+    return checks
+
+
+def _check_account(receipt: Receipt) -> Check:
+    try:
+        again = account_of(receipt.run_id, receipt.sources, receipt.made_at)
+    except (ReceiptError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return Check("account", Verdict.BROKEN, f"its records contradict one another: {error}")
+    except Exception as error:  # an event that cannot follow those before it
+        return Check("account", Verdict.BROKEN, f"its records contradict one another: {error}")
+    off = _first_difference(json.loads(canonical(again)), receipt.account)
+    if off:
+        return Check("account", Verdict.BROKEN, f"its records do not say what it says: {off}")
+    count = len(receipt.sources.curves)
+    return Check(
+        "account",
+        Verdict.HOLDS,
+        f"every figure follows from its records, {count} points and "
+        f"{len(receipt.sources.checkpoints)} manifests",
+    )
+
+
+def _first_difference(ours: Any, theirs: Any, at: str = "") -> str:
+    """``money.settled_usd: '0.4', where it follows that it is '0.1'``; '' where all is the same."""
+    if isinstance(ours, dict) and isinstance(theirs, Mapping):
+        for key in sorted({*ours, *theirs}):
+            if off := _first_difference(ours.get(key), theirs.get(key), f"{at}.{key}"):
+                return off
+        return ""
+    if isinstance(ours, list) and isinstance(theirs, Sequence) and len(ours) == len(theirs):
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if off := _first_difference(one, other, f"{at}[{number}]"):
+                return off
+        return ""
+    if ours == theirs and type(ours) is type(theirs):
+        return ""
+    return f"{at.lstrip('.')} is {theirs!r:.60}, and follows as {ours!r:.60}"
+
+
+def check_ledger(receipt: Receipt, chain: Chained | None) -> Check:
+    """Whether the ledger itself, where this home has it, holds the same records."""
+    part = receipt.sources.ledger
+    if chain is None or chain.ledger_id != part.ledger_id:
+        return Check(
+            "ledger", Verdict.OPEN, f"the ledger itself, {part.ledger_id}, is not in this home"
+        )
+    known = {link.seq: link.sha256 for link in chain.links()}
+    for row in part.records:
+        if known.get(row.seq) != row.sha256:
+            what = f"record {row.seq} ({row.kind}) is another one in this home's ledger"
+            return Check("ledger", Verdict.BROKEN, what)
+    if known.get(part.head_seq) != part.head_sha256:
+        return Check("ledger", Verdict.BROKEN, "this home's ledger had another newest record then")
+    return Check("ledger", Verdict.HOLDS, f"this home's ledger has all {len(part.records)} records")
+
+
+def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
+    """Whether a checkpoint is one that the receipt names, and its files what its hashes say.
+
+    Raises:
+        NotFoundError: there is no checkpoint. CheckpointError: its manifest is none.
+    """
+    path = folder / mf.MANIFEST_NAME
+    try:
+        text = read_small(path, mf.MAX_MANIFEST_BYTES)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    if text is None:
+        raise NotFoundError(
+            "there is no manifest, so there is no checkpoint",
+            where=str(folder),
+            next_step="--against the folder that fetch-best made",
+        )
+    here = mf.from_json(text, str(path))
+    named = [m for m in manifests_of(receipt.sources) if m.label == here.label]
+    told = next((m for m in named if m.sha256 == here.sha256), None)
+    if told is None:
+        why = f"the receipt names no {here.label} with weights {here.sha256[:16]}…"
+        if named:
+            why = (
+                f"its weights are {here.sha256[:16]}…, those of the receipt {named[0].sha256[:16]}…"
+            )
+        return [Check("checkpoint", Verdict.BROKEN, why)]
+    return [_check_manifest(here, told), *_check_files(folder, told)]
+
+
+def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check:
+    if here == told:
+        return Check("checkpoint", Verdict.HOLDS, f"{here.label}, by its manifest")
+    ours, theirs = json.loads(mf.to_json(told)), json.loads(mf.to_json(here))
+    off = next(key for key in sorted(ours) if ours[key] != theirs.get(key))
+    why = f"the manifest's {off} is not what the receipt's says"
+    return Check("checkpoint", Verdict.BROKEN, why)
+
+
+def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
+    for file in told.files:
+        path = folder / file.name
+        if not path.exists():
+            yield Check(file.name, Verdict.OPEN, "it is not in this folder")
+        elif holds(path, file.size_bytes, file.sha256):
+            yield Check(file.name, Verdict.HOLDS, f"sha256 {file.sha256}")
+        else:
+            why = f"it is not what the receipt's hash says: {file.sha256[:16]}…"
+            yield Check(file.name, Verdict.BROKEN, why)
+
+
+def unchecked(receipt: Receipt, checkpoint: Path | None) -> list[Check]:
+    """What no receipt proves by itself."""
+    made = []
+    if checkpoint is None:
+        made.append(
+            Check("checkpoint", Verdict.OPEN, "none was given: --against FOLDER of one of its own")
+        )
+    account = receipt.account
+    billed = account["money"]["billed_usd"]
+    words = "the provider's own bill is the provider's to show"
+    if billed is None:
+        words = "the provider's final bill was not in when it was made"
+    made.append(Check("bill", Verdict.OPEN, words))
+    made.append(
+        Check(
+            "machine",
+            Verdict.OPEN,
+            "losses, code and packages are what the machine that trained said of itself",
+        )
+    )
+    return made

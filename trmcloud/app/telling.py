@@ -1,0 +1,152 @@
+"""Telling those who do not look: notices derived into the outbox, and delivered from there.
+
+Nothing of this is in the way of control: whoever drives a run lets a thread of its own do it, with
+a ledger of its own to read. What is not taken is tried again, ever more rarely, for three days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from trmcloud.app.context import Context
+from trmcloud.app.health import unwell
+from trmcloud.app.reap import last_visit
+from trmcloud.app.run_queries import report_of
+from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.notices import (
+    MOST_TROUBLES,
+    Observed,
+    Symptom,
+    Visit,
+    due_notices,
+    trains_now,
+)
+from trmcloud.core.errors import TrmcloudError
+from trmcloud.io.backoff import pause_s
+from trmcloud.ports.notices import Destination, Outbox, Send, Told, Waiting
+
+Words = Callable[[Notice], Mapping[str, str]]
+"""A notice's ``title`` and ``text``."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
+GIVE_UP_AFTER_S = 3 * 86_400.0
+HOLD_S = 45.0
+"""Longer than a try usually takes: another process may try once this has passed."""
+_HEALTH_EVERY_S = 60.0
+
+
+@dataclass
+class Teller:
+    """Derives and delivers for one home. ``context`` is a thread's own, ledger included."""
+
+    context: Context
+    outbox: Outbox
+    destinations: Sequence[Destination]
+    sender: Callable[[Destination], Send]
+    words: Words
+    _taken: set[str] = field(default_factory=set)
+    _cursor: int | None = None
+    _looked_at: float | None = None
+    _symptoms: tuple[Symptom, ...] = ()
+    _senders: dict[str, Send] = field(default_factory=dict)
+
+    def derive(self, *, silently: bool = False) -> int:
+        """Put what follows now into the outbox; ``silently``: as known, for nobody. How many were
+        new.
+
+        Raises:
+            LedgerError, OutboxError: it could not be looked, or kept.
+        """
+        context, now = self.context, self.context.wall()
+        ledger, records = context.ledger.read(), context.ledger.records()
+        newest = records[-1].seq if records else 0
+        cursor = self.outbox.cursor()
+        # Before anybody was to be told, what had happened is nobody's news; nor is what is told
+        # anew of a ledger that was put back: what is known by its id is not told again.
+        first = cursor is None
+        after = newest if cursor is None else cursor if cursor <= newest else 0
+        observed = self._observe(ledger, now)
+        notices = due_notices(ledger, records, after, observed, now)
+        fresh = [notice for notice in notices if notice.id not in self._taken]
+        if not fresh and newest == self._cursor:
+            return 0
+        kept = self._bounded(fresh)
+        told_to = () if first or silently else self.destinations
+        bodies = [(notice, body_of(notice, self.words(notice))) for notice in kept]
+        new = self.outbox.take(bodies, told_to, newest, now)
+        self._taken |= {notice.id for notice in fresh}
+        self._cursor = newest
+        return new
+
+    def deliver(self, destination: Destination) -> bool:
+        """Tell one destination the oldest that is due; False where nothing was.
+
+        Raises:
+            OutboxError: it could not be kept what came of it.
+        """
+        now = self.context.wall()
+        waiting = self.outbox.due(destination.name, now, HOLD_S)
+        if waiting is None:
+            return False
+        told = self._try(destination, waiting)
+        now = self.context.wall()
+        if told.taken:
+            self.outbox.done(waiting, now)
+        elif now - waiting.since >= GIVE_UP_AFTER_S:
+            self.outbox.give_up(waiting, told.why)
+        else:
+            pause = pause_s(waiting.tries, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            self.outbox.put_off(waiting, now + max(pause, told.again_in_s or 0.0), told.why)
+        return True
+
+    def _try(self, destination: Destination, waiting: Waiting) -> Told:
+        try:
+            if destination.name not in self._senders:
+                self._senders[destination.name] = self.sender(destination)
+            return self._senders[destination.name](waiting.notice_id, waiting.body)
+        except TrmcloudError as error:
+            return Told(False, str(error))
+
+    def _bounded(self, notices: Sequence[Notice]) -> list[Notice]:
+        """Without what a machine tells beyond ``MOST_TROUBLES``."""
+        kept, counts = [], dict[str, int]()
+        for notice in notices:
+            head, found, _ = notice.id.partition(f"/{TROUBLE_PATH}/")
+            if notice.kind is NoticeKind.TROUBLE and found:
+                prefix = head + found
+                if prefix not in counts:
+                    counts[prefix] = self.outbox.known(prefix)
+                counts[prefix] += 1
+                if counts[prefix] > MOST_TROUBLES:
+                    continue
+            kept.append(notice)
+        return kept
+
+    def _observe(self, ledger: LedgerState, now: float) -> Observed:
+        reports: dict[str, AgentReport] = {}
+        for run in ledger.runs.values():
+            if run.live and run.generation is not None:
+                report = report_of(self.context, run.generation)
+                if report is not None:
+                    reports[run.generation.pod_name] = report
+        if self._looked_at is None or not 0 <= now - self._looked_at < _HEALTH_EVERY_S:
+            self._looked_at = now
+            self._symptoms = tuple(self._found(ledger))
+        visit = last_visit(self.context)
+        seen = None if visit is None else Visit(visit.at, visit.every_s, visit.machine)
+        return Observed(reports, seen, self._symptoms)
+
+    def _found(self, ledger: LedgerState) -> list[Symptom]:
+        """What the numbers of trainings say that go on now."""
+        found = []
+        for run in ledger.runs.values():
+            if not trains_now(run):
+                continue
+            with suppress(TrmcloudError, ValueError, KeyError):
+                for phase, made in unwell(self.context, run).items():
+                    for each in made:
+                        found.append(Symptom(run.run_id, phase, each.rule.value, each.step))
+        return found

@@ -1,0 +1,321 @@
+"""``trmcloud notify``: who is told, and by which way, when something matters."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.ports.notices import Destination, Told
+
+_WITHIN_S = 30.0
+_LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Have somebody told when it matters: started, gate, cap, ended, trouble, lost, price,\n"
+    "orphan, reaper.\n\n"
+    "Example: trmcloud notify add webhook https://example.org/trmcloud",
+)
+
+
+@app.command("add")
+def add(
+    way: Annotated[str, typer.Argument(help="webhook, email, ntfy, slack or discord.")],
+    where: Annotated[
+        str, typer.Argument(help="Its address; - reads it from standard input.", metavar="URL")
+    ],
+    name: Annotated[str, typer.Option(help="What to call it (default: its way).")] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A kind of notice that is wanted, repeatable; all, otherwise."),
+    ] = None,
+    secret_from: Annotated[
+        str,
+        typer.Option(
+            help="A webhook's secret (whsec_…) from this file; a new one otherwise.",
+            metavar="FILE",
+        ),
+    ] = "",
+    on_pod: Annotated[
+        bool,
+        typer.Option(
+            "--on-pod",
+            help="Give the webhook and its secret to pods, whose agents then tell by themselves.",
+        ),
+    ] = False,
+) -> None:
+    """Have it told from now on.
+
+    A webhook is signed with a secret of its own, which is shown once. Addresses and
+    secrets are kept in notify.json, readable by you alone.
+
+    Example: trmcloud notify add webhook https://example.org/trmcloud
+    """
+    import time
+
+    from trmcloud.cli.views.notices import words_of
+    from trmcloud.core.errors import ConflictError
+    from trmcloud.ports.notices import Destination
+    from trmcloud.wiring import build_context, build_teller, destinations_file, sender_of
+
+    where = _typed(where)
+    _check(way, where, name or way, only or [], on_pod=on_pod, secret_from=secret_from)
+    secret = _secret(secret_from) if way == "webhook" else ""
+    made = Destination(name or way, way, where, secret, tuple(only or ()), on_pod, time.time())
+    sender_of(made)
+    read, write = destinations_file()
+    known = read()
+    if any(each.name == made.name for each in known):
+        raise ConflictError(
+            f"there is a destination {made.name!r} already",
+            next_step=f"trmcloud notify remove {made.name}, or --name with another name",
+        )
+    write([*known, made])
+    teller = build_teller(build_context(), words_of)
+    if teller is not None:
+        teller.derive(silently=not known)
+    print(f"{made.name}: {made.way} to {_shown(made)}, {_wanted(made)}")
+    if secret and not secret_from:
+        print(f"  its secret, shown once: {secret}")
+    if on_pod:
+        print("  given to the pods of runs that are launched from now on; not your account's key")
+    print(f"  trmcloud notify test {made.name}")
+
+
+@app.command("list")
+def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Who is told, when that last worked, and what waits.
+
+    Example: trmcloud notify list
+    """
+    from trmcloud.cli.views.text import duration, table
+    from trmcloud.wiring import build_context, destinations_file, outbox_of
+
+    destinations = destinations_file()[0]()
+    context = build_context()
+    outbox = outbox_of(context.home) if destinations else None
+    now, rows, data = context.wall(), [], []
+    waiting = outbox.waiting() if outbox is not None else ()
+    for each in destinations:
+        mine = [one for one in waiting if one.destination == each.name]
+        at, gave_up = outbox.last_told(each.name) if outbox is not None else (None, "")
+        why = next((one.why for one in reversed(mine) if one.why), "")
+        rows.append(
+            (
+                each.name,
+                each.way,
+                _shown(each),
+                _wanted(each) + (", pods tell it, too" if each.on_pod else ""),
+                "never" if at is None else f"{duration(now - at)} ago",
+                f"{len(mine)} wait" + (f": {why}" if why else "") if mine else "–",
+            )
+        )
+        data.append(
+            {
+                "name": each.name,
+                "way": each.way,
+                "where": _shown(each),
+                "only": list(each.only),
+                "on_pod": each.on_pod,
+                "last_told_at": at,
+                "waiting": len(mine),
+                "why": why,
+                "gave_up": gave_up,
+            }
+        )
+    if as_json:
+        print(json.dumps(data, indent=1), file=as_is())
+    elif not rows:
+        print("nobody is told · trmcloud notify add webhook URL")
+    else:
+        header = ("name", "way", "where", "told of", "last told", "waiting")
+        print("\n".join(table(header, rows)))
+        for told in data:
+            if told["gave_up"]:
+                print(f"{told['name']}: gave up telling {told['gave_up']}")
+
+
+@app.command("remove")
+def remove(name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME")]) -> None:
+    """Tell it nothing any more; what waits for it is dropped.
+
+    Example: trmcloud notify remove webhook
+    """
+    from trmcloud.wiring import build_context, destinations_file, outbox_of
+
+    read, write = destinations_file()
+    known = read()
+    made = _named(known, name)
+    write([each for each in known if each.name != made.name])
+    outbox_of(build_context().home).forget(made.name)
+    print(f"{made.name} is told nothing any more")
+    if made.on_pod:
+        print("  pods that were given it keep it until they end: have its receiver refuse it")
+
+
+@app.command("test")
+def try_out(
+    name: Annotated[str, typer.Argument(help="Which one; all otherwise.", metavar="NAME")] = "",
+) -> None:
+    """Tell each destination that this is a test, now, and say what came of it.
+
+    Example: trmcloud notify test
+    """
+    import secrets
+
+    from trmcloud.cli.views.notices import words_of
+    from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
+    from trmcloud.core.errors import NotFoundError, NotifyError
+    from trmcloud.core.plain_text import one_line
+    from trmcloud.wiring import build_context, destinations_file, sender_of
+
+    known = destinations_file()[0]()
+    chosen = [_named(known, name)] if name else list(known)
+    if not chosen:
+        raise NotFoundError("nobody is told", next_step="trmcloud notify add webhook URL")
+    context = build_context()
+    test_id = f"{context.ledger.ledger_id}/test/{secrets.token_hex(4)}"
+    notice = Notice(test_id, NoticeKind.TEST, "", context.wall())
+    body = body_of(notice, words_of(notice))
+    failed = 0
+    for each in chosen:
+        told = _within(sender_of(each), notice.id, body)
+        failed += not told.taken
+        result = "it was taken" if told.taken else f"NOT taken: {told.why}"
+        print(one_line(f"{each.name}: {each.way} to {_shown(each)}: {result}"))
+    sys.exit(NotifyError.exit_code if failed else 0)
+
+
+def _within(send: Any, notice_id: str, body: str) -> Told:
+    """What came of it, within a deadline: a receiver may drip its answer for ever."""
+    import threading
+
+    from trmcloud.ports.notices import Told
+
+    results: list[Told] = []
+    thread = threading.Thread(target=lambda: results.append(send(notice_id, body)), daemon=True)
+    thread.start()
+    thread.join(_WITHIN_S)
+    return results[0] if results else Told(False, f"no answer within {_WITHIN_S:.0f} s")
+
+
+def _typed(where: str) -> str:
+    """The address; one that is itself a secret need not stand in a shell's history."""
+    if where != "-":
+        return where
+    if sys.stdin.isatty():
+        import getpass
+
+        return getpass.getpass("URL: ").strip()
+    return sys.stdin.readline().strip()
+
+
+def _check(
+    way: str, where: str, name: str, only: Sequence[str], *, on_pod: bool, secret_from: str
+) -> None:
+    """
+    Raises:
+        UsageError: this cannot be told anything.
+    """
+    import re
+    from urllib.parse import urlsplit
+
+    from trmcloud.core.contract.notices import NoticeKind
+    from trmcloud.core.errors import UsageError
+    from trmcloud.core.nearest import nearest
+
+    ways = ("webhook", "email", "ntfy", "slack", "discord")
+    kinds = [kind.value for kind in NoticeKind if kind is not NoticeKind.TEST]
+    if way not in ways:
+        raise UsageError(f"no way {way!r}", next_step=", ".join(ways))
+    if not re.fullmatch(_LABEL, name):
+        raise UsageError(
+            f"{name!r:.60} cannot be a name", next_step="letters, digits and . _ -, at most 40"
+        )
+    for kind in only:
+        if kind not in kinds:
+            near = nearest(kind, kinds, likeness=0.5)
+            raise UsageError(
+                f"no kind of notice {kind!r:.40}" + (f"; did you mean {near!r}?" if near else ""),
+                next_step=f"--only with one of {', '.join(kinds)}",
+            )
+    if way != "webhook":
+        if on_pod or secret_from:
+            option = "--on-pod" if on_pod else "--secret-from"
+            raise UsageError(
+                f"{option} is for a webhook", next_step="trmcloud notify add webhook URL"
+            )
+        return
+    try:
+        parts = urlsplit(where)
+        plain = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        plain = False
+    if not plain or not where.isascii() or re.search(r"[\s\x00-\x1f]", where):
+        raise UsageError(
+            "that is no address of a webhook",
+            next_step="trmcloud notify add webhook https://example.org/trmcloud",
+        )
+
+
+def _secret(path: str) -> str:
+    import os
+
+    from trmcloud.core.contract.notices import headers_of, secret_of
+    from trmcloud.core.contract.records import ContractError
+    from trmcloud.core.errors import UsageError
+
+    if not path:
+        return secret_of(os.urandom(32))
+    try:
+        secret = Path(path).read_text(encoding="utf-8").strip()
+        headers_of("id", "", secret, 0.0)
+    except (OSError, ValueError, ContractError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"the secret cannot be used: {why}",
+            where=path,
+            next_step="leave --secret-from out, and one is made",
+        ) from None
+    return secret
+
+
+def _named(known: Sequence[Destination], name: str) -> Destination:
+    from trmcloud.core.errors import NotFoundError
+
+    for each in known:
+        if each.name == name:
+            return each
+    names = ", ".join(each.name for each in known) or "none"
+    raise NotFoundError(
+        f"no destination {name!r:.60}", next_step=f"trmcloud notify list (there are: {names})"
+    )
+
+
+def _shown(destination: Destination) -> str:
+    """Its host: the rest of an address may be a secret."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(destination.where)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "…"
+    if destination.way in ("slack", "discord") and parts.scheme != "https":
+        host, port = f"{destination.way}.com", None
+    rest = "/…" if parts.path.strip("/") or parts.query else ""
+    return f"{host}:{port}{rest}" if port else f"{host}{rest}"
+
+
+def _wanted(destination: Destination) -> str:
+    return ", ".join(destination.only) or "everything"

@@ -1,0 +1,151 @@
+"""``trmcloud verify``: a receipt against itself, a checkpoint, a ledger, and who signed it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.app.receipts import Check
+    from trmcloud.core.control.receipt import Receipt
+
+
+def command(
+    receipt: Annotated[str, typer.Argument(help="What report --html wrote, or its JSON.")],
+    against: Annotated[
+        str,
+        typer.Option(help="A checkpoint's folder, to be held against it.", metavar="CHECKPOINT"),
+    ] = "",
+    signers: Annotated[
+        str,
+        typer.Option(help="Known signers, as ssh-keygen's allowed_signers.", metavar="FILE"),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check that a receipt is what was written, that its figures follow from its records, and that
+    a checkpoint is the one it names; by whom it was signed, if it was; and say what cannot be
+    checked here.
+
+    Example: trmcloud verify receipt.html --against best
+    """
+    from trmcloud.app.receipts import (
+        Verdict,
+        check_checkpoint,
+        check_contents,
+        check_ledger,
+        unchecked,
+    )
+    from trmcloud.core.errors import ReceiptError
+    from trmcloud.wiring import chain_if_any, signature_check
+
+    path = Path(receipt)
+    made, checks = _read(path)
+    checks += check_contents(made)
+    folder = Path(against) if against else None
+    if folder is not None:
+        checks += check_checkpoint(made, folder)
+    checks.append(check_ledger(made, chain_if_any()))
+    checks.append(signature_check(path, _existing(signers)))
+    checks += unchecked(made, folder)
+    broken = [check for check in checks if check.verdict is Verdict.BROKEN]
+    if as_json:
+        rows = [{"what": c.what, "verdict": c.verdict.value, "detail": c.detail} for c in checks]
+        told = {"run": made.run_id, "holds": not broken, "checks": rows}
+        print(json.dumps(told, indent=1), file=as_is())
+    else:
+        _show(made, checks)
+    sys.exit(ReceiptError.exit_code if broken else 0)
+
+
+def _read(path: Path) -> tuple[Receipt, list[Check]]:
+    """The receipt in a file, and whether the file is as it was written."""
+    from trmcloud.app.receipts import Check, Verdict
+    from trmcloud.cli.views.receipt_page import parts_of
+    from trmcloud.core.contract.records import ContractError
+    from trmcloud.core.control.receipt import MOST_BYTES, read_receipt
+    from trmcloud.core.control.receipt_page import PAGE_VERSION, is_page, json_is_exact, open_page
+    from trmcloud.core.errors import NotFoundError, ReceiptError
+
+    try:
+        with open(path, "rb") as file:
+            content = file.read(2 * MOST_BYTES + 1)
+    except OSError as error:
+        raise NotFoundError(
+            f"the receipt cannot be read: {(error.strerror or str(error)).lower()}",
+            where=str(path),
+            next_step="trmcloud report RUN --html FILE makes one",
+        ) from None
+    if not is_page(content):
+        made = read_receipt(content)
+        try:
+            at = json_is_exact(content)
+        except ContractError as error:
+            raise ReceiptError(f"this is no receipt: {error}") from None
+        if at is None:
+            return made, [Check("file", Verdict.HOLDS, "written as receipts are")]
+        why = f"not written as it was: it differs from byte {at:,} on"
+        return made, [Check("file", Verdict.BROKEN, why)]
+    page = open_page(content)
+    if page.changed:
+        where = ", ".join(page.changed)
+        try:
+            made = read_receipt(page.data)
+        except ReceiptError as error:
+            raise ReceiptError(f"it was changed, in the part '{where}': {error}") from None
+        return made, [Check("page", Verdict.BROKEN, f"changed since it was made: {where}")]
+    made = read_receipt(page.data)
+    if page.version != PAGE_VERSION:
+        why = f"how version {page.version} draws one is not known here"
+        return made, [Check("page", Verdict.OPEN, f"{why}: only its data is looked at")]
+    try:
+        drawn = dict(parts_of(made))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"its data cannot be drawn: {error!r:.80}"
+        return made, [Check("page", Verdict.BROKEN, why)]
+    shown = {name: text for name, text in page.parts.items() if name != "data"}
+    off = next((name for name, text in drawn.items() if shown.get(name) != text.encode()), "")
+    if off or shown.keys() != drawn.keys():
+        why = f"what it shows is not what its data says: {off or 'another part'}"
+        return made, [Check("page", Verdict.BROKEN, why)]
+    return made, [Check("page", Verdict.HOLDS, "every byte as it was, and drawn from its data")]
+
+
+def _existing(signers: str) -> Path | None:
+    from trmcloud.core.errors import NotFoundError
+
+    if not signers:
+        return None
+    path = Path(signers)
+    if not path.is_file():
+        raise NotFoundError(
+            "there is no such file of signers",
+            where=signers,
+            next_step='one line: NAME namespaces="trmcloud-receipt" ssh-ed25519 AAAA…',
+        )
+    return path
+
+
+def _show(made: Receipt, checks: list[Check]) -> None:
+    from trmcloud.app.receipts import Verdict
+    from trmcloud.cli.views.html_page import instant
+    from trmcloud.cli.views.text import fields
+    from trmcloud.core.money import Usd
+    from trmcloud.core.plain_text import one_line
+
+    marks = {Verdict.HOLDS: "✔", Verdict.BROKEN: "✘", Verdict.OPEN: "–"}
+    sums = made.account["money"]
+    outcome = made.account["ended"]["outcome"] or made.account["state"]
+    spent = f"{Usd(sums['settled_usd'])} of {Usd(sums['cap_usd'])}"
+    print(one_line(f"{made.run_id} · {outcome} · {spent} · made {instant(made.made_at)}"))
+    print("\n".join(fields([(f"{marks[c.verdict]} {c.what}", c.detail) for c in checks])))
+    broken = [check.what for check in checks if check.verdict is Verdict.BROKEN]
+    if broken:
+        print(f"it does NOT hold: {', '.join(dict.fromkeys(broken))}")
+    else:
+        print("it holds, as far as it can be checked here; – could not be")

@@ -1,0 +1,130 @@
+"""A month's money: tables and bars in the terminal, and the same as a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from trmcloud.cli.views.html_page import head_of, html_table, instant, named_rows, words
+from trmcloud.cli.views.line_chart import Mark, Series, line_chart
+from trmcloud.cli.views.text import table
+from trmcloud.core.control.budget import Line
+from trmcloud.core.control.monthly import MonthReport, Share
+from trmcloud.core.money import Usd
+
+_BAR = 24
+_KINDS = {
+    "compute": "machines",
+    "volumes": "network volumes",
+    "buckets": "buckets, beyond grants",
+    "orphans": "orphaned pods",
+}
+
+
+def month_lines(report: MonthReport) -> list[str]:
+    """What ``report --month`` prints."""
+    counted = f"{len(report.runs)} run{'' if len(report.runs) == 1 else 's'}"
+    lines = [f"{report.month} · {counted} · {_against(report.line)}"]
+    if report.account.cap is not None:
+        lines.append(f"account · {_against(report.account)}")
+    if not report.projects:
+        return [*lines, "nothing was spent or reserved in it"]
+    for title, shares in _lists(report):
+        most = max((share.held.micros for share in shares), default=0)
+        rows = [
+            (
+                share.name,
+                str(share.runs) if share.runs else "–",
+                str(share.spent),
+                str(share.reserved),
+                _cap(share) if title == "project" else "",
+                _bar(share, most),
+            )
+            for share in shares
+        ]
+        header = (title, "runs", "spent", "reserved", "cap" if title == "project" else "", "")
+        lines += ["", *table(header, rows)]
+    if report.line.unproven:
+        lines += ["", f"of that, {report.line.unproven} at most: bills that are not final yet"]
+    return lines
+
+
+def month_page(report: MonthReport, now: float, made_by: str) -> str:
+    """One page that opens offline, with a plot of the month against its cap."""
+    title = f"{report.month}: spent and reserved"
+    parts = [
+        head_of(title),
+        f"<h1>{words(title)}</h1>\n",
+        f'<p class="dim">made {instant(now)} by {words(made_by)}</p>\n',
+        f"<p>{words(_against(report.line))}</p>\n",
+        _plot(report),
+        named_rows([("account", words(_against(report.account)))]),
+    ]
+    for name, shares in _lists(report):
+        rows = [
+            (words(s.name), str(s.runs or "–"), str(s.spent), str(s.reserved), words(_cap(s)))
+            for s in shares
+        ]
+        header = (name, "runs", "spent", "reserved", "cap" if name == "project" else "")
+        parts.append(f"<h2>{words(name)}</h2>\n{html_table(header, rows, numbers=1)}\n")
+    return "".join(parts) + "</body>\n</html>\n"
+
+
+def _lists(report: MonthReport) -> list[tuple[str, Sequence[Share]]]:
+    kinds = [Share(_KINDS[s.name], s.runs, s.spent, s.reserved, s.at_most) for s in report.kinds]
+    return [("project", report.projects), ("provider", report.providers), ("for", kinds)]
+
+
+def _against(line: Line) -> str:
+    told = f"{line.settled} spent, {line.reserved} reserved"
+    if line.cap is None:
+        return f"{told}, no cap"
+    over = f", {line.over} over it" if line.over else f", {line.remaining} left"
+    return f"{told} of {line.cap}{over}"
+
+
+def _cap(share: Share) -> str:
+    if share.cap is None:
+        return ""
+    return f"{share.cap}, {share.left} left"
+
+
+def _bar(share: Share, most: int) -> str:
+    """Spent, then reserved, as long as their part of the largest one."""
+    if not most:
+        return ""
+    spent, held = (round(_BAR * amount.micros / most) for amount in (share.spent, share.held))
+    if share.held and not held:
+        return "╸"
+    return "━" * spent + "─" * (held - spent)
+
+
+def _plot(report: MonthReport) -> str:
+    begins, ends = _bounds(report.month)
+    amounts = [(at, float(spent)) for at, spent in report.grown]
+    steps: list[tuple[float, float]] = [(begins, 0.0)]
+    for at, spent in amounts:
+        steps += [(at, steps[-1][1]), (at, spent)]
+    series = [Series("spent", tuple(steps))]
+    cap = report.line.cap
+    if cap is not None:
+        series.append(Series("cap", ((begins, float(cap)), (ends, float(cap)))))
+    marks = [Mark(begins, ""), Mark(ends, "")]
+    chart = line_chart(
+        f"{report.month}: spent against the cap",
+        series,
+        marks,
+        x_words=lambda at: time.strftime("%d", time.gmtime(at)),
+        y_words=lambda usd: str(Usd.from_micros(round(usd * 1_000_000))),
+        x_title="day of the month, UTC",
+    )
+    return f"{chart}\n"
+
+
+def _bounds(month: str) -> tuple[float, float]:
+    import calendar
+
+    year, number = int(month[:4]), int(month[5:])
+    begins = calendar.timegm((year, number, 1, 0, 0, 0))
+    after = (year + 1, 1) if number == 12 else (year, number + 1)
+    return float(begins), float(calendar.timegm((*after, 1, 0, 0, 0)))

@@ -1,0 +1,306 @@
+"""Which notices follow from a ledger and from what is seen beside it. Pure.
+
+Facts of the ledger are told once they are on record, from a cursor on; what is a matter of how
+things stand now (a cap that is nearly used up, a reaper that is silent, what agents report) follows
+anew at each look, under the same id as long as it is the same fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.notices import (
+    TROUBLE_PATH,
+    UNFIT,
+    Fact,
+    Notice,
+    NoticeKind,
+    notices_of,
+    run_fact_id,
+)
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.controller import foreseen_end
+from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.run_fold import apply_event
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.values import dataclass
+
+SHARES = (95, 80, 50)
+"""Percent of a cap at which somebody is told, the highest first: who hears of 95 % has no use for
+50 %."""
+MISSED_VISITS = 3
+"""A reaper that has missed so many of its rounds is silent."""
+MOST_TROUBLES = 24
+"""Of one machine: its agent's report may be anybody's, and must not flood who is told."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """When a reaper came by last (epoch s), how often it should (s), and on which machine."""
+
+    at: float
+    every_s: float
+    machine: str
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """A finding of ``core.health`` about the phase that a run trains now."""
+
+    run_id: str
+    phase: str
+    rule: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is seen beside the ledger: agents' last reports by their pods' names, a reaper's last
+    visit, and what is found in the numbers of trainings that go on."""
+
+    reports: Mapping[str, AgentReport] = field(default_factory=dict)
+    visit: Visit | None = None
+    symptoms: tuple[Symptom, ...] = ()
+
+
+def due_notices(
+    ledger: LedgerState,
+    records: Sequence[ev.Record],
+    after_seq: int,
+    observed: Observed,
+    now: float,
+) -> tuple[Notice, ...]:
+    """Every notice that follows now: those of records after ``after_seq``, and how things stand.
+
+    Args:
+        records: all of the ledger's.
+        now: epoch s.
+    """
+    new = [record for record in records if record.seq > after_seq]
+    told = [*_of_records(ledger, records, new)]
+    touched = {record.run_id for record in new}
+    live = [run for run in ledger.runs.values() if run.live or run.run_id in touched]
+    for run in live:
+        told += _of_report(ledger, run, observed)
+    told += _of_symptoms(ledger, observed.symptoms, now)
+    told += _of_caps(ledger, live, now)
+    told += _of_reaper(ledger, observed.visit, now)
+    return tuple({notice.id: notice for notice in reversed(told)}.values())[::-1]
+
+
+# -- facts of the ledger --------------------------------------------------------------------------
+def _of_records(
+    ledger: LedgerState, records: Sequence[ev.Record], new: Sequence[ev.Record]
+) -> Iterable[Notice]:
+    fresh = {record.seq for record in new}
+    seen: set[tuple[str, str]] = set()
+    runs = {record.run_id: RunState(record.run_id) for record in new if record.run_id}
+    for record in records:
+        event = record.event
+        if isinstance(event, ev.StrayCharged):
+            pod = event.provider, event.pod_id
+            if record.seq in fresh and pod not in seen:
+                yield _orphan(ledger, event, record.at)
+            seen.add(pod)
+        elif record.run_id in runs:
+            before = runs[record.run_id]
+            after = runs[record.run_id] = apply_event(before, record)
+            if record.seq in fresh:
+                yield from _of_event(ledger, before, after, record)
+
+
+def _of_event(
+    ledger: LedgerState, before: RunState, after: RunState, record: ev.Record
+) -> Iterable[Notice]:
+    """What one event of a run tells, by how the run stood before and after it."""
+    event, at, generation = record.event, record.at, after.generation
+    number = generation.number if generation is not None else 0
+
+    def made(kind: NoticeKind, path: str, /, **facts: Fact | Usd) -> Notice:
+        kept = {k: v.plain() if isinstance(v, Usd) else v for k, v in facts.items()}
+        fact_id = run_fact_id(ledger.ledger_id, after.run_id, number, path)
+        return Notice(fact_id, kind, after.run_id, at, kept)
+
+    if before.errand is not None:
+        return  # a machine that only brings checkpoints home
+    if isinstance(event, ev.PodUp) and generation is not None and event.rate > generation.rate:
+        rates = {"planned_usd_per_hour": generation.rate, "billed_usd_per_hour": event.rate}
+        yield made(NoticeKind.PRICE, "price", **rates)
+    elif isinstance(event, ev.PlanRevised):
+        earlier, later = before.chosen, after.chosen
+        if earlier is not None and later is not None and later.rate != earlier.rate:
+            yield made(
+                NoticeKind.PRICE,
+                f"price/{event.candidate_id}",
+                planned_usd_per_hour=earlier.rate,
+                billed_usd_per_hour=later.rate,
+                hardware=later.hardware,
+            )
+    elif isinstance(event, ev.GateJudged):
+        yield made(NoticeKind.GATE, f"gate/{event.phase}", phase=event.phase, passed=event.passed)
+    elif isinstance(event, ev.ResultKnown):
+        if event.result == Outcome.UNFIT.value:
+            yield made(NoticeKind.TROUBLE, UNFIT, what=UNFIT, mended=False)
+        else:
+            yield made(NoticeKind.ENDED, "ended", **_end_facts(after, event.result, at))
+    elif isinstance(event, ev.PodGone) and after.result is None:
+        if _foreseen(after) in _LOST:
+            yield made(NoticeKind.LOST, "lost", **_lost_facts(after, at))
+    elif isinstance(event, ev.Closed):
+        if event.outcome in _LOST:
+            yield made(NoticeKind.LOST, "lost", **_lost_facts(after, at))
+        else:
+            yield made(NoticeKind.ENDED, "ended", **_end_facts(after, event.outcome, at))
+
+
+_LOST = (Outcome.LOST.value, Outcome.UNREPORTED.value)
+
+
+def _foreseen(run: RunState) -> str:
+    """How it will be closed once its bill is final; '' where that is open."""
+    generation = run.generation
+    if generation is None:
+        return ""
+    end = foreseen_end(run, run.plan, traits_of(generation.provider))
+    return end.outcome if end is not None else ""
+
+
+def _end_facts(run: RunState, outcome: str, at: float) -> dict[str, Fact | Usd]:
+    facts: dict[str, Fact | Usd] = {
+        "outcome": outcome,
+        "spent_usd": spent_so_far(run, at),
+        "cap_usd": run.cap,
+    }
+    last = run.phase_accounts[-1] if run.phase_accounts else None
+    if last is not None:
+        facts["phase"] = last.phase
+        if last.step is not None:
+            facts["step"] = last.step
+        if last.val_bpb is not None:
+            facts["val_bpb"] = last.val_bpb
+    return facts
+
+
+def _lost_facts(run: RunState, at: float) -> dict[str, Fact | Usd]:
+    generation = run.generation
+    return {
+        "pod": generation.pod_name if generation is not None else "",
+        "provider": generation.provider if generation is not None else "",
+        "spent_usd": spent_so_far(run, at),
+        "cap_usd": run.cap,
+    }
+
+
+def _orphan(ledger: LedgerState, event: ev.StrayCharged, at: float) -> Notice:
+    facts: dict[str, Fact] = {
+        "provider": event.provider,
+        "pod": event.pod_name,
+        "pod_id": event.pod_id,
+        "at_most_usd": event.amount.plain(),
+    }
+    fact_id = f"{ledger.ledger_id}/orphan/{event.provider}/{event.pod_id}"
+    return Notice(fact_id, NoticeKind.ORPHAN, event.run_id, at, facts)
+
+
+# -- how things stand -----------------------------------------------------------------------------
+def _of_report(ledger: LedgerState, run: RunState, observed: Observed) -> Iterable[Notice]:
+    """What its present pod's agent says: of this run and this pod alone, whatever it says."""
+    generation = run.generation
+    report = observed.reports.get(generation.pod_name) if generation is not None else None
+    if generation is None or report is None or run.errand is not None:
+        return
+    if (report.pod_name, report.run_id) != (generation.pod_name, run.run_id):
+        return
+    mine = run_fact_id(ledger.ledger_id, run.run_id, generation.number, "")
+    for notice in notices_of(report):
+        # How a run ended is on record before it is told: there it has its price.
+        if notice.id.startswith(mine) and notice.kind is not NoticeKind.ENDED:
+            yield notice
+
+
+def _of_symptoms(ledger: LedgerState, symptoms: Iterable[Symptom], now: float) -> Iterable[Notice]:
+    for symptom in symptoms:
+        run = ledger.runs.get(symptom.run_id)
+        number = run.generation.number if run is not None and run.generation is not None else 0
+        path = f"{TROUBLE_PATH}/{symptom.phase}/{symptom.rule}"
+        fact_id = run_fact_id(ledger.ledger_id, symptom.run_id, number, path)
+        facts: dict[str, Fact] = {
+            "phase": symptom.phase,
+            "what": symptom.rule,
+            "step": symptom.step,
+            "mended": False,
+        }
+        yield Notice(fact_id, NoticeKind.TROUBLE, symptom.run_id, now, facts)
+
+
+def _of_caps(ledger: LedgerState, live: Sequence[RunState], now: float) -> Iterable[Notice]:
+    """Of each cap that a live run counts towards, the highest share that is spent of it."""
+    for run in live:
+        yield from _of_cap(ledger, "run", run.run_id, run.cap, spent_so_far(run, now), now)
+    months = {month_of(run.reserved_at) for run in live if run.reserved_at}
+    lines = [("account", "")] if live else []
+    lines += [("month", month) for month in sorted(months)]
+    lines += [("project", name) for name in sorted({run.project for run in live})]
+    for level, key in lines:
+        cap = ledger.cap_of(level, key)
+        if cap is None:
+            continue
+        spent = ledger.line(level, key).settled
+        for run in ledger.runs.values():
+            if run.live and _burdens(run, level, key):
+                spent += spent_so_far(run, now) - run.settled
+        yield from _of_cap(ledger, level, key, cap, spent, now)
+
+
+def _burdens(run: RunState, level: str, key: str) -> bool:
+    if level == "month":
+        return run.reserved_at > 0 and month_of(run.reserved_at) == key
+    return level == "account" or run.project == key
+
+
+def _of_cap(
+    ledger: LedgerState, level: str, key: str, cap: Usd, spent: Usd, now: float
+) -> Iterable[Notice]:
+    reached = next((s for s in SHARES if cap > ZERO and spent.micros * 100 >= cap.micros * s), 0)
+    if not reached:
+        return
+    # One that is raised is another cap.
+    fact_id = f"{ledger.ledger_id}/cap/{level}/{key or 'all'}/{cap.plain()}/{reached}"
+    facts: dict[str, Fact] = {
+        "level": level,
+        "key": key,
+        "percent": reached,
+        "spent_usd": spent.plain(),
+        "cap_usd": cap.plain(),
+    }
+    yield Notice(fact_id, NoticeKind.CAP, key if level == "run" else "", now, facts)
+
+
+def _of_reaper(ledger: LedgerState, visit: Visit | None, now: float) -> Iterable[Notice]:
+    """One that ran by its timer and does so no more, while something is rented."""
+    rents = any(
+        run.live and run.generation is not None and run.generation.open
+        and run.generation.provider != LOCAL
+        for run in ledger.runs.values()
+    )  # fmt: skip
+    if visit is None or not rents or now - visit.at <= MISSED_VISITS * visit.every_s:
+        return
+    fact_id = f"{ledger.ledger_id}/reaper/{visit.machine}/{int(visit.at)}"
+    facts: dict[str, Fact] = {
+        "machine": visit.machine,
+        "silent_s": round(now - visit.at),
+        "every_s": round(visit.every_s),
+    }
+    yield Notice(fact_id, NoticeKind.REAPER, "", now, facts)
+
+
+def trains_now(run: RunState) -> bool:
+    """Whether its numbers are worth a look."""
+    return run.state is State.RUNNING and run.errand is None

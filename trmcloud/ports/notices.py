@@ -1,0 +1,103 @@
+"""Who is told, by which way, and where what is to be told waits until it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Protocol
+
+from trmcloud.core.values import dataclass
+
+if TYPE_CHECKING:
+    from trmcloud.core.contract.notices import Notice
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Somebody to be told. ``where`` is an address that may itself be a secret, as ``secret`` is;
+    ``only``: kinds of notices that are wanted, none: all. ``on_pod``: a run's pod is given both and
+    tells by itself, too."""
+
+    name: str
+    way: str
+    where: str = field(repr=False)
+    secret: str = field(default="", repr=False)
+    only: tuple[str, ...] = ()
+    on_pod: bool = False
+    added_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of one try. ``again_in_s``: when the receiver says that it may be asked again; None
+    where it says nothing of that."""
+
+    taken: bool
+    why: str = ""
+    again_in_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A notice that one destination is still to be told. ``body`` is its JSON, ``tries`` how often
+    that failed, ``since`` when it was put there, epoch s."""
+
+    notice_id: str
+    destination: str
+    body: str
+    tries: int
+    since: float
+    next_at: float = 0.0
+    why: str = ""
+
+
+Send = Callable[[str, str], Told]
+"""Tells one destination, by a notice's id and its body: see ``core.contract.notices.body_of``. It
+returns within a deadline of its own, and raises nothing."""
+
+
+class Outbox(Protocol):
+    """What is to be told, durable: every method is one transaction, and any number of processes may
+    use it. All may raise ``OutboxError``."""
+
+    def cursor(self) -> int | None:
+        """Up to which of the ledger's records notices were derived; None before the first time."""
+
+    def known(self, prefix: str) -> int:
+        """How many notices were ever put here whose id begins so."""
+
+    def take(
+        self,
+        notices: Sequence[tuple[Notice, str]],
+        destinations: Sequence[Destination],
+        cursor: int,
+        at: float,
+    ) -> int:
+        """Put what is not known by its id yet, with its body, for each destination that wants it,
+        and move the cursor. How many were new."""
+
+    def due(self, destination: str, now: float, hold_s: float) -> Waiting | None:
+        """The oldest that is due there, held for this process for so long; None where none is."""
+
+    def done(self, waiting: Waiting, at: float) -> None: ...
+
+    def put_off(self, waiting: Waiting, next_at: float, why: str) -> None:
+        """It was not taken; it is due again then."""
+
+    def give_up(self, waiting: Waiting, why: str) -> None: ...
+
+    def waiting(self) -> Sequence[Waiting]: ...
+
+    def last_told(self, destination: str) -> tuple[float | None, str]:
+        """(when it last took one, why the last one was given up, '' where none was)"""
+
+    def forget(self, destination: str) -> None: ...
+
+
+class Telling(Protocol):
+    """What tells while something else is done."""
+
+    def start(self) -> None: ...
+
+    def finish(self, within_s: float) -> bool:
+        """Look once more and tell what is due, for at most so long; whether all was tried."""
