@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass as mutable
@@ -111,6 +112,14 @@ class MetricsFile:
         with suppress(OSError):
             return max(0, min(self._path.stat().st_size, MAX_METRICS_BYTES) - self._offset)
         return 0
+
+    @property
+    def is_another(self) -> bool:
+        """Whether another file stands in its place since it was read, or it was begun anew."""
+        with suppress(OSError):
+            stat = self._path.stat()
+            return stat.st_ino != self._inode or stat.st_size < self._offset
+        return False
 
     def read_on(self) -> Iterator[None]:
         """Take what has come since, a slice at a time. What was begun anew is read anew: a trainer
@@ -226,37 +235,50 @@ class Curves:
     whole: bool
 
 
+def starts(phases: Sequence[Phase]) -> list[tuple[str, int]]:
+    """(name, the step on the common axis at which it begins) of each."""
+    found, begun = [], 0
+    for phase in phases:
+        found.append((phase.name, begun))
+        begun += phase.last_step
+    return found
+
+
+def step_at(phases: Sequence[Phase], at: float) -> int | None:
+    """The step on the common axis that was the newest at an instant; None where none is known."""
+    newest = None
+    for phase, (_, begun) in zip(phases, starts(phases), strict=True):
+        for rows in (phase.train, phase.evals):
+            if len(rows) and (newest is None or rows.at[0] <= at):
+                newest = begun + int(rows.step[max(0, bisect_right(rows.at, at) - 1)])
+                break
+    return newest
+
+
 def drawn(run: RunState, phases: Sequence[Phase], points: int = POINTS) -> Curves:
     """Of all phases on one axis, thinned out to so many points of each phase and kind."""
-    offsets, begun = [], 0
-    for phase in phases:
-        offsets.append(begun)
-        begun += phase.last_step
+    begun = starts(phases)
+    offsets = [step for _, step in begun]
     train = [(p.train, at, _kept(p.train, points)) for p, at in zip(phases, offsets, strict=True)]
     evals = [(p.evals, at, _kept(p.evals, points)) for p, at in zip(phases, offsets, strict=True)]
     return Curves(
         train=_series(run, train),
         evals=_series(run, evals),
-        phases=tuple((p.name, at) for p, at in zip(phases, offsets, strict=True)),
+        phases=tuple(begun),
         saves=tuple((p.name, step, at) for p in phases for step, at in p.saves),
         whole=all(phase.whole for phase in phases),
     )
 
 
-def since(run: RunState, phases: Sequence[Phase], marks: Mapping[str, tuple[int, int]]) -> Curves:
-    """Likewise of what came after ``marks``: phase → how many points of training and evaluation
-    are known already."""
-    offsets, begun = [], 0
-    for phase in phases:
-        offsets.append(begun)
-        begun += phase.last_step
-    train, evals = [], []
-    for phase, offset in zip(phases, offsets, strict=True):
-        trained, judged = marks.get(phase.name, (0, 0))
+def since(run: RunState, phases: Sequence[Phase], known: Mapping[str, tuple[int, int]]) -> Curves:
+    """Likewise of what came after ``known``: phase → how many points of training and of evaluation
+    that is."""
+    train, evals, begun = [], [], starts(phases)
+    for phase, (name, offset) in zip(phases, begun, strict=True):
+        trained, judged = known.get(name, (0, 0))
         train.append((phase.train, offset, range(trained, len(phase.train))))
         evals.append((phase.evals, offset, range(judged, len(phase.evals))))
-    names = tuple((p.name, at) for p, at in zip(phases, offsets, strict=True))
-    return Curves(_series(run, train), _series(run, evals), names, (), whole=True)
+    return Curves(_series(run, train), _series(run, evals), tuple(begun), (), whole=True)
 
 
 def _kept(rows: Rows, points: int) -> Sequence[int]:
