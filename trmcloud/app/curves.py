@@ -250,7 +250,8 @@ def step_at(phases: Sequence[Phase], at: float) -> int | None:
     for phase, (_, begun) in zip(phases, starts(phases), strict=True):
         for rows in (phase.train, phase.evals):
             if len(rows) and (newest is None or rows.at[0] <= at):
-                newest = begun + int(rows.step[max(0, bisect_right(rows.at, at) - 1)])
+                place = bisect_right(rows.at, at)
+                newest = begun + (int(rows.step[place - 1]) if place else 0)
                 break
     return newest
 

@@ -175,8 +175,7 @@ def _lines(seen: Foreseen, folder: str) -> list[str]:
         told = ["Its pod is ended without landing.", lost]
         return [*told, f"{spends} {within}, {takes}.", *([gives] if seen.freed else [])]
     if seen.verb == "save":
-        about = f"Saving and evaluating costs {seen.at_most} at most {within}; it goes on after."
-        return [about] if seen.at_most else [f"It costs nothing beyond its time, {within}."]
+        return [f"Saving and evaluating costs {seen.at_most} at most, {within}; then it goes on."]
     if seen.verb == "fetch":
         what = f"{seen.what} is copied" if seen.what else "Its best checkpoint is copied"
         told = [f"{what} below {folder}, every hash verified."]

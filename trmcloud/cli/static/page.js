@@ -85,7 +85,7 @@ function lights(layers, long) {
 }
 
 function rows(pairs) {
-  return element("dl", {}, pairs.filter(([, value]) => value !== null && value !== "" && value !== undefined)
+  return element("dl", {}, pairs.filter(([, value]) => value)
     .flatMap(([name, value]) => [element("dt", { text: name }), element("dd", { class: "num" }, value)]));
 }
 
@@ -238,9 +238,9 @@ function allRuns(told) {
   const body = element("tbody", {});
   const heads = ["run", "state", "training", "bits per byte", "money", "kill layers", "ends"];
   const more = element("button", { type: "button", on: { click: () => { every = true; draw(); } } });
-  const key = element("p", { class: "dim" },
-    ...[["proven", "proven"], ["unproven", "at most, not final"], ["reserved", "reserved"]].flatMap(([kind, words]) =>
-      [element("span", { class: `key ${kind}`, "aria-hidden": "true" }), `${words}   `]));
+  const key = element("p", { class: "dim keys" },
+    [["proven", "proven"], ["unproven", "at most, not final"], ["reserved", "reserved"]].map(([kind, words]) =>
+      element("span", {}, element("span", { class: `key ${kind}`, "aria-hidden": "true" }), words)));
   main.replaceChildren(
     element("h1", { text: "Runs" }),
     element("p", { class: "dim", text: `${told.home} · project ${told.project}` }),
@@ -376,7 +376,7 @@ function oneRun(told) {
           ["driven", run.live && (run.driven ? "by a command" : "by this page, while it is open")]])),
       box("Bits per byte", element("p", { class: "big", text: t ? t.bpb : "–" }),
         rows([["best", t && t.best !== "–" ? `${t.best} at step ${(t.best_step ?? 0).toLocaleString("en")}` : ""],
-          ["losses", t && t.passes.length ? t.passes.map((x) => (x === null ? "–" : x.toFixed(3))).join(" > ") : ""],
+          ["losses", t && t.passes.length ? t.passes.map((x) => (x === null ? "–" : x >= .001 ? x.toFixed(3) : x.toPrecision(3))).join(" > ") : ""],
           ["pays", run.live && t && t.buys]])));
     for (const [verb] of VERBS) {
       const can = { save: run.live && run.state === "running" && !run.landing, land: run.live && !run.landing, stop: run.live, fetch: true, raise: true }[verb];
@@ -409,7 +409,7 @@ function oneRun(told) {
       mark.step === null ? "–" : mark.step.toLocaleString("en"), mark.hours.toFixed(3), `$${mark.usd.toFixed(4)}`,
     ].map((cell, n) => element("td", { "data-name": heads[n], class: "num" }, element("div", {}, cell)))));
     marks.replaceChildren(element("h2", { text: "Events" }),
-      element("p", { class: "dim" }, kinds.flatMap((kind) => [element("span", { class: "glyph", "aria-hidden": "true", text: GLYPHS[kind] }), `${KIND_WORDS[kind]}   `])),
+      element("p", { class: "dim keys" }, kinds.map((kind) => element("span", {}, element("span", { class: "glyph", "aria-hidden": "true", text: GLYPHS[kind] }), KIND_WORDS[kind]))),
       list.length ? element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))), element("tbody", {}, lines))
         : element("p", { class: "dim", text: "nothing has happened yet" }),
       element("p", { class: "dim", text: `ledger ${run.ledger}` }));
