@@ -534,14 +534,22 @@ def test_a_cap_of_the_month_is_raised(
 # -- the pictures of the guide -------------------------------------------------------------------
 
 
+@pytest.mark.timeout(600)
 def test_pictures(trained: User, serve: Callable[..., Serving], browser: Browser) -> None:
     """What docs/guide/watch.md shows; kept only where a folder for it is named."""
     folder = Path(PICTURES) if PICTURES else trained.folder / "pictures"
     trained.run("budget", "set", "month", "50")
     (trained.folder / "hold").unlink()
     serving, run = serve(trained), trained.only_run()
-    page = opened(browser, serving, run, width=1440, height=1180)
-    page.until("/[67][0-9]{2} of 4,000/.test(document.body.innerText)", WITHIN_S)
+    page = browser.page(1440, 480, dark=True)
+    page.open(serving.address)
+    page.until("document.body.innerText.includes('watchdog')")
+    page.picture(folder / "runs-dark.png")
+    page.dark(False)
+    page.resize(1440, 1180)
+    page.open(serving.of(run.run_id))
+    page.until("document.documentElement.dataset.drawn")
+    page.until("/[67][0-9]{2} of 4,000|[1-9],[0-9]{3} of 4,000/.test(document.body.innerText)", 120)
     (trained.folder / "hold").touch()
     page.until("document.body.innerText.includes('by its own numbers')")
     page.picture(folder / "run-light.png")
@@ -550,11 +558,9 @@ def test_pictures(trained: User, serve: Callable[..., Serving], browser: Browser
     time.sleep(0.3)  # the backdrop fades in
     page.picture(folder / "land.png")
     page.press("Escape")
-    narrow = opened(browser, serving, run, width=390, height=844, dark=True)
-    narrow.run("document.querySelector('.charts').scrollIntoView()")
-    narrow.picture(folder / "run-narrow-dark.png")
-    table = browser.page(1440, 480, dark=True)
-    table.open(serving.address)
-    table.until("document.body.innerText.includes('watchdog')")
-    table.picture(folder / "runs-dark.png")
+    page.dark()
+    page.resize(390, 844)
+    page.run("document.querySelector('.charts').scrollIntoView()")
+    time.sleep(0.3)
+    page.picture(folder / "run-narrow-dark.png")
     assert all(path.stat().st_size > 10_000 for path in folder.glob("*.png"))

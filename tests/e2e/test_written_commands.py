@@ -61,6 +61,7 @@ ELSEWHERE = {
         "wants a pod: tests/e2e/test_runpod.py"
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
+    "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
     f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_stop_rules.py",
     f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
@@ -194,6 +195,7 @@ NOT_HERE = {
     "launch local --recipe trm-tiny --budget 1 --rate 3.60": "as above",
     "launch local --rate USD --budget USD": "as above, with a recipe that no CPU can hold",
     "serve r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_serve.py",
+    "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_rented_screens.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.
