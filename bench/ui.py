@@ -37,7 +37,7 @@ from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 
 STEPS = 100_000
-ROUNDS = 7
+ROUNDS = 3 if os.environ.get("TRMCLOUD_BENCH_SHORT") else 7
 RUNS = 50
 _WATCHED_S = 30.0
 _MOST_BYTES = 1e6

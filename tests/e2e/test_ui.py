@@ -136,13 +136,13 @@ def agreed(page: Page, verb: str) -> str:
     return told
 
 
-def done(page: Page, verb: str) -> str:
+def done(page: Page, verb: str, within_s: float = WITHIN_S) -> str:
     """What came of a click."""
     told = page.until(
         "(() => { const all = [...document.querySelectorAll('#jobs .job')]"
         f".filter(job => job.dataset.verb === '{verb}' && !job.classList.contains('working'));"
         " const last = all.at(-1); return last && last.className + ': ' + last.innerText; })()",
-        WITHIN_S,
+        within_s,
     )
     return str(told)
 
@@ -280,6 +280,9 @@ def test_the_keyboard_is_enough(
     page.open(serving.address)
     page.until(f"document.body.innerText.includes('{run.run_id}')")
     to(page, f"a {run.run_id}")
+    beat = page.until("document.documentElement.dataset.beat")
+    page.until(f"Number(document.documentElement.dataset.beat) > {beat}")
+    assert page.focused() == f"a {run.run_id}", "news leave the keyboard where it is"
     page.press("Enter")
     page.until("document.documentElement.dataset.drawn")
 

@@ -56,11 +56,11 @@ class Rows:
     def add(
         self, step: int, at: float, value: float, speed: float, passes: Sequence[float]
     ) -> None:
-        self.step.append(step)
         self.at.append(at)
         self.value.append(value)
         self.speed.append(speed)
         self.passes.append(passes)
+        self.step.append(step)  # last: who reads meanwhile goes by its length
 
 
 @mutable
@@ -250,7 +250,7 @@ def step_at(phases: Sequence[Phase], at: float) -> int | None:
     for phase, (_, begun) in zip(phases, starts(phases), strict=True):
         for rows in (phase.train, phase.evals):
             if len(rows) and (newest is None or rows.at[0] <= at):
-                place = bisect_right(rows.at, at)
+                place = bisect_right(rows.at, at, hi=len(rows))
                 newest = begun + (int(rows.step[place - 1]) if place else 0)
                 break
     return newest

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trmcloud.api import Home
+from trmcloud.app.context import unreached
 from trmcloud.app.run_facts import training_of
+from trmcloud.app.run_queries import is_driven
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.curve_store import CurveStore
 from trmcloud.cli.page.feed import Feed
@@ -158,8 +160,6 @@ class Looks:
         if now < self._catch_up_at:
             return False
         context = self.home.context
-        from trmcloud.app.run_queries import is_driven
-
         live = [state for state in self.home.states() if state.live]
         left = any(not is_driven(context, context.ledger.driver(run.run_id)) for run in live)
         if not left and now - self._caught_up_at < _CATCH_UP_AT_LEAST_S:
@@ -174,8 +174,6 @@ class Looks:
         return True
 
     def _tell_trouble(self) -> None:
-        from trmcloud.app.context import unreached
-
         context = self.home.context
         told = [f"{provider} was not looked at: {why}" for provider, why in unreached(context)]
         for run_id, error in context.troubles.items():

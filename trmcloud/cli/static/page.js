@@ -267,7 +267,9 @@ function allRuns(told) {
   }
   function put(run) {
     const line = made.get(run.id);
-    if (line) line.replaceChildren(...row(run)); else draw();
+    if (!line) { draw(); return; }
+    // All but the first cell, whose link may have the keyboard.
+    row(run).forEach((cell, n) => { if (n) line.children[n].replaceWith(cell); });
   }
   function draw() {
     const order = [...runs.values()].sort((a, b) => Number(b.live) - Number(a.live) || b.created_at - a.created_at);
@@ -388,7 +390,11 @@ function oneRun(told) {
       element("ul", {}, gate.checks.map((check) => element("li", { text: `${{ true: "✔", false: "✘" }[check.passed] || "–"} ${check.name}: ${check.detail}${check.blocking ? "" : " (does not block)"}` })))]));
   }
 
+  let shelved = "", marked = "";
   function drawShelf() {
+    const now = JSON.stringify(run.checkpoints);
+    if (now === shelved) return;  // what somebody is about to copy stays selected
+    shelved = now;
     const places = { here: "this machine", bucket: "bucket", pod: "its pod alone", volume: "network volume", fetched: "fetched to" };
     const heads = ["checkpoint", "bits per byte", "size", "sha256 of the weights", "lies in"];
     const lines = [...run.checkpoints].reverse().map((each) => element("tr", {}, [
@@ -402,6 +408,9 @@ function oneRun(told) {
 
   function drawMarks() {
     const list = curves ? curves.marks : [];
+    const now = JSON.stringify([list, run.ledger]);
+    if (now === marked) return;
+    marked = now;
     const kinds = [...new Set(list.map((mark) => mark.kind))];
     const heads = ["when", "what", "step", "hours", "dollars"];
     const lines = [...list].reverse().slice(0, 200).map((mark) => element("tr", {}, [
