@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_ANSWER_S = 60.0
+_ANSWER_S = 120.0
 _ARGUMENTS = (
     "--headless=new", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu",
     "--disable-dev-shm-usage", "--no-first-run", "--no-default-browser-check", "--hide-scrollbars",
@@ -170,7 +170,7 @@ class Page:
             raise BrowserError(f"{script[:200]}: {what}")
         return told["result"].get("value")
 
-    def until(self, script: str, within_s: float = 60.0) -> Any:
+    def until(self, script: str, within_s: float = 150.0) -> Any:
         """Poll until an expression is true; what it came to."""
         deadline = time.monotonic() + within_s
         while True:

@@ -63,6 +63,7 @@ class Page:
     ) -> None:
         self._home, self._act, self._folder, self._version = look(), act, folder, version
         self._lock = threading.Lock()
+        self._drawing, self._draw_lock = look(), threading.Lock()
         self.feed = Feed()
         self.curves = CurveStore(lambda run_id: self.feed.tell("curves", {}, run_id))
         self.jobs = Jobs(self.feed)
@@ -91,8 +92,8 @@ class Page:
         return {**told, "version": self._version, "jobs": self.jobs.to_json()}
 
     def run_curves(self, run_id: str) -> dict[str, Any]:
-        with self._lock:
-            context = self._home.context
+        with self._draw_lock:  # beside what is asked of the run: the curve is what is waited for
+            context = self._drawing.context
             state = find_run(context, run_id)
             phases = self.curves.phases(context, state)
             return shown.curves_json(context, state, phases)
