@@ -21,6 +21,7 @@ help:
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make install  the environment alone (.venv)"
 	@echo "make mock     Prism, a mock of RunPod's published contract that judges requests (npm)"
+	@echo "make axe      axe-core, which judges whether everybody can use the page of trmcloud ui (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
 	@echo "make sky-tasks  write sky/*.yaml anew, from recipes and shipped prices"
@@ -50,6 +51,14 @@ build/prism/.ready: Makefile
 	npm install --prefix build/prism --ignore-scripts --no-audit --no-fund --no-save '$(PRISM)'
 	@touch $@
 
+# Who judges whether everybody can use the page of `trmcloud ui`: a test, in Debian's Chromium.
+.PHONY: axe
+axe: build/axe/.ready
+
+build/axe/.ready: Makefile
+	npm install --prefix build/axe --ignore-scripts --no-audit --no-fund --no-save 'axe-core@4.14.1'
+	@touch $@
+
 # Pins stay as they are; what is new gets one. An index that serves other files than the public one
 # makes other hashes: set UV_DEFAULT_INDEX. Only when all is known is a file replaced.
 LOCK := $(BIN)/uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
@@ -61,7 +70,7 @@ lock: $(READY)
 	sed -n 's/^\([^ ;]*==[^\]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
 	printf 'hatchling>=1.27,<2\nhatch-vcs>=0.5,<1\neditables>=0.5\n' > build/build.in
 	echo 'runpod>=1.10,<2' > build/sdk.in
-	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra notify --extra dev -o build/with-torch.txt \
+	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra ui --extra notify --extra dev -o build/with-torch.txt \
 		pyproject.toml build/build.in
 	awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' build/with-torch.txt \
 		> build/constraints.lock

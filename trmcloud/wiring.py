@@ -51,9 +51,9 @@ ENV_TRAINER = "TRMCLOUD_TRAINER"
 ``trmcloud.core.contract.trainer_contract``."""
 
 
-def build_context() -> Context:
-    """The world as this process's environment describes it."""
-    return _build()[0]
+def build_context(home: Path | None = None) -> Context:
+    """The world as this process's environment describes it, around ``home`` or the user's own."""
+    return _build(home)[0]
 
 
 def build_chain() -> SqliteLedger:
@@ -190,8 +190,8 @@ def build_volumes() -> RunPodVolumes:
     return _build()[1]().volumes
 
 
-def _build() -> tuple[Context, Callable[[], RunPodPods]]:
-    home = home_dir(os.environ)
+def _build(named: Path | None = None) -> tuple[Context, Callable[[], RunPodPods]]:
+    home = home_dir(os.environ) if named is None else named.absolute()
     close_home(os.environ)
     local = LocalCompute(home, python_path())
     clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)

@@ -72,8 +72,8 @@ def main() -> None:
         if how and number == int(at) and before == (how == "before"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def build_watched() -> Context:
-        world = build()
+    def build_watched(home: Path | None = None) -> Context:
+        world = build(home)
         return replace(world, ledger=WatchedLedger(world.ledger, at_write))
 
     wiring.build_context = build_watched

@@ -76,6 +76,7 @@ ELSEWHERE = {
         "would be told of all that follows: tests/contract/test_senders.py",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
+    "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
     f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_stop_rules.py",
     f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
@@ -215,6 +216,7 @@ NOT_HERE = {
     "notify test ⟨0⟩": "likewise",
     "notify remove ⟨0⟩": "likewise",
     "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
+    "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_rented_screens.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.

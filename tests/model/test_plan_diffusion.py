@@ -227,9 +227,12 @@ def test_behind_a_visible_end_nothing_is_hidden_and_nothing_costs(
     model = make()
     asked: list[Tensor] = []
     states = model._noisy_states
-    monkeypatch.setattr(
-        model, "_noisy_states", lambda noisy, clean: (asked.append(noisy), states(noisy, clean))[1]
-    )
+
+    def noted(noisy: Tensor, clean: Tensor) -> Tensor:
+        asked.append(noisy)
+        return states(noisy, clean)
+
+    monkeypatch.setattr(model, "_noisy_states", noted)
     x, draws = rows(200), Draws(0, 7, range(200), 200)
     model.evaluate(x, x, draws)
     [noisy] = asked

@@ -313,8 +313,8 @@ def test_accumulation_is_the_big_batch(new_hdp: NewRun) -> None:
         folder = run.out / "checkpoints/step-00000006"
         weights = read_tensors(folder, run.manifests()[6], "weights")
         made[batch] = weights, [line["loss"] for line in run.metrics("train")]
-    for name, weights in made[8][0].items():
-        torch.testing.assert_close(made[2][0][name], weights, rtol=1e-3, atol=1e-5)
+    for name, tensor in made[8][0].items():
+        torch.testing.assert_close(made[2][0][name], tensor, rtol=1e-3, atol=1e-5)
     assert made[2][1] == pytest.approx(made[8][1], rel=1e-4)
 
 

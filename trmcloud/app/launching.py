@@ -19,15 +19,20 @@ from trmcloud.app.needs import check_needs
 from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.run_queries import is_driven
-from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.catalog.providers import BY_SKYPILOT, traits_of
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.reason import Reason
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, ConflictError, StaleEpoch, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.core.values import replace
+
+_BILL_WAIT_S = 20.0
+"""How long to wait for a bill once the pod is gone: this machine's is there at once, a provider's
+may lag by an hour."""
 
 
 def as_carried_out(context: Context, plan: Plan) -> Plan:
@@ -159,7 +164,7 @@ def resume(
 
 
 def request_stop(context: Context, run_id: str | None, reason: Reason) -> RunState:
-    """Ask a run to land.
+    """Ask a run to land, or, with a reason of ``STOP_NOW``, to end without that.
 
     Raises:
         ConflictError: it has ended already.
@@ -196,6 +201,37 @@ def follow_or_drive(
         if done(run) or not run.live:
             return run
         context.clock.sleep(0.5)
+
+
+class OverButForItsBill:
+    """Whether nothing is left of a run to wait for: it is closed, or its pod is proven gone and
+    only the provider's bill is late."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settling_at: float | None = None
+        self.reached = False
+
+    def __call__(self, run: RunState) -> bool:
+        if not run.live:
+            self.reached = True
+        elif run.state is not State.SETTLING:
+            self._settling_at = None
+        else:
+            now = self._context.wall()
+            if self._settling_at is None:
+                self._settling_at = now
+            waited = now - self._settling_at >= _BILL_WAIT_S
+            self.reached = waited and ends_as(run) is not None
+        return self.reached
+
+
+def ends_as(run: RunState) -> ev.Closed | None:
+    """How a run will be closed of which nothing is left but its bill; None where more is."""
+    generation = run.generation
+    if generation is None or run.state is not State.SETTLING:
+        return None
+    return foreseen_end(run, run.plan, traits_of(generation.provider))
 
 
 def _may_follow(context: Context, plan: Plan, name: str, first: str) -> bool:

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("Reserve the worst case, train, stop in time.", "Running"),
     "export": ("Write a launch as a script that stands by itself.", "Running"),
     "status": ("Runs, their money, and what guards them.", "Running"),
+    "ui": ("Runs, curves and buttons in a browser, on this machine alone.", "Running"),
     "attach": ("The live line of a run again, after any loss of it.", "Running"),
     "logs": ("A run's training log; -f follows it.", "Running"),
     "ssh": ("A shell on a run's pod, by the key made for it.", "Running"),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
-from trmcloud.app.checkpoints.saving import Asked, _why_not, find_saved
+from trmcloud.app.checkpoints.saving import Asked, find_saved, why_not_saved
 from trmcloud.app.context import Context
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.core.contract import manifest as mf
@@ -129,15 +129,15 @@ def test_in_a_bucket_on_a_volume_and_here(world: Context, plan: Plan) -> None:
 def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan) -> None:
     run = run_of(plan)
     say(world, REPORT)
-    assert _why_not(world, run) == ""
+    assert why_not_saved(world, run) == ""
     ended = replace(run, state=State.CLOSED, outcome=Outcome.FINISHED)
-    assert _why_not(world, ended) == "it has ended: finished"
+    assert why_not_saved(world, ended) == "it has ended: finished"
     stopped = replace(run, stop=ev.StopRequested("user", quoted("enough")))
-    assert _why_not(world, stopped) == "it was told to land, and saves by that"
-    assert _why_not(world, replace(run, state=State.BOOTING)) == "it is booting"
+    assert why_not_saved(world, stopped) == "it was told to land, and saves by that"
+    assert why_not_saved(world, replace(run, state=State.BOOTING)) == "it is booting"
     say(world, replace(REPORT, waiting="installing"))
-    assert _why_not(world, run) == "its pod is still installing"
+    assert why_not_saved(world, run) == "its pod is still installing"
     say(world, replace(REPORT, result="finished"))
-    assert _why_not(world, run) == "its work is done"
+    assert why_not_saved(world, run) == "its work is done"
     say(world, replace(REPORT, phases=(contract.PhaseReport("fast", contract.PhaseState.ENDED),)))
-    assert _why_not(world, run) == "no phase runs now"
+    assert why_not_saved(world, run) == "no phase runs now"

@@ -30,6 +30,7 @@ from trmcloud.core.contract.pod_contract import PhaseReport
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE, Decision
 from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_fold import apply_event, fold
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
@@ -106,6 +107,31 @@ def test_an_end_that_was_begun_for_its_price_is_gone_on_with_where_no_list_shows
     assert ask(run, AT + 502).actions == ()
     (action,) = ask(run, AT + 503).actions
     assert (action.id, sentence(action.reason)) == ("r1/g1/terminate/2", "its work is done")
+
+
+def test_a_stop_at_once_ends_the_pod_whatever_it_does() -> None:
+    wish = ev.StopRequested("user", because(ReasonKind.STOP_NOW))
+    for run in (
+        running(),
+        ending(),
+        apply(running(), ev.StopRequested("user", quoted("land")), at=AT + 500),
+    ):
+        before = run.stop_at
+        run = apply(run, wish, at=AT + 501)
+        assert run.stop == wish
+        assert run.stop_at == (before if before is not None else AT + 501)
+        report = a_report(run, waiting="")
+        (action,) = ask(run, AT + 501, pods=[the_pod(run)], report=report).actions
+        assert (action.verb, action.reason) == (TERMINATE, because(ReasonKind.STOP_NOW))
+    later = apply(run, ev.StopRequested("user", quoted("land after all")), at=AT + 502)
+    assert later.stop == wish, "what was asked for at once is not taken back by a wish to land"
+
+
+def test_a_run_stopped_at_once_says_so() -> None:
+    run = apply(running(), ev.StopRequested("user", because(ReasonKind.STOP_NOW)), at=AT + 90)
+    run, _ = follow(run, AT + 100, absent_lists=3)
+    run, _ = follow(run, AT + 5000)
+    assert (run.outcome, run.reason) == (Outcome.STOPPED, because(ReasonKind.STOP_NOW))
 
 
 @pytest.mark.parametrize("word", ["victory", "", "closed", "\x1b[31m" * 999])

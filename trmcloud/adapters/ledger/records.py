@@ -23,7 +23,7 @@ from trmcloud.ports.ledger import ControllerId, Driver
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 4
+VERSION = 5
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -31,6 +31,7 @@ VERSION = 4
 3  2026-11-22  LateReport is what Heard was called, unreported what unheard was
 4  2026-11-22  reasons are kinds with facts, where sentences were; a run that is reopened may go on
                with other settings
+5  2026-11-23  a run may be stopped at once, without landing
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

@@ -10,7 +10,7 @@ from trmcloud.core.contract.pod_contract import Kept, PhaseState, Saves
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.pending_pulls import is_pulled
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
-from trmcloud.core.errors import ConflictError, NotSupported
+from trmcloud.core.errors import ConflictError, LinkError, NotSupported
 from trmcloud.core.values import dataclass
 
 _NO_STEPS = ("landing", "ended")
@@ -54,7 +54,7 @@ def request_save(context: Context, run_id: str | None, by: str) -> Asked:
         ConflictError: the run is not training. NotSupported: its pod cannot be asked.
     """
     run = find_run(context, run_id)
-    if why := _why_not(context, run):
+    if why := why_not_saved(context, run):
         raise ConflictError(
             f"{run.run_id} is not training: {why}", next_step=f"trmcloud status {run.run_id}"
         )
@@ -77,7 +77,8 @@ def request_save(context: Context, run_id: str | None, by: str) -> Asked:
     return Asked(run.run_id, generation.number, number)
 
 
-def _why_not(context: Context, run: RunState) -> str:
+def why_not_saved(context: Context, run: RunState) -> str:
+    """Why a run cannot be asked to save now; empty where it can."""
     if not run.live:
         return f"it has ended: {run.outcome.value if run.outcome else run.state.value}"
     if run.stop is not None:
@@ -94,6 +95,52 @@ def _why_not(context: Context, run: RunState) -> str:
     if beat is not None and beat.state in _NO_STEPS:
         return "it is landing, and saves by that"
     return ""
+
+
+class AwaitedSave:
+    """For the pod's answer, then for the copy; for each no longer than ``wait_s``."""
+
+    def __init__(self, context: Context, asked: Asked, wait_s: float) -> None:
+        self._context, self._asked, self._wait_s = context, asked, wait_s
+        self._began = context.wall()
+        self._answered = False
+
+    def is_over(self, run: RunState) -> bool:
+        answer = self._asked.answer(self._context, run)
+        if answer is not None and not self._answered:
+            self._answered, self._began = True, self._context.wall()
+        if answer is not None and answer.why:
+            return True
+        place = find_saved(self._context, run, answer) if answer is not None else None
+        late = not 0 <= self._context.wall() - self._began < self._wait_s
+        return late or not run.live or (place is not None and place.final)
+
+    def place(self, run: RunState) -> Place:
+        """
+        Raises:
+            NotSupported: the trainer cannot save when it is asked to. ConflictError: the run ended
+                before it did. LinkError: its pod has not said that it did.
+        """
+        answer = self._asked.answer(self._context, run)
+        if answer is not None and answer.why:
+            raise NotSupported(
+                f"{run.run_id} was not saved: {answer.why}",
+                next_step=f"trmcloud stop {run.run_id} saves; resume goes on from there",
+            )
+        place = find_saved(self._context, run, answer) if answer is not None else None
+        if place is not None:
+            return place
+        if not run.live:
+            ended = run.outcome.value if run.outcome else run.state.value
+            raise ConflictError(
+                f"{run.run_id} ended before it was saved once more: {ended}",
+                next_step=f"trmcloud fetch-best {run.run_id}",
+            )
+        raise LinkError(
+            f"it could not be confirmed within {self._wait_s:.0f} s that {run.run_id} has saved",
+            next_step=f"trmcloud status {run.run_id}; it may still, or its pod be of an earlier "
+            "trmcloud",
+        )
 
 
 def find_saved(context: Context, run: RunState, saves: Saves) -> Place | None:

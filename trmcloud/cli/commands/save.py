@@ -11,8 +11,6 @@ from trmcloud.cli.views.streams import as_is
 
 if TYPE_CHECKING:
     from trmcloud.app.checkpoints.saving import Asked, Place
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.run_state import RunState
 
 
 def command(
@@ -30,7 +28,7 @@ def command(
 
     Example: trmcloud save r-1f3a9c
     """
-    from trmcloud.app.checkpoints.saving import request_save
+    from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
     from trmcloud.app.context import find_run
     from trmcloud.app.launching import follow_or_drive
     from trmcloud.app.out_of_reach import require_reach
@@ -48,60 +46,9 @@ def command(
     state = find_run(context, asked.run_id)
     if state.generation is not None:
         require_reach(context, state.generation.provider)
-    waiting = _Waiting(context, asked, wait)
+    waiting = AwaitedSave(context, asked, wait)
     state = follow_or_drive(context, asked.run_id, waiting.is_over, lambda state: None)
     _show(waiting.place(state), asked, as_json=as_json)
-
-
-class _Waiting:
-    """For the pod's answer, then for the copy; for each no longer than ``wait_s``."""
-
-    def __init__(self, context: Context, asked: Asked, wait_s: float) -> None:
-        self._context, self._asked, self._wait_s = context, asked, wait_s
-        self._began = context.wall()
-        self._answered = False
-
-    def is_over(self, run: RunState) -> bool:
-        from trmcloud.app.checkpoints.saving import find_saved
-
-        answer = self._asked.answer(self._context, run)
-        if answer is not None and not self._answered:
-            self._answered, self._began = True, self._context.wall()
-        if answer is not None and answer.why:
-            return True
-        place = find_saved(self._context, run, answer) if answer is not None else None
-        late = not 0 <= self._context.wall() - self._began < self._wait_s
-        return late or not run.live or (place is not None and place.final)
-
-    def place(self, run: RunState) -> Place:
-        """
-        Raises:
-            NotSupported: the trainer cannot save when it is asked to. ConflictError: the run ended
-                before it did. LinkError: its pod has not said that it did.
-        """
-        from trmcloud.app.checkpoints.saving import find_saved
-        from trmcloud.core.errors import ConflictError, LinkError, NotSupported
-
-        answer = self._asked.answer(self._context, run)
-        if answer is not None and answer.why:
-            raise NotSupported(
-                f"{run.run_id} was not saved: {answer.why}",
-                next_step=f"trmcloud stop {run.run_id} saves; resume goes on from there",
-            )
-        place = find_saved(self._context, run, answer) if answer is not None else None
-        if place is not None:
-            return place
-        if not run.live:
-            ended = run.outcome.value if run.outcome else run.state.value
-            raise ConflictError(
-                f"{run.run_id} ended before it was saved once more: {ended}",
-                next_step=f"trmcloud fetch-best {run.run_id}",
-            )
-        raise LinkError(
-            f"it could not be confirmed within {self._wait_s:.0f} s that {run.run_id} has saved",
-            next_step=f"trmcloud status {run.run_id}; it may still, or its pod be of an earlier "
-            "trmcloud",
-        )
 
 
 def _show(place: Place, asked: Asked, *, as_json: bool) -> None:

@@ -21,6 +21,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.LIST_FAILED: "no list: {text}",
     _Kind.STOP_COMMAND: "trmcloud stop",
     _Kind.INTERRUPTED: "Ctrl-C",
+    _Kind.STOP_NOW: "stopped at once, without landing",
     _Kind.BUDGET_CUT: "the {level} budget was cut to {cap_usd}",
     _Kind.ORPHANS_COST: "orphaned pods have cost {orphans_usd} of the {level} budget",
     _Kind.BUDGET_REFUSED: "{text}",

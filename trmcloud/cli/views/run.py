@@ -8,19 +8,16 @@ from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.launching import follow_or_drive, request_stop
+from trmcloud.app.launching import OverButForItsBill, ends_as, follow_or_drive, request_stop
 from trmcloud.app.run_queries import told_uploaded
 from trmcloud.app.smoke_plan import meaning_of, never_heard
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.troubles import tell_troubles
-from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.controller import foreseen_end
-from trmcloud.core.control.events import Closed
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
@@ -31,9 +28,6 @@ from trmcloud.core.plain_text import one_line
 
 RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
 """Ends after which a run is usually gone on with."""
-_BILL_WAIT_S = 20.0
-"""How long to wait for a bill once the pod is gone: this machine's is there at once, a provider's
-may lag by an hour."""
 
 
 def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
@@ -95,32 +89,9 @@ def look_on(context: Context, run_id: str) -> int:
     return show_end(context, run)
 
 
-class OverButForItsBill:
-    """Whether nothing is left of a run to wait for: it is closed, or its pod is proven gone and
-    only the provider's bill is late."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._settling_at: float | None = None
-        self.reached = False
-
-    def __call__(self, run: RunState) -> bool:
-        if not run.live:
-            self.reached = True
-        elif run.state is not State.SETTLING:
-            self._settling_at = None
-        else:
-            now = self._context.wall()
-            if self._settling_at is None:
-                self._settling_at = now
-            waited = now - self._settling_at >= _BILL_WAIT_S
-            self.reached = waited and _foreseen(run) is not None
-        return self.reached
-
-
 def outcome_of(run: RunState) -> Outcome:
     """How a run ended, or will have ended once its bill is final."""
-    foreseen = None if run.outcome is not None else _foreseen(run)
+    foreseen = None if run.outcome is not None else ends_as(run)
     if foreseen is not None:
         return Outcome(foreseen.outcome)
     return run.outcome or Outcome.LOST
@@ -128,7 +99,7 @@ def outcome_of(run: RunState) -> Outcome:
 
 def show_end(context: Context, run: RunState) -> int:
     """What became of a run; the exit code that says so."""
-    outcome, foreseen = outcome_of(run), _foreseen(run)
+    outcome, foreseen = outcome_of(run), ends_as(run)
     print(f"{run.run_id} {outcome.value}: {meaning_of(run, outcome)}")
     why = run.reason or (foreseen.reason if foreseen is not None else None)
     if told := sentence(why):
@@ -169,13 +140,6 @@ def show_end(context: Context, run: RunState) -> int:
     if outcome in BAD_ENDS and not never_heard(run):
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code
-
-
-def _foreseen(run: RunState) -> Closed | None:
-    generation = run.generation
-    if generation is None or run.state is not State.SETTLING:
-        return None
-    return foreseen_end(run, run.plan, traits_of(generation.provider))
 
 
 def show_verdict(phase: str, data: Any) -> None:

@@ -12,7 +12,11 @@ from trmcloud.core.control.run_state import RunState
 def next_buys(run: RunState, beat: Heartbeat) -> str:
     """``next $1 buys 0.012 bpb``; of an hour where nothing is paid; empty while nothing is known,
     and once it cools down."""
-    usd, hour = _gains(run, beat)
+    return buys_words(*_gains(run, beat))
+
+
+def buys_words(usd: float | None, hour: float | None) -> str:
+    """Likewise, of the bits per byte that a dollar is expected to buy, and an hour."""
     what, gain = ("$1", usd) if usd is not None else ("hour", hour)
     if gain is None:
         return ""

@@ -249,6 +249,8 @@ def _why_terminate(
     """``held``: its agent leaves the end to us; ``owed``: it has what nobody has a copy of yet."""
     if now >= generation.hard_stop_at:
         return because(ReasonKind.HARD_STOP)
+    if run.stop is not None and run.stop.at_once:
+        return because(ReasonKind.STOP_NOW)
     if run.state is State.ENDING and not owed:
         if held:
             return because(ReasonKind.SAVED_HERE)
@@ -306,7 +308,8 @@ def _closing(run: RunState) -> ev.Closed:
     if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:
         return ev.Closed(Outcome.KILLED.value, because(ReasonKind.KILLED_BEFORE_LANDING))
     if run.stop is not None:
-        return ev.Closed(Outcome.STOPPED.value, because(ReasonKind.STOPPED_UNREPORTED))
+        kind = ReasonKind.STOP_NOW if run.stop.at_once else ReasonKind.STOPPED_UNREPORTED
+        return ev.Closed(Outcome.STOPPED.value, because(kind))
     ended = run.actions.get(action_key(run, TERMINATE, 1))
     if ended is not None and ended.reason is not None:
         return ev.Closed(Outcome.LOST.value, because(ReasonKind.POD_ENDED, ended.reason))

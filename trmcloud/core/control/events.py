@@ -11,7 +11,7 @@ from typing import Any, Iterable, Mapping
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.control.action_key import FailureKind
-from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.money import Usd
 from trmcloud.core.values import dataclass, replace
 
@@ -140,6 +140,11 @@ class GateJudged:
 class StopRequested:
     by: str
     reason: Reason
+
+    @property
+    def at_once(self) -> bool:
+        """Whether its pod is to be ended without landing."""
+        return self.reason.kind is ReasonKind.STOP_NOW
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class ReasonKind(str, Enum):
     # Why a run is to land.
     STOP_COMMAND = "stop_command"
     INTERRUPTED = "interrupted"
+    STOP_NOW = "stop_now"
+    """Without landing: what is not saved is lost."""
     BUDGET_CUT = "budget_cut"
     ORPHANS_COST = "orphans_cost"
     BUDGET_REFUSED = "budget_refused"

@@ -208,7 +208,11 @@ def _gate_judged(run: RunState, event: ev.GateJudged, at: float) -> RunState:
 
 
 def _stop_requested(run: RunState, event: ev.StopRequested, at: float) -> RunState:
-    return run if run.stop is not None else replace(run, stop=event, stop_at=at)
+    if run.stop is None:
+        return replace(run, stop=event, stop_at=at)
+    # One that is landing may still be ended at once; its landing counts from the first wish on.
+    sooner = event.reason.kind is ReasonKind.STOP_NOW and not run.stop.at_once
+    return replace(run, stop=event) if sooner else run
 
 
 def _save_requested(run: RunState, event: ev.SaveRequested, at: float) -> RunState:

@@ -106,7 +106,7 @@ class Trainer:
 
     def log(self, **line: object) -> None:
         with open(self.out / contract.METRICS_NAME, "a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({**line, "at": time.time()}) + "\n")
 
     def evaluate(self) -> None:
         if self.evaluated == self.step:
@@ -202,8 +202,9 @@ class Trainer:
             self.spend("training")
             self.beat("training")
             if self.step % self.settings.log_every == 0:
-                loss = self.losses()[-1]
-                self.log(kind="train", step=self.step, loss=loss, grad_norm=1.0)
+                losses = list(self.losses())
+                told = {"loss": losses[-1], "step_losses": losses, "tokens_per_second": 50_000.0}
+                self.log(kind="train", step=self.step, **told, grad_norm=1.0)
             if self.step % self.settings.eval_every == 0:
                 self.evaluate()
             if self.step % self.settings.save_every == 0:

@@ -1,0 +1,119 @@
+"""``trmcloud.api`` as a program uses it: plan, launch, events, save, land, fetch, go on, wait."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.user import User
+from trmcloud.api import Home, Run, Usd
+from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, UsageError
+from trmcloud.core.outcome import Outcome
+
+pytestmark = pytest.mark.slow
+
+#: As ``tests.e2e.user.SMALL`` says it on a command line.
+SMALL: dict[str, Any] = {
+    "recipe": "trm-tiny", "phase": "fast", "data": "python-stdlib", "rate": "3.60",
+    "setting": (
+        "depth=1", "width=32", "vocab_size=256", "sequence=64", "eval_tokens=1024",
+        "eval_every=10", "save_every=20",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(user: User, monkeypatch: pytest.MonkeyPatch) -> Home:
+    for name, value in user.env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(user.folder)
+    return Home()
+
+
+def test_a_program_trains_saves_lands_fetches_and_goes_on(
+    home: Home, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRMCLOUD_STANDIN_HOLD", str(user.hold()))
+    assert home.runs() == ()
+    plan = home.plan(hardware="local", budget=Usd("1"), steps=400, **SMALL)
+    run = home.launch(plan.id)
+    assert (run.live, run.state, run.money.cap) == (True, "running", Usd("1"))
+    assert run.money.left == run.money.cap - run.money.at_most
+    reached = home.wait(run.id, until=lambda now: _step(now) >= 40, timeout_s=60)
+    assert _step(reached) >= 40
+    assert [layer.name for layer in reached.layers if layer.state == "armed"]
+
+    assert home.foresee("save", run.id).at_most <= Usd("0.01")
+    place = home.save(run.id)
+    assert place.kind == "here"
+    assert Path(place.where).is_dir()
+    seen = home.foresee("land", run.id)
+    assert Usd("0") < seen.at_most < run.money.cap
+    assert home.land(run.id).landing
+    with pytest.raises(ConflictError, match="told to land already"):
+        home.land(run.id)
+    ended = home.wait(run.id)
+    assert (ended.outcome, ended.live) == (Outcome.STOPPED, False)
+    assert home.foresee("land", run.id).refused == "it has ended: stopped"
+
+    kinds = [event.kind for event in home.events(run.id)]
+    assert kinds[:2] == ["RunPlanned", "Reserved"]
+    assert kinds[-1] == "Closed"
+    first, *rest = home.events(run.id, follow=False)
+    assert [event.id for event in home.events(run.id, after=first.id)] == [e.id for e in rest]
+    assert json.dumps(first.facts)
+
+    curves = home.curves(run.id)
+    assert curves.train.step == sorted(curves.train.step)
+    assert 0 < curves.train.usd[-1] <= float(ended.money.proven)
+    best = next(each for each in home.checkpoints(run.id) if each.best)
+    fetched = home.fetch_best(run.id)
+    assert (fetched.checkpoint, fetched.sha256) == (best.label, best.sha256)
+    assert (Path(fetched.folder) / "weights.safetensors").exists()
+    assert home.health(run.id) == {}
+
+    (user.folder / "hold").unlink()
+    again = home.resume(run.id, cap="2")
+    assert again.money.cap == Usd("2")
+    last = home.wait(run.id)
+    assert (last.outcome, _step(last)) == (Outcome.FINISHED, 400)
+    assert home.run(run.id) == last
+    assert [each.id for each in home.runs()] == [run.id]
+    assert home.runs(ended=False) == ()
+
+
+def _step(run: Run) -> int:
+    return run.training.step if run.training is not None else 0
+
+
+def test_what_is_refused_is_what_commands_refuse(home: Home, user: User) -> None:
+    with pytest.raises(NotFoundError, match="there are no runs yet"):
+        home.run()
+    with pytest.raises(NotFoundError, match="no run 'r-x'"):
+        home.wait("r-x")
+    with pytest.raises(NotFoundError):
+        next(home.events("r-x"))
+    with pytest.raises(UsageError, match="there is no option 'colour'"):
+        home.plan(colour="red")
+    with pytest.raises(UsageError, match="--budget"):
+        home.plan(budget="-3")
+    with pytest.raises(UsageError, match="the month cap is not set"):
+        home.raise_cap("month", "9")
+    user.run("budget", "set", "month", "0.000001")
+    with pytest.raises(BudgetRefused, match="month"):
+        home.launch("local", steps=40, budget="1", **SMALL)
+    assert home.runs() == ()
+    line = home.raise_cap("month", "5", by="a test")
+    assert line.cap == Usd("5")
+    assert [each.level for each in home.budgets()] == ["account", "month", "project"]
+    with pytest.raises(UsageError, match="does not raise it"):
+        home.raise_cap("month", "4")
+
+
+def test_another_home_by_its_path(home: Home, tmp_path: Path) -> None:
+    other = Home(tmp_path / "other")
+    assert other.runs() == ()
+    assert other.context.home == tmp_path / "other"

@@ -1,0 +1,60 @@
+"""``trmcloud ui`` over a run on a rented pod that no command drives: on the stand-in, in an
+isolated pod, asked through the pinned connection that every command uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rented import LAUNCH, account, tenant
+from tests.e2e.test_ui import Serving, agreed, browser, done, opened, serve
+from tests.e2e.user import User, until
+from tests.standins.browser import Browser, find_chromium
+from tests.standins.runpod.machines import no_namespaces
+from tests.standins.runpod.standin import StandIn
+from trmcloud.core.outcome import Outcome
+
+WHY_NOT = no_namespaces()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}"),
+    pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no openssh-server"),
+    pytest.mark.skipif(not find_chromium(), reason="there is no chromium here"),
+]
+__all__ = ["browser", "serve"]
+
+
+@pytest.fixture
+def runpod(tmp_path: Path) -> Iterator[StandIn]:
+    with account(tmp_path) as standin:
+        yield standin
+
+
+@pytest.fixture
+def user(tmp_path: Path, runpod: StandIn) -> User:
+    return tenant(tmp_path, runpod)
+
+
+def test_a_pod_that_nobody_drives_is_watched_saved_and_landed(
+    user: User, runpod: StandIn, serve: Callable[..., Serving], browser: Browser
+) -> None:
+    long = ("--phase", "fast", "--steps", "20000", "-d", "--accept-loss")
+    user.run(*LAUNCH, *long, within_s=400)
+    run = user.only_run()
+    page = opened(browser, serve(user), run)
+    page.until("document.body.innerText.includes('agent armed')", 200)
+    shown = int(page.run("document.documentElement.dataset.beat || '0'").partition(".")[0])
+    page.until(f"Number(document.documentElement.dataset.beat) > {shown}", 200)
+
+    agreed(page, "save")
+    assert "has saved" in done(page, "save", 300)
+    told = agreed(page, "land")
+    assert "of the run's $2.00" in told
+    assert "was told to land" in done(page, "land", 100)
+    until(lambda: user.only_run().result is not None, within_s=300, what="it has landed")
+    until(lambda: runpod.control.live() == [], within_s=300, what="its pod is gone")
+    assert user.only_run().result == Outcome.STOPPED.value
+    assert page.errors == []

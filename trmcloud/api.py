@@ -1,0 +1,441 @@
+"""trmcloud for programs: what the commands do, as calls that return values.
+
+    from trmcloud.api import Home
+
+    home = Home()
+    plan = home.plan(hardware="local", recipe="trm-tiny", phase="fast", rate="3.60", budget="1")
+    run = home.launch(plan.id)                  # returns once it trains
+    for event in home.events(run.id):           # until it has ended
+        print(event.at, event.kind, event.facts)
+    print(home.run(run.id).money.proven, home.fetch_best(run.id).folder)
+
+What stands in ``__all__`` stays as it is within a major version: names, arguments, fields and what
+they mean; fields may be added. Money is ``Usd``, exact; instants are epoch seconds; whatever goes
+wrong is a ``TrmcloudError`` of the kind that the command would have ended with. One ``Home`` is for
+one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trmcloud.app.checkpoints.shelf import Checkpoint, Place, checkpoints_of
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.curves import Curves, Series, drawn, metrics_files
+from trmcloud.app.kill_layers import Layer, MaxOverspend
+from trmcloud.app.launch_request import LaunchRequest
+from trmcloud.app.run_facts import Money, Run, Training, facts_of
+from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
+from trmcloud.app.timeline import Event, events_since
+from trmcloud.core.control.budget import Line
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
+from trmcloud.core.health import Finding
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import Plan
+from trmcloud.core.values import dataclass
+from trmcloud.wiring import build_context
+
+if TYPE_CHECKING:
+    from trmcloud.app.planning import Planner
+    from trmcloud.core.control.run_state import RunState
+    from trmcloud.ports.work import Progress
+
+__all__ = [
+    "VERBS", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home", "Layer",
+    "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training", "TrmcloudError",
+    "Usd",
+]  # fmt: skip
+
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A checkpoint that was copied to ``folder``, every hash verified."""
+
+    checkpoint: str
+    sha256: str
+    val_bpb: float | None
+    folder: str
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Home:
+    """One trmcloud home: its ledger, its plans, its runs.
+
+    Args:
+        path: its folder; ``$TRMCLOUD_HOME``, else ``~/.trmcloud``, where None.
+        unasked: providers to leave alone: what is known of their pods is what was heard of them.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, unasked: Iterable[str] = ()
+    ) -> None:
+        context = build_context(Path(path) if path is not None else None)
+        self._context = replace(context, unasked=frozenset(unasked))
+
+    @property
+    def context(self) -> Context:
+        """The house's own view of it, which may change with any version."""
+        return self._context
+
+    # -- before ----------------------------------------------------------------------------------
+
+    def plan(self, **wish: Any) -> Plan:
+        """What a budget buys, saved under its ``id``.
+
+        Args:
+            wish: the options of ``plan`` and ``launch`` by their names there, ``_`` for ``-``;
+                money is text or ``Usd``.
+
+        Raises:
+            UsageError: an option that is none, or out of its limits. NotFoundError, DoesNotFit,
+                BudgetRefused: there is no such plan.
+        """
+        planner, request = self._planner(), _request(wish)
+        return planner.save(planner.plan(planner.spec(request)))
+
+    def launch(self, hardware: str, *, progress: Progress | None = None, **wish: Any) -> Run:
+        """Carry a plan out: reserve its worst case, rent, and return once it trains, or has ended.
+
+        Where its checkpoints come here from its pod, ``wait`` is to follow: it brings them. With
+        ``detach=True`` that is refused unless they survive elsewhere, or ``accept_loss=True``.
+
+        Args:
+            hardware: a saved plan's id, or hardware; ``wish`` as in ``plan``, beside it.
+            progress: told (done, total) bytes of what is sent to a bucket.
+
+        Raises:
+            TrmcloudError: whatever keeps it from being launched; nothing is rented then.
+        """
+        from trmcloud.app import preparing
+        from trmcloud.app.launching import start
+
+        told = progress or _nothing
+        request = _request({**wish, "hardware": hardware})
+        ready = preparing.prepare(self._context, self._planner(), request, _nothing)
+        preparing.upload_data(self._context, ready, told)
+        driver = start(
+            self._context,
+            ready.plan,
+            data=ready.data,
+            initial_weights=ready.initial_weights,
+            detached=request.detach,
+        )
+        state = driver.until(_has_begun, _nothing)
+        if state.live:
+            self._context.ledger.release(state.run_id, driver.epoch)
+        return self.run(state.run_id)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def runs(self, *, ended: bool = True) -> tuple[Run, ...]:
+        """All of this home's runs, the oldest first; ``ended``: those that have ended, too."""
+        return tuple(self._facts(each) for each in self.states() if ended or each.live)
+
+    def run(self, run_id: str | None = None) -> Run:
+        """One run as it stands now; the newest where no id is given.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        return self._facts(find_run(self._context, run_id))
+
+    def states(self) -> tuple[RunState, ...]:
+        """The runs as the ledger has them, and nothing else: quick, however many there are."""
+        known = self._context.ledger.read().runs.values()
+        return tuple(sorted(known, key=lambda run: run.created_at))
+
+    def budgets(self) -> tuple[Line, ...]:
+        """What account, month and project may spend, have spent and hold."""
+        context = self._context
+        return context.ledger.read().lines_for(context.project, context.wall())
+
+    def events(
+        self, run_id: str | None = None, *, after: int = 0, follow: bool = True
+    ) -> Iterator[Event]:
+        """What the ledger has on record of a run, or of all, in its order.
+
+        Args:
+            after: only those behind the event of this id.
+            follow: wait for more, until the run has ended; of all runs, for good.
+
+        Raises:
+            NotFoundError: no such run.
+        """
+        if run_id is not None:
+            find_run(self._context, run_id)
+        while True:
+            # Asked first: what is appended in between belongs to what is told.
+            over = run_id is not None and not find_run(self._context, run_id).live
+            for event in events_since(self._context, run_id, after):
+                after = event.id
+                yield event
+            if over or not follow:
+                return
+            self._context.clock.sleep(_LOOK_S)
+
+    def checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
+        """What it has saved, and where each lies, as far as this home knows."""
+        return checkpoints_of(self._context, find_run(self._context, run_id))
+
+    def curves(self, run_id: str, *, points: int = 800) -> Curves:
+        """Loss, bits per byte and supervision steps over steps, paid hours and dollars, thinned out
+        to ``points`` of each phase so that no spike is lost."""
+        state = find_run(self._context, run_id)
+        files = metrics_files(self._context, state)
+        for file in files:
+            for _ in file.read_on():
+                pass
+        return drawn(state, [file.phase for file in files], points)
+
+    def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:
+        """What its own numbers say is wrong with it, by phase; nothing where nothing is."""
+        from trmcloud.app.health import unwell
+
+        return unwell(self._context, find_run(self._context, run_id))
+
+    def catch_up(self) -> None:
+        """Bring runs that nobody drives up to date, and end pods that nobody owns, as every command
+        does first."""
+        from trmcloud.app.context import is_quiet
+        from trmcloud.app.drive import reconcile
+
+        if not is_quiet(self._context):
+            reconcile(self._context)
+
+    def wait(
+        self,
+        run_id: str,
+        *,
+        until: Callable[[Run], bool] | None = None,
+        timeout_s: float | None = None,
+    ) -> Run:
+        """Stay with a run until it has ended but for a bill that is late, or ``until`` holds, or
+        ``timeout_s`` have passed. Where nobody drives it, this does: it fetches checkpoints and
+        ends the pod in time."""
+        from trmcloud.app.launching import OverButForItsBill, follow_or_drive
+
+        context, began = self._context, self._context.clock.now().boot
+        settling = OverButForItsBill(context)
+
+        def over(state: RunState) -> bool:
+            late = timeout_s is not None and context.clock.now().boot - began >= timeout_s
+            return late or settling(state) or (until is not None and until(self._facts(state)))
+
+        state = find_run(context, run_id)
+        if state.live and not over(state):
+            state = follow_or_drive(context, state.run_id, over, _nothing)
+        return self._facts(state)
+
+    # -- steering --------------------------------------------------------------------------------
+
+    def foresee(self, verb: str, run_id: str, *, cap: Usd | str | None = None) -> Foreseen:
+        """What ``land``, ``save``, ``stop``, ``fetch`` or ``raise`` would cost at most, or why it
+        cannot be done now. ``cap``: the whole run's budget that a raise would set."""
+        context, state = self._context, find_run(self._context, run_id)
+        offers, disk_rate = self._offers(state) if verb == FETCH else ((), Usd(0))
+        whole = _money("cap", cap)
+        return foresee(context, state, verb, cap=whole, offers=offers, disk_rate=disk_rate)
+
+    def land(self, run_id: str) -> Run:
+        """Tell it to end its step, save, evaluate, and end its pod; not waited for.
+
+        Raises:
+            ConflictError: it has ended, or was told to before.
+        """
+        return self._tell_to_end(run_id, ReasonKind.STOP_COMMAND)
+
+    def stop(self, run_id: str) -> Run:
+        """Have its pod ended at once: what is not saved is lost.
+
+        Raises:
+            ConflictError: it has ended, or was told to before.
+        """
+        return self._tell_to_end(run_id, ReasonKind.STOP_NOW)
+
+    def save(self, run_id: str, *, timeout_s: float = 300.0) -> Place:
+        """Have a checkpoint made now, and wait until it is where the run's checkpoints are kept, or
+        on its pod alone; it goes on.
+
+        Raises:
+            ConflictError: it is not training. NotSupported: its pod cannot be asked. LinkError: it
+                could not be confirmed in time.
+        """
+        from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
+        from trmcloud.app.checkpoints.shelf import HERE, POD
+        from trmcloud.app.launching import follow_or_drive
+
+        asked = request_save(self._context, run_id, "trmcloud.api")
+        waiting = AwaitedSave(self._context, asked, timeout_s)
+        state = follow_or_drive(self._context, run_id, waiting.is_over, _nothing)
+        place = waiting.place(state)
+        return Place(HERE if place.final else POD, place.words)
+
+    def fetch_best(
+        self,
+        run_id: str,
+        *,
+        into: str | os.PathLike[str] | None = None,
+        weights_only: bool = False,
+        rent: bool = False,
+        progress: Progress | None = None,
+    ) -> Fetched:
+        """Copy its best checkpoint, every hash verified.
+
+        Args:
+            into: a folder to make; RUN-PHASE-STEP in the working directory where None.
+            rent: a machine may be rented for it, where it lies on a volume alone; see ``foresee``.
+
+        Raises:
+            NotFoundError, CheckpointError, ConflictError, DoesNotFit: see ``fetch-best``.
+            UsageError: it would have to be rented for.
+        """
+        from trmcloud.app.checkpoints import fetching
+
+        context = self._context
+        state = self._from_volume(find_run(context, run_id), rent=rent)
+        found = fetching.find_best(context, state, weights_only=weights_only)
+        folder = (
+            Path(into) if into is not None else fetching.default_folder(found.manifest, Path.cwd())
+        )
+        told = progress or _nothing
+        made = fetching.fetch(
+            context, state, found, folder, weights_only=weights_only, progress=told
+        )
+        best = made.manifest
+        return Fetched(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
+
+    def resume(self, run_id: str, *, cap: Usd | str | None = None) -> Run:
+        """Go on with a run that has ended, within ``cap`` for the whole of it; returns once it
+        trains, or has ended again. ``wait`` is to follow, as after ``launch``.
+
+        Raises:
+            ConflictError: there is nothing to go on with. BudgetRefused: its budget is spent, or a
+                level above it lacks the money.
+        """
+        from trmcloud.app.launch_checks import check_bucket
+        from trmcloud.app.launching import resume
+
+        context = self._context
+        check_bucket(context, find_run(context, run_id).spec)
+        driver = resume(context, run_id, cap=_money("cap", cap))
+        state = driver.until(_has_begun, _nothing)
+        if state.live:
+            context.ledger.release(state.run_id, driver.epoch)
+        return self.run(run_id)
+
+    def raise_cap(self, level: str, amount: Usd | str, *, key: str = "", by: str = "") -> Line:
+        """Raise the cap of account, month or project, on record; ``key``: this month's, this
+        project's where it is empty.
+
+        Raises:
+            UsageError: no such level, no amount, or no more than its cap is.
+        """
+        from trmcloud.core.control.budget import LEVELS
+        from trmcloud.core.control.events import CapSet
+
+        if level not in LEVELS[:3]:
+            raise UsageError(f"no budget level {level!r}", next_step="account, month or project")
+        line = next(line for line in self.budgets() if line.level == level)
+        ledger, cap = self._context.ledger, _money("amount", amount)
+        line = ledger.read().line(level, key or line.key)
+        if cap is None or line.cap is None or cap <= line.cap:
+            raise UsageError(f"the {level} cap is {line.cap or 'not set'}: {cap} does not raise it")
+        ledger.set_cap(CapSet(level, line.key, cap, by=by or "trmcloud.api"), self._context.wall())
+        return ledger.read().line(level, line.key)
+
+    # -- own -------------------------------------------------------------------------------------
+
+    def _facts(self, state: RunState) -> Run:
+        return facts_of(self._context, state)
+
+    def _planner(self) -> Planner:
+        from trmcloud.wiring_plans import build_planner
+
+        return build_planner(self._context.home)
+
+    def _tell_to_end(self, run_id: str, kind: ReasonKind) -> Run:
+        from trmcloud.app.launching import request_stop
+
+        state = find_run(self._context, run_id)
+        told = state.stop
+        if state.live and told is not None and (told.at_once or kind is ReasonKind.STOP_COMMAND):
+            raise ConflictError(
+                f"{run_id} was told to {'end' if told.at_once else 'land'} already",
+                next_step=f"trmcloud status {run_id}",
+            )
+        return self._facts(request_stop(self._context, run_id, because(kind)))
+
+    def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
+        """What could be rented to bring checkpoints home, where that is what it takes."""
+        from trmcloud.app.volume_fetch import lies_on_volume
+
+        if not lies_on_volume(state) or self._context.files.manifests(state.run_id):
+            return (), Usd(0)
+        from trmcloud.wiring import offers_for_errand
+
+        return offers_for_errand(self._context.wall())
+
+    def _from_volume(self, state: RunState, *, rent: bool) -> RunState:
+        from trmcloud.app import volume_fetch
+
+        context = self._context
+        if not volume_fetch.lies_on_volume(state) or context.files.manifests(state.run_id):
+            return state
+        foreseen = self.foresee(FETCH, state.run_id)
+        if foreseen.refused:
+            raise ConflictError(f"{state.run_id} cannot be fetched: {foreseen.refused}")
+        if not rent:
+            raise UsageError(
+                f"{state.run_id}'s checkpoints lie on a network volume: a {foreseen.rents} brings "
+                f"them here, {foreseen.at_most} at most",
+                next_step="rent=True",
+            )
+        offers, disk_rate = self._offers(state)
+        made = volume_fetch.errand_for(state, offers, 0, disk_rate, context.wall())
+        driver = volume_fetch.start(context, state, made)
+
+        def fetched(now: RunState) -> bool:
+            generation = now.generation
+            ended = generation is not None and generation.ended_at is not None
+            return not now.live or (ended and bool(context.files.manifests(now.run_id)))
+
+        after = driver.until(fetched, _nothing)
+        if after.live:
+            context.ledger.release(after.run_id, driver.epoch)
+        return after
+
+
+def _has_begun(run: RunState) -> bool:
+    from trmcloud.core.control.run_state import State
+
+    return run.trains or run.state is State.ENDING or not run.live
+
+
+def _request(wish: dict[str, Any]) -> LaunchRequest:
+    """What a command would have made of it."""
+    from dataclasses import fields
+
+    known = {field.name for field in fields(LaunchRequest)} - {"typed"}
+    for name in wish:
+        if name not in known:
+            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+    given: dict[str, Any] = {
+        name: value.plain() if isinstance(value, Usd) else value for name, value in wish.items()
+    }
+    return LaunchRequest(**given, typed=tuple(given))
+
+
+def _money(name: str, amount: Usd | str | None) -> Usd | None:
+    from trmcloud.app.launch_request import parse_money
+
+    return amount if isinstance(amount, Usd) else parse_money(name, amount)

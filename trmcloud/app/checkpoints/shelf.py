@@ -1,0 +1,93 @@
+"""Every checkpoint of a run that this home knows of, and where each lies, without asking anybody:
+what its agents told last, and what is here."""
+
+from __future__ import annotations
+
+from trmcloud.app.checkpoints.fetching import best_of
+from trmcloud.app.checkpoints.in_bucket import known_there
+from trmcloud.app.context import Context
+from trmcloud.app.run_queries import last_report
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.manifest import CheckpointManifest, step_dir_name
+from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.values import dataclass
+
+HERE, BUCKET, POD, VOLUME, FETCHED = "here", "bucket", "pod", "volume", "fetched"
+
+
+@dataclass(frozen=True)
+class Place:
+    """``kind``: here (this home), fetched (a folder that it was copied to), bucket, pod (on that
+    alone), volume. ``where``: a path or an address; empty on a pod."""
+
+    kind: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """``sha256`` is that of its weights, ``size_bytes`` of all its files."""
+
+    phase: str
+    step: int
+    val_bpb: float | None
+    sha256: str
+    size_bytes: int
+    places: tuple[Place, ...]
+    best: bool = False
+    latest: bool = False
+    at: float | None = None
+    """When it was saved, epoch s, where its manifest is here."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.phase}/{step_dir_name(self.step)}"
+
+
+def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
+    """By phase and step."""
+    found: dict[tuple[str, int, str], tuple[Kept, list[Place], float | None]] = {}
+
+    def put(kept: Kept, place: Place, at: float | None = None) -> None:
+        before = found.get(kept.bits)
+        places = before[1] if before is not None else []
+        known = kept if before is None or before[0].val_bpb is None else before[0]
+        found[kept.bits] = (known, [*places, place], at or (before[2] if before else None))
+
+    here = list(context.files.manifests(run.run_id))
+    for manifest in here:
+        place = Place(HERE, context.files.folder_of(manifest))
+        put(manifest.kept, place, manifest.created_at)
+    there = list(known_there(context, run)) if run.bucket else []
+    for manifest in there:
+        put(manifest.kept, Place(BUCKET, f"{run.bucket}/runs/{run.run_id}"))
+    report, generation = last_report(context, run), run.generation
+    local = generation is not None and generation.provider == "local"
+    if report is not None and not local and generation is not None:
+        on_volume = run.spec.volume
+        if on_volume or (run.live and generation.open):
+            for kept in report.kept:
+                put(kept, Place(VOLUME if on_volume else POD, ""))
+    for fetched in run.fetched:
+        for bits, (kept, places, at) in found.items():
+            if (fetched.phase, fetched.step, fetched.sha256) == bits:
+                found[bits] = (kept, [*places, Place(FETCHED, fetched.path)], at)
+    best, latest = _chosen([*here, *there])
+    return tuple(
+        Checkpoint(
+            kept.phase, kept.step, kept.val_bpb, kept.sha256, kept.size_bytes, tuple(places),
+            best=bits == best, latest=bits == latest, at=at,
+        )
+        for bits, (kept, places, at) in sorted(found.items(), key=lambda one: one[0][:2])
+    )  # fmt: skip
+
+
+def _chosen(
+    every: list[CheckpointManifest],
+) -> tuple[tuple[str, int, str] | None, tuple[str, int, str] | None]:
+    best, latest = best_of(every), mf.pick_latest(every)
+    return (
+        best.kept.bits if best is not None and best.val_bpb is not None else None,
+        latest.kept.bits if latest is not None else None,
+    )

@@ -1,0 +1,342 @@
+"""A run's curves, from the metrics of its phases that are on this machine: thinned out for whoever
+draws them, and read on as they grow.
+
+A file may hold a hundred thousand lines, and may be hostile. At first its lines are sampled, which
+takes no longer for many than for few; then it is read whole, and what is thinned out keeps the
+highest and the lowest loss of every stretch, so that no spike is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass as mutable
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.core.contract.pod_contract import MAX_METRICS_BYTES, METRICS_NAME
+from trmcloud.core.contract.records import MAX_LINE_BYTES, parse_lines
+from trmcloud.core.control.paid_time import paid_by
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.values import dataclass
+
+POINTS = 800
+"""Of one phase and kind: more than most screens are wide."""
+READ_AT_ONCE_BYTES = 1 << 19
+_MOST_LINES = 1 << 18
+_MOST_PASSES = 32
+_MOST_STEP = 10**12
+_SLICE_LINES = 500
+_TRAIN, _EVAL, _SAVE = "train", "eval", "save"
+_MARKS = tuple(f'"kind": "{kind}"'.encode() for kind in (_EVAL, _SAVE))
+"""How the bundled trainer writes what is rare, and would be missed by a sample."""
+
+
+@mutable
+class Rows:
+    """One kind's points in columns, in the order of the file. ``value`` is the loss (train, nats a
+    token) or bits per byte (eval); NaN where there is none."""
+
+    step: array[float] = field(default_factory=lambda: array("d"))
+    at: array[float] = field(default_factory=lambda: array("d"))
+    value: array[float] = field(default_factory=lambda: array("d"))
+    speed: array[float] = field(default_factory=lambda: array("d"))
+    passes: list[Sequence[float]] = field(default_factory=list)
+    """Nats a token after each supervision step."""
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def add(
+        self, step: int, at: float, value: float, speed: float, passes: Sequence[float]
+    ) -> None:
+        self.at.append(at)
+        self.value.append(value)
+        self.speed.append(speed)
+        self.passes.append(passes)
+        self.step.append(step)  # last: who reads meanwhile goes by its length
+
+
+@mutable
+class Phase:
+    """What one phase's metrics say. ``whole``: they were read to their end, not sampled."""
+
+    name: str
+    train: Rows = field(default_factory=Rows)
+    evals: Rows = field(default_factory=Rows)
+    saves: list[tuple[int, float]] = field(default_factory=list)
+    """(step, epoch s)"""
+    whole: bool = False
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """One line; what it should not be is passed over."""
+        kind, step, at = line.get("kind"), line.get("step"), _number(line.get("at"))
+        if type(step) is not int or not 0 <= step <= _MOST_STEP or math.isnan(at):
+            return
+        if kind == _TRAIN:
+            speed = _number(line.get("tokens_per_second"))
+            passes = _passes(line.get("step_losses"))
+            self.train.add(step, at, _number(line.get("loss")), speed, passes)
+        elif kind == _EVAL:
+            passes = _passes(line.get("val_step_losses"))
+            self.evals.add(step, at, _number(line.get("val_bpb")), math.nan, passes)
+        elif kind == _SAVE:
+            self.saves.append((step, at))
+
+    @property
+    def last_step(self) -> int:
+        newest = [rows.step[-1] for rows in (self.train, self.evals) if len(rows)]
+        return int(max(newest, default=0))
+
+
+class MetricsFile:
+    """A phase's ``metrics.jsonl`` as it grows. Not for two threads at a time."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        self._begin()
+
+    def _begin(self) -> None:
+        self.phase = Phase(self._name)
+        self._offset, self._lines, self._inode = 0, 0, -1
+        self._rest = b""
+
+    @property
+    def unread_bytes(self) -> int:
+        with suppress(OSError):
+            return max(0, min(self._path.stat().st_size, MAX_METRICS_BYTES) - self._offset)
+        return 0
+
+    @property
+    def is_another(self) -> bool:
+        """Whether another file stands in its place since it was read, or it was begun anew."""
+        with suppress(OSError):
+            stat = self._path.stat()
+            return stat.st_ino != self._inode or stat.st_size < self._offset
+        return False
+
+    def read_on(self) -> Iterator[None]:
+        """Take what has come since, a slice at a time. What was begun anew is read anew: a trainer
+        that goes back to a checkpoint drops what it had logged since."""
+        try:
+            file = open(_opened(self._path), "rb")  # noqa: SIM115  # closed below, by the generator
+        except OSError:
+            return
+        with file:
+            stat = os.fstat(file.fileno())
+            if stat.st_ino != self._inode or stat.st_size < self._offset:
+                self._begin()
+                self._inode = stat.st_ino
+            file.seek(self._offset)
+            while self._lines < _MOST_LINES and self._offset < MAX_METRICS_BYTES:
+                lines = [
+                    line for _ in range(_SLICE_LINES) if (line := file.readline(MAX_LINE_BYTES + 1))
+                ]
+                if lines and not lines[-1].endswith(b"\n") and len(lines[-1]) <= MAX_LINE_BYTES:
+                    lines.pop()  # it is being written
+                if not lines:
+                    break
+                self._offset += sum(map(len, lines))
+                file.seek(self._offset)
+                self._lines += len(lines)
+                for said in parse_lines(lines):
+                    self.phase.take(said)
+                yield
+        self.phase.whole = True
+
+
+def sampled(path: Path, name: str, points: int = POINTS) -> Phase:
+    """What a file's evaluations and saves say, and so many of its other lines, at even distances:
+    in milliseconds, however many there are."""
+    phase = Phase(name)
+    try:
+        with open(_opened(path), "rb") as file:
+            text = file.read(MAX_METRICS_BYTES)
+    except OSError:
+        return phase
+    starts = {text.find(b"\n", at * len(text) // points) + 1 for at in range(points)}
+    starts |= {0, *_starts_of_rare(text)}
+    for line in parse_lines(_line_at(text, start) for start in sorted(starts)):
+        phase.take(line)
+    return phase
+
+
+def _starts_of_rare(text: bytes) -> Iterator[int]:
+    for mark in _MARKS:
+        at, found = text.find(mark), 0
+        while at >= 0 and found < POINTS * 4:
+            yield text.rfind(b"\n", 0, at) + 1
+            at, found = text.find(mark, at + len(mark)), found + 1
+
+
+def _line_at(text: bytes, start: int) -> bytes:
+    end = text.find(b"\n", start, start + MAX_LINE_BYTES + 1)
+    return text[start:end] if end >= 0 else b""
+
+
+def metrics_files(context: Context, run: RunState) -> list[MetricsFile]:
+    """One for each phase that has begun, in their order."""
+    folder = Path(context.files.folder(run.run_id))
+    names = context.files.phases(run.run_id)
+    return [MetricsFile(folder / name / METRICS_NAME, name) for name in names]
+
+
+def samples(context: Context, run: RunState) -> list[Phase]:
+    """Of each phase that has begun."""
+    folder = Path(context.files.folder(run.run_id))
+    names = context.files.phases(run.run_id)
+    return [sampled(folder / name / METRICS_NAME, name) for name in names]
+
+
+# -- for whoever draws ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """Columns of one length. ``step`` counts on over phases; ``hours`` are paid ones. ``value``,
+    ``speed`` (tokens/s) and each of ``passes`` have None where nothing is known."""
+
+    step: Sequence[int]
+    at: Sequence[float]
+    hours: Sequence[float]
+    usd: Sequence[float]
+    value: Sequence[float | None]
+    speed: Sequence[float | None]
+    passes: Sequence[Sequence[float | None]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": list(self.step),
+            "at": [round(at, 1) for at in self.at],
+            "hours": [_short(x) for x in self.hours],
+            "usd": [_short(x) for x in self.usd],
+            "value": [_short(x) for x in self.value],
+            "speed": [_short(x) for x in self.speed],
+            "passes": [[_short(x) for x in column] for column in self.passes],
+        }
+
+
+@dataclass(frozen=True)
+class Curves:
+    """``phases``: (name, the step on the common axis at which it begins). ``whole``: every line
+    was read, where otherwise lines were sampled."""
+
+    train: Series
+    evals: Series
+    phases: tuple[tuple[str, int], ...]
+    saves: tuple[tuple[str, int, float], ...]
+    """(phase, its own step, epoch s)"""
+    whole: bool
+
+
+def starts(phases: Sequence[Phase]) -> list[tuple[str, int]]:
+    """(name, the step on the common axis at which it begins) of each."""
+    found, begun = [], 0
+    for phase in phases:
+        found.append((phase.name, begun))
+        begun += phase.last_step
+    return found
+
+
+def step_at(phases: Sequence[Phase], at: float) -> int | None:
+    """The step on the common axis that was the newest at an instant; None where none is known."""
+    newest = None
+    for phase, (_, begun) in zip(phases, starts(phases), strict=True):
+        for rows in (phase.train, phase.evals):
+            if len(rows) and (newest is None or rows.at[0] <= at):
+                place = bisect_right(rows.at, at, hi=len(rows))
+                newest = begun + (int(rows.step[place - 1]) if place else 0)
+                break
+    return newest
+
+
+def drawn(run: RunState, phases: Sequence[Phase], points: int = POINTS) -> Curves:
+    """Of all phases on one axis, thinned out to so many points of each phase and kind."""
+    begun = starts(phases)
+    offsets = [step for _, step in begun]
+    train = [(p.train, at, _kept(p.train, points)) for p, at in zip(phases, offsets, strict=True)]
+    evals = [(p.evals, at, _kept(p.evals, points)) for p, at in zip(phases, offsets, strict=True)]
+    return Curves(
+        train=_series(run, train),
+        evals=_series(run, evals),
+        phases=tuple(begun),
+        saves=tuple((p.name, step, at) for p in phases for step, at in p.saves),
+        whole=all(phase.whole for phase in phases),
+    )
+
+
+def since(run: RunState, phases: Sequence[Phase], known: Mapping[str, tuple[int, int]]) -> Curves:
+    """Likewise of what came after ``known``: phase → how many points of training and of evaluation
+    that is."""
+    train, evals, begun = [], [], starts(phases)
+    for phase, (name, offset) in zip(phases, begun, strict=True):
+        trained, judged = known.get(name, (0, 0))
+        train.append((phase.train, offset, range(trained, len(phase.train))))
+        evals.append((phase.evals, offset, range(judged, len(phase.evals))))
+    return Curves(_series(run, train), _series(run, evals), tuple(begun), (), whole=True)
+
+
+def _kept(rows: Rows, points: int) -> Sequence[int]:
+    """Of every stretch of rows, those with the lowest and the highest value; first and last."""
+    count = len(rows)
+    if count <= points:
+        return range(count)
+    kept, stretches, value = {0, count - 1}, max(1, points // 2), rows.value
+    for number in range(stretches):
+        stretch = range(number * count // stretches, (number + 1) * count // stretches)
+        known = [at for at in stretch if not math.isnan(value[at])]
+        if known:
+            kept |= {min(known, key=value.__getitem__), max(known, key=value.__getitem__)}
+    return sorted(kept)
+
+
+def _series(run: RunState, parts: Iterable[tuple[Rows, int, Sequence[int]]]) -> Series:
+    step: list[int] = []
+    at: list[float] = []
+    value: list[float | None] = []
+    speed: list[float | None] = []
+    passes: list[Sequence[float]] = []
+    for rows, offset, kept in parts:
+        step += [int(rows.step[each]) + offset for each in kept]
+        at += [rows.at[each] for each in kept]
+        value += [_known(rows.value[each]) for each in kept]
+        speed += [_known(rows.speed[each]) for each in kept]
+        passes += [rows.passes[each] for each in kept]
+    hours, usd = paid_by(run, at)
+    columns = [
+        [_known(row[number]) if number < len(row) else None for row in passes]
+        for number in range(max(map(len, passes), default=0))
+    ]
+    return Series(step, at, hours, usd, value, speed, columns)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _number(value: object) -> float:
+    """A finite one; NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    return float(value) if abs(value) < 1e300 else math.nan
+
+
+def _passes(value: object) -> Sequence[float]:
+    if not isinstance(value, list):
+        return ()
+    return array("d", map(_number, value[:_MOST_PASSES]))
+
+
+def _opened(path: Path) -> int:
+    """A plain file alone: no link, and nothing that would wait."""
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

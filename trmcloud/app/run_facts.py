@@ -1,0 +1,165 @@
+"""One run as it stands, gathered for programs: its money, its training, what guards it."""
+
+from __future__ import annotations
+
+from trmcloud.app.context import Context, is_unasked
+from trmcloud.app.kill_layers import Layer, MaxOverspend, guards_of
+from trmcloud.app.reports import spending
+from trmcloud.app.run_queries import (
+    bucket_trouble,
+    is_driven,
+    last_beat,
+    link_trouble,
+    waits_for,
+)
+from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.contract.worth import gain_per_usd, gain_soon
+from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.values import dataclass
+
+
+@dataclass(frozen=True)
+class Money:
+    """What a run has cost of its ``cap``: ``proven`` by bills and by what is known of its pods,
+    ``at_most`` while that is not final. ``reserved`` is held for what may still come; ``left`` is
+    what of the cap cannot have been spent yet."""
+
+    cap: Usd
+    proven: Usd
+    at_most: Usd
+    reserved: Usd
+    rate: Usd | None
+    """USD per hour of its present pod; None where it has none."""
+
+    @property
+    def left(self) -> Usd:
+        return max(ZERO, self.cap - self.at_most)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the trainer said last, at ``at`` (epoch s). ``loss`` and ``passes`` (after each
+    supervision step) are nats a token, ``next_usd_buys`` and ``next_hour_buys`` bits per byte."""
+
+    phase: str
+    state: str
+    step: int
+    steps: int
+    at: float
+    tokens: int
+    loss: float | None
+    passes: tuple[float, ...]
+    val_bpb: float | None
+    best_bpb: float | None
+    best_step: int | None
+    saved_step: int | None
+    step_s: float | None
+    landing_s: float | None
+    tokens_per_s: float | None
+    next_usd_buys: float | None
+    next_hour_buys: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. ``layers`` are those that would end its pod, empty where it has none; ``trouble``
+    says why its pod or its bucket cannot be reached; times are epoch seconds."""
+
+    id: str
+    recipe: str
+    hardware: str
+    provider: str
+    project: str
+    state: str
+    outcome: Outcome | None
+    reason: Reason | None
+    live: bool
+    created_at: float
+    updated_at: float
+    money: Money
+    training: Training | None
+    layers: tuple[Layer, ...]
+    max_overspend: MaxOverspend
+    driven: bool
+    """Whether some process drives it now; a pod goes on, and ends, without one."""
+    landing: bool
+    """Whether it was told to land, or to end."""
+    lands_at: float | None
+    killed_at: float | None
+    waits_for: Reason | None
+    waits_until: float | None
+    trouble: str
+    unasked: bool
+    """Whether its provider was left alone: what is known is what was heard."""
+
+
+def training_of(run: RunState, beat: Heartbeat) -> Training:
+    """The heartbeat, and what the next dollar buys by it."""
+    curve, left = beat.curve, beat.steps - beat.step
+    known = curve is not None and beat.state != "ended"
+    rate = float(run.generation.rate) if run.generation is not None else 0.0
+    return Training(
+        phase=beat.phase,
+        state=beat.state,
+        step=beat.step,
+        steps=beat.steps,
+        at=beat.at,
+        tokens=beat.tokens,
+        loss=beat.loss,
+        passes=beat.step_losses,
+        val_bpb=beat.val_bpb,
+        best_bpb=beat.best_bpb,
+        best_step=beat.best_step,
+        saved_step=beat.saved_step,
+        step_s=beat.step_seconds,
+        landing_s=beat.landing_seconds,
+        tokens_per_s=beat.tokens_per_second,
+        next_usd_buys=gain_per_usd(curve, left, rate) if known and curve is not None else None,
+        next_hour_buys=gain_soon(curve, left) if known and curve is not None else None,
+    )
+
+
+def money_of(context: Context, run: RunState) -> Money:
+    spent, generation = spending(context, run), run.generation
+    rents = run.live and generation is not None and generation.open
+    rate = generation.billed_rate or generation.rate if rents and generation is not None else None
+    return Money(run.cap, spent.proven, spent.at_most, run.reserved, rate)
+
+
+def facts_of(context: Context, run: RunState) -> Run:
+    """Looks at its files, its pod and the ledger, as ``status`` does."""
+    guards = guards_of(context, run)
+    generation, chosen = run.generation, run.chosen
+    beat = last_beat(context, run) or guards.beat
+    waiting = waits_for(context, run)
+    rented = generation if run.live and generation is not None and generation.open else None
+    link = link_trouble(context, run)
+    trouble = str(link) if link is not None else bucket_trouble(context, run)
+    return Run(
+        id=run.run_id,
+        recipe=run.spec.recipe,
+        hardware=chosen.hardware if chosen is not None else "?",
+        provider=generation.provider if generation is not None else "",
+        project=run.project,
+        state=run.state.value,
+        outcome=run.outcome,
+        reason=run.reason,
+        live=run.live,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+        money=money_of(context, run),
+        training=training_of(run, beat) if beat is not None else None,
+        layers=guards.layers,
+        max_overspend=guards.overshoot,
+        driven=is_driven(context, context.ledger.driver(run.run_id)),
+        landing=run.live and run.stop is not None,
+        lands_at=rented.soft_stop_at if rented is not None else None,
+        killed_at=rented.hard_stop_at if rented is not None else None,
+        waits_for=waiting.what if waiting is not None else None,
+        waits_until=waiting.until_at if waiting is not None else None,
+        trouble=trouble,
+        unasked=run.live and is_unasked(context, run),
+    )

@@ -1,0 +1,83 @@
+"""Whoever has the page open is told what changes: server-sent events from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+STILL_HERE_S = 15.0
+_MOST_WAITING = 256
+
+
+class Listener:
+    """One open stream. ``run_id``: the run that is looked at; '' for the table of all."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[str] = asyncio.Queue()
+
+    def put(self, message: str) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody listens
+            self._loop.call_soon_threadsafe(self._put, message)
+
+    def _put(self, message: str) -> None:
+        if self._waiting.qsize() >= _MOST_WAITING:
+            # A tab that reads no more: what it missed it asks for anew, once it reads again.
+            while not self._waiting.empty():
+                self._waiting.get_nowait()
+            message = _message("anew", {})
+        self._waiting.put_nowait(message)
+
+    async def messages(self) -> AsyncIterator[str]:
+        yield _message("hello", {})
+        while True:
+            try:
+                yield await asyncio.wait_for(self._waiting.get(), STILL_HERE_S)
+            except asyncio.TimeoutError:
+                yield ": still here\n\n"
+
+
+class Feed:
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._lock = threading.Lock()
+        self.somebody = threading.Event()
+        """Set while anybody listens."""
+
+    def listen(self, run_id: str) -> Listener:
+        """To be called where an event loop runs."""
+        made = Listener(run_id)
+        with self._lock:
+            self._listeners.add(made)
+            self.somebody.set()
+        return made
+
+    def leave(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self.somebody.clear()
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """Runs whose own page somebody has open."""
+        with self._lock:
+            return frozenset(each.run_id for each in self._listeners if each.run_id)
+
+    def tell(self, kind: str, data: Any, run_id: str = "") -> None:
+        """Everybody, or whoever looks at one run."""
+        with self._lock:
+            to = [each for each in self._listeners if run_id in ("", each.run_id)]
+        if to:
+            message = _message(kind, data)
+            for listener in to:
+                listener.put(message)
+
+
+def _message(kind: str, data: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"

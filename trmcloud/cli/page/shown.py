@@ -1,0 +1,337 @@
+"""What the page is sent: a run's facts with the words that screens have for them, as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trmcloud.api import Checkpoint, Foreseen, Line, Run, Series, Training
+from trmcloud.app.context import Context
+from trmcloud.app.curves import Phase, drawn, starts, step_at
+from trmcloud.app.recovered import recovered
+from trmcloud.app.smoke_plan import meaning_of
+from trmcloud.cli.views.health import health_json
+from trmcloud.cli.views.reasons import sentence
+from trmcloud.cli.views.recovered import done_about, happened, recovered_json
+from trmcloud.cli.views.text import bpb, duration
+from trmcloud.cli.views.volumes import volume_lines
+from trmcloud.cli.views.worth import buys_words
+from trmcloud.core.contract.gate import verdict_from_json
+from trmcloud.core.contract.records import ContractError
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.paid_time import paid_by
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.values import dataclass
+
+_MOST_MARKS = 400
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """A row of the table of runs, and the head of a run's page."""
+    m = run.money
+    return {
+        "id": run.id,
+        "recipe": one_line(run.recipe),
+        "hardware": run.hardware,
+        "provider": run.provider,
+        "project": one_line(run.project),
+        "state": run.state,
+        "outcome": run.outcome.value if run.outcome is not None else None,
+        "live": run.live,
+        "landing": run.landing,
+        "driven": run.driven,
+        "created_at": run.created_at,
+        "money": {
+            "cap": money(m.cap),
+            "proven": money(m.proven),
+            "at_most": money(m.at_most),
+            "reserved": money(m.reserved),
+            "left": money(m.left),
+            "rate": money(m.rate) if m.rate is not None else None,
+        },
+        "training": training_json(run.training) if run.training is not None else None,
+        "layers": [
+            {"name": x.name, "state": x.state, "detail": one_line(x.detail)} for x in run.layers
+        ],
+        "max_overspend": run.max_overspend.text if run.live else None,
+        "lands_at": run.lands_at,
+        "killed_at": run.killed_at,
+        "why": one_line(sentence(run.reason)),
+        "waits_for": one_line(sentence(run.waits_for)),
+        "trouble": one_line(run.trouble),
+        "unasked": run.unasked,
+    }
+
+
+def training_json(training: Training) -> dict[str, Any]:
+    """What changes with each heartbeat."""
+    return {
+        "phase": training.phase,
+        "state": training.state,
+        "step": training.step,
+        "steps": training.steps,
+        "at": training.at,
+        "tokens": training.tokens,
+        "loss": _finite(training.loss),
+        "passes": [_finite(each) for each in training.passes],
+        "bpb": bpb(_finite(training.val_bpb)),
+        "best": bpb(_finite(training.best_bpb)),
+        "best_step": training.best_step,
+        "saved_step": training.saved_step,
+        "tokens_per_s": _finite(training.tokens_per_s),
+        "buys": buys_words(training.next_usd_buys, training.next_hour_buys),
+    }
+
+
+def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
+    """All that a run's page shows beside its curves, but for its health."""
+    told = run_json(run)
+    told["meaning"] = meaning_of(state, run.outcome) if run.outcome is not None else ""
+    told["volumes"] = volume_lines(context.ledger.read(), context.wall(), state.run_id)
+    told["recoveries"] = recovered_json(context, state)
+    told["gates"] = [_gate_json(phase, each.verdict) for phase, each in state.gates.items()]
+    told["ledger"] = f"{context.ledger.ledger_id}, {len(context.ledger.records(run.id))} records"
+    return told
+
+
+def found_json(context: Context, state: RunState) -> list[dict[str, Any]]:
+    """What its own numbers say is wrong with it; all its metrics are read for that."""
+    return health_json(context, state)
+
+
+def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
+    return {
+        "label": found.label,
+        "phase": found.phase,
+        "step": found.step,
+        "bpb": bpb(found.val_bpb) if found.val_bpb is not None else "not evaluated",
+        "sha256": found.sha256,
+        "mb": round(found.size_bytes / 1e6, 1),
+        "best": found.best,
+        "latest": found.latest,
+        "places": [{"kind": place.kind, "where": one_line(place.where)} for place in found.places],
+    }
+
+
+def line_json(line: Line) -> dict[str, Any]:
+    """A budget. ``share`` is what of it is spent or held."""
+    held = line.settled + line.reserved
+    return {
+        "level": line.level,
+        "key": line.key,
+        "name": one_line(f"{line.level} {line.key}".strip()),
+        "cap": money(line.cap) if line.cap is not None else None,
+        "settled": money(line.settled),
+        "reserved": money(line.reserved),
+        "left": money(line.remaining) if line.remaining is not None else None,
+        "unproven": money(line.unproven),
+        "share": held.micros / line.cap.micros if line.cap else None,
+    }
+
+
+def money(amount: Usd) -> dict[str, Any]:
+    """As a screen shows it, and as a bar is drawn by it."""
+    return {"text": str(amount), "usd": float(amount)}
+
+
+# -- what a click would do -------------------------------------------------------------------------
+
+
+_TITLES: Mapping[str, str] = {
+    "land": "Land this run",
+    "save": "Save a checkpoint now",
+    "stop": "Stop this run at once",
+    "fetch": "Fetch the best checkpoint",
+    "raise": "Go on with a larger budget",
+}
+
+
+def foreseen_json(seen: Foreseen, folder: str) -> dict[str, Any]:
+    """A question that names the dollars. ``folder`` is where a checkpoint would be copied to."""
+    return {
+        "verb": seen.verb,
+        "title": _TITLES[seen.verb],
+        "refused": one_line(seen.refused),
+        "lines": [one_line(line) for line in _lines(seen, folder)] if not seen.refused else [],
+        "button": _button(seen),
+        "at_most": seen.at_most.plain(),
+        "cap": seen.cap.plain(),
+    }
+
+
+def _lines(seen: Foreseen, folder: str) -> list[str]:
+    spends, within = f"It spends {seen.at_most} more at most", f"of the run's {seen.cap}"
+    takes = f"within {duration(seen.seconds)}"
+    gives = f"At least {seen.freed} of what is reserved is given back."
+    if seen.verb == "land":
+        told = ["It ends its step, saves, evaluates; then its pod is ended."]
+        return [*told, f"{spends} {within}, {takes}.", *([gives] if seen.freed else [])]
+    if seen.verb == "stop":
+        unsaved = f"{seen.lost_steps:,} steps since its last checkpoint, worth {seen.lost}, "
+        lost = unsaved + "are lost." if seen.lost_steps else "No step is lost."
+        told = ["Its pod is ended without landing.", lost]
+        return [*told, f"{spends} {within}, {takes}.", *([gives] if seen.freed else [])]
+    if seen.verb == "save":
+        return [f"Saving and evaluating costs {seen.at_most} at most, {within}; then it goes on."]
+    if seen.verb == "fetch":
+        what = f"{seen.what} is copied" if seen.what else "Its best checkpoint is copied"
+        told = [f"{what} below {folder}, every hash verified."]
+        if seen.rents:
+            return [*told, f"A {seen.rents} is rented to bring it: {seen.at_most} at most."]
+        return [*told, f"It costs {ZERO}: nothing is rented for it."]
+    return [
+        "It goes on from its last checkpoint, while this page's server runs or another command "
+        "drives it; its pod ends by itself.",
+        f"Its whole budget is {seen.cap} then: {seen.at_most} more at most.",
+    ]
+
+
+def _button(seen: Foreseen) -> str:
+    return {
+        "land": f"Land it, {seen.at_most} at most",
+        "save": f"Save now, {seen.at_most} at most",
+        "stop": f"Stop it now, {seen.at_most} at most",
+        "fetch": f"Fetch it, {seen.at_most}" + (" at most" if seen.rents else ""),
+        "raise": f"Go on, {seen.at_most} more at most",
+    }[seen.verb]
+
+
+# -- curves, and what is marked on them ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mark:
+    """``kind``: pod, price, checkpoint, gate, recovery, stop, phase or bill. ``step`` on the common
+    axis; None: whatever was the newest then."""
+
+    kind: str
+    at: float
+    text: str
+    step: int | None = None
+
+
+def curves_json(context: Context, state: RunState, phases: Sequence[Phase]) -> dict[str, Any]:
+    """Columns, and every mark with where it stands on each axis."""
+    curves = drawn(state, phases)
+    evals, told = curves.evals, ""
+    if not evals.step and (kept := _evals_of_ledger(context, state)) is not None:
+        evals, told = kept, "from the ledger: the metrics themselves are not here"
+    return {
+        "train": curves.train.to_json(),
+        "evals": evals.to_json(),
+        "phases": [{"name": name, "step": step} for name, step in curves.phases],
+        "whole": curves.whole,
+        "told": told,
+        "marks": marks_json(context, state, phases),
+    }
+
+
+def marks_json(context: Context, state: RunState, phases: Sequence[Phase]) -> list[dict[str, Any]]:
+    """What happened, by time: the ledger's facts, checkpoints, and what was mended."""
+    marks = _marks(context, state, phases)[-_MOST_MARKS:]
+    hours, usd = paid_by(state, [mark.at for mark in marks])
+    return [
+        {
+            "kind": mark.kind,
+            "at": mark.at,
+            "text": one_line(mark.text),
+            "step": mark.step if mark.step is not None else step_at(phases, mark.at),
+            "hours": round(hour, 6),
+            "usd": round(spent, 6),
+        }
+        for mark, hour, spent in zip(marks, hours, usd, strict=True)
+    ]
+
+
+def _marks(context: Context, state: RunState, phases: Sequence[Phase]) -> list[Mark]:
+    begins = dict(starts(phases))
+    saves = [(phase.name, step, at) for phase in phases for step, at in phase.saves]
+    marks = [
+        Mark("checkpoint", at, f"{phase} step {step:,} saved", begins[phase] + step)
+        for phase, step, at in saves
+    ]
+    for row in recovered(context, state):
+        told = f"{happened(row)}; {done_about(row)}"
+        step = begins.get(row.phase, 0) + row.recovery.step
+        marks.append(Mark("recovery", row.recovery.at, told, step))
+    rates: dict[int, Usd] = {}
+    for record in context.ledger.records(state.run_id):
+        if (mark := _mark(record.event, record.at, rates, saved=bool(saves))) is not None:
+            marks.append(mark)
+    return sorted(marks, key=lambda mark: mark.at)
+
+
+def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> Mark | None:
+    match event:
+        case ev.PodIntended():
+            rates[event.generation] = event.rate
+        case ev.PodUp():
+            asked = rates.get(event.generation)
+            if asked is not None and asked != event.rate:
+                told = f"billed {event.rate}/h, where {asked}/h was asked for"
+                return Mark("price", at, told)
+            return Mark("pod", at, f"machine {event.generation} is up, {event.rate}/h")
+        case ev.PlanRevised():
+            return Mark("price", at, f"goes on as {event.candidate_id}: {sentence(event.reason)}")
+        case ev.Pulled() if not saved:
+            return Mark("checkpoint", at, f"{event.phase} step {event.step:,} brought here")
+        case ev.PhaseEnded():
+            step = f" at step {event.step:,}" if event.step is not None else ""
+            return Mark("phase", at, f"{event.phase}: {event.outcome.replace('_', ' ')}{step}")
+        case ev.GateJudged():
+            verdict = "passed" if event.passed else "failed"
+            return Mark("gate", at, f"the gate after {event.phase} {verdict}")
+        case ev.StopRequested():
+            return Mark("stop", at, f"told to {'end' if event.at_once else 'land'}: {event.by}")
+        case ev.PodGone():
+            return Mark("pod", at, f"machine {event.generation} is gone")
+        case ev.Billed():
+            return Mark("bill", at, f"machine {event.generation} was billed {event.amount}")
+        case ev.Reopened():
+            return Mark("price", at, f"goes on, within {event.cap} for the whole of it")
+    return None
+
+
+def _evals_of_ledger(context: Context, state: RunState) -> Series | None:
+    """Where nothing else is left: what was pulled, and how phases ended."""
+    rows: dict[int, tuple[float, float]] = {}
+    for record in context.ledger.records(state.run_id):
+        event = record.event
+        if not isinstance(event, ev.Pulled | ev.PhaseEnded):
+            continue
+        if event.step is not None and event.val_bpb is not None:
+            rows.setdefault(event.step, (record.at, event.val_bpb))
+    if not rows:
+        return None
+    steps = sorted(rows)
+    at = [rows[step][0] for step in steps]
+    hours, usd = paid_by(state, at)
+    nothing: list[float | None] = [None] * len(steps)
+    return Series(steps, at, hours, usd, [rows[step][1] for step in steps], nothing, [])
+
+
+def _gate_json(phase: str, data: Any) -> dict[str, Any]:
+    try:
+        verdict = verdict_from_json(data)
+    except ContractError:
+        return {"phase": one_line(phase), "passed": None, "checks": []}
+    return {
+        "phase": one_line(phase),
+        "passed": verdict.passed,
+        "checks": [
+            {
+                "name": one_line(check.name),
+                "passed": check.passed,
+                "blocking": check.blocking,
+                "detail": one_line(check.detail),
+            }
+            for check in verdict.checks
+        ],
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

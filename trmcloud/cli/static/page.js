@@ -1,0 +1,552 @@
+// The page: all runs, or one. What it shows comes from its own server alone, and every word of it
+// goes in as text: a run may be called anything.
+
+import { AXIS_NAMES, Chart, GLYPHS, element } from "./charts.js";
+
+const token = new URLSearchParams(location.hash.slice(1)).get("token") || "";
+const runId = location.pathname.startsWith("/run/") ? decodeURIComponent(location.pathname.slice(5)) : "";
+const at = (id) => document.getElementById(id);
+const main = at("main");
+const LIGHTS = { verified: "✔", armed: "●", silent: "◐", absent: "○" };
+const AXIS_WORDS = { step: "steps", hours: "paid hours", usd: "dollars" };
+const KIND_WORDS = {
+  checkpoint: "checkpoint", gate: "gate", price: "price or plan", recovery: "mended", stop: "told to end",
+  pod: "machine", phase: "phase ended", bill: "bill",
+};
+const VERBS = [["save", "Save now"], ["land", "Land"], ["stop", "Stop"], ["fetch", "Fetch best"], ["raise", "Raise"]];
+const WELL = ["finished", "landed", "stopped"];
+
+class Refused extends Error {
+  constructor(status, told) { super(told.error || `the server answered ${status}`); this.status = status; this.next = told.next || ""; }
+}
+
+async function ask(path, wish) {
+  const headers = { Authorization: `Bearer ${token}` };
+  if (wish) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method: wish ? "POST" : "GET", headers, body: wish ? JSON.stringify(wish) : undefined });
+  const told = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, told);
+  return told;
+}
+
+// What is asked first is asked at once: drawing waits for nothing else.
+const here = `/api/runs/${encodeURIComponent(runId)}`;
+const firstCurves = token && runId ? ask(`${here}/curves`) : null;
+const first = token ? ask(runId ? here : "/api/runs") : null;
+firstCurves?.catch(() => {});
+
+// -- words ---------------------------------------------------------------------------------------
+
+function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes} min ${String(whole % 60).padStart(2, "0")} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${String(minutes % 60).padStart(2, "0")} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+const until = (instant) => duration(instant - Date.now() / 1000);
+const when = (instant) => new Date(instant * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+function address(run) {
+  return `${run ? `/run/${encodeURIComponent(run)}` : "/"}#token=${encodeURIComponent(token)}`;
+}
+
+function stateOf(run) {
+  const name = run.outcome || (run.landing ? `${run.state}, landing` : run.training && run.state === "running" ? run.training.state : run.state);
+  const kind = run.live ? "live" : WELL.includes(run.outcome) ? "well" : "ill";
+  return element("span", { class: `state ${kind}`, text: name.replaceAll("_", " ") });
+}
+
+function moneyBar(money) {
+  const cap = Math.max(money.cap.usd, money.at_most.usd, 1e-9);
+  const parts = {
+    proven: money.proven.usd,
+    unproven: Math.max(0, money.at_most.usd - money.proven.usd),
+    reserved: Math.max(0, Math.min(money.reserved.usd, cap - money.at_most.usd)),
+  };
+  const bar = element("div", { class: "bar", role: "img", "aria-label":
+    `${money.proven.text} proven, ${money.at_most.text} at most, ${money.reserved.text} reserved, ${money.left.text} left of ${money.cap.text}` });
+  for (const [name, usd] of Object.entries(parts)) {
+    const piece = element("i", { class: name });
+    piece.style.width = `${(100 * usd) / cap}%`;
+    bar.append(piece);
+  }
+  return bar;
+}
+
+function lights(layers, long) {
+  if (!layers.length) return element("span", { class: "dim", text: "–" });
+  return element("ul", { class: "lights" }, layers.filter((layer) => long || layer.state !== "absent").map((layer) =>
+    element("li", { title: layer.detail },
+      element("span", { class: `light ${layer.state}`, "aria-hidden": "true", text: LIGHTS[layer.state] || "?" }),
+      `${layer.name} ${layer.state}${long && layer.detail ? `: ${layer.detail}` : ""}`)));
+}
+
+function rows(pairs) {
+  return element("dl", {}, pairs.filter(([, value]) => value)
+    .flatMap(([name, value]) => [element("dt", { text: name }), element("dd", { class: "num" }, value)]));
+}
+
+// -- the stream ------------------------------------------------------------------------------------
+
+const hear = {};
+
+async function listen() {
+  for (let pause = 500; ; pause = Math.min(pause * 2, 8000)) {
+    try {
+      const answer = await fetch(`/api/stream?run=${encodeURIComponent(runId)}`, { headers: { Authorization: `Bearer ${token}` } });
+      if (answer.status === 401) { linked(false, "the token is another server's"); return; }
+      if (!answer.ok) throw new Error(String(answer.status));
+      linked(true, "live");
+      pause = 250;
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let text = ""; ;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        text += value;
+        for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) take(text.slice(0, end));
+      }
+    } catch { /* tried again below */ }
+    linked(false, "no connection; trying again");
+    await new Promise((go) => setTimeout(go, pause));
+    if (hear.again) hear.again();
+  }
+}
+
+function take(block) {
+  let kind = "", data = "";
+  for (const line of block.split("\n")) {
+    if (line.startsWith("event: ")) kind = line.slice(7);
+    else if (line.startsWith("data: ")) data += line.slice(6);
+  }
+  if (kind && hear[kind]) hear[kind](JSON.parse(data));
+}
+
+function linked(on, text) {
+  at("link").classList.toggle("on", on);
+  at("link").textContent = text;
+}
+
+hear.trouble = ({ text }) => {
+  at("trouble").hidden = !text;
+  at("trouble").textContent = text;
+};
+
+const dismissed = new Set();
+hear.jobs = (jobs) => {
+  at("jobs").replaceChildren(...jobs.filter((job) => !dismissed.has(job.number)).slice(-4).map((job) => {
+    const close = element("button", { type: "button", text: "Close", "aria-label": `Close the message about ${job.verb} of ${job.run}`,
+      on: { click: () => { dismissed.add(job.number); hear.jobs(jobs); } } });
+    const words = job.state === "working" ? `${job.run}: ${job.verb}…` : job.text + (job.next ? ` — try: ${job.next}` : "");
+    const bar = job.state === "working" && job.size ? element("progress", { max: job.size, value: job.done, "aria-label": `${job.verb} of ${job.run}` }) : null;
+    return element("div", { class: `job ${job.state}`, "data-verb": job.verb },
+      element("div", { class: "row" }, element("span", { text: words }), job.state === "working" ? null : close), bar);
+  }));
+};
+
+// -- the question before a click -------------------------------------------------------------------
+
+// Shows what `look` tells; `act` is given what was agreed to.
+function question(look, act, opener, cap) {
+  const dialog = at("ask"), field = at("ask-cap"), yes = at("ask-yes"), why = at("ask-why");
+  let seen = null, asked = 0;
+  const show = async () => {
+    const number = ++asked;
+    yes.disabled = true;
+    try {
+      const told = await look(field.value);
+      if (number !== asked) return;
+      seen = told;
+      at("ask-title").textContent = told.title;
+      at("ask-lines").replaceChildren(...told.lines.map((line) => element("p", { text: line })));
+      yes.textContent = told.button;
+      why.hidden = !told.refused;
+      why.textContent = told.refused;
+      yes.disabled = Boolean(told.refused);
+      if (cap && !field.value) field.value = told.cap;
+    } catch (error) {
+      if (number !== asked) return;
+      why.hidden = false;
+      why.textContent = error.message + (error.next ? ` — try: ${error.next}` : "");
+    }
+  };
+  at("ask-title").textContent = "…";
+  at("ask-lines").replaceChildren();
+  why.hidden = true;
+  yes.textContent = "…";
+  at("ask-cap-label").hidden = !cap;
+  at("ask-cap-text").textContent = cap || "";
+  field.value = "";
+  let typing = 0;
+  field.oninput = () => { yes.disabled = true; clearTimeout(typing); typing = setTimeout(show, 200); };
+  at("ask-form").onsubmit = async (event) => {
+    if (event.submitter !== yes) return;
+    event.preventDefault();
+    if (yes.disabled || !seen) return;
+    yes.disabled = true;
+    try {
+      await act(seen, field.value);
+      dialog.close();
+    } catch (error) {
+      why.hidden = false;
+      why.textContent = error.message + (error.next ? ` — try: ${error.next}` : "");
+      at("ask-no").focus();
+    }
+  };
+  dialog.onclose = () => opener.focus();
+  dialog.showModal();
+  at("ask-no").focus();
+  show();
+}
+
+function askVerb(verb, opener) {
+  question(
+    (cap) => ask(`${here}/foreseen?verb=${verb}&cap=${encodeURIComponent(cap)}`),
+    (seen, cap) => ask(`${here}/do`, { verb, agreed: seen.at_most, cap }),
+    opener, verb === "raise" ? "Whole budget, in dollars" : "",
+  );
+}
+
+function askLevel(line, opener) {
+  question(
+    async (cap) => {
+      const wanted = Number(cap || (line.cap.usd * 1.5).toFixed(2));
+      const more = wanted - line.cap.usd;
+      return {
+        title: `Raise the cap of ${line.name}`, cap: String(wanted), at_most: "0",
+        refused: more > 0 ? "" : `its cap is ${line.cap.text}: name more`,
+        lines: [`It is ${line.cap.text}, of which ${line.settled.text} is spent and ${line.reserved.text} reserved.`,
+          `At $${wanted.toFixed(2)}, launches may spend $${Math.max(0, more).toFixed(2)} more than before. It goes on record with your name.`],
+        button: `Raise it by $${Math.max(0, more).toFixed(2)}`,
+      };
+    },
+    (seen) => ask(`/api/budgets/${encodeURIComponent(line.level)}`, { cap: seen.cap }),
+    opener, "New cap, in dollars",
+  );
+}
+
+// -- all runs --------------------------------------------------------------------------------------
+
+const SHOWN_ENDED = 50;
+
+function allRuns(told) {
+  const runs = new Map(told.runs.map((run) => [run.id, run]));
+  let every = false, budgets = told.budgets;
+  const box = element("div", { class: "cards" });
+  const body = element("tbody", {});
+  const heads = ["run", "state", "training", "bits per byte", "money", "kill layers", "ends"];
+  const more = element("button", { type: "button", on: { click: () => { every = true; draw(); } } });
+  const key = element("p", { class: "dim keys" },
+    [["proven", "proven"], ["unproven", "at most, not final"], ["reserved", "reserved"]].map(([kind, words]) =>
+      element("span", {}, element("span", { class: `key ${kind}`, "aria-hidden": "true" }), words)));
+  main.replaceChildren(
+    element("h1", { text: "Runs" }),
+    element("p", { class: "dim", text: `${told.home} · project ${told.project}` }),
+    box,
+    element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col", text: head })))), body),
+    more, key);
+  document.title = "runs · trmcloud";
+
+  const made = new Map();
+  function row(run) {
+    const t = run.training;
+    const cells = [
+      [element("a", { href: address(run.id), text: run.id }), element("div", { class: "dim", text: `${run.recipe} on ${run.hardware}` })],
+      [stateOf(run), run.trouble || run.waits_for ? element("div", { class: "dim", text: run.trouble || `waits for ${run.waits_for}` }) : ""],
+      t ? [`${t.phase} ${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}`,
+        run.live ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": `steps of ${run.id}` }) : ""] : ["–"],
+      [t ? t.bpb : "–", t && run.live && t.buys ? element("div", { class: "dim", text: t.buys }) : ""],
+      [moneyBar(run.money), element("div", { text: `${run.money.proven.text}${run.money.at_most.usd - run.money.proven.usd >= .01 ? ` (≤ ${run.money.at_most.text})` : ""} of ${run.money.cap.text}` }),
+        run.live ? element("div", { class: "dim", text: `${run.money.reserved.text} reserved, ${run.money.left.text} left` }) : ""],
+      [lights(run.layers, false), run.live ? element("div", { class: "dim", text: `max overspend ${run.max_overspend}` }) : ""],
+      [run.live && run.lands_at ? `lands in ${until(run.lands_at)}` : run.live ? "–" : when(run.created_at)],
+    ];
+    return cells.map((cell, n) => element("td", { "data-name": heads[n], class: n > 1 && n < 5 ? "num" : null }, element("div", {}, cell.filter((part) => part !== ""))));
+  }
+  function put(run) {
+    const line = made.get(run.id);
+    if (!line) { draw(); return; }
+    // All but the first cell, whose link may have the keyboard.
+    row(run).forEach((cell, n) => { if (n) line.children[n].replaceWith(cell); });
+  }
+  function draw() {
+    const order = [...runs.values()].sort((a, b) => Number(b.live) - Number(a.live) || b.created_at - a.created_at);
+    const ended = order.filter((run) => !run.live).length;
+    const shown = every ? order : order.filter((run, n) => run.live || n < order.length - ended + SHOWN_ENDED);
+    made.clear();
+    body.replaceChildren(...shown.map((run) => {
+      const line = element("tr", { "data-run": run.id }, row(run));
+      made.set(run.id, line);
+      return line;
+    }));
+    if (!shown.length) {
+      body.replaceChildren(element("tr", {}, element("td", { colspan: heads.length, text: "no runs yet: trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60" })));
+    }
+    more.hidden = shown.length === order.length;
+    more.textContent = `Show ${order.length - shown.length} more that have ended`;
+  }
+  function drawBudgets() {
+    box.replaceChildren(...budgets.filter((line) => line.cap).map((line) => {
+      const bar = element("div", { class: "bar", role: "img", "aria-label": `${Math.round(100 * (line.share || 0))} % of ${line.name} is spent or reserved` });
+      const spent = element("i", { class: "proven" }), held = element("i", { class: "reserved" });
+      spent.style.width = `${(100 * line.settled.usd) / line.cap.usd}%`;
+      held.style.width = `${(100 * line.reserved.usd) / line.cap.usd}%`;
+      bar.append(spent, held);
+      const button = element("button", { type: "button", text: "Raise", "aria-label": `Raise the cap of ${line.name}` });
+      button.addEventListener("click", () => askLevel(line, button));
+      return element("section", { class: "card", "data-level": line.level }, element("h2", { text: line.name }), bar,
+        element("p", { class: "num", text: `${line.settled.text} spent, ${line.reserved.text} reserved, ${line.left.text} left of ${line.cap.text}` }), button);
+    }));
+  }
+  hear.beats = (beats) => {
+    for (const { run, training } of beats) {
+      const known = runs.get(run);
+      if (known) { known.training = training; put(known); }
+    }
+    document.documentElement.dataset.beat = String(Math.max(...beats.map((beat) => beat.training.at)));
+  };
+  hear.row = (run) => { runs.set(run.id, run); if (made.has(run.id)) put(run); else draw(); };
+  hear.budgets = (lines) => {
+    const held = document.activeElement?.closest?.("[data-level]")?.dataset.level;
+    budgets = lines;
+    drawBudgets();
+    if (held) box.querySelector(`[data-level="${CSS.escape(held)}"] button`)?.focus();
+  };
+  hear.anew = hear.again = async () => {
+    const news = await ask("/api/runs").catch(() => null);
+    if (news) { runs.clear(); news.runs.forEach((run) => runs.set(run.id, run)); draw(); hear.budgets(news.budgets); hear.jobs(news.jobs); }
+  };
+  setInterval(() => { for (const run of runs.values()) if (run.live && run.lands_at) put(run); }, 5000);
+  hear.jobs(told.jobs);
+  drawBudgets();
+  draw();
+}
+
+// -- one run -----------------------------------------------------------------------------------------
+
+function oneRun(told) {
+  let run = told, curves = null, found = null;
+  document.title = `${run.id} · trmcloud`;
+  const box = (name, ...children) => element("section", { class: "card", "aria-label": name }, element("h2", { text: name }), ...children);
+  const head = element("div", {}), cards = element("div", { class: "cards" });
+  const actions = element("div", { class: "row", role: "group", "aria-label": "Steer this run" });
+  for (const [verb, words] of VERBS) {
+    const button = element("button", { type: "button", id: `do-${verb}`, text: words });
+    button.addEventListener("click", () => askVerb(verb, button));
+    actions.append(button);
+  }
+  const axes = element("fieldset", {}, element("legend", { text: "Curves over" }), AXIS_NAMES.map((name) =>
+    element("label", {}, element("input", { type: "radio", name: "axis", value: name, checked: name === "usd" }), ` ${AXIS_WORDS[name]}`)));
+  const told_of = element("p", { class: "dim" });
+  const charts = [
+    new Chart("Validation", "bits per byte", ({ evals }) => ({ x: evals, lines: evals.step.length ? [{ name: "bits per byte", values: evals.value }] : [] }), { points: true }),
+    new Chart("Training loss", "nats a token", ({ train }) => ({ x: train, lines: train.value.some((v) => v !== null) ? [{ name: "loss", values: train.value }] : [] })),
+    new Chart("Supervision steps", "nats a token", ({ train, evals }) => {
+      const from = train.passes.length ? train : evals;
+      return { x: from, lines: from.passes.length > 1 ? from.passes.map((values, n) => ({ name: `ℓ${n + 1}`, values })) : [] };
+    }),
+    new Chart("Speed", "tokens a second", ({ train }) => ({ x: train, lines: train.speed.some((v) => v !== null) ? [{ name: "tokens a second", values: train.speed }] : [] })),
+  ];
+  const plots = element("div", { class: "charts" }, charts.map((chart) => chart.node));
+  const marks = element("div", {});
+  const health = element("div", {}), shelf = element("div", {}), layers = element("div", {}), gates = element("div", {});
+  main.replaceChildren(head, actions, cards,
+    element("h2", { text: "Curves" }), axes, told_of, plots,
+    health, layers, gates, shelf, marks);
+
+  const axis = () => axes.querySelector("input:checked").value;
+  axes.addEventListener("change", () => { charts.forEach((chart) => { chart.zoomed = false; }); drawCurves(); });
+
+  function drawHead() {
+    const t = run.training;
+    head.replaceChildren(element("h1", {}, `${run.id} `, stateOf(run)),
+      element("p", { text: `${run.recipe} on ${run.hardware}${run.provider && run.provider !== "local" ? `, ${run.provider}` : ""} · project ${run.project} · since ${when(run.created_at)}` }),
+      ...[run.meaning, run.why && `why: ${run.why}`, run.waits_for && `waits for ${run.waits_for}`, run.trouble, run.unasked && "its provider is not asked now: what is shown was heard before"]
+        .filter(Boolean).map((text) => element("p", { class: "dim", text })));
+    const m = run.money;
+    cards.replaceChildren(
+      box("Money", element("p", { class: "big", text: `${m.proven.text} of ${m.cap.text}` }), moneyBar(m),
+        rows([["proven", m.proven.text], ["at most", m.at_most.text], ["reserved", m.reserved.text], ["left", m.left.text],
+          ["an hour", m.rate && m.rate.text], ["max overspend", run.max_overspend], ...run.volumes.map((text) => ["volume", text])])),
+      box("Training", element("p", { class: "big", text: t ? `${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}` : "–" }),
+        t ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": "steps trained" }) : "",
+        rows([["phase", t && `${t.phase}, ${t.state}`], ["lands in", run.live && run.lands_at && until(run.lands_at)],
+          ["killed in", run.live && run.killed_at && until(run.killed_at)], ["tokens", t && t.tokens ? t.tokens.toLocaleString("en") : ""],
+          ["tokens a second", t && t.tokens_per_s ? Math.round(t.tokens_per_s).toLocaleString("en") : ""],
+          ["driven", run.live && (run.driven ? "by a command" : "by this page, while it is open")]])),
+      box("Bits per byte", element("p", { class: "big", text: t ? t.bpb : "–" }),
+        rows([["best", t && t.best !== "–" ? `${t.best} at step ${(t.best_step ?? 0).toLocaleString("en")}` : ""],
+          ["losses", t && t.passes.length ? t.passes.map((x) => (x === null ? "–" : x >= .001 ? x.toFixed(3) : x.toPrecision(3))).join(" > ") : ""],
+          ["pays", run.live && t && t.buys]])));
+    for (const [verb] of VERBS) {
+      const can = { save: run.live && run.state === "running" && !run.landing, land: run.live && !run.landing, stop: run.live, fetch: true, raise: true }[verb];
+      at(`do-${verb}`).setAttribute("aria-disabled", String(!can));
+    }
+    layers.replaceChildren(...(run.layers.length ? [element("h2", { text: "Kill layers" }), lights(run.layers, true)] : []));
+    gates.replaceChildren(...run.gates.flatMap((gate) => [
+      element("h2", { text: `Gate after ${gate.phase}: ${gate.passed === null ? "cannot be read" : gate.passed ? "passed" : "failed"}` }),
+      element("ul", {}, gate.checks.map((check) => element("li", { text: `${{ true: "✔", false: "✘" }[check.passed] || "–"} ${check.name}: ${check.detail}${check.blocking ? "" : " (does not block)"}` })))]));
+  }
+
+  let shelved = "", marked = "";
+  function drawShelf() {
+    const now = JSON.stringify(run.checkpoints);
+    if (now === shelved) return;  // what somebody is about to copy stays selected
+    shelved = now;
+    const places = { here: "this machine", bucket: "bucket", pod: "its pod alone", volume: "network volume", fetched: "fetched to" };
+    const heads = ["checkpoint", "bits per byte", "size", "sha256 of the weights", "lies in"];
+    const lines = [...run.checkpoints].reverse().map((each) => element("tr", {}, [
+      `${each.best ? "★ " : ""}${each.label}${each.best ? " · best" : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb} MB`,
+      element("span", { class: "hash", text: each.sha256 }), element("span", { text: each.places.map((place) => `${places[place.kind]} ${place.where}`.trim()).join("; ") }),
+    ].map((cell, n) => element("td", { "data-name": heads[n], class: n === 3 ? "hash" : null }, element("div", {}, cell)))));
+    shelf.replaceChildren(element("h2", { text: "Checkpoints" }), run.checkpoints.length
+      ? element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))), element("tbody", {}, lines))
+      : element("p", { class: "dim", text: "none is known of yet" }));
+  }
+
+  function drawMarks() {
+    const list = curves ? curves.marks : [];
+    const now = JSON.stringify([list, run.ledger]);
+    if (now === marked) return;
+    marked = now;
+    const kinds = [...new Set(list.map((mark) => mark.kind))];
+    const heads = ["when", "what", "step", "hours", "dollars"];
+    const lines = [...list].reverse().slice(0, 200).map((mark) => element("tr", {}, [
+      when(mark.at), [element("span", { class: "glyph", "aria-hidden": "true", text: GLYPHS[mark.kind] || "·" }), mark.text],
+      mark.step === null ? "–" : mark.step.toLocaleString("en"), mark.hours.toFixed(3), `$${mark.usd.toFixed(4)}`,
+    ].map((cell, n) => element("td", { "data-name": heads[n], class: "num" }, element("div", {}, cell)))));
+    marks.replaceChildren(element("h2", { text: "Events" }),
+      element("p", { class: "dim keys" }, kinds.map((kind) => element("span", {}, element("span", { class: "glyph", "aria-hidden": "true", text: GLYPHS[kind] }), KIND_WORDS[kind]))),
+      list.length ? element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))), element("tbody", {}, lines))
+        : element("p", { class: "dim", text: "nothing has happened yet" }),
+      element("p", { class: "dim", text: `ledger ${run.ledger}` }));
+  }
+
+  function drawHealth() {
+    health.replaceChildren(element("h2", { text: "Health" }), ...(found === null ? [element("p", { class: "dim", text: "its numbers are being read…" })]
+      : found.length ? found.map((each) => element("div", { class: "unwell" },
+        element("p", { text: `${each.phase} step ${each.step.toLocaleString("en")}: ${each.text}` }), element("p", { class: "dim", text: `try: ${each.next}` })))
+        : [element("p", { class: "well", text: "nothing is wrong by its own numbers" })]));
+  }
+
+  function drawCurves() {
+    if (!curves) return;
+    const name = axis();
+    const most = Math.max(0, ...[curves.train, curves.evals].flatMap((series) => series[name].slice(-1)), ...curves.marks.map((mark) => mark[name] || 0));
+    charts.forEach((chart) => chart.draw(curves, name, curves.marks, most * 1.02 || 1));
+    told_of.textContent = [curves.told, curves.whole ? "" : "a sample so far: all of it is being read",
+      curves.train.step.length || curves.evals.step.length ? "" : "nothing was logged yet"].filter(Boolean).join(" · ");
+    if (curves.train.step.length || curves.evals.step.length) {
+      requestAnimationFrame(() => {
+        if (!document.documentElement.dataset.drawn) performance.mark("first-curve");
+        document.documentElement.dataset.drawn = curves.whole ? "whole" : "sample";
+      });
+    }
+  }
+
+  async function curvesAnew(answer) {
+    const news = await (answer || ask(`${here}/curves`)).catch(() => null);
+    if (news) { curves = news; drawCurves(); drawMarks(); }
+  }
+
+  function join(into, news) {
+    for (const name of ["step", "at", "hours", "usd", "value", "speed"]) into[name].push(...news[name]);
+    const rows = into.step.length, before = rows - news.step.length;
+    for (let n = 0; n < Math.max(into.passes.length, news.passes.length); n++) {
+      if (!into.passes[n]) into.passes[n] = Array(before).fill(null);
+      into.passes[n].push(...(news.passes[n] || Array(news.step.length).fill(null)));
+    }
+  }
+
+  hear.points = (news) => {
+    if (!curves) return;
+    if (curves.train.step.length > 2400 || news.phases.length !== curves.phases.length) { curvesAnew(); return; }
+    join(curves.train, news.train);
+    join(curves.evals, news.evals);
+    document.documentElement.dataset.points = String(Math.max(0, ...news.train.at, ...news.evals.at));
+    drawCurves();
+  };
+  hear.curves = () => curvesAnew();
+  hear.beats = (beats) => {
+    for (const beat of beats) {
+      if (beat.run === run.id) {
+        run.training = beat.training;
+        drawHead();
+        document.documentElement.dataset.beat = String(beat.training.at);
+      }
+    }
+  };
+  hear.run = (news) => {
+    run = news;
+    drawHead();
+    drawShelf();
+    if (curves) {
+      const before = curves.marks.length;
+      curves.marks = news.marks;
+      drawMarks();
+      if (news.marks.length !== before) drawCurves();
+    }
+  };
+  hear.health = (news) => { found = news; drawHealth(); };
+  hear.anew = hear.again = async () => {
+    const news = await ask(here).catch((error) => (error.status === 404 ? gone(error) : null));
+    if (news) { news.marks = curves ? curves.marks : []; hear.run(news); hear.jobs(news.jobs); await curvesAnew(); }
+  };
+  hear.redraw = () => { charts.forEach((chart) => { chart.kind = ""; }); drawCurves(); };
+  setInterval(() => { if (run.live) drawHead(); }, 1000);
+  hear.jobs(told.jobs);
+  drawHead();
+  curvesAnew(firstCurves).then(() => { drawShelf(); drawMarks(); });
+  drawHealth();
+}
+
+function gone(error) {
+  main.replaceChildren(element("h1", { text: "Not here" }), element("p", { text: error.message }),
+    error.next ? element("p", { class: "dim", text: `try: ${error.next}` }) : "", element("p", {}, element("a", { href: address(""), text: "All runs" })));
+  document.title = "not here · trmcloud";
+  return null;
+}
+
+// -- the theme, and the beginning ------------------------------------------------------------------
+
+const THEMES = ["automatic", "light", "dark"];
+function theme(name) {
+  if (name === "automatic") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  at("theme").textContent = `Theme: ${name}`;
+  if (hear.redraw) hear.redraw();
+}
+let themed = "automatic";
+try { themed = localStorage.getItem("theme") || themed; } catch { /* no storage is allowed */ }
+theme(THEMES.includes(themed) ? themed : "automatic");
+at("theme").addEventListener("click", () => {
+  themed = THEMES[(THEMES.indexOf(themed) + 1) % THEMES.length];
+  try { localStorage.setItem("theme", themed); } catch { /* likewise */ }
+  theme(themed);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(themed));
+for (const id of ["brand", "all"]) at(id).href = address("");
+
+// The fragment holds the token: a skip link must not take its place.
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+
+async function begin() {
+  if (!token) {
+    linked(false, "not connected");
+    gone(new Refused(0, { error: "this address lacks its token", next: "open the one that trmcloud ui has printed" }));
+    return;
+  }
+  try {
+    const told = await first;
+    (runId ? oneRun : allRuns)(told);
+  } catch (error) {
+    gone(error);
+    if (error.status === 401 || error.status === 404) { linked(false, "not connected"); return; }
+    setTimeout(() => location.reload(), 3000);  // the ledger is in use, or the server just begins
+    return;
+  }
+  listen();
+}
+begin();
