@@ -129,6 +129,7 @@ def test_a_trainer_with_memory_to_spare_is_told_and_no_other() -> None:
     assert watching(replace(LONG, state="evaluating")) == Wait()
     assert watching(replace(LONG, steps=500)) == Wait()
     assert watching(told_to_land_s=3.0) == Wait()
+    assert watching(share_left_s=500.0) == Wait(), "its phase ends before its steps do"
     assert watching(lease=replace(LEASE, max_restarts=-1)) == Wait(), "one of several machines"
     assert isinstance(watching(land_ordered=True), LandTrainer)
 

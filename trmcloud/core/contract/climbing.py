@@ -78,12 +78,16 @@ def climbed(
     return {"batch": larger, "accumulation": rows // larger} if larger else {}
 
 
-def is_worth_it(beat: Heartbeat, soft_left_s: float) -> bool:
+def is_worth_it(beat: Heartbeat, deadline_left_s: float) -> bool:
     """Whether what fewer passes save of the time that is left pays for landing and starting anew,
-    twice over. Nothing climbs while it cools down."""
+    twice over. Nothing climbs while it cools down.
+
+    Args:
+        deadline_left_s: until the trainer is told to land, whatever steps are left.
+    """
     if beat.cooldown_from is not None or beat.step_seconds is None:
         return False
-    left_s = min(soft_left_s, (beat.steps - beat.step) * beat.step_seconds)
+    left_s = min(deadline_left_s, (beat.steps - beat.step) * beat.step_seconds)
     began_s = sum(beat.seconds.get(name, 0.0) for name in ("startup", "compile"))
     restart_s = max(_LEAST_RESTART_S, began_s + (beat.landing_seconds or 0.0))
     return left_s * _TRUSTED_GAIN > restart_s * _TIMES_ITS_COST

@@ -7,6 +7,7 @@ worth the money, and then ends the pod. It decides alone: the laptop may be shut
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -52,6 +53,8 @@ class TrainerView:
     """A checkpoint is asked for that this trainer was not told of yet."""
     finish_told: bool = False
     """It was told that it no longer pays."""
+    share_left_s: float = math.inf
+    """Of what its phase may take, by the wall clock."""
     memory_share: float | None = None
     """What is in use of the fullest GPU's memory, where that is known well enough."""
     waiting: str = ""
@@ -237,7 +240,7 @@ def _climbs_to(lease: Lease, phase: PhaseReport, trainer: TrainerView) -> str:
         return ""
     if phase.climbing:
         return phase.climbing
-    if not is_worth_it(beat, trainer.soft_left_s):
+    if not is_worth_it(beat, min(trainer.soft_left_s, trainer.share_left_s)):
         return ""
     settings = lease_of(lease, phase.name).settings
     return next_level(settings, phase.recoveries, trainer.memory_share)

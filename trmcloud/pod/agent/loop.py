@@ -7,6 +7,8 @@ goes on where the last one stood, trainer included.
 
 from __future__ import annotations
 
+import math
+
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract import gate, phase_account, supervisor
 from trmcloud.core.contract import pod_contract as contract
@@ -279,6 +281,7 @@ class AgentLoop:
             land_reason=self._orders.reason,
             save_owed=self._save_owed(),
             finish_told=trainer is not None and trainer.finish_told,
+            share_left_s=self._share_left_s(now),
             memory_share=self._body.memory_share(),
             waiting="" if self._began else self.report.waiting,
             refusal=self._refusal,
@@ -286,6 +289,16 @@ class AgentLoop:
             unstored=self.lease.uploads and self._unstored(),
             upload_idle_s=self._upload_idle_s(now),
         )
+
+    def _share_left_s(self, now: Instant) -> float:
+        """Of what its lease gives the phase, from the attempt's start on; infinite without one."""
+        trainer = self._trainer
+        if trainer is None:
+            return math.inf
+        allowed_s = phase_account.lease_of(self.lease, trainer.phase).allowed_s
+        if not allowed_s:
+            return math.inf
+        return trainer.started_at + allowed_s - now.wall
 
     def _note_saved(self, trainer: Trainer, beat: Heartbeat | None, now: Instant) -> None:
         """When it saved last: what it has done since is lost with it."""
