@@ -12,6 +12,9 @@ from typing import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from model.rows import Piece, local, piece_of, span_of
+from model.saved_tensors import Saved, rows_of
+
 DECAY = 0.999
 _PREFIX = "trained."
 
@@ -22,19 +25,19 @@ class Average:
     def __init__(self, model: nn.Module, decay: float = DECAY) -> None:
         self._named = dict(model.named_parameters())
         self._decay = decay
-        self._kept = [parameter.detach().clone() for parameter in self._named.values()]
+        self._kept = [local(parameter).clone() for parameter in self._named.values()]
 
     @torch.no_grad()
     def restart(self) -> None:
         """From the weights as they are."""
-        torch._foreach_copy_(self._kept, list(self._named.values()))
+        torch._foreach_copy_(self._kept, self._held())
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """After ``step`` finished ones. Early on less is remembered, or else the first weights
         would stay in the average for thousands of steps."""
         decay = min(self._decay, (1.0 + step) / (10.0 + step))
-        torch._foreach_lerp_(self._kept, list(self._named.values()), 1.0 - decay)
+        torch._foreach_lerp_(self._kept, self._held(), 1.0 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -45,29 +48,35 @@ class Average:
         finally:
             self._exchange()
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Piece]:
         """The average, by the names of the model's parameters."""
-        return dict(zip(self._named, self._kept, strict=True))
+        return {
+            name: piece_of(parameter)._replace(tensor=kept)
+            for (name, parameter), kept in zip(self._named.items(), self._kept, strict=True)
+        }
 
-    def trained(self) -> dict[str, Tensor]:
+    def trained(self) -> dict[str, Piece]:
         """The weights that training goes on with, by names of their own: what a checkpoint must
         hold beside the average."""
-        return {_PREFIX + name: p.detach() for name, p in self._named.items()}
+        return {_PREFIX + name: piece_of(p) for name, p in self._named.items()}
+
+    def _held(self) -> list[Tensor]:
+        return [local(parameter) for parameter in self._named.values()]
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        for kept, parameter in zip(self._kept, self._named.values(), strict=True):
-            held = parameter.detach().clone()
+        for kept, parameter in zip(self._kept, self._held(), strict=True):
+            held = parameter.clone()
             parameter.copy_(kept)
             kept.copy_(held)
 
 
 @torch.no_grad()
-def restore_trained(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def restore_trained(model: nn.Module, tensors: Mapping[str, Saved]) -> None:
     """The model has just loaded an average; it gets back the weights that were trained.
 
     Raises:
         KeyError: the checkpoint has none, as it was saved without an average.
     """
     for name, parameter in model.named_parameters():
-        parameter.copy_(tensors[_PREFIX + name])
+        local(parameter).copy_(rows_of(tensors[_PREFIX + name], span_of(parameter)))

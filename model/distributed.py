@@ -8,6 +8,7 @@ alone needs no group at all.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Mapping, Sequence
@@ -117,9 +118,9 @@ def join_world(environment: Mapping[str, str] = os.environ) -> World:
 def parallel(model: nn.Module, world: World) -> nn.Module:
     """The model as all ranks train it together: gradients are averaged in the backward pass.
 
-    Its buffers are constants: nothing is sent in a forward pass.
+    Its buffers are constants: nothing is sent in a forward pass. A sharded model does that itself.
     """
-    if world.size == 1:
+    if world.size == 1 or hasattr(model, "reshard"):
         return model
     from torch.nn.parallel import DistributedDataParallel
 
@@ -129,3 +130,13 @@ def parallel(model: nn.Module, world: World) -> nn.Module:
         gradient_as_bucket_view=True,
         broadcast_buffers=False,
     )
+
+
+def unreduced(model: nn.Module) -> AbstractContextManager[Any]:
+    """Backward passes in it leave the gradients on each rank as they are, to be added up.
+
+    A sharded model reduces them all the same: kept whole, they would take what sharding saves.
+    """
+    no_sync = getattr(model, "no_sync", None)
+    made: AbstractContextManager[Any] = nullcontext() if no_sync is None else no_sync()
+    return made

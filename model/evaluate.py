@@ -15,6 +15,7 @@ from model.data.folder import PreparedData
 from model.data.stream import Rows
 from model.distributed import World
 from model.families.protocol import LanguageModel
+from model.sharding import dropped
 
 _GROUP = 1 << 63
 """Of the rows of every evaluation: whatever is drawn is the same each time, and for no step."""
@@ -83,6 +84,7 @@ def evaluate(
         scored = bytes_each > 0
         nats += (losses.double() * scored).sum(dim=(1, 2))
         counts += torch.stack([scored.sum(), bytes_each.sum()])
+    dropped(model)
     tallied = torch.stack(tallies).sum(dim=0)
     summed = world.total(torch.cat([nats, counts.double(), tallied.double()]))
     return _evaluation(summed, steps)

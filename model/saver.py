@@ -58,12 +58,13 @@ class Trained:
     def weights(self) -> Mapping[str, Tensor]:
         """Those that are evaluated and handed out."""
         averaged = self.average.weights() if self.average is not None else {}
-        return {**self.model.state_dict(), **averaged}
+        plain = {name: piece.tensor for name, piece in averaged.items()}
+        return {**self.model.state_dict(), **plain}
 
     def beside(self) -> dict[str, Tensor]:
         """What the optimizer's file holds: every other tensor that a resumed run needs."""
         trained = self.average.trained() if self.average is not None else {}
-        return {**self.optimizer.state(), **trained}
+        return {**self.optimizer.state(), **{n: piece.tensor for n, piece in trained.items()}}
 
 
 class Saver:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.data.batch import Batch
-from model.distributed import World
+from model.distributed import World, unreduced
 from model.families.protocol import Objective
 from model.optim import Optimizer
 from model.pace import Pace
@@ -130,7 +130,7 @@ class Stepper:
                     made: Objective = self._model(*taken)
                 (made.loss * (weight * (scale / settings.accumulation))).backward()
             sums.add(made, weight)
-        # DDP has reduced the gradients by now, so every rank clips by the same norm.
+        # The gradients are reduced by now, so every rank clips by the same norm.
         parameters = list(self._optimizer.parameters())
         if settings.row_is_text:
             # Each micro-batch by its tokens: the same step as if it were one batch.
@@ -139,8 +139,8 @@ class Stepper:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad /= scale
-        clipped = nn.utils.clip_grad_norm_(parameters, settings.grad_clip)
-        loss, norm, paces_s = sums.loss_and(clipped.detach(), self._own_s, self._world)
+        clipped = self._optimizer.clip(settings.grad_clip)
+        loss, norm, paces_s = sums.loss_and(clipped, self._own_s, self._world)
         self._own_s = self._pace.taken_s()  # by now the device is past them
         finite = math.isfinite(norm)
         # Too large a scale is mended by a smaller one; nothing is wrong with the step.
@@ -163,7 +163,6 @@ class Stepper:
 
     def _unsynced(self, micro: int) -> AbstractContextManager[Any]:
         """Gradients are reduced once a step, in its last micro-batch."""
-        if self._world.size == 1 or micro == self._settings.accumulation - 1:
+        if micro == self._settings.accumulation - 1:
             return nullcontext()
-        no_sync: AbstractContextManager[Any] = self._model.no_sync()  # type: ignore[operator]
-        return no_sync
+        return unreduced(self._model)

@@ -127,12 +127,11 @@ def _train(
 
     import torch
 
-    from model import resume
+    from model import resume, sharding
     from model.checkpoint import CheckpointFolder
     from model.data.arrival import Arrival
     from model.data.folder import open_data
     from model.distributed import join_world, parallel
-    from model.families import registry
     from model.loop import Outlets, Trainer
     from model.number_format import NumberFormat
     from model.optim import Optimizer, Rules
@@ -155,7 +154,7 @@ def _train(
     number_format = NumberFormat(asked, world)
     settings = number_format.settings
     torch.manual_seed(settings.seed + world.rank)
-    model = registry.build(settings, device)
+    model = sharding.build(settings, world)
     model.initialise(settings.seed)
     optimizer = Optimizer(model, Rules.of(settings))
     if settings.compile:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from model.checkpoint import Found
-from model.distributed import World
+from model.distributed import World, unreduced
 from model.families.protocol import LanguageModel, Objective
 from model.float8 import within
 from model.ladder import Descent, Try, reason_of
@@ -119,15 +119,14 @@ class Trial:
         cast, batch = autocast(settings.dtype, world.device), made_up(settings, world.device)
         for micro in range(settings.accumulation):
             last = micro == settings.accumulation - 1
-            unsynced = self.together.no_sync if world.size > 1 and not last else nullcontext
-            with unsynced(), cast():  # type: ignore[operator]
+            with nullcontext() if last else unreduced(self.together), cast():
                 made: Objective = self.together(*batch)
                 (made.loss / settings.accumulation).backward()
-        norm = nn.utils.clip_grad_norm_(list(self.optimizer.parameters()), settings.grad_clip)
+        norm = self.optimizer.clip(settings.grad_clip)
         if torch.isfinite(norm):  # else not even a rate of 0 would leave the weights as they are
             self.optimizer.step(0, 0.0)
         self.optimizer.zero_grad()
-        return norm.detach()
+        return norm
 
 
 def decide(

@@ -11,6 +11,7 @@ from model.data.batch import Batch, Draws
 from model.distributed import World
 from model.families.protocol import LanguageModel, Objective
 from model.precision import autocast
+from model.sharding import dropped
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
 
@@ -57,6 +58,7 @@ def warm_up(
             made.loss.backward()
             with torch.no_grad(), cast():
                 model.evaluate(*batch)
+            dropped(model)
         except Exception as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise UsageError(

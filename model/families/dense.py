@@ -279,9 +279,12 @@ class Dense(Transformer):
                 return left
         return ()
 
+    def shardable(self) -> Sequence[nn.Module]:
+        return list(self.blocks)
+
     def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         nats = self._nats_of(self._state(ids), targets).mean()
-        return Objective(nats, nats.unsqueeze(0), {})
+        return Objective(nats, torch.stack((nats,)), {})
 
     def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
         with self._without_dropout():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from model.data.batch import Draws
 from model.precision import Left
+from model.rows import local, span_of
 from trmcloud.core.errors import UsageError
 
 MATRIX, EMBEDDING, HEAD, SCALAR = "matrix", "embedding", "head", "scalar"
@@ -116,6 +117,12 @@ class LanguageModel(nn.Module, ABC):
     def parameter_groups(self) -> Mapping[str, Group]:
         """Every parameter's group, by its name, in the order of ``named_parameters``."""
 
+    def shardable(self) -> Sequence[nn.Module]:
+        """The parts that are each applied once in a pass, in their order: their weights may be
+        shared out over the ranks, and gathered one part at a time. Nothing, where parts are applied
+        again and again, and would be gathered each time."""
+        return ()
+
     def compile_parts(self) -> None:
         """Compiles what is worth it."""
 
@@ -140,7 +147,7 @@ def draw_weights(model: nn.Module, seed: int, std_of: Mapping[str, float]) -> No
         if std_of[name]:
             made.normal_(0.0, std_of[name], generator=generator)
         with torch.no_grad():
-            weight.copy_(made)
+            local(weight).copy_(made[slice(*span_of(weight))])
 
 
 def check_heads(width: int, head_dim: int) -> None:

@@ -115,7 +115,7 @@ def test_an_average_is_the_sum_of_its_formula_and_leaves_the_weights() -> None:
     with average.applied():
         torch.testing.assert_close(model.weight.double(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(model.weight, trained)
-    assert torch.equal(average.trained()["trained.weight"], trained)
+    assert torch.equal(average.trained()["trained.weight"].tensor, trained)
 
 
 @pytest.mark.parametrize(

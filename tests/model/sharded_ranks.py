@@ -1,0 +1,146 @@
+"""What the ranks of ``test_sharding`` do: one job under torchrun trains every case both ways.
+
+``RESULT`` names the file that rank 0 writes, by case: the losses and norms of each step, and how
+many collectives of which kind a micro-batch and an update took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from model import sharding
+from model.average import Average
+from model.data.batch import Batch, Draws
+from model.distributed import World, join_world, parallel
+from model.optim import Optimizer, Rules
+from model.precision import LossScale
+from model.rows import local
+from model.soundness import Soundness
+from model.stepping import Stepper
+from trmcloud.core.spec.recipe import PhaseRecipe
+
+STEPS = 20
+ROWS = 8
+CASES: dict[str, dict[str, Any]] = {
+    "muon": {},
+    "adamw": {"optimizer": "adamw", "matrix_lr": 2e-3},
+    "normuon": {"normuon": True, "cautious_decay": True, "weight_decay": 0.1},
+    # 3 heads' keys and 5 columns do not share out evenly over 2 or 4 ranks.
+    "uneven": {"width": 48, "kv_heads": 1, "mlp": "swiglu", "hidden": 101, "vocab_size": 67},
+    "again": {"activation_checkpointing": True, "tied": True},
+    "values": {"value_embeddings": True, "depth": 4, "ema": True},
+    "clipped": {"grad_clip": 0.05},
+}
+
+
+def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:
+    """``ranks`` share one global batch of 16 rows, in two micro-batches each."""
+    plain = PhaseRecipe(
+        recipe="test",
+        family="nanochat",
+        phase="train",
+        depth=3,
+        width=64,
+        head_dim=16,
+        vocab_size=64,
+        sequence=16,
+        mlp="relu2",
+        qk_norm=True,
+        logit_cap=15.0,
+        batch=ROWS // ranks,
+        accumulation=2,
+        steps=STEPS,
+        matrix_lr=2e-2,
+        dtype="float32",
+        compile=False,
+        sharding=how,
+    )
+    return replace(plain, **CASES[case])
+
+
+def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
+    """20 steps from one seed on one fixed text, whoever shares them out."""
+    model = sharding.build(settings, world)
+    model.initialise(7)
+    optimizer = Optimizer(model, Rules.of(settings))
+    together = parallel(model, world)
+    average = Average(model, 0.9) if settings.ema else None
+    stepper = Stepper(
+        settings, world, together, optimizer, LossScale.of("float32"), Soundness(), time.monotonic
+    )
+    drawn = torch.Generator().manual_seed(1)
+    numbers = count()
+
+    def batch() -> Batch:
+        next(numbers)
+        rows = torch.randint(0, 64, (ROWS, settings.sequence + 1), generator=drawn)
+        mine = rows[world.rank * settings.batch : (world.rank + 1) * settings.batch]
+        return Batch(mine[:, :-1].contiguous(), mine[:, 1:].contiguous(), Draws.alone(len(mine)))
+
+    course, calls = [], dict[str, int]()
+    for number in range(STEPS):
+        if number == 2 and world.size > 1:
+            made, calls = counted(lambda: stepper.step(number + 1, number, 1.0, batch))  # noqa: B023
+        else:
+            made = stepper.step(number + 1, number, 1.0, batch)
+        course.append((made.loss, made.norm))
+        if average is not None:
+            average.update(number)
+    held = sum(local(each).numel() for each in model.parameters())
+    judged = 0.0
+    if average is not None:
+        probe = torch.arange(2 * settings.sequence).view(2, -1) % 64
+        with average.applied(), torch.no_grad():
+            judged = float(model.evaluate(probe, probe).mean())
+            sharding.dropped(model)
+    every = sum(each.numel() for each in model.parameters())
+    return {"course": course, "calls": calls, "held": held, "every": every, "judged": judged}
+
+
+class Calls(TorchDispatchMode):
+    """Counts collective calls by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_name: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.by_name[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(step: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+    """A step, and its collective calls by name."""
+    with Calls() as calls:
+        made = step()
+    return made, dict(calls.by_name)
+
+
+def main() -> None:
+    world = join_world(os.environ)
+    cases = {
+        f"{case} {how}": train(settings_of(case, world.size, how), world)
+        for case in CASES
+        for how in ("ddp", "fsdp")
+    }
+    if world.is_main:
+        Path(os.environ["RESULT"]).write_text(json.dumps(cases))
+    world.part()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

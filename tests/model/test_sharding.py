@@ -1,0 +1,117 @@
+"""FSDP2 learns what DDP and one process alone learn, and no rank holds more than its share."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.distributed import World
+from model.muon_sharing import Matrix
+from model.rows import Span, span_among
+from model.sharding import Peers
+from tests.model.sharded_ranks import CASES, settings_of, train
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("keep_generator")
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def ranks(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every case, both ways, by so many ranks."""
+    folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
+    folders = [ROOT / "tests" / "standins" / "ranks", ROOT]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", str(ranks), "-m", "tests.model.sharded_ranks"),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
+            "RESULT": str(folder / "result.json"),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    made: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return made
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_one_process_ddp_and_fsdp_learn_the_same(
+    trained: dict[str, Any], case: str, ranks: int
+) -> None:
+    """20 steps in float32: every loss within 1e-5, and every gradient's norm before clipping."""
+    alone = train(settings_of(case, 1, "ddp"), World(0, 1, torch.device("cpu")))
+    for how in ("ddp", "fsdp"):
+        other = trained[f"{case} {how}"]
+        for (loss, norm), (wanted, wanted_norm) in zip(
+            other["course"], alone["course"], strict=True
+        ):
+            assert loss == pytest.approx(wanted, abs=1e-5)
+            assert norm == pytest.approx(wanted_norm, rel=1e-5)
+        assert other["judged"] == pytest.approx(alone["judged"], abs=1e-5)
+    losses = [loss for loss, _ in alone["course"]]
+    assert len(set(losses)) == len(losses), "the weights move"
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_no_more_is_gathered_than_each_block_twice(
+    trained: dict[str, Any], case: str, ranks: int
+) -> None:
+    settings = settings_of(case, ranks, "fsdp")
+    calls = trained[f"{case} fsdp"]["calls"]
+    gathers = sum(times for name, times in calls.items() if "gather" in name)
+    passes = settings.accumulation
+    assert 0 < gathers <= passes * (2 * settings.depth + 2)
+    scatters = sum(times for name, times in calls.items() if "reduce_scatter" in name)
+    assert scatters == passes * (settings.depth + 1)
+
+
+def test_each_rank_holds_its_share_alone(trained: dict[str, Any], ranks: int) -> None:
+    for case in CASES:
+        there = trained[f"{case} fsdp"]
+        assert there["held"] < there["every"] / ranks * 1.02
+        assert trained[f"{case} ddp"]["held"] == there["every"]
+
+
+def test_one_process_of_a_sharded_run_holds_everything() -> None:
+    made = train(settings_of("muon", 1, "fsdp"), World(0, 1, torch.device("cpu")))
+    assert made["held"] == made["every"]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 8, 64, 101])
+@pytest.mark.parametrize("among", [1, 2, 3, 4, 8])
+def test_rows_are_shared_out_as_torch_does(rows: int, among: int) -> None:
+    chunks = list(torch.arange(rows).chunk(among))
+    for rank in range(among):
+        span = span_among(rows, rank, among)
+        wanted = chunks[rank].tolist() if rank < len(chunks) else []
+        assert list(range(*span)) == wanted
+    assert math.fsum(span_among(rows, rank, among).length for rank in range(among)) == rows
+
+
+def test_a_matrix_that_is_some_rows_of_a_parameter_lies_on_some_ranks() -> None:
+    """Keys of a fused weight of 10 rows: 4 to 6, which two of four ranks hold."""
+    keys, peers = Matrix("qkv", 4, 7, 10), Peers(0, 4, None)
+    held = [keys.held(peers, rank) for rank in range(4)]
+    assert [span.length for span in held] == [0, 2, 1, 0]
+    assert (held[1], held[2]) == (Span(4, 6), Span(6, 7))
