@@ -21,6 +21,9 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
+from model.rows import Piece, piece_of
+from model.saved_tensors import Stored, open_tensors, whole_of
+from model.snapshot import file_bytes
 from trmcloud.core.contract.manifest import (
     KINDS,
     MANIFEST_NAME,
@@ -34,6 +37,7 @@ from trmcloud.core.contract.manifest import (
     to_prune,
     with_metric,
 )
+from trmcloud.core.contract.shards import shard_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import sync_folder
 from trmcloud.io.hashing import file_sha256
@@ -44,7 +48,6 @@ STATE_NAME = "state.json"
 TOKENIZER_NAME = "tokenizer.json"
 _MAKING = ".making-"
 _DAMAGED = "damaged-"
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,25 @@ class Found:
 class Contents:
     """What goes into a checkpoint besides the manifest."""
 
-    weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
+    weights: Mapping[str, Piece]
+    optimizer: Mapping[str, Piece]
     state: Mapping[str, Any]
     tokenizer_json: str
+
+    @classmethod
+    def of(
+        cls,
+        weights: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        tokenizer_json: str,
+    ) -> Contents:
+        """With tensors that are whole."""
+        made, beside = (
+            {name: piece_of(each) for name, each in tensors.items()}
+            for tensors in (weights, optimizer)
+        )
+        return cls(made, beside, state, tokenizer_json)
 
 
 class CheckpointFolder:
@@ -135,29 +153,42 @@ class CheckpointFolder:
             OSError: it could not be written (errno ENOSPC: the disk is full). Nothing of it
                 remains, and earlier checkpoints are as they were.
         """
-        final = self.root / step_dir_name(manifest.step)
-        making = self.root / f"{_MAKING}{final.name}-{os.getpid()}"
-        shutil.rmtree(making, ignore_errors=True)
+        making = self.making(manifest.step)
         try:
-            making.mkdir(parents=True)
-            files = (
-                _write(making / WEIGHTS_NAME, "weights", _tensors(contents.weights)),
-                _write(making / OPTIMIZER_NAME, "optimizer", _tensors(contents.optimizer)),
-                _write(making / STATE_NAME, "state", _json(contents.state)),
-                _write(making / TOKENIZER_NAME, "tokenizer", contents.tokenizer_json.encode()),
-            )
-            complete = _with_files(manifest, files)
-            _write(making / MANIFEST_NAME, "manifest", to_json(complete).encode())
-            sync_folder(making)
-            if final.exists():
-                # Only an incomplete folder can be in the way: complete steps are not saved again.
-                shutil.rmtree(final)
-            os.rename(making, final)
-            sync_folder(self.root)
+            self.begin(making)
+            files = write_contents(making, contents)
+            return self.finish(making, _with_files(manifest, files))
         except BaseException:
-            shutil.rmtree(making, ignore_errors=True)
+            self.abandon(making)
             raise
-        return Found(final, complete)
+
+    def making(self, step: int) -> Path:
+        """Where this process makes the checkpoint of ``step``."""
+        return self.root / f"{_MAKING}{step_dir_name(step)}-{os.getpid()}"
+
+    def begin(self, making: Path) -> None:
+        """Raises: OSError: it cannot be made."""
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+
+    def finish(self, making: Path, manifest: CheckpointManifest) -> Found:
+        """All of its files are in ``making``: with ``manifest`` it becomes a checkpoint.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        final = self.root / step_dir_name(manifest.step)
+        _write(making / MANIFEST_NAME, "manifest", to_json(manifest).encode())
+        sync_folder(making)
+        if final.exists():
+            # Only an incomplete folder can be in the way: complete steps are not saved again.
+            shutil.rmtree(final)
+        os.rename(making, final)
+        sync_folder(self.root)
+        return Found(final, manifest)
+
+    def abandon(self, making: Path) -> None:
+        shutil.rmtree(making, ignore_errors=True)
 
     def add_metric(
         self,
@@ -256,19 +287,29 @@ def verify(folder: Path, manifest: CheckpointManifest, kinds: Sequence[str] = KI
 
 
 def read_tensors(folder: Path, manifest: CheckpointManifest, kind: str) -> dict[str, Tensor]:
-    """The tensors of the checkpoint's file of this kind, on the CPU.
+    """All tensors of this kind, whole and on the CPU.
 
     Raises:
         CheckpointError: there is no such file, or it is not safetensors.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    stored = stored_tensors(folder, manifest, kind)
     try:
-        tensors: dict[str, Tensor] = load_file(folder / _name_of(folder, manifest, kind))
-        return tensors
-    except (SafetensorError, OSError) as error:
+        return {name: whole_of(each) for name, each in stored.items()}
+    except Exception as error:
         raise CheckpointError(f"its {kind} cannot be read: {error}", where=str(folder)) from None
+
+
+def stored_tensors(folder: Path, manifest: CheckpointManifest, kind: str) -> Mapping[str, Stored]:
+    """The tensors of this kind, of which rows may be read; the checkpoint may be in shards.
+
+    Raises:
+        CheckpointError: there is no such file, it is not safetensors, or shards do not fit
+            together.
+    """
+    names = [file.name for file in manifest.files if file.kind == kind]
+    if not names:
+        raise CheckpointError(f"the checkpoint has no {kind}", where=str(folder))
+    return open_tensors(folder, names)
 
 
 def read_text(folder: Path, manifest: CheckpointManifest, kind: str) -> str:
@@ -296,25 +337,63 @@ def _with_files(
     return replace(manifest, files=files)
 
 
-def _tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Safetensors without metadata: equal tensors give equal bytes, and so an equal hash."""
-    from safetensors.torch import save
-
-    return save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-
-
 def _json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _write(path: Path, kind: str, content: bytes) -> CheckpointFile:
+def write_contents(making: Path, contents: Contents) -> tuple[CheckpointFile, ...]:
+    """Every file but the manifest, by one process that has it all.
+
+    Raises:
+        OSError: one could not be written.
+    """
+    tensors = (
+        (WEIGHTS_NAME, "weights", contents.weights),
+        (OPTIMIZER_NAME, "optimizer", contents.optimizer),
+    )
+    return (
+        *(
+            _write(making / name, kind, file_bytes(pieces, is_shard=False))
+            for name, kind, pieces in tensors
+        ),
+        *write_rest(making, contents),
+    )
+
+
+def write_rest(making: Path, contents: Contents) -> tuple[CheckpointFile, ...]:
+    """What is no tensor.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    return (
+        _write(making / STATE_NAME, "state", _json(contents.state)),
+        _write(making / TOKENIZER_NAME, "tokenizer", contents.tokenizer_json.encode()),
+    )
+
+
+def write_shard(
+    making: Path, kind: str, number: int, count: int, content: Chunks
+) -> CheckpointFile:
+    """The ``number``-th of ``count`` files of this kind, from 1 on.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    return _write(making / shard_name(kind, number, count), kind, content)
+
+
+Chunks = Iterable[bytes | memoryview]
+
+
+def _write(path: Path, kind: str, content: bytes | Chunks) -> CheckpointFile:
     digest = hashlib.sha256()
-    view = memoryview(content)
+    size = 0
     with open(path, "wb") as file:
-        for start in range(0, len(view), _CHUNK):
-            chunk = view[start : start + _CHUNK]
+        for chunk in (content,) if isinstance(content, bytes) else content:
             file.write(chunk)
             digest.update(chunk)
+            size += len(chunk)
         file.flush()
         os.fsync(file.fileno())
-    return CheckpointFile(path.name, kind, len(content), digest.hexdigest())
+    return CheckpointFile(path.name, kind, size, digest.hexdigest())

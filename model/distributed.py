@@ -34,6 +34,10 @@ class World:
     """The gloo group for what is agreed on; None for one process."""
     local_rank: int = 0
     """This process's number on its own machine."""
+    node: int = 0
+    """The machine's number."""
+    saving: Any = None
+    """The gloo group that shards go through to the first rank; None on one machine."""
 
     @property
     def is_main(self) -> bool:
@@ -104,7 +108,7 @@ def join_world(environment: Mapping[str, str] = os.environ) -> World:
     else:
         device = torch.device("cpu")
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_size))
-    control = None
+    control = saving = None
     if size > 1:
         if cuda:
             dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)
@@ -112,7 +116,10 @@ def join_world(environment: Mapping[str, str] = os.environ) -> World:
         else:
             dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
             control = dist.group.WORLD
-    return World(rank, size, device, control, local_rank)
+        if local_size < size:
+            saving = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+    node = int(environment.get("GROUP_RANK", "0"))
+    return World(rank, size, device, control, local_rank, node, saving)
 
 
 def parallel(model: nn.Module, world: World) -> nn.Module:

@@ -111,6 +111,9 @@ class Landing:
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
         self.evaluation_s = 0.0
         self.save_s: float | None = None
+        """Until a checkpoint stands on disk."""
+        self.stall_s: float | None = None
+        """For which a save holds training up."""
 
     @property
     def step_s(self) -> float:
@@ -266,7 +269,7 @@ class Landing:
         return Costs(
             step_s=step_s,
             evaluation_s=self.evaluation_s,
-            save_s=self.evaluation_s if self.save_s is None else self.save_s,
+            save_s=self.evaluation_s if self.stall_s is None else self.stall_s,
             eval_every=self._settings.eval_every,
             save_every=self._settings.save_every,
         )

@@ -84,7 +84,7 @@ class Trainer:
         )
         self._saver = Saver(
             *(job, settings, world, data, trained, self._feed, outlets.checkpoints),
-            outlets.clock.epoch,
+            *(outlets.clock.epoch, outlets.clock.monotonic),
         )
         self._data_state = READY
         self._asked_to_save = False
@@ -101,6 +101,15 @@ class Trainer:
         self._began = self._mark = outlets.clock.monotonic()
 
     def run(self) -> str:
+        """As ``_run``; where that fails, what is just being saved is not lost by it."""
+        try:
+            return self._run()
+        except BaseException:
+            self._saver.rescue()
+            self._pulse.tell(**self._news())
+            raise
+
+    def _run(self) -> str:
         """Trains until something ends it; returns the outcome, everything being saved.
 
         Raises:
@@ -117,6 +126,7 @@ class Trainer:
             self._evaluate()
         self._mark = self._clock.monotonic()
         while (outcome := self._consult()) is None:
+            self._settle()
             self._save_before_cooldown()
             self._save_if_asked()
             if not self._has_data():
@@ -298,10 +308,7 @@ class Trainer:
 
     def _save_and_evaluate(self) -> None:
         if self._progress.saved_step != self._progress.step:
-            began = self._clock.monotonic()
             self._save()
-            # The whole pause counts when the cooldown is planned, not its core alone.
-            self._landing.save_s = self._clock.monotonic() - began
         else:
             self._pulse.tell(**self._news())
         self._timed_evaluation()
@@ -399,22 +406,34 @@ class Trainer:
         is_resumed = progress.saved_step == progress.step and not progress.is_evaluated
         return is_resumed and self._is_evaluated_here()
 
-    def _save(self, landing: bool = False) -> None:
-        progress, world = self._progress, self._world
+    def _save(self, landing: bool = False, wait: bool = False) -> None:
+        """Begins to save this step, or with ``wait`` saves it; what was begun before is done
+        first."""
+        world = self._world
         rows = world.gather(generator_states(world.device))
         began = self._clock.monotonic()
         with self._pulse.during("saving"):
-            size = self._saver.save(
-                rows, cooled=self._cooled(), cooldown_from=self._cooldown_from()
+            self._settle(wait=True)
+            self._saver.begin(
+                rows,
+                cooled=self._cooled(),
+                cooldown_from=self._cooldown_from(),
+                landing=landing,
             )
-        seconds = self._clock.monotonic() - began
-        self._landing.save_s = seconds
+            self._landing.stall_s = self._clock.monotonic() - began
+            if wait:
+                self._settle(wait=True)
+
+    def _settle(self, wait: bool = False) -> None:
+        """Tells of what was begun to be saved, once it is on disk."""
+        made = self._saver.settle(wait=wait)
+        if made is None:
+            return
+        self._landing.save_s = made.seconds
         # At once: whatever ends this process in the evaluation, its agent knows of the checkpoint.
-        self._pulse.tell(
-            **self._news(), landing_seconds=round(self._landing.evaluation_s + seconds, 3)
-        )
-        bpb = progress.val_bpb if progress.is_evaluated else None
-        self._reporter.saved(progress.step, size, bpb, seconds=seconds, landing=landing)
+        seconds = round(self._landing.evaluation_s + made.seconds, 3)
+        self._pulse.tell(**self._news(), landing_seconds=seconds)
+        self._reporter.saved(made)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -422,12 +441,13 @@ class Trainer:
         """Saves and evaluates what is not yet saved and evaluated."""
         if landing:
             self._pulse.enter("landing", **self._news())
+        self._settle(wait=True)
         if self._trained.soundness.not_finite and not self._progress.is_evaluated:
             self._evaluate(landing)
             if self._progress.val_bpb is None:
                 raise FloatingPointError("the weights give no finite loss any more")
         if self._progress.saved_step != self._progress.step:
-            self._save(landing)
+            self._save(landing, wait=True)
         if not self._progress.is_evaluated:
             self._evaluate(landing)
 
@@ -435,14 +455,15 @@ class Trainer:
         """What the next heartbeat says."""
         progress, last = self._progress, self._last
         cooldown = self._cooldown()
+        saved_step, best_bpb, best_step = self._saver.told
         news: dict[str, Any] = {
             "step": progress.step,
             "tokens": progress.tokens,
             "step_seconds": self._landing.median_step_s,
             "val_bpb": progress.val_bpb,
-            "best_bpb": progress.best_bpb,
-            "best_step": progress.best_step,
-            "saved_step": progress.saved_step,
+            "best_bpb": best_bpb,
+            "best_step": best_step,
+            "saved_step": saved_step,
             "saves": self._requested,
             "skipped": self._skipped,
             "skipped_step": self._skipped_step or None,

@@ -7,7 +7,7 @@ gathering and working on everything. Rounds bound what is in memory.
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
@@ -39,8 +39,9 @@ Update = Callable[[Tensor], Tensor]
 
 def dealt(
     matrices: Sequence[Matrix], mine: Sequence[Tensor], peers: Peers, update: Update
-) -> list[Tensor]:
-    """``update`` of every matrix, as the rows of it that this rank holds. A collective call.
+) -> Iterator[Tensor]:
+    """``update`` of every matrix in order, as the rows of it that this rank holds. A collective
+    call, round by round: what is taken is not kept.
 
     Args:
         matrices: all of one shape.
@@ -50,11 +51,9 @@ def dealt(
     columns = mine[0].shape[1]
     size = (matrices[0].stop - matrices[0].start) * columns
     in_round = max(1, _ROUND_VALUES // size) * peers.size
-    made: list[Tensor] = []
     for first in range(0, len(matrices), in_round):
         some = slice(first, first + in_round)
-        made += _round(matrices[some], mine[some], peers, update)
-    return made
+        yield from _round(matrices[some], mine[some], peers, update)
 
 
 def _round(

@@ -20,6 +20,7 @@ from model.float8 import TILE, put_in
 from model.ladder import BACKENDS, Chip, Descent, descend, proven
 from model.landing import Limits
 from model.optim import Optimizer
+from model.sharding import is_sharded
 from model.telemetry import Clock
 from model.trial import Decision, Trial, decide, recorded_in
 from trmcloud.core.errors import UsageError
@@ -101,6 +102,8 @@ class NumberFormat:
     def _tried(self, rung: str) -> str:
         if rung in self._failed:
             return self._failed[rung]
+        if (rung in BACKENDS or rung == "emulated") and is_sharded(self._asked, self._world):
+            return "weights that are shared out over GPUs are not taken in it"
         tokens = self._asked.batch * self._asked.sequence
         if (rung in BACKENDS or rung == "emulated") and tokens % TILE:
             return f"a micro-batch of {tokens} tokens is no multiple of {TILE}"

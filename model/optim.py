@@ -7,7 +7,7 @@ updates the rows that it holds, and has their states alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, Mapping
+from typing import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -231,17 +231,23 @@ class Optimizer:
                 return orthogonalise(torch.stack(mine))
             return dealt(parts, mine, self._peers, orthogonalise)
         there = [self._variances[part.name][self._rows_here(part)] for part in parts]
-        if self._peers is None:
-            variance = torch.stack(there)
-            updates = list(even_rows(orthogonalise(torch.stack(mine)), variance))
-            brought = list(variance)
-        else:
-            # A row's variance travels with it, as one more column.
-            wide = [torch.cat(pair, dim=1) for pair in zip(mine, there, strict=True)]
-            made = dealt(parts, wide, self._peers, _evened)
-            updates, brought = [each[:, :-1] for each in made], [each[:, -1:] for each in made]
-        torch._foreach_copy_(there, brought)
+        if self._peers is not None:
+            return self._evened_rows(parts, mine, there)
+        variance = torch.stack(there)
+        updates = even_rows(orthogonalise(torch.stack(mine)), variance)
+        torch._foreach_copy_(there, list(variance))
         return updates
+
+    def _evened_rows(
+        self, parts: list[Matrix], mine: list[Tensor], there: list[Tensor]
+    ) -> Iterator[Tensor]:
+        """A row's variance travels with it, as one more column."""
+        assert self._peers is not None
+        wide = [torch.cat(pair, dim=1) for pair in zip(mine, there, strict=True)]
+        made = dealt(parts, wide, self._peers, _evened)
+        for variance, rows in zip(there, made, strict=True):
+            variance.copy_(rows[:, -1:])
+            yield rows[:, :-1]
 
     def _rows_here(self, part: Matrix) -> slice:
         """Of a matrix, where its rows lie in what this rank holds of its parameter."""
@@ -257,6 +263,8 @@ class Optimizer:
             raise ValueError(f"{name} has no gradient")
         average, held = self._momenta[name], local(gradient)
         average.lerp_(held, 1.0 - momentum)
+        if self._peers is not None:  # there is no room to spare, and nobody reads it again
+            return held.lerp_(average, momentum)
         return held.lerp(average, momentum)
 
 

@@ -47,6 +47,22 @@ class StepReport:
     tokens_per_second: float
 
 
+@dataclass(frozen=True)
+class SaveReport:
+    """A save that has become a checkpoint."""
+
+    step: int
+    size_bytes: int
+    """0 on the ranks that are not the first."""
+    bpb: float | None
+    """Where it was evaluated before it was saved."""
+    seconds: float
+    """From its begin until it stood on disk."""
+    stall_s: float
+    """For which training stood still, beside waiting for an earlier one."""
+    landing: bool
+
+
 class Reporter:
     """Lines of metrics, each with its line of the log."""
 
@@ -185,15 +201,19 @@ class Reporter:
         self._metrics.write("warning", step, message=told, texts_left_out=training + validation)
         say(f"warning: {told}")
 
-    def saved(
-        self, step: int, size_bytes: int, bpb: float | None, *, seconds: float, landing: bool
-    ) -> None:
+    def saved(self, made: SaveReport) -> None:
         if not self._world.is_main:
             return
         self._metrics.write(
-            "save", step, seconds=seconds, bytes=size_bytes, val_bpb=bpb, landing=landing
+            "save",
+            made.step,
+            seconds=made.seconds,
+            stall_s=made.stall_s,
+            bytes=made.size_bytes,
+            val_bpb=made.bpb,
+            landing=made.landing,
         )
-        say(f"saved step {step}: {size_bytes / 1e6:.1f} MB in {seconds:.2f} s")
+        say(f"saved step {made.step}: {made.size_bytes / 1e6:.1f} MB in {made.seconds:.2f} s")
 
     def decided(self, step: int, cooldown: Cooldown) -> None:
         if not self._world.is_main:

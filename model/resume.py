@@ -11,8 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping
 
+import torch
+from torch import Tensor
+
 from model.average import Average, restore_trained
-from model.checkpoint import CheckpointFolder, Found, read_manifest, read_tensors, read_text, verify
+from model.checkpoint import (
+    CheckpointFolder,
+    Found,
+    read_manifest,
+    read_text,
+    stored_tensors,
+    verify,
+)
 from model.data.folder import PreparedData
 from model.distributed import World
 from model.families.protocol import LanguageModel
@@ -21,6 +31,8 @@ from model.optim import Optimizer
 from model.precision import LossScale
 from model.progress import Progress, restore_generators, row_from_json
 from model.reporting import say
+from model.rows import local, span_of
+from model.saved_tensors import rows_of
 from model.saver import TALLIES, Trained
 from model.sharing import share
 from model.soundness import Soundness
@@ -80,15 +92,17 @@ def load_weights(folder: Path, manifest: Any, model: Any) -> None:
     Raises:
         CheckpointError: they are those of another shape.
     """
-    tensors = read_tensors(folder, manifest, "weights")
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError:
+    tensors = stored_tensors(folder, manifest, "weights")
+    own: Mapping[str, Tensor] = model.state_dict()
+    if {n: tuple(t.shape) for n, t in own.items()} != {n: t.shape for n, t in tensors.items()}:
         raise CheckpointError(
             "the checkpoint's weights have another shape than the settings ask for",
             where=str(folder),
             next_step="use the settings in its manifest.json, or another folder",
-        ) from None
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            local(tensor).copy_(rows_of(tensors[name], span_of(tensor)))
 
 
 def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | None:
@@ -190,7 +204,7 @@ def _resume(
     before = PhaseRecipe.from_json(manifest.settings)
     same_rule = (before.optimizer, before.normuon) == (settings.optimizer, settings.normuon)
     try:
-        tensors = read_tensors(folder, manifest, "optimizer")
+        tensors = stored_tensors(folder, manifest, "optimizer")
         if trained.average is not None:
             trained.average.restart()
         if before.ema:  # its weights are the average

@@ -1,16 +1,22 @@
-"""A run's own checkpoints: what goes into one, and that all ranks learn of a failure to write."""
+"""A run's own checkpoints: what goes into one, written beside training.
+
+Where a rank cannot write, all of them learn of it.
+"""
 
 from __future__ import annotations
 
 import errno
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from model.average import Average
-from model.checkpoint import CheckpointFolder, Contents
+from model.background import Job, Work
+from model.checkpoint import CheckpointFolder, Contents, write_contents
 from model.data.feed import Feed
 from model.data.folder import PreparedData
 from model.distributed import World
@@ -19,13 +25,24 @@ from model.optim import Optimizer
 from model.precision import LossScale
 from model.progress import Progress, rows_to_json
 from model.provenance import provenance
-from model.reporting import say
+from model.reporting import SaveReport, say
+from model.rows import Piece, piece_of
+from model.shard_route import Route, as_bytes, of_bytes
+from model.sharding import is_sharded
+from model.snapshot import Snapshot
 from model.soundness import Soundness
 from model.trial import EXTRA, Decision
-from trmcloud.core.contract.manifest import PROVENANCE, CheckpointManifest
+from trmcloud.core.contract.manifest import (
+    KINDS,
+    PROVENANCE,
+    CheckpointFile,
+    CheckpointManifest,
+    with_metric,
+)
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.values import replace
 
 TALLIES = "tallies"
 """In a manifest: what the model adapted to after its weights were saved."""
@@ -55,20 +72,45 @@ class Trained:
         """The model has the weights that are evaluated and handed out, for the block."""
         return self.average.applied() if self.average is not None else nullcontext()
 
-    def weights(self) -> Mapping[str, Tensor]:
-        """Those that are evaluated and handed out."""
+    def weights(self) -> dict[str, Piece]:
+        """Those that are evaluated and handed out, as far as this rank holds them."""
         averaged = self.average.weights() if self.average is not None else {}
-        plain = {name: piece.tensor for name, piece in averaged.items()}
-        return {**self.model.state_dict(), **plain}
+        own = {name: piece_of(each) for name, each in self.model.state_dict().items()}
+        return {**own, **averaged}
 
-    def beside(self) -> dict[str, Tensor]:
+    def beside(self) -> dict[str, Piece]:
         """What the optimizer's file holds: every other tensor that a resumed run needs."""
         trained = self.average.trained() if self.average is not None else {}
-        return {**self.optimizer.state(), **{n: piece.tensor for n, piece in trained.items()}}
+        return {**self.optimizer.pieces(), **trained}
+
+
+@dataclass
+class _Pending:
+    """A save that is being written."""
+
+    step: int
+    began: float
+    landing: bool
+    making: Path
+    manifest: CheckpointManifest
+    job: Job
+    before: tuple[int | None, float | None, int | None]
+    bpb: float | None
+    stall_s: float = 0.0
+    is_finishing: bool = False
+    """Every file is there: the first rank makes it a checkpoint."""
+    was_scored: bool = False
+    """Its metric came after that had begun."""
 
 
 class Saver:
-    """Writes checkpoints of ``trained`` as it stands; only rank 0 does, all ranks wait for it."""
+    """Saves ``trained`` as it stands, while training goes on.
+
+    Training stands still for a copy of what this rank holds; threads write, hash and sync it. Of a
+    sharded model every rank writes its own shard, of another the first rank everything. Once all
+    files are there, which the ranks agree on between two steps, the first rank adds the manifest.
+    Where a save is due before the last one is done, it waits for that.
+    """
 
     def __init__(
         self,
@@ -80,34 +122,96 @@ class Saver:
         feed: Feed,
         checkpoints: CheckpointFolder,
         epoch: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._job, self._settings, self._world, self._data = job, settings, world, data
         self._trained, self._feed = trained, feed
-        self._checkpoints, self._epoch = checkpoints, epoch
+        self._checkpoints, self._epoch, self._now = checkpoints, epoch, monotonic
+        self._is_sharded = is_sharded(settings, world)
+        self._route = Route.of(world) if self._is_sharded else None
+        self._snapshots = {"weights": Snapshot(), "optimizer": Snapshot()}
+        self._pending: _Pending | None = None
 
-    def save(
-        self, generators: list[Tensor], *, cooled: bool, cooldown_from: int | None = None
-    ) -> int:
-        """Writes this step's checkpoint; ``generators`` are all ranks' random states.
+    @property
+    def told(self) -> tuple[int | None, float | None, int | None]:
+        """The last step that is saved, the best bits per byte and their step, as far as all of it
+        is on disk."""
+        return self._pending.before if self._pending is not None else self._noted()
+
+    def begin(
+        self,
+        generators: list[Tensor],
+        *,
+        cooled: bool,
+        cooldown_from: int | None = None,
+        landing: bool = False,
+    ) -> None:
+        """Copies this step's state, and begins to write it; nothing else may be pending.
 
         Args:
+            generators: all ranks' random states.
             cooled: whether the rate has come down to its end.
             cooldown_from: the step at which it began to.
+        """
+        assert self._pending is None
+        began, progress = self._now(), self._trained.progress
+        before = self._noted()
+        progress.note_saved()
+        manifest = self._manifest(cooled, cooldown_from)
+        making = self._making(progress.step)
+        writes = self._is_sharded or self._world.is_main
+        work = self._writing(making, generators) if writes else None
+        self._pending = _Pending(
+            *(progress.step, began, landing, making, manifest, Job(work), before),
+            progress.val_bpb if progress.is_evaluated else None,
+            stall_s=self._now() - began,
+        )
 
-        Returns:
-            Its size in bytes; 0 on the ranks that wrote nothing.
+    def settle(self, *, wait: bool = False) -> SaveReport | None:
+        """A collective call: what was begun, once it is a checkpoint; None where there is nothing,
+        or where it is not done yet.
 
         Raises:
-            OSError: on all ranks, where it failed; the progress is as it was before.
+            OSError: on all ranks, where one could not write; the progress is as it was before.
         """
-        progress = self._trained.progress
-        before = progress.saved_step, progress.best_bpb, progress.best_step
-        progress.note_saved()
-        try:
-            return self._written(lambda: self._write(generators, cooled, cooldown_from))
-        except OSError:
-            progress.saved_step, progress.best_bpb, progress.best_step = before
-            raise
+        while (pending := self._pending) is not None:
+            if wait:
+                pending.job.wait()
+            error = pending.job.error
+            number = (error.errno or errno.EIO) if error is not None else 0
+            # The other ranks learn of a failure here, and end in the same way.
+            running, failed = self._world.largest([int(pending.job.is_running), number])
+            if running:
+                return None
+            if failed:
+                self._give_up(pending)
+                raise error or OSError(failed, "another rank could not write a checkpoint")
+            if pending.is_finishing:
+                return self._done(pending)
+            files = self._files(pending)
+            pending.is_finishing = True
+            pending.job = Job(self._finishing(pending, files) if self._world.is_main else None)
+            if not wait:
+                return None
+        return None
+
+    def rescue(self) -> None:
+        """Something has failed that is not the save: what is being written is brought to its end
+        where this rank alone decides that."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        if self._is_sharded or not self._world.is_main:
+            self._take_back(pending)
+            return
+        pending.job.wait()
+        if pending.job.error is None and not pending.is_finishing:
+            finishing = Job(self._finishing(pending, pending.job.made))
+            finishing.wait()
+            pending.job = finishing
+        if pending.job.error is not None:
+            self._checkpoints.abandon(pending.making)
+            self._take_back(pending)
 
     def add_metric(self, tallies: Sequence[float] = ()) -> None:
         """Puts this step's metric into the manifest that was saved without it, and what the model
@@ -116,38 +220,144 @@ class Saver:
         Raises:
             OSError: on all ranks: the manifest could not be replaced.
         """
-        self._written(lambda: self._add_metric(tallies))
+        pending, progress = self._pending, self._trained.progress
+        if pending is None or pending.step != progress.step:
+            self._written(
+                lambda: self._add_metric(
+                    *(progress.step, progress.val_bpb or 0.0, progress.val_step_losses), tallies
+                )
+            )
+            return
+        scored = with_metric(pending.manifest, progress.val_bpb or 0.0, progress.val_step_losses)
+        if tallies:
+            scored = replace(scored, extra={**scored.extra, TALLIES: list(tallies)})
+        pending.manifest, pending.was_scored = scored, pending.is_finishing
 
-    def _written(self, write: Callable[[], int]) -> int:
+    # -- what the threads do --------------------------------------------------------------------
+
+    def _writing(self, making: Path, generators: list[Tensor]) -> Work:
+        trained, checkpoints, route = self._trained, self._checkpoints, self._route
+        taken = Contents(
+            weights=self._snapshots["weights"].take(trained.weights()),
+            optimizer=self._snapshots["optimizer"].take(self._own(trained.beside())),
+            state={
+                "progress": trained.progress.to_json(),
+                "loss_scale": trained.loss_scale.to_json(),
+                "generators": rows_to_json(generators),
+                "shards": self._feed.shards(),
+                "soundness": trained.soundness.to_json(),
+            },
+            tokenizer_json=self._data.tokenizer_json,
+        )
+        if route is None:
+
+            def write_all() -> tuple[CheckpointFile, ...]:
+                checkpoints.begin(making)
+                return write_contents(making, taken)
+
+            return write_all
+        return lambda: route.write(making, taken)
+
+    def _own(self, pieces: dict[str, Piece]) -> dict[str, Piece]:
+        """Without what is the same on all ranks, where this is not the first."""
+        if self._world.is_main or not self._is_sharded:
+            return pieces
+        return {name: piece for name, piece in pieces.items() if piece.shape}
+
+    def _finishing(self, pending: _Pending, files: tuple[CheckpointFile, ...]) -> Work:
+        complete = replace(pending.manifest, files=files)
+
+        def finish() -> tuple[CheckpointFile, ...]:
+            self._checkpoints.finish(pending.making, complete)
+            self._checkpoints.prune(self._settings.keep_best)
+            return files
+
+        return finish
+
+    # -- between two steps ----------------------------------------------------------------------
+
+    def _making(self, step: int) -> Path:
+        making = self._checkpoints.making(step)
+        if not self._is_sharded:
+            return making
+        # All ranks write into one folder, whose name says which process made it.
+        name = self._world.told(making.name.encode()).decode()
+        making = making.with_name(name)
+        if self._world.is_main:
+            with suppress(OSError):  # those that write there meet it again
+                self._checkpoints.begin(making)
+        self._world.part()
+        return making
+
+    def _files(self, pending: _Pending) -> tuple[CheckpointFile, ...]:
+        """On the first rank, what all of them have written."""
+        if not self._is_sharded:
+            return pending.job.made
+        mine = as_bytes(pending.job.made)
+        [longest] = self._world.largest([len(mine)])
+        rows = self._world.gather(torch.frombuffer(mine.ljust(longest), dtype=torch.uint8))
+        return tuple(
+            sorted((file for row in rows for file in of_bytes(row.numpy().tobytes())), key=_order)
+        )
+
+    def _done(self, pending: _Pending) -> SaveReport:
+        self._pending = None
+        if pending.was_scored:
+            manifest = pending.manifest
+            self._written(
+                lambda: self._add_metric(
+                    *(pending.step, manifest.val_bpb or 0.0, manifest.step_losses),
+                    manifest.extra.get(TALLIES, ()),
+                )
+            )
+        return SaveReport(
+            pending.step,
+            sum(file.size_bytes for file in pending.job.made),
+            pending.bpb,
+            self._now() - pending.began,
+            pending.stall_s,
+            pending.landing,
+        )
+
+    def _give_up(self, pending: _Pending) -> None:
+        self._pending = None
+        if self._world.is_main:
+            self._checkpoints.abandon(pending.making)
+        self._take_back(pending)
+
+    def _take_back(self, pending: _Pending) -> None:
+        progress = self._trained.progress
+        progress.saved_step, progress.best_bpb, progress.best_step = pending.before
+
+    def _noted(self) -> tuple[int | None, float | None, int | None]:
+        progress = self._trained.progress
+        return progress.saved_step, progress.best_bpb, progress.best_step
+
+    def _written(self, write: Callable[[], None]) -> None:
         failed: OSError | None = None
-        size = 0
         if self._world.is_main:
             try:
-                size = write()
+                write()
             except OSError as error:
                 failed = error
-        # The other ranks learn of a failure here, and end in the same way.
         [number] = self._world.largest([(failed.errno or errno.EIO) if failed else 0])
         if number:
             raise failed or OSError(number, "rank 0 could not write a checkpoint")
-        return size
 
-    def _add_metric(self, tallies: Sequence[float]) -> int:
-        progress = self._trained.progress
+    def _add_metric(
+        self, step: int, bpb: float, losses: Sequence[float], tallies: Sequence[float]
+    ) -> None:
         try:
-            self._checkpoints.add_metric(
-                *(progress.step, progress.val_bpb or 0.0, progress.val_step_losses),
-                {TALLIES: list(tallies)} if tallies else {},
-            )
+            extra = {TALLIES: list(tallies)} if tallies else {}
+            self._checkpoints.add_metric(step, bpb, losses, extra)
         except CheckpointError as error:  # somebody has deleted it: no reason to stop training
-            say(f"warning: the metric of step {progress.step} has no checkpoint: {error}")
+            say(f"warning: the metric of step {step} has no checkpoint: {error}")
         self._checkpoints.prune(self._settings.keep_best)
-        return 0
 
-    def _write(self, generators: list[Tensor], cooled: bool, cooldown_from: int | None) -> int:
-        settings, trained, progress = self._settings, self._trained, self._trained.progress
-        decision = trained.decision
-        manifest = CheckpointManifest(
+    def _manifest(self, cooled: bool, cooldown_from: int | None) -> CheckpointManifest:
+        settings, progress = self._settings, self._trained.progress
+        decision = self._trained.decision
+        return CheckpointManifest(
             run_id=self._job.run_id,
             phase=self._job.phase,
             step=progress.step,
@@ -170,18 +380,7 @@ class Saver:
                 **({EXTRA: decision.to_json()} if decision and decision.is_told else {}),
             },
         )
-        contents = Contents(
-            weights=trained.weights(),
-            optimizer=trained.beside(),
-            state={
-                "progress": progress.to_json(),
-                "loss_scale": trained.loss_scale.to_json(),
-                "generators": rows_to_json(generators),
-                "shards": self._feed.shards(),
-                "soundness": trained.soundness.to_json(),
-            },
-            tokenizer_json=self._data.tokenizer_json,
-        )
-        saved = self._checkpoints.save(contents, manifest)
-        self._checkpoints.prune(settings.keep_best)
-        return saved.manifest.size_bytes
+
+
+def _order(file: CheckpointFile) -> tuple[int, str]:
+    return KINDS.index(file.kind), file.name

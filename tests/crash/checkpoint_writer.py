@@ -57,7 +57,7 @@ def manifest_of(number: int) -> mf.CheckpointManifest:
 
 def contents_of(number: int) -> Contents:
     tensor = torch.full((64, 64), float(number))
-    return Contents({"w": tensor}, {"m.w": -tensor}, {"step": number}, '{"t": 1}')
+    return Contents.of({"w": tensor}, {"m.w": -tensor}, {"step": number}, '{"t": 1}')
 
 
 def write(folder: Path, start: int, end: int | None, told: Callable[[], None]) -> None:

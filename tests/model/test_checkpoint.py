@@ -28,7 +28,7 @@ NAMES = ["weights.safetensors", "optimizer.safetensors", "state.json", "tokenize
 
 
 def contents(step: int) -> Contents:
-    return Contents(
+    return Contents.of(
         weights={"w": torch.full((3, 3), float(step)), "v": torch.arange(4.0)},
         optimizer={"momentum.w": torch.ones(3, 3), "step.v": torch.tensor(float(step))},
         state={"step": step},
@@ -180,9 +180,10 @@ def test_a_full_disk_leaves_earlier_checkpoints_as_they_were(
     before = save(folder, 10)
     real = checkpoint._write
 
-    def full(path: Path, kind: str, content: bytes) -> Any:
+    def full(path: Path, kind: str, content: Any) -> Any:
         if path.name == at:
-            path.write_bytes(content[: len(content) // 2])
+            whole = content if isinstance(content, bytes) else b"".join(content)
+            path.write_bytes(whole[: len(whole) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, kind, content)
 

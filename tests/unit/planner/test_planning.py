@@ -317,8 +317,8 @@ def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
     wish: dict[str, Any] = {"phases": BOTH, "hardware": "8xH100-PCIe", "budget": Usd(1000)}
     plan = plan_for(recipe, table, **wish, fill=True)
     settings = plan.candidates[0].phases[0].settings
-    assert (plan.launchable, plan.cap) == ((), None), "no trainer shards yet"
-    assert "needs sharding" in plan.limits["trainer"]
+    assert plan.launchable == (plan.recommended_id,)
+    assert "trainer" not in plan.limits
     assert settings.sharding == "fsdp"
     assert settings.activation_checkpointing
     assert settings.batch * settings.accumulation == 32
@@ -382,16 +382,26 @@ def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:
     assert large.settings.accumulation > 1
 
 
-def test_what_is_sharded_by_hand_is_planned_alone(offers: list[Offer]) -> None:
-    plan = plan_for(
-        load_recipe("d24"), offers, budget=Usd(2000), hardware="8xH100",
-        overrides=(("sharding", "fsdp"),),
-    )  # fmt: skip
+def test_what_is_sharded_by_hand_is_launched_and_says_what_it_is_taken_in(
+    offers: list[Offer],
+) -> None:
+    wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
+    by_hand = (("sharding", "fsdp"),)
+    plan = plan_for(load_recipe("d24"), offers, **wish, overrides=by_hand)
+    chosen = plan.candidate(plan.launchable[0])
+    assert chosen.phases[0].settings.sharding == "fsdp"
+    alone = plan_for(load_recipe("d24"), offers, **wish)
+    assert chosen.memory_need_gb < alone.candidate(alone.launchable[0]).memory_need_gb
+    large = plan_for(load_recipe("speedrun"), offers, **wish, overrides=by_hand)
+    told = [reason.text for reason in large.candidate(large.launchable[0]).reasons]
+    assert any("shared out over GPUs are not taken in float8" in text for text in told)
+
+
+def test_a_family_whose_blocks_are_applied_again_is_not_sharded(offers: list[Offer]) -> None:
+    wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
+    plan = plan_for(load_recipe("trm-tiny"), offers, **wish, overrides=(("sharding", "fsdp"),))
     assert plan.launchable == ()
-    assert plan.limits["trainer"] == (
-        "d24 can be planned, not launched: it needs sharding (FSDP2), which the trainer does not "
-        "do yet (8xH100)"
-    )
+    assert "sharding=fsdp is not for trm: its blocks are applied again" in plan.limits["trainer"]
 
 
 @pytest.mark.parametrize("days", [0.0, 2.0, 30.0])

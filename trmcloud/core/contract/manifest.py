@@ -8,6 +8,7 @@ somebody else owns.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from trmcloud.core.contract.records import (
     load,
     within,
 )
+from trmcloud.core.contract.shards import is_complete, parse_shard_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import dataclass, replace
 
@@ -38,6 +40,8 @@ BEST_METRIC = "val_bpb"
 PROVENANCE = "provenance"
 """The key in ``extra`` of what a checkpoint was trained with, as its trainer says: ``python``,
 ``torch``, and the SHA-256 of its own sources and of the list of packages that were installed."""
+GATHERED = "gathered_from"
+"""The key in ``extra`` of what was put together from shards: their ``sha256``."""
 
 KINDS = ("weights", "optimizer", "state", "tokenizer")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json)")
@@ -112,13 +116,30 @@ class CheckpointManifest:
         return sum(file.size_bytes for file in self.files)
 
     @property
-    def weights(self) -> CheckpointFile:
-        return next(file for file in self.files if file.kind == "weights")
+    def weights(self) -> tuple[CheckpointFile, ...]:
+        """One file, or every shard of it, in their order."""
+        return tuple(
+            sorted((f for f in self.files if f.kind == "weights"), key=lambda file: file.name)
+        )
+
+    @property
+    def is_sharded(self) -> bool:
+        return len(self.weights) > 1 or parse_shard_name(self.weights[0].name) is not None
 
     @property
     def sha256(self) -> str:
-        """The hash a person compares: that of the weights file."""
-        return self.weights.sha256
+        """The hash a person compares: that of the weights file; of shards, that of their hashes,
+        a line each."""
+        weights = self.weights
+        if len(weights) == 1:
+            return weights[0].sha256
+        lines = "".join(f"{file.sha256}\n" for file in weights)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    @property
+    def sha256s(self) -> frozenset[str]:
+        """Its hash, and that of the shards that it was put together from."""
+        return frozenset({self.sha256, str(self.extra.get(GATHERED, self.sha256))})
 
     @property
     def label(self) -> str:
@@ -143,8 +164,13 @@ def from_json(text: str | bytes, where: str) -> CheckpointManifest:
     files = manifest.files
     if len({file.name for file in files}) != len(files):
         raise CheckpointError("the manifest names a file twice", where=where)
-    if sum(file.kind == "weights" for file in files) != 1:
-        raise CheckpointError("the manifest does not name exactly one weights file", where=where)
+    for kind, least in (("weights", 1), ("optimizer", 0)):
+        names = [file.name for file in files if file.kind == kind]
+        if (names or least) and not is_complete(names, kind):
+            raise CheckpointError(
+                f"the manifest does not name exactly one {kind} file, nor every shard of it",
+                where=where,
+            )
     return manifest
 
 

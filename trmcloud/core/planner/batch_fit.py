@@ -2,8 +2,8 @@
 
 The global batch is always kept. What a trainer can do comes first: settings as asked where they
 fit, in fewer passes where a GPU has much room to spare; else the fastest with a smaller
-micro-batch, or with checkpointing where the family takes it. Only where none of that fits, and for
-families without a trainer, is sharding planned as well.
+micro-batch, or with checkpointing where the family takes it. Only where none of that fits are the
+weights shared out over the GPUs, by families that can be.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, NamedTuple
 
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, batches, predict_memory
 from trmcloud.core.planner.speed import Machine, step_seconds
-from trmcloud.core.spec.families import FAMILIES, TRAINED_SHARDINGS, takes
+from trmcloud.core.spec.families import FAMILIES, takes, why_not_sharded
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.values import replace
 
@@ -42,7 +42,7 @@ def fit_settings(asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, A
     alternative: PhaseRecipe | None = None
     for settings in _ways(asked, machine.processes):
         memory = first if settings is asked else _memory(settings, machine)
-        if best is not None and is_trained(best[1]) and not is_trained(settings):
+        if best is not None and _is_simpler(best[1], settings):
             break
         if memory.total < smallest[1].total:
             smallest = settings, memory
@@ -103,6 +103,14 @@ def _extras(settings: PhaseRecipe) -> int:
     return (settings.sharding == "fsdp") + settings.activation_checkpointing
 
 
+def _is_simpler(settings: PhaseRecipe, other: PhaseRecipe) -> bool:
+    """Whether ``other`` is not looked at where ``settings`` fit: it can be trained, and more than
+    one GPU is not needed to hold it."""
+    if not is_trained(settings):
+        return False
+    return not is_trained(other) or (settings.sharding, other.sharding) == ("ddp", "fsdp")
+
+
 def is_trained(settings: PhaseRecipe) -> bool:
     """Whether there is a trainer that runs with these."""
     return not why_untrained(settings)
@@ -112,9 +120,8 @@ def why_untrained(settings: PhaseRecipe) -> str:
     """Why no trainer runs with these; empty where one does."""
     if not FAMILIES[settings.family].has_trainer:
         return "the trainer of this family is not there yet"
-    if settings.sharding not in TRAINED_SHARDINGS:
-        return "it needs sharding (FSDP2), which the trainer does not do yet"
-    return ""
+    why = why_not_sharded(settings.family) if settings.sharding == "fsdp" else ""
+    return f"sharding=fsdp is not for {settings.family}: {why}" if why else ""
 
 
 def _ways(asked: PhaseRecipe, processes: int) -> Iterator[PhaseRecipe]:
@@ -122,10 +129,11 @@ def _ways(asked: PhaseRecipe, processes: int) -> Iterator[PhaseRecipe]:
     largest = asked.batch
     was_asked = tuple(getattr(asked, key) for key in _CHOSEN)
     yield asked
+    family = FAMILIES[asked.family]
     checkpointed = takes(asked.family, "activation_checkpointing")
-    shardings = ("ddp", "fsdp") if processes > 1 and checkpointed else ("ddp",)
+    shardings = ("ddp", "fsdp") if processes > 1 and family.shards else ("ddp",)
     for sharding in shardings:
-        if sharding not in TRAINED_SHARDINGS or not FAMILIES[asked.family].has_trainer:
+        if sharding == "fsdp" or not family.has_trainer:
             largest = asked.batch * asked.accumulation
         for checkpointing in (False, True) if checkpointed else (False,):
             for batch, accumulation in batches(asked, largest=largest):

@@ -30,6 +30,8 @@ def assumed_format(settings: PhaseRecipe, gpu: Gpu | None, *, on_gpu: bool = Tru
         return Assumed(settings.dtype, "")
     if not on_gpu:
         return Assumed("float32", "the fastest on a processor")
+    if settings.sharding == "fsdp":
+        return Assumed("bfloat16", "weights that are shared out over GPUs are not taken in float8")
     if gpu is None:
         return Assumed("bfloat16", "this GPU is in no table; what it has is seen on it")
     if not gpu.fp8_tflops:

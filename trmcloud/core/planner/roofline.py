@@ -238,7 +238,7 @@ def traffic_bytes(work: Work, width: int, vocab: int, parameters: Parameters) ->
 
 def link_seconds(settings: PhaseRecipe, work: Work, gpu: Gpu, gpus: int, nodes: int = 1) -> float:
     """Seconds of communication: DDP's all-reduce of float32 gradients per step, or FSDP's two
-    gathers of bfloat16 weights and one scatter of bfloat16 gradients per micro-batch.
+    gathers of bfloat16 weights and one scatter of float32 gradients per micro-batch.
 
     A ring moves (n − 1)/n of the bytes through every link, an all-reduce twice that; the slowest
     link decides, which between machines is the network.
@@ -250,7 +250,7 @@ def link_seconds(settings: PhaseRecipe, work: Work, gpu: Gpu, gpus: int, nodes: 
     if nodes > 1:
         bytes_per_s = min(bytes_per_s, NODE_LINK_GB_S * 1e9)
     ring = (gpus - 1) / gpus
-    per_parameter = 2 * 4 if settings.sharding == "ddp" else 3 * 2
+    per_parameter = 2 * 4 if settings.sharding == "ddp" else 2 * 2 + 4
     return ring * work.parameters * per_parameter / bytes_per_s
 
 

@@ -21,8 +21,6 @@ DIFFUSION_KEYS = (
     "block", "hidden", "tied", "norm", "mlp", "qk_norm", "dropout", "activation_checkpointing",
 )  # fmt: skip
 SEGMENT_KEYS = ("question_tokens", "plan_tokens", "execution_tokens")
-TRAINED_SHARDINGS = ("ddp",)
-"""How what is trained may be spread over GPUs; the other ways can be planned."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +39,20 @@ class Family:
     """Ids at the vocabulary's end that it keeps for itself: no text has them."""
     pads: bool = False
     """Whether its loss leaves out what a row is filled up with."""
+    shards: bool = False
+    """Whether its weights may be shared out over GPUs: each block is applied once in a pass, and so
+    gathered once."""
     in_segments: bool = False
     """Whether a row is a question, a plan and an execution, and nothing else is one."""
 
 
 FAMILIES: Mapping[str, Family] = {
     "trm": Family(TRM_KEYS),
-    "gpt": Family(DENSE_KEYS, {"mlp": "swiglu"}, has_rope=False),
+    "gpt": Family(DENSE_KEYS, {"mlp": "swiglu"}, has_rope=False, shards=True),
     "nanochat": Family(
-        DENSE_KEYS, {"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0}, has_rope=False
+        *(DENSE_KEYS, {"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0}),
+        has_rope=False,
+        shards=True,
     ),
     "bd3lm": Family(DIFFUSION_KEYS, {"mlp": "gelu"}, own_ids=1, pads=True),
     "hdp": Family(
@@ -63,6 +66,15 @@ FAMILIES: Mapping[str, Family] = {
 
 SPECIAL_KEYS = frozenset(key for family in FAMILIES.values() for key in family.keys)
 """Settings that not every family takes."""
+
+
+def why_not_sharded(family: str) -> str:
+    """Why weights of ``family`` are on every GPU whole; empty where they may be shared out."""
+    if FAMILIES[family].shards:
+        return ""
+    if family == "trm":
+        return "its blocks are applied again and again, and would be gathered each time"
+    return "its trainer keeps all weights on every GPU"
 
 
 def takes(family: str, key: str) -> bool:

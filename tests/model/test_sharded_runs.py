@@ -1,0 +1,202 @@
+"""Trainings whose weights are shared out: saved in shards, killed, resumed by as many or others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import torch
+
+from model.checkpoint import read_manifest, read_tensors, verify
+from tests.model.test_torchrun import rank_pid
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.values import replace
+
+NewRun = Callable[..., Any]
+STEPS = 60
+SHARDED = {
+    "family": "nanochat",
+    "sharding": "fsdp",
+    "steps": STEPS,
+    "eval_every": 20,
+    "save_every": 20,
+    "keep_best": 9,
+    "depth": 2,
+    "mlp": "relu2",
+    "qk_norm": True,
+}
+pytestmark = pytest.mark.usefixtures("keep_generator")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Any:
+    """Two processes from the first step to the last."""
+    run = run_in(tmp_path_factory.mktemp("undisturbed"), **SHARDED)
+    assert run.finish(run.torchrun()) == 0, (run.out / "train.log").read_text()
+    return run
+
+
+def folder_of(run: Any, step: int) -> Path:
+    folder: Path = run.out / "checkpoints" / mf.step_dir_name(step)
+    return folder
+
+
+def tensors(run: Any, step: int, kind: str = "weights") -> dict[str, torch.Tensor]:
+    folder = folder_of(run, step)
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    return read_tensors(folder, manifest, kind)
+
+
+def test_each_rank_saves_its_own_shard(undisturbed: Any) -> None:
+    assert undisturbed.heartbeat.outcome == "finished"
+    made = undisturbed.manifests()[STEPS]
+    assert [(file.name, file.kind) for file in made.files] == [
+        ("weights-00001-of-00002.safetensors", "weights"),
+        ("weights-00002-of-00002.safetensors", "weights"),
+        ("optimizer-00001-of-00002.safetensors", "optimizer"),
+        ("optimizer-00002-of-00002.safetensors", "optimizer"),
+        ("state.json", "state"),
+        ("tokenizer.json", "tokenizer"),
+    ]
+    assert made.is_sharded
+    first, second = made.weights
+    assert abs(first.size_bytes - second.size_bytes) < 0.1 * first.size_bytes
+    assert made.val_bpb == pytest.approx(undisturbed.metrics("eval")[-1]["val_bpb"])
+    whole = tensors(undisturbed, STEPS)
+    assert whole["blocks.0.qkv.weight"].shape == (96, 32)
+    saves = undisturbed.metrics("save")
+    assert [line["step"] for line in saves] == sorted(undisturbed.manifests())
+    assert all(0 < line["stall_s"] <= line["seconds"] for line in saves)
+
+
+def test_killed_it_is_resumed_to_the_last_bit(undisturbed: Any, new_run: NewRun) -> None:
+    run = new_run(**SHARDED)
+    first = run.torchrun()
+    run.wait_for_step(43, first)
+    os.kill(rank_pid(1, first.pid), signal.SIGKILL)
+    assert run.finish(first) != 0
+    there = run.manifests()
+    assert 20 in there
+    for step, manifest in there.items():
+        verify(folder_of(run, step), manifest)
+    assert run.finish(run.torchrun(attempt=2)) == 0
+    assert run.metrics("start")[-1]["from_step"] == max(there), "no checkpoint is lost"
+    for kind in ("weights", "optimizer"):
+        mine, others = (
+            [file.sha256 for file in each.manifests()[STEPS].files if file.kind == kind]
+            for each in (run, undisturbed)
+        )
+        assert mine == others
+
+
+@pytest.fixture
+def at_40(undisturbed: Any, new_run: NewRun) -> Any:
+    """The run as it stood at step 40."""
+    run = new_run("at-40", **SHARDED)
+    shutil.copytree(undisturbed.out, run.out)
+    for step in undisturbed.manifests():
+        if step > 40:
+            shutil.rmtree(folder_of(run, step))
+    return run
+
+
+def with_settings(run: Any, **changes: Any) -> Any:
+    return type(run)(replace(run.job, settings={**run.job.settings, **changes}))
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_other_processes_go_on_from_its_shards(
+    undisturbed: Any, at_40: Any, processes: int
+) -> None:
+    """They share the same global batch: each loss that follows is the same within 1e-5."""
+    run = with_settings(at_40, batch=4 // processes)
+    if processes == 1:
+        assert run.train_here(attempt=2) == "finished"
+    else:
+        assert run.finish(run.torchrun(processes, attempt=2)) == 0
+    assert run.metrics("start")[-1]["from_step"] == 40
+    assert run.manifests()[STEPS].is_sharded == (processes > 1)
+    wanted = {line["step"]: line["loss"] for line in undisturbed.metrics("train")}
+    losses = {line["step"]: line["loss"] for line in run.metrics("train") if line["step"] > 40}
+    assert len(losses) == STEPS - 40
+    for step, loss in losses.items():
+        assert loss == pytest.approx(wanted[step], abs=1e-5)
+    there, before = tensors(run, STEPS), tensors(undisturbed, STEPS)
+    for name, tensor in there.items():
+        torch.testing.assert_close(tensor, before[name], rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("damage", ["missing", "half", "flipped"])
+def test_a_shard_that_is_not_whole_costs_that_checkpoint_alone(at_40: Any, damage: str) -> None:
+    shard = folder_of(at_40, 40) / "weights-00002-of-00002.safetensors"
+    content = shard.read_bytes()
+    if damage == "missing":
+        shard.unlink()
+    else:
+        half = content[: len(content) // 2]
+        shard.write_bytes(half if damage == "half" else content[:-1] + bytes([content[-1] ^ 1]))
+    run = with_settings(at_40, batch=4, steps=22)
+    assert run.train_here(attempt=2) == "finished"
+    assert run.metrics("start")[-1]["from_step"] == 20
+    assert (run.out / "checkpoints" / "damaged-step-00000040").is_dir(), "set aside"
+
+
+def test_shards_that_do_not_fit_together_are_refused_by_name(at_40: Any) -> None:
+    """Each has its hash, and yet they are of two trainings: rows of the second are there twice."""
+    folder = folder_of(at_40, 40)
+    first, second = (folder / f"weights-0000{n}-of-00002.safetensors" for n in (1, 2))
+    shutil.copy(second, first)
+    manifest = read_manifest(folder)
+    entry = next(file for file in manifest.files if file.name == second.name)
+    files = tuple(
+        replace(entry, name=file.name) if file.name == first.name else file
+        for file in manifest.files
+    )
+    (folder / mf.MANIFEST_NAME).write_text(mf.to_json(replace(manifest, files=files)))
+    before = {path.name for path in folder.iterdir()}
+    run = with_settings(at_40, batch=4)
+    assert run.train_here(attempt=2) == "bad_checkpoint"
+    assert "its shards cannot be put together" in run.heartbeat.message
+    assert {path.name for path in folder.iterdir()} == before, "nothing is lost"
+
+
+def test_a_checkpoint_of_another_shape_is_refused(at_40: Any) -> None:
+    run = with_settings(at_40, batch=4, depth=3)
+    assert run.train_here(attempt=2, TRMCLOUD_ACCEPT_CHANGE="1") == "bad_checkpoint"
+    assert "another shape" in run.heartbeat.message
+
+
+def test_a_family_whose_blocks_are_applied_again_is_not_sharded(new_run: NewRun) -> None:
+    run = new_run(sharding="fsdp")
+    assert run.finish(run.torchrun()) != 0
+    assert run.heartbeat.outcome == "bad_config"
+    assert "sharding=fsdp is not for trm: its blocks are applied again" in run.heartbeat.message
+
+
+def test_a_disk_that_fills_on_one_rank_ends_all_of_them(new_run: NewRun, tmp_path: Path) -> None:
+    """Rank 1 alone cannot write the second time, by a sitecustomize that only it obeys."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import errno, os\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    import model.checkpoint as checkpoint\n"
+        "    real = checkpoint._write\n"
+        "    def full(path, kind, content):\n"
+        "        if 'step-00000040' in str(path):\n"
+        "            path.write_bytes(next(iter(content)))\n"
+        "            raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "        return real(path, kind, content)\n"
+        "    checkpoint._write = full\n"
+    )
+    run = new_run(**SHARDED)
+    root = Path(__file__).parents[2]
+    assert run.finish(run.torchrun(PYTHONPATH=f"{tmp_path}{os.pathsep}{root}", forked=False)) != 0
+    assert run.heartbeat.outcome == "disk_full"
+    assert sorted(run.manifests()) == [20]
+    verify(folder_of(run, 20), run.manifests()[20])
+    left = [entry.name for entry in (run.out / "checkpoints").iterdir()]
+    assert left == ["step-00000020"], "nothing half-made remains"
