@@ -411,7 +411,6 @@ class Trainer:
         first."""
         world = self._world
         rows = world.gather(generator_states(world.device))
-        began = self._clock.monotonic()
         with self._pulse.during("saving"):
             self._settle(wait=True)
             self._saver.begin(
@@ -420,12 +419,14 @@ class Trainer:
                 cooldown_from=self._cooldown_from(),
                 landing=landing,
             )
-            self._landing.stall_s = self._clock.monotonic() - began
             if wait:
                 self._settle(wait=True)
 
     def _settle(self, wait: bool = False) -> None:
         """Tells of what was begun to be saved, once it is on disk."""
+        if not self._saver.is_pending:
+            return
+        began = self._clock.monotonic()
         made = self._saver.settle(wait=wait)
         if made is None:
             return
@@ -434,6 +435,10 @@ class Trainer:
         seconds = round(self._landing.evaluation_s + made.seconds, 3)
         self._pulse.tell(**self._news(), landing_seconds=seconds)
         self._reporter.saved(made)
+        now = self._clock.monotonic()
+        # To tell of it is a part of the pause that the next one makes, and of no step.
+        self._landing.stall_s = made.stall_s + now - began
+        self._mark += now - began
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -133,6 +133,10 @@ class Saver:
         self._pending: _Pending | None = None
 
     @property
+    def is_pending(self) -> bool:
+        return self._pending is not None
+
+    @property
     def told(self) -> tuple[int | None, float | None, int | None]:
         """The last step that is saved, the best bits per byte and their step, as far as all of it
         is on disk."""
