@@ -28,13 +28,15 @@ SOURCES = (
     *("trmcloud/adapters/ledger/sqlite.py", "trmcloud/adapters/ledger/file.py"),
     *("trmcloud/adapters/ledger/records.py", "trmcloud/core/control/bookkeeping.py"),
     *("trmcloud/core/contract/manifest.py", "model/checkpoint.py"),
+    *("model/background.py", "model/shard_route.py", "model/snapshot.py"),
 )
 #: kind → how large a share of the kills is its.
 SHARES = {
     "ledger, at random": 0.5,
     "ledger, at each write": 0.2,
-    "checkpoint, at random": 0.2,
+    "checkpoint, at random": 0.1,
     "checkpoint, at each write": 0.1,
+    "shards, at random": 0.1,
 }
 
 
@@ -47,12 +49,13 @@ def source_hash() -> str:
 
 
 def writers(folder: Path, seed: int) -> dict[str, Any]:
-    """The four kinds of writers, each with dice of its own."""
+    """The five kinds of writers, each with dice of its own."""
     from tests.crash import checkpoint_writer
 
     kinds = (
         *(ledger_writer.AtRandom, ledger_writer.AtEachWrite),
         *(checkpoint_writer.AtRandom, checkpoint_writer.AtEachWrite),
+        checkpoint_writer.ShardsAtRandom,
     )
     made = {}
     for number, (name, kind) in enumerate(zip(SHARES, kinds, strict=True)):

@@ -11,12 +11,16 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import torch
 
-from model.checkpoint import CheckpointFolder, Contents, verify
+from model.background import Job
+from model.checkpoint import CheckpointFolder, Contents, read_tensors, verify
+from model.rows import Piece, span_among
+from model.shard_route import Route
 from tests.crash.killing import Child, pause
 from tests.crash.ledger_writer import Violation
 from trmcloud.adapters.local.run_files import LocalRunFiles
@@ -27,6 +31,7 @@ RUN, PHASE = "r1", "fast"
 KEEP_BEST = 2
 SAVES_TO_SWEEP = 4
 SAVES_PER_FOLDER = 400
+RANKS = 2
 
 torch.set_num_threads(1)  # Before anything is forked: a child has no threads but its own.
 
@@ -60,7 +65,58 @@ def contents_of(number: int) -> Contents:
     return Contents.of({"w": tensor}, {"m.w": -tensor}, {"step": number}, '{"t": 1}')
 
 
-def write(folder: Path, start: int, end: int | None, told: Callable[[], None]) -> None:
+Save = Callable[[CheckpointFolder, int, mf.CheckpointManifest], None]
+
+
+def save_whole(checkpoints: CheckpointFolder, number: int, manifest: mf.CheckpointManifest) -> None:
+    checkpoints.save(contents_of(number), manifest)
+
+
+def save_in_shards(
+    checkpoints: CheckpointFolder, number: int, manifest: mf.CheckpointManifest
+) -> None:
+    """Two ranks write beside one another and beside training, then one makes it a checkpoint."""
+    making = checkpoints.making(manifest.step)
+    checkpoints.begin(making)
+    routes = [Route(rank, RANKS, (), None) for rank in range(RANKS)]
+    jobs = [Job(partial(route.write, making, shard_of(number, route.rank))) for route in routes]
+    for job in jobs:
+        done(job)
+    files = tuple(file for job in jobs for file in job.made)
+
+    def finish() -> tuple[mf.CheckpointFile, ...]:
+        checkpoints.finish(making, replace(manifest, files=files))
+        return files
+
+    done(Job(finish))
+
+
+def done(job: Job) -> None:
+    job.wait()
+    if job.error is not None:
+        raise job.error
+
+
+def shard_of(number: int, rank: int) -> Contents:
+    """The rows of ``contents_of`` that this rank holds."""
+    whole, span = contents_of(number), span_among(64, rank, RANKS)
+    weights, optimizer = (
+        {
+            name: Piece(each.tensor[slice(*span)], each.shape, span.start)
+            for name, each in of.items()
+        }
+        for of in (whole.weights, whole.optimizer)
+    )
+    return replace(whole, weights=weights, optimizer=optimizer)
+
+
+def write(
+    folder: Path,
+    start: int,
+    end: int | None,
+    told: Callable[[], None],
+    save: Save = save_whole,
+) -> None:
     """As a trainer does: sweep, then save, add the metric and prune, again and again. One that was
     killed before it could add the metric is landed on: it is added then."""
     checkpoints = CheckpointFolder(folder)
@@ -71,7 +127,7 @@ def write(folder: Path, start: int, end: int | None, told: Callable[[], None]) -
         if number == end:
             return
         early = replace(manifest_of(number), val_bpb=None, step_losses=())
-        checkpoints.save(contents_of(number), early)
+        save(checkpoints, number, early)
         told()
         add_metric(checkpoints, number)
         checkpoints.prune(KEEP_BEST)
@@ -95,9 +151,12 @@ def check(home: Path, folder: Path, saved: int, acknowledged: int) -> int:
     named = {path.parent.name for path in folder.glob("step-*/manifest.json")}
     if named != {mf.step_dir_name(step) for step in found}:
         raise Violation(f"manifests {sorted(named)} and checkpoints {sorted(found)} differ")
-    for each in found.values():
+    for step, each in found.items():
         try:
             verify(each.folder, each.manifest)
+            weights = read_tensors(each.folder, each.manifest, "weights")
+            if not torch.equal(weights["w"], contents_of(step // 10 - 1).weights["w"].tensor):
+                raise CheckpointError("its weights are those of another step")
         except CheckpointError as error:
             raise Violation(f"{each.folder.name} does not verify: {error}") from None
     listed = {m.step for m in LocalRunFiles(home).manifests(RUN)}
@@ -131,9 +190,10 @@ class AtRandom:
     """A trainer saves and prunes; it is killed at a random instant, and another goes on."""
 
     kills_per_round = 1
+    save = staticmethod(save_whole)
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        self._home = folder / "checkpoints-random"
+        self._home = folder / type(self).__name__
         self._folder = self._home / "runs" / RUN / PHASE / "checkpoints"
         self._rng = rng
         self._saved = 0
@@ -143,13 +203,19 @@ class AtRandom:
             shutil.rmtree(self._home, ignore_errors=True)
             self._saved = 0
         start = self._saved
-        child = Child(lambda told: write(self._folder, start, None, told))
+        child = Child(lambda told: write(self._folder, start, None, told, self.save))
         if self._rng.random() < 0.6:
             child.wait_for_first()
         pause(self._rng.uniform(0, self._rng.choice((0.0005, 0.003, 0.01))))
         killed = child.kill()
         self._saved = check(self._home, self._folder, start, child.acknowledged)
         return int(killed)
+
+
+class ShardsAtRandom(AtRandom):
+    """The same of a trainer whose ranks write shards, beside training."""
+
+    save = staticmethod(save_in_shards)
 
 
 class AtEachWrite:
