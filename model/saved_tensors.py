@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model.rows import Span
+from trmcloud.app.checkpoints.gathering import read_header
 from trmcloud.core.contract import shards
 from trmcloud.core.errors import CheckpointError
 
@@ -82,17 +83,3 @@ def open_tensors(folder: Path, names: Sequence[str]) -> Mapping[str, Stored]:
             raise CheckpointError(f"{name} cannot be read: {error}", where=str(folder)) from None
     places = shards.regrouped(headers, where=str(folder))
     return {name: Stored(each, files) for name, each in places.items()}
-
-
-def read_header(path: Path) -> shards.Header:
-    """
-    Raises:
-        CheckpointError: it is not safetensors.
-        OSError: it cannot be read.
-    """
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        first = file.read(8)
-        length = shards.header_length(first, size, where=str(path))
-        head = first + file.read(length - len(first))
-    return shards.parse_header(head, size, where=str(path))

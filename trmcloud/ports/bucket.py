@@ -49,7 +49,8 @@ class CacheRequest:
 @dataclass(frozen=True)
 class GrantRequest:
     """``phases``: how many best each keeps; ``file_bytes``: how much one file of a checkpoint may
-    hold, by phase, where a plan says so. ``folders`` are what the pod is to fetch, and
+    hold, by phase, where a plan says so; ``shards``: into how many it may be cut, of phases whose
+    weights are shared out. ``folders`` are what the pod is to fetch, and
     ``go_on_from`` checkpoints with the folder there that each goes to. ``until`` is the epoch
     second at which nothing may be uploaded any more."""
 
@@ -61,6 +62,7 @@ class GrantRequest:
     folders: Sequence[StageItem] = ()
     go_on_from: Sequence[tuple[Stored, str]] = ()
     file_bytes: Mapping[str, int] = field(default_factory=dict)
+    shards: Mapping[str, int] = field(default_factory=dict)
     cache: CacheRequest | None = None
 
 

@@ -131,7 +131,9 @@ class S3Bucket:
                 if stored.at == self._place.run(request.run_id, phase, slot)
             }
             phases[phase] = PhaseSlots(keep_best, slots, held)
-            allowed = puts_in_slot(request.file_bytes.get(phase, MOST_FILE_BYTES))
+            allowed = puts_in_slot(
+                request.file_bytes.get(phase, MOST_FILE_BYTES), request.shards.get(phase, 0)
+            )
             for slot in slots:
                 for name, length in allowed:
                     key = self._place.run(request.run_id, phase, slot, name)

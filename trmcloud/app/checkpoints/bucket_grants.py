@@ -86,6 +86,7 @@ def give_grants(
                 for stored in to_go_on_from(run, bucket.checkpoints(run.run_id, file_bytes))
             ],
             file_bytes=file_bytes,
+            shards=shards_of(candidate),
             cache=None if local or plan.spec.volume else tokens_of(context, run, candidate),
         )
     )

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trmcloud.app.checkpoints.gathering import gather
 from trmcloud.app.checkpoints.on_pod import lacking_here, live_pod, wanted_names
 from trmcloud.app.checkpoints.sources import CheckpointSource, sources_of
 from trmcloud.app.context import Context
@@ -182,16 +183,19 @@ def copy(
 ) -> Fetched:
     """Copy a checkpoint to ``into``, verify every hash, then rename it into place.
 
-    Interrupted, it goes on where it stopped: verified files in ``into.partial`` are kept.
+    Interrupted, it goes on where it stopped: verified files in ``into.partial`` are kept. One that
+    lies in shards comes as single files.
 
     Raises:
         ConflictError: ``into`` holds something else. CheckpointError: a file is not what its hash
             says. DoesNotFit: too little room.
     """
     names = sorted(wanted_names(manifest, weights_only=weights_only))
-    if into.exists() and _holds(into, manifest, names, source, progress):
-        return Fetched(manifest, into, already_there=True)
+    if into.exists() and (there := _held(into, manifest, names, source, progress)) is not None:
+        return Fetched(there, into, already_there=True)
     needed = sum(file.size_bytes for file in manifest.files if file.name in names)
+    if manifest.is_sharded:
+        needed *= 2  # the shards go when the single files stand
     parent = next(folder for folder in into.absolute().parents if folder.exists())
     free = shutil.disk_usage(parent).free
     if free < needed:
@@ -203,9 +207,10 @@ def copy(
     partial = into.with_name(into.name + _PARTIAL_SUFFIX)
     source(manifest, names, str(partial), progress)
     kept = tuple(file for file in manifest.files if file.name in names)
-    write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
+    manifest = gather(partial, _with_files(manifest, kept))
+    write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(manifest))
     for entry in partial.iterdir():
-        if entry.name not in (*names, mf.MANIFEST_NAME):
+        if entry.name not in {*(file.name for file in manifest.files), mf.MANIFEST_NAME}:
             entry.unlink()
     if into.exists():
         into.rmdir()
@@ -241,43 +246,67 @@ def prune(context: Context, pruning: Pruning) -> None:
         context.files.delete(manifest)
 
 
-def _holds(
+def _held(
     into: Path,
     manifest: CheckpointManifest,
     names: list[str],
     source: Source,
     progress: Progress,
-) -> bool:
-    """Whether ``into`` is this very checkpoint, whole; an empty folder is free to be used."""
+) -> CheckpointManifest | None:
+    """This very checkpoint as ``into`` holds it, whole; an empty folder is free to be used."""
     if not into.is_dir():
         raise ConflictError(
             "something else stands where the checkpoint should go",
             where=str(into),
             next_step="--into another folder",
         )
-    entries = [entry.name for entry in into.iterdir()]
+    entries = {entry.name for entry in into.iterdir()}
     if not entries:
-        return False
+        return None
     try:
         text = (into / mf.MANIFEST_NAME).read_text(encoding="utf-8")
         there = mf.from_json(text, str(into))
     except (OSError, CheckpointError):
         there = None
-    same = there is not None and (there.run_id, there.label, there.sha256) == (
-        manifest.run_id,
-        manifest.label,
-        manifest.sha256,
+    same = (
+        there is not None
+        and (there.run_id, there.label) == (manifest.run_id, manifest.label)
+        and manifest.sha256 in there.sha256s
     )
-    if not same or not set(entries) <= {*(f.name for f in manifest.files), mf.MANIFEST_NAME}:
+    is_gathered = manifest.is_sharded and there is not None and not there.is_sharded
+    known = there.files if there is not None and is_gathered else manifest.files
+    if there is None or not same or not entries <= {*(f.name for f in known), mf.MANIFEST_NAME}:
         raise ConflictError(
             "the folder holds something else, which is left as it is",
             where=str(into),
             next_step="--into another folder",
         )
+    if is_gathered:
+        _check_gathered(into, there, {f.kind for f in manifest.files if f.name in names})
+        return there
     source(manifest, names, str(into), progress)
     kept = tuple(f for f in manifest.files if f.name in {*names, *entries})
-    write_atomic(into / mf.MANIFEST_NAME, mf.to_json(_with_files(manifest, kept)))
-    return True
+    there = _with_files(manifest, kept)
+    write_atomic(into / mf.MANIFEST_NAME, mf.to_json(there))
+    return there
+
+
+def _check_gathered(into: Path, there: CheckpointManifest, kinds: set[str]) -> None:
+    """
+    Raises:
+        ConflictError: it lacks what is wanted now, or has been changed.
+    """
+    for kind in sorted(kinds):
+        try:
+            sound = sound_file(into, kind)
+        except CheckpointError:
+            sound = None
+        if sound is None:
+            raise ConflictError(
+                f"what was put together there has no whole {kind}",
+                where=str(into),
+                next_step="--into another folder",
+            )
 
 
 def _with_files(
@@ -334,27 +363,26 @@ def check_same_shape(folder: Path, settings: PhaseRecipe) -> None:
 
 
 def sound_file(folder: Path, kind: str) -> Path | None:
-    """The checkpoint's file of this kind (``weights``, ``tokenizer``, …), hash verified; None
-    where it has none.
+    """The checkpoint's file of this kind (``weights``, ``tokenizer``, …), or the first of its
+    shards, all hashes verified; None where it has none.
 
     Raises:
         CheckpointError: it is missing, damaged or a link.
     """
-    entry = next((file for file in read_manifest(folder).files if file.kind == kind), None)
-    if entry is None:
-        return None
-    path = folder / entry.name
-    try:
-        digest = file_sha256(path)
-    except OSError:
-        digest = ""
-    if digest != entry.sha256 or path.is_symlink():
-        raise CheckpointError(
-            f"{entry.name} is {'not what its manifest says' if digest else 'missing'}",
-            where=str(folder),
-            next_step="use another checkpoint: trmcloud fetch-best RUN --step N",
-        )
-    return path
+    entries = [file for file in read_manifest(folder).files if file.kind == kind]
+    for entry in entries:
+        path = folder / entry.name
+        try:
+            digest = file_sha256(path)
+        except OSError:
+            digest = ""
+        if digest != entry.sha256 or path.is_symlink():
+            raise CheckpointError(
+                f"{entry.name} is {'not what its manifest says' if digest else 'missing'}",
+                where=str(folder),
+                next_step="use another checkpoint: trmcloud fetch-best RUN --step N",
+            )
+    return folder / entries[0].name if entries else None
 
 
 def to_json(fetched: Fetched) -> str:

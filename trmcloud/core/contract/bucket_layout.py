@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from trmcloud.core.contract.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES
 from trmcloud.core.contract.records import MAX_JSON_BYTES
+from trmcloud.core.contract.shards import parse_shard_name, shard_name
 from trmcloud.core.errors import UsageError
 from trmcloud.core.values import dataclass
 
@@ -46,6 +47,8 @@ CHECKPOINT_NAMES: Mapping[str, int] = {
     "tokenizer.json": 0,
     MANIFEST_NAME: 0,
 }
+SHARDED_KINDS = ("weights", "optimizer")
+"""What each rank of a sharded training saves of its own."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]{0,120}")
@@ -152,15 +155,32 @@ def piece_sizes(file_bytes: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def puts_in_slot(file_bytes: int) -> tuple[tuple[str, int | None], ...]:
+def puts_in_slot(file_bytes: int, shards: int = 0) -> tuple[tuple[str, int | None], ...]:
     """(name, exact length) of every object that may be written in a slot, for files up to
-    ``file_bytes``. None: its length is known to nobody before it is there."""
+    ``file_bytes``, and for ``shards`` of them, of which each holds its share. None: its length is
+    known to nobody before it is there."""
     puts: list[tuple[str, int | None]] = []
     for name, most in CHECKPOINT_NAMES.items():
-        puts.append((name, None))
-        for size in piece_sizes(file_bytes) if most else ():
-            puts += [(part_name(name, n), size) for n in range(min(most, file_bytes // size))]
+        puts += _puts_of(name, most, file_bytes)
+    for kind in SHARDED_KINDS if shards else ():
+        # Shares are even but for whole rows; what is not twice one goes in.
+        share = max(2 * PIECE_BYTES, 2 * file_bytes // shards)
+        for number in range(1, shards + 1):
+            puts += _puts_of(shard_name(kind, number, shards), MOST_PIECES, share)
     return tuple(puts)
+
+
+def _puts_of(name: str, most: int, file_bytes: int) -> list[tuple[str, int | None]]:
+    puts: list[tuple[str, int | None]] = [(name, None)]
+    for size in piece_sizes(file_bytes) if most else ():
+        puts += [(part_name(name, n), size) for n in range(min(most, file_bytes // size))]
+    return puts
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a checkpoint of our trainer has a file of this name, whole or in shards."""
+    shard = parse_shard_name(name)
+    return name in CHECKPOINT_NAMES or (shard is not None and shard.kind in SHARDED_KINDS)
 
 
 def put_key(phase: str, slot: str, name: str, length: int | None) -> str:
@@ -175,10 +195,10 @@ def is_oversized(path: str, size_bytes: int, file_bytes: Mapping[str, int]) -> b
         return size_bytes > MAX_JSON_BYTES
     phase, slot, name, *more = [*path.split("/"), "", "", ""]
     whole, _, part = name.partition(".part-")
-    if any(more) or not is_slot(slot) or whole not in CHECKPOINT_NAMES:
+    if any(more) or not is_slot(slot) or not is_checkpoint_name(whole):
         return False
     if name == MANIFEST_NAME:
         return size_bytes > MAX_MANIFEST_BYTES
-    pieces = part or CHECKPOINT_NAMES[whole]
+    pieces = part or CHECKPOINT_NAMES.get(whole, MOST_PIECES)
     largest = piece_sizes(file_bytes.get(phase, MOST_FILE_BYTES))[-1] if pieces else PIECE_BYTES
     return size_bytes > largest
