@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-stop calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
+.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -154,6 +154,9 @@ bench: $(READY)
 
 bench-train: $(READY)
 	PEER="$(PEER)" PEER_PATH="$(PEER_PATH)" $(BIN)/python -m bench train
+
+bench-control: $(READY)
+	TEXT="$(TEXT)" $(BIN)/python -m bench control
 
 bench-stop: $(READY)
 	TEXT="$(TEXT)" $(BIN)/python -m bench stop
