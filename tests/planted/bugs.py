@@ -36,6 +36,7 @@ SUPERVISE, MIND, MANIFEST = (
     "pod/agent/loop.py",
     "core/contract/manifest.py",
 )
+STANDING = "pod/agent/standing.py"
 GUARD, ANCHORS = "pod/agent/watchdog.py", "pod/agent/lease_clock.py"
 DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",
@@ -354,10 +355,10 @@ BUGS: tuple[Bug, ...] = (
     Bug("a climb is not written down before it is told", MIND, "self._set_phase(replace(self._phase(trainer.phase), climbing=level))", "pass", timing=True),
     Bug("the next phase is never entered", SUPERVISE, "if trainer.soft_left_s <= lease.min_useful_s:\n        return f", "if any(p.state == 'ended' for p in phases):\n        return f"),
     Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, last.message)\n            return", "return EndPod(Outcome.LANDED.value, \"\")\n            return"),
-    Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
+    Bug("a killed agent's report is forgotten", STANDING, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
     Bug("a killed agent's anchor is forgotten", ANCHORS, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
     Bug("a deadline is counted from a reading of an earlier boot", ANCHORS, "elif note.seen.boot_id != now.boot_id:", "elif False:", timing=True),
-    Bug("a killed agent's trainer is forgotten", MIND, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
+    Bug("a killed agent's trainer is forgotten", STANDING, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
     Bug("the last word of a trainer that was forgotten is not read", MIND, "last = self._last_beat(running)", "last = self._heartbeat()", timing=True),
     Bug("the trainer is not written down", MIND, "        self._body.write_trainer(self._trainer)\n", "", timing=True),
     Bug("a trainer whose start was not reported is not taken up", MIND, "            self._take_up(self._trainer)\n", "            pass\n", timing=True),
@@ -366,8 +367,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("the deadline is the hard stop", MIND, "soft, _ = self._anchors\n        left_s = soft.seconds_left(now)", "_, soft = self._anchors\n        left_s = soft.seconds_left(now)"),
     Bug("the phase's share does not bind", MIND, "left_s = min(left_s, share.allowed_s)", "pass"),
     Bug("kill is not carried out", MIND, "            self._body.log(f\"killing the trainer: {act.reason}\")\n            self._body.kill_trainer()", "            pass"),
-    Bug("what was finished before the disk was lost is trained again", MIND, "            self._pass_over(orders.finished)\n", "", timing=True),
-    Bug("older orders win", MIND, "orders.epoch >= self._orders.epoch", "orders.epoch < self._orders.epoch", timing=True),
+    Bug("what was finished before the disk was lost is trained again", STANDING, "            self._pass_over(orders.finished)\n", "", timing=True),
+    Bug("older orders win", STANDING, "orders.epoch >= self._orders.epoch", "orders.epoch < self._orders.epoch", timing=True),
     Bug("the watchdog never ends at the hard stop", GUARD, "if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:", "if False:"),
     Bug("the watchdog is ten minutes late", GUARD, "HARD_STOP_GRACE_S = 1.0", "HARD_STOP_GRACE_S = 600.0"),
     Bug("the watchdog ends at once", GUARD, "self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S", "self._anchor.seconds_left(now) < 1e9"),
