@@ -36,7 +36,7 @@ ITEMS = (
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Iterator[User]:
-    """A user with what a server needs of the real trainer's checkpoint of a few steps in ``best``."""
+    """A user with what a server needs of a checkpoint of a few real steps in ``best``."""
     user = User(
         tmp_path, trainer=real_trainer(tmp_path / "trainer"), environment={"OMP_NUM_THREADS": "1"}
     )
