@@ -1,9 +1,9 @@
 """Decoding ``trm-tiny`` beside an earlier commit: tokens a CPU-second, one thread each.
 
 ``python -m bench decode`` takes commit c011e30's packages out of this repository's history into a
-folder that is removed again. Both draw from fresh weights of the recipe as each has it, in a process
-of its own, in turns; a round's ratio is of neighbours in time, the figure the median. CPU-seconds,
-since a busy machine gives a process its time in turns.
+folder that is removed again. Both draw from fresh weights of the recipe as each has it, in a
+process of its own, in turns; a round's ratio is of neighbours in time, and the median counts.
+CPU-seconds, since a busy machine gives a process its time in turns.
 """
 
 from __future__ import annotations
