@@ -54,6 +54,10 @@ REFUSALS = {
 FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"
 #: What needs a run of its own kind: where it is run as it is written, and to its end.
 REFUSED = "launch local --recipe trm-tiny --rate 3.60 --budget 1 --steps 60"
+QUESTION = (
+    "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
+    " How many clips did Natalia sell altogether in April and May?"
+)
 ELSEWHERE = {
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
@@ -63,7 +67,11 @@ ELSEWHERE = {
         "likewise: tests/e2e/test_real_trainer.py"
     ),
     "eval best": "of what that launch left",
-    "eval step-00000200 --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
+    "fetch-best --for-inference --into hdp-best": "likewise: tests/e2e/test_real_trainer.py",
+    "eval hdp-best": "likewise",
+    f"sample hdp-best --prompt {QUESTION} --temperature 0": "likewise",
+    "eval hdp-best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
+    "doctor --gpu": "ends with 2 where there is no GPU: tests/model/test_gpu.py",
     "ssh RUN -- nvidia-smi --query-gpu=name,memory.total --format=csv": (
         "wants a pod: tests/e2e/test_runpod.py"
     ),
