@@ -207,7 +207,7 @@ class Home:
         """Bring runs that nobody drives up to date, and end pods that nobody owns, as every command
         does first."""
         from trmcloud.app.context import is_quiet
-        from trmcloud.app.drive import reconcile
+        from trmcloud.app.reconciling import reconcile
 
         if not is_quiet(self._context):
             reconcile(self._context)

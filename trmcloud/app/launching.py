@@ -8,7 +8,7 @@ from typing import Any
 
 from trmcloud.app import smoke_plan as smoke_plan
 from trmcloud.app.context import Context, find_run
-from trmcloud.app.drive import RunDriver, reconcile, wish_to_stop
+from trmcloud.app.drive import RunDriver, wish_to_stop
 from trmcloud.app.launch_checks import (
     check_account,
     check_machine,
@@ -18,6 +18,7 @@ from trmcloud.app.launch_checks import (
 from trmcloud.app.needs import check_needs
 from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
+from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import BY_SKYPILOT, traits_of
 from trmcloud.core.control import events as ev

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trmcloud.app.context import Context
-from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.app.drive import RunDriver
 from trmcloud.app.needs import check_needs
+from trmcloud.app.reconciling import reconcile
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of

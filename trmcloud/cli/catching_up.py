@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def catch_up(context: Context) -> list[Did]:
     """``reconcile``: what it found and did. Each run that it could not bring up to date gets one
     line on stderr, and each provider that gave no list; see ``trouble_code`` for the exit code."""
-    from trmcloud.app.drive import reconcile
+    from trmcloud.app.reconciling import reconcile
     from trmcloud.cli.telling import tell
 
     tell(context)

@@ -103,7 +103,7 @@ def _why_no_more(context: Context, run: RunState) -> str:
 def _look_again(context: Context, run: RunState) -> None:
     """Wait a moment. Whoever drives a rented run brings its log here; where nobody does, this
     command asks the pod itself, and its every connection anew after a drop."""
-    from trmcloud.app.drive import reconcile
+    from trmcloud.app.reconciling import reconcile
     from trmcloud.app.run_queries import is_driven, is_rented
 
     if not is_rented(run):
