@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
+    from trmcloud.ports.boards import Board
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
     from trmcloud.wiring_runpod import RunPodPods
@@ -233,6 +234,38 @@ def _folder_on_pod(kind: str, folder: Path) -> str:
     from trmcloud.app.staging.stage import remote_folder
 
     return remote_folder(kind, folder)
+
+
+def event_files(folder: Path) -> Board:
+    """What TensorBoard reads, below ``folder``."""
+    from trmcloud.adapters.boards.event_files import EventFiles
+
+    return EventFiles(folder)
+
+
+def board_server(folder: Path, port: int) -> str:
+    """The address at which TensorBoard shows ``folder``, as long as this process lives.
+
+    Raises:
+        UsageError: it cannot listen there.
+    """
+    from trmcloud.adapters.boards.served import serve_board
+
+    return serve_board(folder, port)
+
+
+def wandb_run(home: Path, run: RunState, *, project: str, entity: str | None) -> tuple[Board, str]:
+    """(Weights & Biases' side of a run, where it is to be seen)
+
+    Raises:
+        UsageError: W&B refuses.
+    """
+    from trmcloud.adapters.boards.wandb_run import WandbRun
+    from trmcloud.app.boards import about
+
+    folder = home / "runs" / run.run_id
+    made = WandbRun(run.run_id, about(run), folder=folder, project=project, entity=entity)
+    return made, made.where
 
 
 def run_files(root: Path) -> LocalRunFiles:

@@ -15,12 +15,11 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
 
 
-def machine(
-    number: int, began: float, ended: float | None, rate: str, **more: object
-) -> Generation:
+def machine(number: int, began: float, ended: float | None, rate: str, **more: Any) -> Generation:
     made = running().generation
     assert made is not None
-    return replace(made, number=number, intended_at=began, ended_at=ended, rate=Usd(rate), **more)
+    about = {"number": number, "intended_at": began, "ended_at": ended, "rate": Usd(rate)}
+    return replace(made, **{**about, "billed_rate": None, **more})
 
 
 def a_run(*machines: Generation) -> RunState:
