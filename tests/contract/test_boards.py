@@ -161,11 +161,14 @@ def kept_offline(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], by
     from wandb.proto import wandb_internal_pb2 as pb
 
     (path,) = folder.rglob("*.wandb")
+
+    def records() -> list[Any]:
+        return [pb.Record.FromString(data) for data in records_in(path.read_bytes())]
+
+    until(lambda: any(each.HasField("exit") for each in records()))
     about: dict[str, Any] = {}
     rows = []
-    for data in records_in(path.read_bytes()):
-        record = pb.Record()
-        record.ParseFromString(data)
+    for record in records():
         if record.HasField("run"):
             about |= {each.key: json.loads(each.value_json) for each in record.run.config.update}
         if record.HasField("history"):
