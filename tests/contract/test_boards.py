@@ -197,6 +197,7 @@ def test_what_wandb_keeps_has_the_names_of_the_guide(
     assert config["run"] == LANDED
     assert config["asked"] == json.loads(json.dumps(about(run)["asked"]))
     assert [row["_step"] for row in rows] == [10, 20, 30, 40, 50]
+    assert rows[0]["_timestamp"] == AT + 10
     assert set(rows[-1]) >= KNOWN
     assert rows[-1]["eval/val_bpb"] == 1.25, "what was logged at one step is one row"
     assert rows[0]["system/gpu_memory_allocated"] == pytest.approx(60.5)

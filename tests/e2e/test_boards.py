@@ -1,5 +1,5 @@
-"""``trmcloud tensorboard`` and ``trmcloud wandb``: from a run's metrics here, with nobody's key where
-it trains."""
+"""``trmcloud tensorboard`` and ``trmcloud wandb``: from metrics here, and nobody's key where it
+trains."""
 
 from __future__ import annotations
 

@@ -547,7 +547,7 @@ def test_pictures(trained: User, serve: Callable[..., Serving], browser: Browser
     page = browser.page(1440, 480, dark=True)
     page.open(serving.address)
     page.until("document.body.innerText.includes('watchdog')")
-    page.picture(trained.folder / "runs-dark.png")
+    page.picture(folder / "runs-dark.png")
     page.dark(False)
     page.resize(1440, 1180)
     page.open(serving.of(run.run_id))
