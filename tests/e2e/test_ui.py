@@ -544,7 +544,7 @@ def test_pictures(trained: User, serve: Callable[..., Serving], browser: Browser
     trained.run("budget", "set", "month", "50")
     (trained.folder / "hold").unlink()
     serving, run = serve(trained), trained.only_run()
-    page = browser.page(1440, 480, dark=True)
+    page = browser.page(1440, 560, dark=True)
     page.open(serving.address)
     page.until("document.body.innerText.includes('watchdog')")
     page.picture(folder / "runs-dark.png")
@@ -563,6 +563,9 @@ def test_pictures(trained: User, serve: Callable[..., Serving], browser: Browser
     page.press("Escape")
     page.dark()
     page.resize(390, 844)
+    page.open(serving.of(run.run_id))  # as a telephone does, which was never any wider
+    page.until("document.documentElement.dataset.drawn")
+    page.until("document.body.innerText.includes('by its own numbers')")
     page.run("document.querySelector('.charts').scrollIntoView()")
     time.sleep(0.3)
     page.picture(folder / "run-narrow-dark.png")
