@@ -1,4 +1,4 @@
-"""trmcloud for programs: what the commands do, as calls that return values.
+"""trmcloud for programs: what the commands do, as calls that return values::
 
     from trmcloud.api import Home
 
