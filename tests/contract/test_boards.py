@@ -158,7 +158,9 @@ def records_in(data: bytes) -> Iterator[bytes]:
 
 def kept_offline(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
     """(its configuration, the rows of its history, the whole file)"""
-    from wandb.proto import wandb_internal_pb2 as pb
+    from wandb.proto import wandb_internal_pb2
+
+    pb: Any = wandb_internal_pb2  # its names are made when it is imported
 
     (path,) = folder.rglob("*.wandb")
 

@@ -14,6 +14,7 @@ from trmcloud.app import boards
 from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.context import Context
 from trmcloud.core.contract.metric_names import MOST_VALUES, figures_of
+from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.values import replace
 
@@ -170,12 +171,6 @@ def test_the_names_that_are_known() -> None:
 def test_a_run_that_left_nothing_is_refused(context: Context, tmp_path: Path) -> None:
     need_metrics(context, running())
     with pytest.raises(NotFoundError, match="left no metrics on this machine"):
-        need_metrics(context, replace(running(), outcome="stopped", state=_closed()))
+        need_metrics(context, replace(running(), state=State.CLOSED))
     log(tmp_path, "fast", line(1))
-    need_metrics(context, replace(running(), state=_closed()))
-
-
-def _closed() -> Any:
-    from trmcloud.core.control.run_state import State
-
-    return State.CLOSED
+    need_metrics(context, replace(running(), state=State.CLOSED))
