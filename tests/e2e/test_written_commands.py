@@ -217,7 +217,8 @@ NOT_HERE = {
     "notify remove ⟨0⟩": "likewise",
     "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
-    "wandb r-1f3a9c": "tests/e2e/test_boards.py",
+    "wandb": "names what lacks its extra: tests/e2e/test_boards.py",
+    "wandb r-1f3a9c": "likewise",
     "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_boards.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.
