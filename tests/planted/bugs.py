@@ -41,6 +41,7 @@ GUARD, ANCHORS = "pod/agent/watchdog.py", "pod/agent/lease_clock.py"
 DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",
 )  # fmt: skip
+RECONCILE = "app/reconciling.py"
 BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/observer.py"
 CLIMBING = "core/contract/climbing.py"
 RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
@@ -264,12 +265,12 @@ BUGS: tuple[Bug, ...] = (
         "if _is_due(self._governed_at, _GOVERN_EVERY_S, now):", "if self._governed_at == 0.0:", timing=True),
     Bug("the bill is asked for only when settling", OBSERVE,
         "if run.state is State.SETTLING or generation.missed_at is not None:", "if run.state is State.SETTLING:", timing=True),
-    Bug("taken over though it is driven", DRIVE,
+    Bug("taken over though it is driven", RECONCILE,
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if not (run.live or facts):", timing=True),
-    Bug("nobody ever takes over", DRIVE,
+    Bug("nobody ever takes over", RECONCILE,
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if True:", timing=True),
     Bug("a dead controller still drives", "app/run_queries.py", "    return alive\n", "    return True\n", timing=True),
-    Bug("taken over without a new epoch's release", DRIVE,
+    Bug("taken over without a new epoch's release", RECONCILE,
         "    context.ledger.release(run_id, epoch)\n    return after\n", "    return after\n", timing=True),
     Bug("orders without their epoch", ACCOUNTS, "        epoch=epoch,\n", "        epoch=0,\n", timing=True),
     Bug("orders do not say land", ACCOUNTS, "land=run.stop is not None,", "land=False,"),
@@ -452,8 +453,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("control characters are shown", PLAIN, 'return _CONTROL.sub("", text)', "return text"),
     Bug("halves of characters are shown", PLAIN, r"\ud800-\udfff", ""),
     Bug("the direction of text is a pod's to turn", PLAIN, r"\u2028-\u202e\u2060", r"\u2028-\u2029\u2060"),
-    Bug("what was found beyond the grants is not deleted", DRIVE, "if beyond and drop_beyond(context, run, beyond):", "if beyond:"),
-    Bug("what is found beyond the grants is deleted before anybody is asked", DRIVE,
+    Bug("what was found beyond the grants is not deleted", RECONCILE, "if beyond and drop_beyond(context, run, beyond):", "if beyond:"),
+    Bug("what is found beyond the grants is deleted before anybody is asked", RECONCILE,
         "        facts = (*facts, swept(run, beyond, context.wall()))\n",
         "        drop_beyond(context, run, beyond)\n        facts = (*facts, swept(run, beyond, context.wall()))\n", timing=True),
     Bug("a bucket is swept while requests are good", SAFE, "return 0 < over_s < _SWEEP_WITHIN_S", "return over_s < _SWEEP_WITHIN_S", timing=True),
