@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from model.rows import Span
-from trmcloud.app.checkpoints.gathering import read_header
 from trmcloud.core.contract import shards
 from trmcloud.core.errors import CheckpointError
 
@@ -77,7 +76,8 @@ def open_tensors(folder: Path, names: Sequence[str]) -> Mapping[str, Stored]:
     for name in names:
         path = folder / name
         try:
-            headers.append(read_header(path))
+            with open(path, "rb") as file:
+                headers.append(shards.read_header(file.read, path.stat().st_size, str(path)))
             files.append(safe_open(path, framework="pt"))
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{name} cannot be read: {error}", where=str(folder)) from None

@@ -25,6 +25,7 @@ from trmcloud.core.contract.bucket_layout import (
 )
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import ContractError, Kept
+from trmcloud.core.contract.shards import shard_name
 from trmcloud.core.errors import UsageError
 from trmcloud.sim.world.store import make_manifest
 
@@ -68,6 +69,21 @@ def test_pieces_cover_a_file_without_overlap_and_are_all_granted(one: int, other
         assert not is_oversized(path, length, {"fast": most})
 
 
+@given(st.integers(1, 16), st.integers(0, LARGEST))
+def test_every_shard_of_an_even_share_may_be_stored(count: int, most: int) -> None:
+    granted = set(puts_in_slot(most, count))
+    for kind in ("weights", "optimizer"):
+        for number in {1, count}:
+            pieces = pieces_of(shard_name(kind, number, count), most // count)
+            assert {(piece.name, piece.length) for piece in pieces} <= granted
+            for piece in pieces:
+                path, length = f"fast/g1-slot-0/{piece.name}", piece.end - piece.start
+                assert not is_oversized(path, length, {"fast": most})
+    assert set(puts_in_slot(most)) <= granted, "a run that goes on alone saves whole files"
+    other = shard_name("weights", count + 1, count + 1)
+    assert not any(name.startswith(other) for name, _ in granted)
+
+
 def test_every_full_piece_has_a_length_that_is_known_beforehand() -> None:
     mib = 1 << 20
     assert [p.length for p in pieces_of("w", 64 * mib)] == [None]
@@ -89,6 +105,7 @@ def test_every_full_piece_has_a_length_that_is_known_beforehand() -> None:
         ("fast/g12-slot-3/weights.safetensors", 128 << 20),
         ("fast/g1-slot-0/optimizer.safetensors.part-00000", 128 << 20),
         ("extreme/g1-slot-0/weights.safetensors", 4 << 30),
+        ("fast/g1-slot-0/weights-00002-of-00008.safetensors", 128 << 20),
         ("g1-report.json", 1 << 20),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trmcloud.app.checkpoints.bucket_limits import granted_file_bytes
+from trmcloud.app.checkpoints.bucket_limits import granted_file_bytes, granted_shards
 from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.pod_request import tokens_of
 from trmcloud.core.catalog.hardware import LOCAL
@@ -86,7 +86,7 @@ def give_grants(
                 for stored in to_go_on_from(run, bucket.checkpoints(run.run_id, file_bytes))
             ],
             file_bytes=file_bytes,
-            shards=shards_of(candidate),
+            shards=granted_shards(candidate),
             cache=None if local or plan.spec.volume else tokens_of(context, run, candidate),
         )
     )

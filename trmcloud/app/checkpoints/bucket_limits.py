@@ -20,7 +20,7 @@ from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.candidates import HOURS_PER_MONTH
 from trmcloud.core.planner.memory import checkpoint_bytes
-from trmcloud.core.spec.plan import Plan
+from trmcloud.core.spec.plan import Candidate, Plan
 
 _ASK_AGAIN_S = 600.0
 
@@ -33,6 +33,16 @@ def granted_file_bytes(plan: Plan) -> Mapping[str, int]:
             size = max(2 * PIECE_BYTES, GRANTED_TIMES * checkpoint_bytes(phase.settings))
             most[phase.name] = max(size, most.get(phase.name, 0))
     return most
+
+
+def granted_shards(candidate: Candidate) -> Mapping[str, int]:
+    """By phase whose weights are shared out, into how many shards it saves: one a process."""
+    processes = candidate.world_size
+    return {
+        phase.name: processes
+        for phase in candidate.phases
+        if phase.settings.sharding == "fsdp" and processes > 1
+    }
 
 
 def beyond_grants(context: Context, run: RunState) -> tuple[tuple[str, int], ...] | None:

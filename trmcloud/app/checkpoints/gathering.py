@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import shards
@@ -45,48 +48,38 @@ def gather(folder: Path, manifest: CheckpointManifest) -> CheckpointManifest:
 
 
 def _gathered(folder: Path, kind: str, names: list[str]) -> CheckpointFile:
-    header, copies = shards.one_file(
-        [read_header(folder / name) for name in names], where=str(folder)
-    )
     name = shards.whole_name(kind)
     making = folder / f"{_MAKING}{name}"
-    digest = hashlib.sha256(header)
-    size = len(header)
-    readers = [open(folder / each, "rb") for each in names]  # noqa: SIM115
-    try:
-        with open(making, "wb") as into:
-            into.write(header)
-            for index, offset, length in copies:
-                readers[index].seek(offset)
-                while length:
-                    chunk = readers[index].read(min(length, _CHUNK_BYTES))
-                    if not chunk:
-                        raise CheckpointError(f"{names[index]} ends too early", where=str(folder))
+    digest, size = hashlib.sha256(), 0
+    with ExitStack() as stack:
+        readers = [stack.enter_context(open(folder / each, "rb")) for each in names]
+        try:
+            with open(making, "wb") as into:
+                for chunk in _chunks(readers):
                     into.write(chunk)
                     digest.update(chunk)
-                    length -= len(chunk)
                     size += len(chunk)
-            into.flush()
-            os.fsync(into.fileno())
-    except BaseException:
-        making.unlink(missing_ok=True)
-        raise
-    finally:
-        for reader in readers:
-            reader.close()
+                into.flush()
+                os.fsync(into.fileno())
+        except BaseException:
+            making.unlink(missing_ok=True)
+            raise
     os.replace(making, folder / name)
     return CheckpointFile(name, kind, size, digest.hexdigest())
 
 
-def read_header(path: Path) -> shards.Header:
-    """
-    Raises:
-        CheckpointError: it is not safetensors.
-        OSError: it cannot be read.
-    """
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        first = file.read(8)
-        length = shards.header_length(first, size, where=str(path))
-        head = first + file.read(length - len(first))
-    return shards.parse_header(head, size, where=str(path))
+def _chunks(readers: Sequence[BinaryIO]) -> Iterator[bytes]:
+    headers = [
+        shards.read_header(each.read, os.fstat(each.fileno()).st_size, each.name)
+        for each in readers
+    ]
+    header, copies = shards.one_file(headers, where=os.path.dirname(readers[0].name))
+    yield header
+    for index, offset, length in copies:
+        readers[index].seek(offset)
+        while length:
+            chunk = readers[index].read(min(length, _CHUNK_BYTES))
+            if not chunk:
+                raise CheckpointError("it ends too early", where=readers[index].name)
+            yield chunk
+            length -= len(chunk)

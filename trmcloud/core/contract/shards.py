@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trmcloud.core.errors import CheckpointError
@@ -102,24 +102,18 @@ def header_bytes(parts: Sequence[Part], *, is_shard: bool) -> bytes:
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def header_length(first: bytes, size_bytes: int, where: str) -> int:
-    """Bytes of a file's header, its own length included, from the first eight of a file of so many.
-
-    Raises:
-        CheckpointError: it is too short, or says what cannot be.
-    """
-    length = int.from_bytes(first[:_LENGTH_BYTES], "little") + _LENGTH_BYTES
-    if len(first) < _LENGTH_BYTES or length > min(size_bytes, MAX_HEADER_BYTES):
-        raise CheckpointError("it is not safetensors, or only half written", where=where)
-    return length
-
-
-def parse_header(head: bytes, size_bytes: int, where: str) -> Header:
-    """The whole header of a file of ``size_bytes``, a shard's or another's.
+def read_header(read: Callable[[int], bytes], size_bytes: int, where: str) -> Header:
+    """The header of a file of ``size_bytes``, a shard's or another's, of which ``read`` gives the
+    next so many bytes, from the first on.
 
     Raises:
         CheckpointError: it is not what safetensors, or a shard, may be.
     """
+    first = read(_LENGTH_BYTES)
+    length = int.from_bytes(first, "little") + _LENGTH_BYTES
+    if len(first) < _LENGTH_BYTES or length > min(size_bytes, MAX_HEADER_BYTES):
+        raise CheckpointError("it is not safetensors, or only half written", where=where)
+    head = first + read(length - _LENGTH_BYTES)
     try:
         entries = json.loads(head[_LENGTH_BYTES:])
         metadata = entries.pop("__metadata__", {})
