@@ -104,8 +104,14 @@ class Node:
         while processes.kill_pod(self.pod().name, excluding=frozenset()):
             time.sleep(0.02)
 
+    def end(self) -> None:
+        """Whatever is left of it."""
+        with contextlib.suppress(OSError, ValueError, AssertionError):
+            self.lose()
+        self.script.wait(30)
 
-def until(is_so: Callable[[], object], nodes: list[Node]) -> None:
+
+def until_both(is_so: Callable[[], object], nodes: list[Node]) -> None:
     give_up_at = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < give_up_at, "\n---\n".join(node.said() for node in nodes)
@@ -129,14 +135,11 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
         for node in made:
             node.begin()
         try:
-            until(lambda: "on 2 × cpu" in made[0].said() and "step 1/" in made[0].said(), made)
+            until_both(lambda: "on 2 × cpu" in made[0].said() and "step 1/" in made[0].said(), made)
             yield made
         finally:
             for node in made:
-                with contextlib.suppress(OSError, ValueError):
-                    node.lose()
-            for node in made:
-                node.script.wait(30)
+                node.end()
 
 
 def test_the_loss_of_one_ends_the_other_at_once(nodes: list[Node]) -> None:
@@ -178,6 +181,6 @@ def test_told_to_land_on_one_both_do_and_both_go_on_from_what_the_first_saved(
     for node in nodes:
         node.log.unlink()
         node.script = node.start("--again")
-    until(lambda: re.search(r"step \d+/", head.said()), nodes)
+    until_both(lambda: re.search(r"step \d+/", head.said()), nodes)
     assert "resumed from step" in head.said()
     assert list(other.folder.glob(manifests))  # sent there

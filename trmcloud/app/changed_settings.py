@@ -9,7 +9,7 @@ from typing import Any
 
 from trmcloud.app.checkpoints.sources import sources_of
 from trmcloud.app.context import Context
-from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.contract.manifest import CheckpointManifest, pick_latest
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
@@ -28,23 +28,32 @@ _FOR_MEMORY = frozenset({"batch", "sequence", "optimizer", "ema", "dtype", "loop
 @dataclass(frozen=True)
 class Changed:
     """``settings``: by phase, what takes the place of the plan's. ``accepted``: by name, [before,
-    after] of what decides what is trained; None: nothing of it differs."""
+    after] of what decides what is trained; None: nothing of it differs. ``processes``: so many
+    train from now on; 0: as many as before."""
 
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     accepted: Mapping[str, Any] | None = None
+    processes: int = 0
 
 
 def changed_settings(
-    context: Context, run: RunState, typed: Sequence[tuple[str, Any]], *, accept: bool
+    context: Context,
+    run: RunState,
+    typed: Sequence[tuple[str, Any]],
+    *,
+    accept: bool,
+    processes: int = 0,
 ) -> Changed:
-    """What a closed run is to go on with: its plan's settings, and what was ``typed``.
+    """What a closed run is to go on with: its plan's settings, and what was ``typed``. Other
+    ``processes`` share the same global batch.
 
     The newest checkpoint of each phase is looked up on this machine and in the run's bucket. One
     that lies on a network volume is not known here: then what the run was told to train with
     counts.
 
     Raises:
-        UsageError: ``typed`` names what cannot change within a run; or nothing is to be accepted.
+        UsageError: ``typed`` names what cannot change within a run; nothing is to be accepted; or
+            so many processes cannot share a step's sequences, or are not this machine's to choose.
         ConflictError: the run has finished, and is given no more steps.
         CheckpointError: what was trained would go on as something else, and that is not accepted.
         DoesNotFit: with ``typed`` it needs more memory than the machine has.
@@ -56,14 +65,23 @@ def changed_settings(
     if candidate is None or not phases:
         return Changed()
     overrides = dict(typed)
-    after = {phase.name: with_overrides(phase.settings, overrides) for phase in phases}
-    if _FOR_MEMORY & set(overrides):
+    if processes == candidate.gpus:
+        processes = 0
+    world_size = candidate.world_size
+    if processes:
+        _check_processes(run, candidate, processes)
+        world_size = processes
+    after = {
+        phase.name: with_overrides(phase.settings, _shared(phase, candidate, processes, overrides))
+        for phase in phases
+    }
+    if processes or _FOR_MEMORY & set(overrides):
         for phase in phases:
-            _check_memory(candidate, phase.settings, after[phase.name])
+            _check_memory(candidate, phase.settings, after[phase.name], world_size)
     changes: dict[str, Change] = {}
 
-    def note(before: PhaseRecipe, now: PhaseRecipe, world_size: int) -> None:
-        worlds = {"world_before": world_size, "world_after": candidate.world_size}
+    def note(before: PhaseRecipe, now: PhaseRecipe, world_before: int) -> None:
+        worlds = {"world_before": world_before, "world_after": world_size}
         for change in decisive_changes(before, now, **worlds):
             changes.setdefault(change.name, change)
 
@@ -77,6 +95,7 @@ def changed_settings(
             note(planned.settings, after[planned.name], candidate.world_size)
     told = one_line(", ".join(map(str, changes.values())))
     as_typed = "".join(f" --set {name}={value}" for name, value in typed)
+    as_typed += f" --processes {processes}" if processes else ""
     again = f"trmcloud resume {run.run_id}{as_typed}"
     if changes and not accept:
         raise CheckpointError(
@@ -92,7 +111,47 @@ def changed_settings(
     return Changed(
         {phase.name: new for phase in phases if (new := _new(phase.settings, after[phase.name]))},
         {c.name: [c.before, c.after] for c in changes.values()} if changes else None,
+        processes,
     )
+
+
+def _check_processes(run: RunState, candidate: Candidate, processes: int) -> None:
+    """
+    Raises:
+        UsageError: it is no number of processes, or the run is on rented hardware.
+    """
+    if processes < 0:
+        raise UsageError(f"--processes must be above zero, not {processes}")
+    if candidate.provider != LOCAL:
+        raise UsageError(
+            f"{run.run_id} trains on {candidate.hardware}, with a process on each of its GPUs",
+            where="--processes",
+            next_step=f"trmcloud launch … --from {run.run_id} starts another run, elsewhere",
+        )
+
+
+def _shared(
+    phase: PhasePlan, candidate: Candidate, processes: int, overrides: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """``overrides``, and the batch with which so many processes share the same global one.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not processes or {"batch", "accumulation"} & set(overrides):
+        return overrides
+    planned = phase.settings
+    rows = planned.global_batch(candidate.world_size)
+    each, over = divmod(rows, processes)
+    if over:
+        raise UsageError(
+            f"{processes} processes cannot share the {rows} sequences of a step",
+            where="--processes",
+            next_step=f"take a number that divides {rows}; --set batch=… --set accumulation=… "
+            f"{ACCEPT} trains with others",
+        )
+    batch = max(size for size in range(1, planned.batch + 1) if each % size == 0)
+    return {**overrides, "batch": batch, "accumulation": each // batch}
 
 
 def _phases_ahead(
@@ -141,15 +200,21 @@ def _trained(
     return {name: manifest for name, manifest in latest.items() if manifest is not None}
 
 
-def _check_memory(candidate: Candidate, planned: PhaseRecipe, after: PhaseRecipe) -> None:
+def _check_memory(
+    candidate: Candidate, planned: PhaseRecipe, after: PhaseRecipe, world_size: int
+) -> None:
+    on_gpu = candidate.sku in GPUS
     planned_gb, need_gb = (
-        predict_memory(each, candidate.world_size, on_gpu=candidate.sku in GPUS).total
-        for each in (planned, after)
+        predict_memory(each, world, on_gpu=on_gpu).total
+        for each, world in ((planned, candidate.world_size), (after, world_size))
     )
-    if need_gb > max(planned_gb, candidate.memory_gb * USABLE_SHARE):
+    memory_gb = candidate.memory_gb
+    if not on_gpu:  # it is shared out to the processes
+        memory_gb *= candidate.world_size / world_size
+    if need_gb > max(planned_gb, memory_gb * USABLE_SHARE):
         raise DoesNotFit(
             f"with these settings {after.phase} needs {need_gb:.0f} GB on {candidate.hardware}, "
-            f"which has {candidate.memory_gb:.0f}",
+            f"which has {memory_gb:.0f}",
             where="--set",
             next_step=f"--set batch={max(1, after.batch // 2)} "
             f"--set accumulation={2 * after.accumulation}",

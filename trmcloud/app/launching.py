@@ -95,6 +95,7 @@ def resume(
     cap: Usd | None,
     settings: Sequence[tuple[str, Any]] = (),
     accept_change: bool = False,
+    processes: int = 0,
 ) -> RunDriver:
     """Go on with a run: take a live one over if nobody drives it, reopen a closed one.
 
@@ -102,6 +103,7 @@ def resume(
         cap: the whole run's budget from now on; None: as it is.
         settings: what takes the place of its plan's, by key.
         accept_change: though some of that decides what is trained.
+        processes: so many from now on, on this machine; 0: as many as before.
 
     Raises:
         ConflictError: it is being driven, or there is nothing left to do.
@@ -115,7 +117,7 @@ def resume(
     if run.live:
         if run.generation is not None:
             require_reach(context, run.generation.provider)
-        if settings or accept_change:
+        if settings or accept_change or processes:
             raise UsageError(
                 f"{run.run_id} has not ended: its settings stay what they are",
                 next_step=f"trmcloud stop {run.run_id}, then resume it with others",
@@ -140,7 +142,7 @@ def resume(
         )
     from trmcloud.app.changed_settings import changed_settings  # a live run needs none of it
 
-    changed = changed_settings(context, run, settings, accept=accept_change)
+    changed = changed_settings(context, run, settings, accept=accept_change, processes=processes)
     whole = run.cap if cap is None else cap
     line = replace(ledger.line("run", run.run_id), cap=whole)
     left = line.remaining or ZERO
@@ -159,7 +161,9 @@ def resume(
         check_needs(context, run.generation.provider)
         require_account(context, run.generation.provider, rate)
     amount = left if rate else ZERO
-    reopened = ev.Reopened(whole, settings=changed.settings, accepted=changed.accepted)
+    reopened = ev.Reopened(
+        whole, settings=changed.settings, accepted=changed.accepted, processes=changed.processes
+    )
     epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
     return RunDriver(context, run.run_id, epoch)
 

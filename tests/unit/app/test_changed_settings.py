@@ -13,6 +13,7 @@ from trmcloud.app import changed_settings as changes
 from trmcloud.app.changed_settings import Changed, changed_settings
 from trmcloud.app.checkpoints.sources import Listing
 from trmcloud.app.context import Context
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState, State
@@ -188,3 +189,54 @@ def test_a_manifest_that_says_nothing_is_left_to_the_trainer(found: list[Listing
         changed_settings(CONTEXT, RUN, (), accept=False)
     assert "\x1b" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+PHASE = a_phase(training=600.0)
+PHASE = replace(PHASE, settings=replace(PHASE.settings, batch=6, accumulation=1), tokens=1000)
+HERE = a_candidate(provider=LOCAL, hardware=LOCAL, sku="CPU", gpus=2, phases=(PHASE,))
+ON_TWO = replace(RUN, recorded_plan=recorded(HERE))
+
+
+@pytest.mark.parametrize(
+    ("processes", "batch", "accumulation"), [(1, 6, 2), (3, 4, 1), (4, 3, 1), (12, 1, 1)]
+)
+def test_other_processes_share_the_same_global_batch(
+    found: list[Listing], processes: int, batch: int, accumulation: int
+) -> None:
+    settings = HERE.phases[0].settings
+    found[:] = [Listing((manifest(settings=settings.to_json(), world_size=2),))]
+    made = changed_settings(CONTEXT, ON_TWO, (), accept=False, processes=processes)
+    assert made.processes == processes
+    run = apply_changes(ON_TWO, made)
+    candidate = run.plan.recommended
+    assert candidate is not None
+    [phase] = candidate.phases
+    assert (phase.settings.batch, phase.settings.accumulation) == (batch, accumulation)
+    assert phase.settings.global_batch(candidate.world_size) == settings.global_batch(2)
+    assert phase.tokens == HERE.phases[0].tokens
+    assert phase.parts_s["training"] == pytest.approx(
+        HERE.phases[0].parts_s["training"] * 2 / processes
+    )
+    # The next time nothing is said, and nothing changes.
+    assert changed_settings(CONTEXT, run, (), accept=False) == Changed()
+    assert changed_settings(CONTEXT, run, (), accept=False, processes=processes) == Changed()
+
+
+def apply_changes(run: RunState, made: Changed) -> RunState:
+    assert run.recorded_plan is not None
+    plan = run.recorded_plan.with_settings(made.settings, made.processes)
+    return replace(run, recorded_plan=plan)
+
+
+def test_processes_that_cannot_share_a_batch_are_refused(found: list[Listing]) -> None:
+    with pytest.raises(UsageError, match="5 processes cannot share the 12 sequences of a step"):
+        changed_settings(CONTEXT, ON_TWO, (), accept=False, processes=5)
+    with pytest.raises(UsageError, match="above zero"):
+        changed_settings(CONTEXT, ON_TWO, (), accept=False, processes=-1)
+    elsewhere = replace(CANDIDATE, gpus=8)
+    with pytest.raises(UsageError, match="a process on each of its GPUs"):
+        changed_settings(
+            *(CONTEXT, replace(RUN, recorded_plan=recorded(elsewhere)), ()),
+            accept=False,
+            processes=2,
+        )

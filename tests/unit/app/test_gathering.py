@@ -215,7 +215,7 @@ def test_a_shard_that_is_half_there_is_refused(tmp_path: Path) -> None:
     made = sharded(tmp_path / "there")
     half = tmp_path / "there" / shards.shard_name("weights", 2, 3)
     half.write_bytes(half.read_bytes()[:-7])
-    with pytest.raises(CheckpointError, match="weights-00002-of-00003.safetensors is damaged"):
+    with pytest.raises(CheckpointError, match=r"weights-00002-of-00003\.safetensors is damaged"):
         fetched(tmp_path / "there", tmp_path / "home", made)
     files = [described(half, "weights") if f.name == half.name else f for f in made.files]
     with pytest.raises(CheckpointError, match="its header says"):

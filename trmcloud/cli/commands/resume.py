@@ -24,6 +24,10 @@ def command(
             help="Go on though settings differ that decide what is trained.",
         ),
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(help="On this machine: so many share the batch from now on."),
+    ] = 0,
     detach: options.Detach = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -59,6 +63,7 @@ def command(
         cap=parse_money("--budget", budget),
         settings=[parse_setting(text) for text in setting or ()],
         accept_change=accept_change,
+        processes=processes,
     )
     if not before.live:
         show_resume(context, driver.run(), plan, verbose=verbose)

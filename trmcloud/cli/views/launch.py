@@ -67,6 +67,8 @@ def resumed_rows(run: RunState) -> list[tuple[str, str]]:
         (f"{phase} from here", ", ".join(f"{key} = {value}" for key, value in settings.items()))
         for phase, settings in run.resumed.settings.items()
     ]
+    if run.resumed.processes:
+        rows.append(("processes", f"{run.resumed.processes} from here on"))
     if run.resumed.accepted:
         changes = (f"{key} {was} → {now}" for key, (was, now) in run.resumed.accepted.items())
         rows.append(("accepted", f"{', '.join(changes)}: another training from here on"))

@@ -234,6 +234,8 @@ class Reopened:
     accepted: Mapping[str, Any] | None = None
     """By name, [before, after] of what decides what is trained and differs from the checkpoint that
     is gone on from: the user accepted that. None: nothing was."""
+    processes: int = 0
+    """So many train from now on, on the user's own machine; 0: as many as before."""
 
 
 @dataclass(frozen=True)

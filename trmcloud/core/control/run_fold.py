@@ -255,8 +255,8 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
     if event.errand is not None and plan is not None:
         errand = str(event.errand["id"])
         plan = plan.with_errand(event.errand)
-    elif event.settings and plan is not None:
-        plan = plan.with_settings(event.settings)
+    elif (event.settings or event.processes) and plan is not None:
+        plan = plan.with_settings(event.settings, event.processes)
     return replace(
         run,
         recorded_plan=plan,

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Mapping, NamedTuple
 
 from trmcloud.core import codec
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
@@ -230,13 +231,18 @@ class RecordedPlan:
         more = {"candidates": candidates, "launchable": [candidate["id"]]}
         return RecordedPlan({**self._data, **more})
 
-    def with_settings(self, changed: Mapping[str, Mapping[str, Any]]) -> RecordedPlan:
-        """The same plan, whose phases are trained with what ``changed`` says of them; time and
-        FLOPs are those of as many tokens. Prices and stops stay what they were."""
-        candidates = [
-            {**row, "phases": [_changed(p, changed.get(p["name"])) for p in row["phases"]]}
-            for row in self._data["candidates"]
-        ]
+    def with_settings(
+        self, changed: Mapping[str, Mapping[str, Any]], processes: int = 0
+    ) -> RecordedPlan:
+        """The same plan, whose phases are trained with what ``changed`` says of them, on the user's
+        own machine by so many ``processes``; 0: by as many as before. Time and FLOPs are those of
+        as many tokens. Prices and stops stay what they were."""
+        candidates = []
+        for row in self._data["candidates"]:
+            now = processes if processes and row["provider"] == LOCAL else row["gpus"]
+            more = now / row["gpus"]
+            phases = [_changed(each, changed.get(each["name"]), more) for each in row["phases"]]
+            candidates.append({**row, "gpus": now, "phases": phases})
         return RecordedPlan({**self._data, "candidates": candidates})
 
 
@@ -348,21 +354,25 @@ def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _changed(phase: Mapping[str, Any], changed: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """A phase's JSON, as it is with other settings."""
-    if not changed:
+def _changed(
+    phase: Mapping[str, Any], changed: Mapping[str, Any] | None, more: float
+) -> Mapping[str, Any]:
+    """A phase's JSON, as it is with other settings and ``more`` times as many processes."""
+    if not changed and more == 1.0:
         return phase
-    settings = {**phase["settings"], **changed}
+    settings = {**phase["settings"], **(changed or {})}
     before, after = (PhaseRecipe.from_json(each) for each in (phase["settings"], settings))
-    factor = (after.steps * after.tokens_per_step(1)) / (before.steps * before.tokens_per_step(1))
+    # Of tokens; each process is as fast as it was, so that time is a process's share of them.
+    share = (after.steps * after.tokens_per_step(1)) / (before.steps * before.tokens_per_step(1))
+    factor = share * more
     trained_s = phase["parts_s"].get("training", 0.0)
     return {
         **phase,
         "steps": after.steps,
         "tokens": round(phase["tokens"] * factor),
         "flops": phase["flops"] * factor,
-        "seconds": {k: s + (factor - 1.0) * trained_s for k, s in phase["seconds"].items()},
-        "parts_s": {**phase["parts_s"], "training": trained_s * factor},
+        "seconds": {k: s + (share - 1.0) * trained_s for k, s in phase["seconds"].items()},
+        "parts_s": {**phase["parts_s"], "training": trained_s * share},
         "settings": settings,
     }
 
