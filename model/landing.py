@@ -93,6 +93,8 @@ class Verdict:
     """Set where the cooldown was decided just now, or changed."""
     save: bool = False
     """Some rank was told to save now."""
+    save_due: bool = False
+    """So much time has passed since the last save that the recipe asks for one."""
     data: int = 0
     """The worst of what the ranks said of their data."""
 
@@ -114,6 +116,7 @@ class Landing:
         """Until a checkpoint stands on disk."""
         self.stall_s: float | None = None
         """For which a save holds training up."""
+        self._saved_at: float | None = None
 
     @property
     def step_s(self) -> float:
@@ -187,8 +190,8 @@ class Landing:
             if code == _GO_ON and not length and self._is_to_end(step, cooldown):
                 length = 0 if worse else self._schedule.steps_to_cool(step)
                 code, asked = (_GO_ON, 1) if length else (_STOPPED, 0)
-        own = [int(self._flag.raised), int(self._flag.save), asked]
-        flag, save, asked, code, length, data = self._world.largest([*own, code, length, data])
+        own = [int(self._flag.raised), int(self._flag.save), int(self._is_save_due(now)), asked]
+        flag, save, due, asked, code, length, data = self._world.largest([*own, code, length, data])
         outcome = _OUTCOMES.get(code) or ("landed_signal" if flag else None)
         decided = None
         if length and cooldown is not None:
@@ -196,13 +199,24 @@ class Landing:
         elif length:
             deadline_at = self._limits.deadline_at or 0.0
             decided = Cooldown(step, length, deadline_at, asked=bool(asked))
-        return Verdict(outcome, decided, bool(save), data)
+        return Verdict(outcome, decided, bool(save), bool(due), data)
 
     def _is_to_end(self, step: int, cooldown: Cooldown | None) -> bool:
         """Whether it was told that further steps no longer pay, and does not cool down already."""
         own = None if self.is_timed else self._schedule.own_cooldown
         cools = cooldown is not None or (own is not None and step >= own.start)
         return self._flag.finish and step > 0 and not cools
+
+    def _is_save_due(self, now: float) -> bool:
+        """By rank 0's clock."""
+        if self._saved_at is None:
+            self._saved_at = now
+        minutes = self._settings.save_minutes
+        return self._world.is_main and 0 < 60.0 * minutes <= now - self._saved_at
+
+    def saving(self, now: float) -> None:
+        """A save has begun."""
+        self._saved_at = now
 
     def saved(self) -> None:
         """What was asked for until now is saved."""

@@ -88,7 +88,7 @@ class Trainer:
             *(outlets.clock.epoch, outlets.clock.monotonic),
         )
         self._data_state = READY
-        self._asked_to_save = False
+        self._asked_to_save, self._save_due = False, False
         self._requested = 0
         self._skipped, self._skipped_step = 0, 0
         self._logged_step = trained.progress.step
@@ -166,6 +166,7 @@ class Trainer:
             worse=worth.is_worse(progress.evaluations),
         )
         self._data_state, self._asked_to_save = verdict.data, verdict.save
+        self._save_due = verdict.save_due and self._trained.soundness.is_settled
         if verdict.cooldown is not None:
             progress.cooldown = verdict.cooldown
             self._reporter.decided(progress.step, verdict.cooldown)
@@ -292,19 +293,21 @@ class Trainer:
         self._mark = self._clock.monotonic()
 
     def _save_if_asked(self) -> None:
-        """A checkpoint that was asked for, and its metric: before the next step, as if it were due.
+        """A checkpoint that was asked for, or is due by the clock, and its metric: before the next
+        step, as if it were due by that.
 
         Before the first step there is nothing to save; where the deadline is too near the landing
         saves.
         """
         progress, landing = self._progress, self._landing
-        if not self._asked_to_save or not progress.step:
+        if not (self._asked_to_save or self._save_due) or not progress.step:
             return
         cost = landing.evaluation_s + (landing.save_s or 0.0)
         if not landing.leaves_time_for(cost, self._clock.epoch()):
             return
-        landing.saved()
-        self._requested += 1
+        if self._asked_to_save:
+            landing.saved()
+            self._requested += 1
         self._save_and_evaluate()
         self._mark = self._clock.monotonic()
 
@@ -413,6 +416,7 @@ class Trainer:
         first."""
         world = self._world
         rows = world.gather(generator_states(world.device))
+        self._landing.saving(self._clock.epoch())
         with self._pulse.during("saving"):
             self._settle(wait=True)
             self._saver.begin(

@@ -14,12 +14,17 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
+from functools import partial
 from typing import Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 
 from model.data.batch import Draws
 from model.families import norms
@@ -44,6 +49,17 @@ from model.families.rotary import Turn, rotate, turns
 from model.precision import DTYPES, Left
 from trmcloud.core.spec.recipe import PhaseRecipe
 
+_aten = torch.ops.aten
+_PRODUCTS = [
+    _aten.mm.default,
+    _aten._scaled_mm.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+"""What costs most to compute again, for its memory."""
+_keeping_products = partial(create_selective_checkpoint_contexts, _PRODUCTS)
 GATE_INPUTS = 32
 """Of a token's state that decide how much of its value embedding is let in."""
 
@@ -218,7 +234,10 @@ class Transformer(LanguageModel):
         """One block, without a cache."""
         block = self.blocks[layer]
         if self.shape.activation_checkpointing and torch.is_grad_enabled():
-            made: Tensor = checkpoint(block, h, turn, mask, values, use_reentrant=False)
+            keeping = _keeping_products if self.shape.selective_checkpointing else noop_context_fn
+            made: Tensor = checkpoint(
+                *(block, h, turn, mask, values), use_reentrant=False, context_fn=keeping
+            )
         else:
             made = block(h, turn, mask, values)
         return made

@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     # 3 heads' keys and 5 columns do not share out evenly over 2 or 4 ranks.
     "uneven": {"width": 48, "kv_heads": 1, "mlp": "swiglu", "hidden": 101, "vocab_size": 67},
     "again": {"activation_checkpointing": True, "tied": True},
+    "kept": {"activation_checkpointing": True, "selective_checkpointing": True},
     "values": {"value_embeddings": True, "depth": 4, "ema": True},
     "clipped": {"grad_clip": 0.05},
 }

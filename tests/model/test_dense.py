@@ -9,6 +9,7 @@ from typing import Any, Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.families import head, registry
@@ -298,16 +299,41 @@ def test_dropout_drops_in_training_and_not_in_evaluation() -> None:
     assert model.training
 
 
+class Products(TorchDispatchMode):
+    """Counts matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten.mm.default
+        return func(*args, **(kwargs or {}))
+
+
 def test_recomputed_blocks_give_the_same_gradients() -> None:
-    gradients = []
-    for recompute in (False, True):
-        model = make(
-            {"activation_checkpointing": recompute, "windows": "SL", "value_embeddings": True}
-        )
-        model(*batch()).loss.backward()
+    gradients, products, held = [], [], []
+    for recompute, selective in ((False, False), (True, True), (True, False)):
+        again = {"activation_checkpointing": recompute, "selective_checkpointing": selective}
+        model = make({**again, "windows": "SL", "value_embeddings": True})
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = model(*batch()).loss
+        with Products() as counted:
+            loss.backward()
         gradients.append([p.grad for p in model.parameters()])
-    for kept, again in zip(*gradients, strict=True):
-        torch.testing.assert_close(kept, again)
+        products.append(counted.count)
+        held.append(sum(kept.values()))
+    for kept_all, some, none in zip(*gradients, strict=True):
+        torch.testing.assert_close(kept_all, some)
+        torch.testing.assert_close(kept_all, none)
+    assert products[0] == products[1] < products[2], "selective computes no product again"
+    assert held[2] < held[0]
 
 
 def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,26 @@ def test_a_signal_lands_before_the_next_step(settings: PhaseRecipe) -> None:
     assert landing.consult(12, None, now=0.0, elapsed_s=1.0).outcome == "finished"
 
 
+def test_a_save_is_due_once_so_many_minutes_have_passed_since_the_last(
+    settings: PhaseRecipe,
+) -> None:
+    landing = landing_of(replace(settings, steps=1000, save_minutes=2.0), Limits())
+
+    def due(step: int, now: float) -> bool:
+        return landing.consult(step, None, now=now, elapsed_s=1.0).save_due
+
+    assert [due(step, now) for step, now in ((1, 50.0), (2, 169.0), (3, 170.0))] == [
+        *(False, False, True),
+    ]
+    assert due(4, 171.0), "until it is begun"
+    landing.saving(171.0)
+    assert not due(5, 290.0)
+    assert due(6, 291.0)
+    never = landing_of(settings, Limits())
+    assert not never.consult(1, None, now=0.0, elapsed_s=1.0).save_due
+    assert not never.consult(2, None, now=1e9, elapsed_s=1.0).save_due
+
+
 def test_no_step_is_begun_that_would_pass_the_deadline(settings: PhaseRecipe) -> None:
     landing = landing_of(replace(settings, steps=1000), Limits(deadline_at=100.0))
     for _ in range(5):

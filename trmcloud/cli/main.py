@@ -236,7 +236,8 @@ def _as_ours(error: Any) -> UsageError:
     path = context.command_path if context is not None else "trmcloud"
     what = str(error.format_message())
     if option := getattr(error, "option_name", ""):
-        what = f"{error.message}{_nearest(option, error.possibilities or ())}"
+        near = getattr(error, "possibilities", None) or ()
+        what = f"{error.message}{_nearest(option, near)}"
     elif ". Did you mean " in what:  # a group's own command
         words, _, _ = what.partition(". Did you mean ")
         typed = words.split()[-1].strip("'")

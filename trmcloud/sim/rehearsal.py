@@ -9,6 +9,7 @@ from typing import Any
 
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.money import Usd
+from trmcloud.core.planner.speed import steps_between_saves
 from trmcloud.core.spec.plan import Interval, PhasePlan, Plan
 from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.faults.table import ALL, NAMES, arm_all
@@ -183,14 +184,15 @@ def _shape(rng: random.Random, phase: PhasePlan) -> Shape:
     """The phase as this play's machine trains it: a draw from the plan's own interval."""
     settings, parts = phase.settings, phase.parts_s
     steps = settings.steps
-    evals, saves = max(1, steps // settings.eval_every), max(1, steps // settings.save_every)
+    save_every = steps_between_saves(settings, phase.step_s.p50)
+    evals, saves = max(1, steps // settings.eval_every), max(1, steps // save_every)
     return Shape(
         phase=phase.name,
         steps=steps,
         step_s=_drawn(rng, phase.step_s),
         eval_every=settings.eval_every,
         eval_s=parts.get("evaluation", 0.0) / evals,
-        save_every=settings.save_every,
+        save_every=save_every,
         save_s=parts.get("saving", 0.0) / saves,
         start_s=parts.get("startup", 5.0),
         compile_s=parts.get("compile", 0.0),

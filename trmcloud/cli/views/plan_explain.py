@@ -5,7 +5,7 @@ from __future__ import annotations
 from trmcloud.cli.views.plan import age_days
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu, parse_hardware
 from trmcloud.core.errors import NotFoundError
-from trmcloud.core.money import Usd
+from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.candidates import SPOT_NOTE, VOLUME_MICROS_PER_GB_MONTH
 from trmcloud.core.planner.flops import Work, work_of
@@ -19,7 +19,7 @@ from trmcloud.core.planner.roofline import (
     filled_share,
     step_time,
 )
-from trmcloud.core.planner.speed import rented_machine
+from trmcloud.core.planner.speed import rented_machine, steps_between_saves
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
 
@@ -136,7 +136,7 @@ _PARTS = {
     "compile": "torch.compile, cold",
     "start": "torchrun, importing torch, NCCL, opening the data",
     "evaluation": "forward passes over eval_tokens, every eval_every steps",
-    "saving": "weights and optimizer at 0.3 GB/s, every save_every steps",
+    "saving": "standing still for a copy in memory, as often as it saves",
     "landing": "the last evaluation and save",
 }
 
@@ -148,7 +148,8 @@ def _slowest(c: Candidate, gpu: Gpu) -> float:
 
 
 def _recompute_text(s: PhaseRecipe) -> str:
-    parts = ["activation checkpointing"] if s.activation_checkpointing else []
+    selective = "selective " if s.selective_checkpointing else ""
+    parts = [f"{selective}activation checkpointing"] if s.activation_checkpointing else []
     if s.batch * s.sequence * s.vocab_size > MAX_LOGITS:
         parts.append("the head in pieces")
     return ", ".join(parts) or "off"
@@ -168,6 +169,8 @@ def _money(c: Candidate, plan: Plan) -> list[str]:
         _line("run", f"{c.hours.p10:.2f} – {c.hours.p90:.2f} h", f"{c.hours.p50:.2f} h"),
         _line("rent", f"{c.hours.p50:.2f} h × {rate}", str(c.cost_p50 - c.storage)),
     ]
+    for phase in c.phases:
+        lines.append(_saves(c, phase, rate))
     if c.storage:
         per_gb = Usd.from_micros(VOLUME_MICROS_PER_GB_MONTH)
         kept = sum(checkpoint_bytes(p.settings) * p.settings.kept_checkpoints for p in c.phases)
@@ -186,6 +189,18 @@ def _money(c: Candidate, plan: Plan) -> list[str]:
     return lines
 
 
+def _saves(c: Candidate, phase: PhasePlan, rate: Usd) -> str:
+    s = phase.settings
+    seconds = phase.parts_s.get("saving", 0.0)
+    every = steps_between_saves(s, phase.step_s.p50)
+    count = (s.steps - 1) // every
+    size_gb = checkpoint_bytes(s) / 1e9
+    shards = f" in {c.world_size} shards" if s.sharding == "fsdp" and c.world_size > 1 else ""
+    every_h = every * phase.step_s.p50 / HOUR_S
+    how = f"{count:,} of {size_gb:,.1f} GB{shards}, every {every_h:.1f} h, beside training"
+    return _line(f"saves of {phase.name}", how, str(cost(rate, seconds)))
+
+
 def _memory(c: Candidate) -> list[str]:
     worst = max(
         c.phases, key=lambda p: predict_memory(p.settings, c.world_size, on_gpu=c.sku in GPUS).total
@@ -199,8 +214,13 @@ def _memory(c: Candidate) -> list[str]:
         "activations": f"batch {worst.settings.batch} × {worst.settings.sequence} tokens",
         "logits": "one piece of the head at a time where they are many",
         "workspace": "CUDA context, compiled kernels",
+        "snapshot": "what is being saved; of a GPU it lies in the host's memory",
     }
-    lines = [_line(name, notes[name], f"{gb:,.2f} GB") for name, gb in memory._asdict().items()]
+    lines = [
+        _line(name, notes[name], f"{gb:,.2f} GB")
+        for name, gb in memory._asdict().items()
+        if gb or name != "snapshot"
+    ]
     return [*lines, _line("sum", f"of {c.memory_gb:,.0f} GB", f"{memory.total:,.1f} GB")]
 
 

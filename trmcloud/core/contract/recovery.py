@@ -104,8 +104,9 @@ def _smaller_batch(now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checkpointing(now: Mapping[str, Any]) -> dict[str, Any]:
-    done = now["activation_checkpointing"]
-    return {} if done else {"activation_checkpointing": True}
+    if not now["activation_checkpointing"]:
+        return {"activation_checkpointing": True}
+    return {"selective_checkpointing": False} if now.get("selective_checkpointing") else {}
 
 
 def _no_compile(now: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,6 +216,7 @@ _OVERRIDES: Mapping[str, Callable[[Any], bool]] = {
     "batch": _COUNT,
     "accumulation": _COUNT,
     "activation_checkpointing": _SWITCH,
+    "selective_checkpointing": _SWITCH,
     "compile": _SWITCH,
     "loader_workers": lambda value: value == 0 and type(value) is int,
     "depth": _COUNT,

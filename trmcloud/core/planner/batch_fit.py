@@ -92,7 +92,12 @@ _ROOMY_SHARE = 0.6
 _FEWER_PASSES = 1.01
 """By how much fewer passes must win."""
 
-_CHOSEN = ("batch", "accumulation", "sharding", "activation_checkpointing")
+_CHOSEN = (
+    *("batch", "accumulation", "sharding"),
+    *("activation_checkpointing", "selective_checkpointing"),
+)
+_CHECKPOINTINGS = ((False, False), (True, True), (True, False))
+"""None, selective, and full."""
 
 
 _PLAINNESS = 1.03
@@ -100,7 +105,7 @@ _PLAINNESS = 1.03
 
 
 def _extras(settings: PhaseRecipe) -> int:
-    return (settings.sharding == "fsdp") + settings.activation_checkpointing
+    return (settings.sharding == "fsdp") + settings.activation_checkpointing  # of either kind
 
 
 def _is_simpler(settings: PhaseRecipe, other: PhaseRecipe) -> bool:
@@ -130,20 +135,26 @@ def _ways(asked: PhaseRecipe, processes: int) -> Iterator[PhaseRecipe]:
     was_asked = tuple(getattr(asked, key) for key in _CHOSEN)
     yield asked
     family = FAMILIES[asked.family]
-    checkpointed = takes(asked.family, "activation_checkpointing")
+    checkpointings = [
+        (some, selective)
+        for some, selective in _CHECKPOINTINGS
+        if (takes(asked.family, "activation_checkpointing") or not some)
+        and (takes(asked.family, "selective_checkpointing") or not selective)
+    ]
     shardings = ("ddp", "fsdp") if processes > 1 and family.shards else ("ddp",)
     for sharding in shardings:
         if sharding == "fsdp" or not family.has_trainer:
             largest = asked.batch * asked.accumulation
-        for checkpointing in (False, True) if checkpointed else (False,):
+        for checkpointing, selective in checkpointings:
             for batch, accumulation in batches(asked, largest=largest):
-                if (batch, accumulation, sharding, checkpointing) != was_asked:
+                if (batch, accumulation, sharding, checkpointing, selective) != was_asked:
                     yield replace(
                         asked,
                         batch=batch,
                         accumulation=accumulation,
                         sharding=sharding,
                         activation_checkpointing=checkpointing,
+                        selective_checkpointing=selective,
                     )
 
 
@@ -156,7 +167,8 @@ def _way(settings: PhaseRecipe) -> str:
     if settings.sharding == "fsdp":
         text += " sharded (FSDP2)"
     if settings.activation_checkpointing:
-        text += " with activation checkpointing"
+        selective = "selective " if settings.selective_checkpointing else ""
+        text += f" with {selective}activation checkpointing"
     return text
 
 

@@ -341,7 +341,7 @@ def _against_interruptions(
     every = max(1, min(settings.steps, round(interval_s / step_s)))
     restart_s = startup_s(machine).p50
     longer = 1 + hazard_per_s * (every * step_s / 2 + restart_s)
-    return replace(settings, save_every=every), longer
+    return replace(settings, save_every=every, save_minutes=0.0), longer
 
 
 def _landing_s(

@@ -27,6 +27,9 @@ ATTENTION_VALUES = 11.0
 KV_VALUES = 4.0
 """Of these, the keys' three and the values, which are fewer where heads share them."""
 AUTOCAST_VALUES = 4.0
+SELECTED_VALUES = 5.0
+"""What selective checkpointing keeps of one beside keys, values and the MLP's first products: its
+input, queries, attention's output, and what the two last products of each half made."""
 KEPT_MLP_TENSORS = {3: 4 / 3, 2: 1.5}
 """MLP tensors kept per hidden tensor computed, by the number of MLP matrices."""
 LOGIT_BYTES = 8
@@ -52,6 +55,8 @@ class Memory(NamedTuple):
     activations: float
     logits: float
     workspace: float
+    snapshot: float = 0.0
+    """Copy of what it saves; a GPU's lies in its host's memory."""
 
     @property
     def total(self) -> float:
@@ -63,7 +68,8 @@ def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True
 
     Weights and gradients are float32, with a copy of the weights at ``dtype`` that autocast holds.
     Muon keeps one float32 momentum per block matrix, AdamW two states per parameter, an EMA one.
-    FSDP divides all of these by ``processes``, and gathers two blocks at a time.
+    FSDP divides all of these by ``processes``, and gathers two blocks at a time. A save copies what
+    a process writes, for DDP the first one everything.
     """
     settings = replace(settings, dtype=assumed_format(settings, None, on_gpu=on_gpu).dtype)
     work = work_of(settings)
@@ -90,6 +96,7 @@ def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True
         activations=_activation_bytes(settings, work, compute) / GB,
         logits=_logit_bytes(settings, work) / GB,
         workspace=fixed,
+        snapshot=0.0 if on_gpu else checkpoint_bytes(settings) / share / GB,
     )
 
 
@@ -121,6 +128,17 @@ def kept_values(settings: PhaseRecipe, work: Work) -> float:
     return attention + mlp + (0 if settings.dtype == "float32" else AUTOCAST_VALUES)
 
 
+def is_selective(settings: PhaseRecipe) -> bool:
+    """Whether blocks are computed again in the backward pass but for their products."""
+    return settings.activation_checkpointing and settings.selective_checkpointing
+
+
+def selected_values(work: Work) -> float:
+    """Values of D that selective checkpointing keeps per position and block application."""
+    products = work.mlp_values / work.mlp_matrices * (work.mlp_matrices - 1)
+    return SELECTED_VALUES + 2.0 * work.kv_share + products
+
+
 def batches(settings: PhaseRecipe, largest: int | None = None) -> Iterator[tuple[int, int]]:
     """(batch, accumulation) that keep the global batch, from ``largest`` (or the asked batch)
     downwards."""
@@ -135,7 +153,8 @@ def _activation_bytes(settings: PhaseRecipe, work: Work, compute: int) -> float:
     one = positions * settings.width * compute
     block = one * kept_values(settings, work)
     if settings.activation_checkpointing:
-        return work.block_applications * one + block
+        kept = selected_values(work) if is_selective(settings) else 1.0
+        return work.block_applications * one * kept + block
     return work.block_applications * block
 
 

@@ -48,6 +48,9 @@ NVLINK_SHARE, PCIE_SHARE = 0.7, 0.4
 """Of the one-way link that a ring reaches; through PCIe every byte crosses the host's bridge."""
 HIDDEN_SHARE = {"ddp": 0.5, "fsdp": 0.7}
 """Of the compute beside it, how much communication can hide behind."""
+SELECTIVE_SHARE = 0.1
+"""Of a block's forward time, what selective checkpointing does again: norms, rotations and
+activations, which are memory traffic alone. A prior."""
 MAX_LOGITS = 1 << 27
 """Beyond this many logits (tokens × vocabulary) the trainer's head runs in pieces that the
 backward pass computes again, so that one piece alone is alive."""
@@ -259,6 +262,8 @@ def _recompute_share(settings: PhaseRecipe, work: Work) -> float:
     head that runs in pieces."""
     blocks = work.matmul_flops + work.attention_flops * work.mask_share
     again = blocks if settings.activation_checkpointing else 0.0
+    if settings.selective_checkpointing:
+        again *= SELECTIVE_SHARE
     if settings.batch * settings.sequence * settings.vocab_size > MAX_LOGITS:
         again += work.head_flops
     return again / (3 * (blocks + work.head_flops))

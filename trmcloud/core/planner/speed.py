@@ -14,7 +14,7 @@ from trmcloud.core.catalog.hardware import GPUS, Gpu, LocalMachine
 from trmcloud.core.planner.calibrated import FITTED, P90_SIGMAS, Measured, Reach, reach_of
 from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import checkpoint_bytes
-from trmcloud.core.planner.roofline import StepTime, step_time
+from trmcloud.core.planner.roofline import NODE_LINK_GB_S, StepTime, step_time
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.spec.recipe import PhaseRecipe
 
@@ -52,6 +52,12 @@ REMOTE_DISK_BYTES_PER_S = 0.3e9
 LOCAL_DISK_BYTES_PER_S = 0.4e9
 """Writing, syncing and hashing one after the other."""
 SAVE_FIXED_S = 0.5
+STALL_FIXED_S = 0.05
+GPU_COPY_BYTES_PER_S = 10e9
+"""From a GPU to pinned memory of its host, for which training stands still. A prior: half of what
+PCIe 4 carries, since GPUs of one host share its memory."""
+CPU_COPY_BYTES_PER_S = 3e9
+"""In memory, beside another process."""
 
 
 class Machine(NamedTuple):
@@ -113,6 +119,7 @@ class PhaseTime(NamedTuple):
     start: Interval
     evaluation: Interval
     saving: Interval
+    """Standing still for saves: a copy in memory, and what the one before is not yet written."""
     landing: Interval
     """The last evaluation and save."""
     detail: StepTime | None
@@ -174,13 +181,20 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     forward = per_token * work.forward_flops / work.train_flops
     one_evaluation = spread.scaled(settings.eval_tokens * forward)
     one_save = save_s(settings, machine)
+    every = steps_between_saves(settings, step.p50)
+    # Where the one before is still being written, a save waits for it.
+    waits = Interval(
+        max(0.0, one_save.p10 - every * step.p50),
+        max(0.0, one_save.p50 - every * step.p50),
+        max(0.0, one_save.p90 - every * step.p50),
+    )
     return PhaseTime(
         step=step,
         training=step.scaled(settings.steps),
         compile=_compile_s(settings, machine),
         start=PROCESS_START_S if machine.local is None else LOCAL_PROCESS_START_S,
         evaluation=one_evaluation.scaled((settings.steps - 1) // settings.eval_every),
-        saving=one_save.scaled((settings.steps - 1) // settings.save_every),
+        saving=(stall_s(settings, machine) + waits).scaled((settings.steps - 1) // every),
         landing=one_evaluation + one_save,
         detail=detail,
     )
@@ -198,9 +212,30 @@ def spread_of(sigma: float) -> Interval:
 
 
 def save_s(settings: PhaseRecipe, machine: Machine) -> Interval:
+    """From a save's begin until it is on disk, beside training. Shards of other machines come over
+    the network to the first one."""
     disk = REMOTE_DISK_BYTES_PER_S if machine.local is None else LOCAL_DISK_BYTES_PER_S
-    seconds = SAVE_FIXED_S + checkpoint_bytes(settings) / disk
+    size = checkpoint_bytes(settings)
+    seconds = SAVE_FIXED_S + size / disk
+    if settings.sharding == "fsdp" and machine.nodes > 1:
+        away = size * (machine.nodes - 1) / machine.nodes
+        seconds = max(seconds, SAVE_FIXED_S + away / (NODE_LINK_GB_S * 1e9))
     return Interval(seconds * 0.6, seconds, seconds * 2)
+
+
+def steps_between_saves(settings: PhaseRecipe, step_s: float) -> int:
+    """By steps, or by the clock where that is sooner."""
+    if not settings.save_minutes:
+        return settings.save_every
+    return min(settings.save_every, max(1, math.ceil(60.0 * settings.save_minutes / step_s)))
+
+
+def stall_s(settings: PhaseRecipe, machine: Machine) -> Interval:
+    """For which one save holds training up: a copy of what a rank writes, to its host's memory."""
+    rate = GPU_COPY_BYTES_PER_S if machine.on_gpu else CPU_COPY_BYTES_PER_S
+    ranks = machine.processes if settings.sharding == "fsdp" else 1
+    seconds = STALL_FIXED_S + checkpoint_bytes(settings) / ranks / rate
+    return Interval(seconds * 0.5, seconds, seconds * 2)
 
 
 def _step(settings: PhaseRecipe, machine: Machine, reach: Reach) -> tuple[StepTime | None, float]:

@@ -15,7 +15,7 @@ from trmcloud.core.values import replace
 _DECISIVE = (
     "family", "depth", "width", "head_dim", "vocab_size", "sequence", "block", "seed", "rows",
     "supervision_steps", "loops", "control", "optimizer", "normuon", "ema",
-    *(key for key in DENSE_KEYS if key != "activation_checkpointing"),
+    *(key for key in DENSE_KEYS if not key.endswith("_checkpointing")),
 )  # fmt: skip
 """Another value of these makes another training, though the weights may still fit."""
 SHAPE_KEYS = (

@@ -43,6 +43,9 @@ class DenseKeys:
     L all of it. Empty: every layer is L."""
     activation_checkpointing: bool = False
     """Keep each block's input alone, and compute the rest again in the backward pass."""
+    selective_checkpointing: bool = False
+    """Of that, keep what products and attention made too: the cheap rest alone is computed again.
+    """
 
 
 DENSE_KEYS = tuple(field.name for field in dataclasses.fields(DenseKeys))

@@ -124,6 +124,8 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     eval_every: int = 100
     eval_tokens: int = 1_048_576
     save_every: int = 250
+    save_minutes: float = 0.0
+    """Also once so many have passed since the last save; 0: by steps alone."""
     keep_best: int = 2
 
     @property
@@ -187,7 +189,7 @@ _POSITIVE = (
     "block", "question_tokens", "plan_tokens", "execution_tokens", "batch", "accumulation", "steps",
     "log_every", "eval_every", "eval_tokens", "save_every", "keep_best", "supervision_weight_base",
 )  # fmt: skip
-_NOT_NEGATIVE = ("improvement_reward_scale", "seed", "loader_workers")
+_NOT_NEGATIVE = ("improvement_reward_scale", "seed", "loader_workers", "save_minutes")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "preset": tuple(PRESETS),
     "dtype": DTYPES,
