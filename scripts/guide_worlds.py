@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
+import os
 import shutil
+import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from tests.e2e.user import SMALL, User, real_trainer, until
 from tests.standins import s3
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
+from trmcloud.pod.machine import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUR, DAY = 3600.0, 86_400.0
@@ -120,6 +124,54 @@ def bucket_alone(folder: Path) -> Iterator[Reader]:
         yield Reader(user, before=before, only={"launch": "checkpoints in|reserved|goes on"})
 
 
+@contextlib.contextmanager
+def shared_out(folder: Path) -> Iterator[Reader]:
+    """The real trainer on this machine, killed with all that belongs to it, and a bucket."""
+    with s3.running() as store:
+        store.client.create_bucket(Bucket="my-bucket")
+        user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
+        user.environment |= store.environment | {"OMP_NUM_THREADS": "1"}
+
+        def stored() -> int:
+            listed = store.client.list_objects_v2(Bucket="my-bucket").get("Contents", [])
+            named = [each for each in listed if each["Key"].endswith("manifest.json")]
+            return sum(each["Size"] > 0 for each in named)
+
+        def kill_all() -> None:
+            until(lambda: stored() >= 2, within_s=300.0, what="two checkpoints in the bucket")
+            for pod in user.live_pods():
+                for pid in processes.of_pod(pod.name):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(2.0)
+
+        aside = folder / "aside"
+
+        def set_aside() -> None:
+            for kept in user.home.glob("runs/*/*/checkpoints"):
+                kept.rename(aside)
+
+        def put_back() -> None:
+            for phase in user.home.glob("runs/*/train") if aside.exists() else ():
+                aside.rename(phase / "checkpoints")
+
+        before = {
+            "after kill -9 of all its processes": kill_all,
+            "where this machine has no copy of its own": set_aside,
+            "": put_back,
+        }
+        only = {"resume --processes 1": r"^  \w|^r-|^✔|spent", "eval": "step|final"}
+        yield Reader(user, before=before, only=only)
+
+
+@contextlib.contextmanager
+def shared_out_plan(folder: Path) -> Iterator[Reader]:
+    """An empty home, and shipped prices."""
+    user = at_home(User(folder, trainer=None))
+    told = "tokens per step|recompute|links|^  step |saving|saves of|lands|sum|batch 4 needs|here:"
+    yield Reader(user, only={"plan": told})
+
+
 # -- money -----------------------------------------------------------------------------------------
 
 
@@ -199,6 +251,7 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
         "two": guide_worlds_sky.sky_two,
     },
     "s3": {"": bucket, "alone": bucket_alone},
+    "scale": {"": shared_out, "plan": shared_out_plan},
     "budget": {
         "": desk,
         "unscored": unscored,

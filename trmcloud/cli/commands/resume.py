@@ -66,6 +66,6 @@ def command(
         processes=processes,
     )
     if not before.live:
-        show_resume(context, driver.run(), plan, verbose=verbose)
+        show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
     tell(context)
     sys.exit(carry(context, driver, detach=detach))
