@@ -36,6 +36,8 @@ from trmcloud.core.spec.overrides import overridden
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.settings import AUTO
 
+COMPILED_DIR = "compiled"
+_COMPILED = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 _DATA_POLL_S = 0.5
 _NEXT = ". Next: "
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def command() -> None:
         nonlocal outcome
         job, settings, attempt = _read(os.environ)
+        _keep_compiled(Path(job.out_dir), settings)
         outcome = attend(job, settings, attempt, flag, os.environ, Clock())
 
     code = run_command(command)
@@ -63,6 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Not a normal exit: taking down the process groups' threads may abort a rank that has done
     # all its work, and hangs where a dead rank has left a collective open.
     os._exit(0 if outcome in CLEAN else code or 1)
+
+
+def _keep_compiled(out_dir: Path, settings: PhaseRecipe) -> None:
+    """What torch.compile makes stays with the run, for its next attempt, or another pod with the
+    same volume; to be called before torch is imported. What the user set stays."""
+    if settings.compile:
+        for name, folder in _COMPILED.items():
+            os.environ.setdefault(name, str(out_dir / COMPILED_DIR / folder))
 
 
 def attend(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -165,3 +166,25 @@ def test_an_error_of_another_rank_is_the_one_that_is_told(new_run: NewRun, tmp_p
     assert code != 0
     assert run.heartbeat.outcome == "out_of_memory"
     assert "no room on rank 1" in run.heartbeat.message
+
+
+@pytest.mark.slow
+def test_what_was_compiled_is_kept_with_the_run(new_run: NewRun) -> None:
+    """A second attempt finds all of it: it makes no kernel anew, and starts sooner."""
+    run = new_run(family="nanochat", mlp="relu2", compile=True, steps=4, eval_every=4, save_every=2)
+    started = []
+    kernels: list[set[str]] = []
+    for attempt in (1, 2):
+        began = time.monotonic()
+        process = run.torchrun(1, attempt)
+        run.wait_for_step(1, process)
+        started.append(time.monotonic() - began)
+        assert run.finish(process) == 0, (run.out / "train.log").read_text()
+        made = (run.out / "compiled" / "inductor").rglob("*.so")
+        kernels.append({str(path) for path in made})
+        for folder in (run.out / "checkpoints").glob("step-*"):
+            shutil.rmtree(folder)
+    assert kernels[0]
+    assert kernels[0] == kernels[1]
+    print(f"its first step after {started[0]:.1f} s, then after {started[1]:.1f} s")
+    assert started[1] < started[0]
