@@ -23,7 +23,7 @@ from trmcloud.ports.ledger import ControllerId, Driver
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 5
+VERSION = 6
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -32,6 +32,7 @@ VERSION = 5
 4  2026-11-22  reasons are kinds with facts, where sentences were; a run that is reopened may go on
                with other settings
 5  2026-11-23  a run may be stopped at once, without landing
+6  2026-11-23  a run that is reopened may go on with another number of processes
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
