@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from trmcloud.api import Foreseen, Home
@@ -39,6 +39,7 @@ from trmcloud.ports.work import Progress
 STATIC = Path(__file__).resolve().parent.parent / "static"
 #: Everything that is ever read from there.
 FILES = {
+    "asked.js": "text/javascript",
     "page.js": "text/javascript",
     "charts.js": "text/javascript",
     "page.css": "text/css",
@@ -176,16 +177,17 @@ def application(page: Page) -> Starlette:
         finally:
             await run_in_threadpool(page.watch.end)
 
+    read = {name: (STATIC / name).read_bytes() for name in ("index.html", *FILES)}
+
     async def index(request: Request) -> Response:
-        return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
+        return HTMLResponse(read["index.html"])
 
     async def static(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in FILES:
             raise HTTPException(404, "Not Found")
-        return FileResponse(
-            STATIC / name, media_type=FILES[name], headers={"Cache-Control": "no-cache"}
-        )
+        headers = {"Cache-Control": "no-cache"}
+        return Response(read[name], media_type=FILES[name], headers=headers)
 
     async def runs(request: Request) -> Response:
         return _json(await run_in_threadpool(page.all_runs))
