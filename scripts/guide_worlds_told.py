@@ -37,7 +37,7 @@ def receipt(folder: Path) -> Iterator[Reader]:
         user.environment["TRMCLOUD_HOME"] = str(folder / "elsewhere")
 
     def changed() -> None:
-        picture(page, "receipt.png", 1000, 1640)
+        picture(page, "receipt.png", 1000, 2330)
         text = page.read_text()
         at = text.index("billed by the provider")
         digit = next(n for n in range(at, at + 200) if text[n].isdigit() and text[n] != "0")
@@ -103,7 +103,7 @@ def _received(receiver: Receiver) -> str:
          f"<code>{words(each['id'])}</code>")
         for each in receiver.notices
     ]  # fmt: skip
-    table = html_table(("kind", "title", "text", "id"), rows)
+    table = html_table(("kind", "title", "text", "id"), rows, numbers=3)
     return f"{head_of('What the receiver got')}{table}</body></html>\n"
 
 

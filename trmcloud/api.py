@@ -269,14 +269,12 @@ class Home:
                 could not be confirmed in time.
         """
         from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
-        from trmcloud.app.checkpoints.shelf import HERE, POD
         from trmcloud.app.launching import follow_or_drive
 
         asked = request_save(self._context, run_id, "trmcloud.api")
         waiting = AwaitedSave(self._context, asked, timeout_s)
         state = follow_or_drive(self._context, run_id, waiting.is_over, _nothing)
-        place = waiting.place(state)
-        return Place(HERE if place.final else POD, place.words)
+        return waiting.place(state).at
 
     def fetch_best(
         self,

@@ -77,7 +77,7 @@ class Page:
             runs, budgets = self._home.runs(), self._home.budgets()
         return {
             "version": self._version,
-            "home": _as_typed(self._home.context.home),
+            "home": shown.as_typed(self._home.context.home),
             "project": one_line(self._home.context.project),
             "runs": [shown.run_json(run) for run in runs],
             "budgets": [shown.line_json(line) for line in budgets],
@@ -132,7 +132,7 @@ class Page:
             return f"{run_id}'s pod is being ended"
 
         def save(progress: Progress) -> str:
-            return f"{run_id} has saved; it lies in {home.save(run_id).where}"
+            return f"{run_id} has saved; it lies {shown.lies(home.save(run_id))}"
 
         def fetch(progress: Progress) -> str:
             from trmcloud.app.checkpoints import fetching
@@ -241,12 +241,6 @@ def application(page: Page) -> Starlette:
         lifespan=lifespan,
         exception_handlers={TrmcloudError: _failed, HTTPException: _not_here},
     )
-
-
-def _as_typed(path: Path) -> str:
-    """``~/…`` for what is below the user's own folder."""
-    own = Path.home()
-    return f"~/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
 
 
 def _amount(text: str) -> Usd | None:
