@@ -378,9 +378,9 @@ function oneRun(told) {
     const places = { here: "this machine", bucket: "bucket", pod: "its pod alone", volume: "network volume", fetched: "fetched to" };
     const heads = ["checkpoint", "bits per byte", "size", "sha256 of the weights", "lies in"];
     const lines = [...run.checkpoints].reverse().map((each) => element("tr", {}, [
-      `${each.best ? "★ " : ""}${each.label}${each.best ? " · best" : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb}\u00a0MB`,
+      `${each.best ? "★ " : ""}${each.label}${each.best ? " · best" : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb} MB`,
       element("span", { class: "hash", text: each.sha256 }), element("span", { text: each.places.map((place) => `${places[place.kind]} ${place.where}`.trim()).join("; ") }),
-    ].map((cell, n) => element("td", { "data-name": heads[n], class: n === 3 ? "hash" : null }, element("div", {}, cell)))));
+    ].map((cell, n) => element("td", { "data-name": heads[n], class: { 2: "short", 3: "hash" }[n] }, element("div", {}, cell)))));
     shelf.replaceChildren(element("h2", { text: "Checkpoints" }), run.checkpoints.length
       ? element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))), element("tbody", {}, lines))
       : element("p", { class: "dim", text: "none is known of yet" }));

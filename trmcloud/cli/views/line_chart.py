@@ -80,9 +80,10 @@ def line_chart(
     parts.append(
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_title)}</text>'
     )
-    for number, mark in enumerate(marks):
-        along, _ = at(mark.x, low)
+    places = [at(mark.x, low)[0] for mark in marks]
+    for along in places:
         parts.append(f'<path class="mark" d="M{along:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
+    for number, (mark, along) in enumerate(zip(marks, places, strict=True)):
         # Names of things that happened together stand below one another.
         at_y = _TOP + 10 + 13 * (number % 4)
         anchor = "end" if along > _WIDTH * 0.75 else "start"
