@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from guide_readers import TINY, Reader, at_home
 
@@ -90,12 +91,13 @@ def watch(folder: Path) -> Iterator[Reader]:
     user.environment |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
 
     def looked_at() -> None:
-        address = f"http://127.0.0.1:{BOARD_PORT}/#timeseries"
+        chosen = quote("train/(loss|throughput)|eval/val_bpb")
+        address = f"http://127.0.0.1:{BOARD_PORT}/?tagFilter={chosen}#timeseries"
         with chromium(folder / "chromium") as browser:
-            page = browser.page(1280, 720)
+            page = browser.page(1280, 620)
             until(lambda: _is_open(BOARD_PORT), what="TensorBoard listens")
             page.open(address)
-            page.until("document.body.innerText.includes('train/throughput')")
+            page.until("document.body.innerText.includes('throughput')")
             page.until("document.querySelectorAll('line-chart').length > 2")
             time.sleep(3.0)  # its lines are moved into their place
             page.picture(GUIDE / "pictures" / "tensorboard.png")
