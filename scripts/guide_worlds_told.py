@@ -91,14 +91,14 @@ def watch(folder: Path) -> Iterator[Reader]:
     user.environment |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
 
     def looked_at() -> None:
-        chosen = quote("train/(loss|throughput)|eval/val_bpb")
+        chosen = quote("train/(loss|throughput)")
         address = f"http://127.0.0.1:{BOARD_PORT}/?tagFilter={chosen}#timeseries"
         with chromium(folder / "chromium") as browser:
-            page = browser.page(1280, 620)
+            page = browser.page(1440, 620)
             until(lambda: _is_open(BOARD_PORT), what="TensorBoard listens")
             page.open(address)
             page.until("document.body.innerText.includes('throughput')")
-            page.until("document.querySelectorAll('line-chart').length > 2")
+            page.until("document.querySelectorAll('line-chart').length > 1")
             time.sleep(3.0)  # its lines are moved into their place
             page.picture(GUIDE / "pictures" / "tensorboard.png")
         os.kill(_child_with("tensorboard"), signal.SIGINT)
