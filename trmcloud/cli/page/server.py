@@ -74,6 +74,8 @@ def listening(host: str, port: int) -> socket.socket:
             f"cannot listen at {host}:{port}: {reason}", next_step="--port with another, or 0"
         ) from None
     made.setblocking(False)
+    # Its connections inherit it; without, each answer's second part waits 40 ms for the browser.
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 
