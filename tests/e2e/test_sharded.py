@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def trainee(tmp_path: Path) -> Iterator[User]:
     user.end_everything()
 
 
-def metrics(user: User, kind: str) -> list[dict[str, object]]:
+def metrics(user: User, kind: str) -> list[dict[str, Any]]:
     text = "".join(path.read_text() for path in user.home.glob("runs/*/train/metrics.jsonl"))
     return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
 

@@ -172,7 +172,7 @@ def test_a_copy_that_was_ended_while_it_was_put_together_goes_on(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(gathering.os, "fsync", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space"):
             fetched(tmp_path / "there", tmp_path / "home", made)
     partial = tmp_path / "home.partial"
