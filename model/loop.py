@@ -93,6 +93,7 @@ class Trainer:
         self._skipped, self._skipped_step = 0, 0
         self._logged_step = trained.progress.step
         self._left_out = 0
+        self._beside_s = 0.0
         self._paces = Paces()
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
@@ -132,7 +133,9 @@ class Trainer:
             self._save_if_asked()
             if not self._has_data():
                 continue
+            began = self._clock.monotonic()
             step = self._step()
+            stepped_s = self._clock.monotonic() - began
             if step.paces_s and progress.step > self._first_step + 2:
                 self._paces.add(step.paces_s)  # before that they tell of none, or of a warm-up
             logs = progress.step % self._settings.log_every == 0 or progress.step == 1
@@ -146,6 +149,7 @@ class Trainer:
             self._pulse.beat(**self._news())
             now = self._clock.monotonic()
             self._landing.took(now - self._mark)
+            self._beside_s += now - self._mark - stepped_s
             self._pause()
             self._mark = self._clock.monotonic()
         self._feed.close()
@@ -245,10 +249,12 @@ class Trainer:
             step_seconds=seconds,
             rank_seconds=self._paces.told(),
             data_wait_s=self._feed.waited_s / max(1, progress.step - self._logged_step),
+            overhead_s=self._beside_s / max(1, progress.step - self._logged_step),
             tokens_per_second=self._global_batch * self._settings.sequence / seconds,
             gpu_memory_bytes=_gpu_memory_bytes(self._world.device),
         )
         self._feed.waited_s, self._logged_step = 0.0, progress.step
+        self._beside_s = 0.0
         self._tell_what_is_left_out()
         self._last = report
         if self._curve is None:

@@ -21,6 +21,8 @@ from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.settings import SEGMENTS
 
 _LARGEST_EXPONENT = 700.0
+_TOLD_SHARE = 0.02
+"""Of a step's time."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class StepReport:
     """Of a step's forward passes, by rank; empty for one rank alone."""
     data_wait_s: float
     """Seconds a step stood still for want of a batch, on this rank."""
+    overhead_s: float
+    """Seconds of a step that are no training: to agree with the other ranks, to settle a save, to
+    tell of it."""
     tokens_per_second: float
     gpu_memory_bytes: int | None = None
     """The most that tensors took on this rank's GPU so far; None where there is none."""
@@ -131,6 +136,7 @@ class Reporter:
                 else {}
             ),
             data_wait_s=round(report.data_wait_s, 6),
+            overhead_s=round(report.overhead_s, 6),
             tokens_per_second=report.tokens_per_second,
             **self._mfu(report.tokens_per_second),
             **(
@@ -142,7 +148,7 @@ class Reporter:
         say(
             f"step {report.step}/{self._settings.steps} · nats/token {_row(losses)} · "
             f"grad norm {report.gradient_norm:.2f} · rate ×{report.rate:.3f} · "
-            f"{report.tokens_per_second:,.0f} tokens/s"
+            f"{report.tokens_per_second:,.0f} tokens/s{_beside(report)}"
         )
 
     def left_out(self, step: int, why: str, loss: float, norm: float) -> None:
@@ -220,7 +226,10 @@ class Reporter:
             val_bpb=made.bpb,
             landing=made.landing,
         )
-        say(f"saved step {made.step}: {made.size_bytes / 1e6:.1f} MB in {made.seconds:.2f} s")
+        say(
+            f"saved step {made.step}: {made.size_bytes / 1e6:.1f} MB in {made.seconds:.2f} s, "
+            f"{made.stall_s:.2f} s of it standing still"
+        )
 
     def decided(self, step: int, cooldown: Cooldown) -> None:
         if not self._world.is_main:
@@ -249,6 +258,12 @@ class Reporter:
 def say(text: str) -> None:
     """One line of the human log."""
     print(text, flush=True)
+
+
+def _beside(report: StepReport) -> str:
+    """What of a step is no training, where that is worth a look."""
+    share = report.overhead_s / report.step_seconds if report.step_seconds > 0 else 0.0
+    return f" · {share:.0%} beside training" if share >= _TOLD_SHARE else ""
 
 
 def _row(losses: Sequence[float]) -> str:

@@ -123,6 +123,7 @@ class Run:
                 "seconds",
                 "step_seconds",
                 "data_wait_s",
+                "overhead_s",
                 "tokens_per_second",
                 "landing",
                 "rank_seconds",

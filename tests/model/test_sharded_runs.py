@@ -52,6 +52,15 @@ def tensors(run: Any, step: int, kind: str = "weights") -> dict[str, torch.Tenso
     return read_tensors(folder, manifest, kind)
 
 
+def test_what_is_no_training_is_told_of_each_step(undisturbed: Any) -> None:
+    lines = undisturbed.metrics("train")
+    assert all(line["overhead_s"] >= 0 for line in lines)
+    assert sum(line["overhead_s"] for line in lines) > 0
+    saves = undisturbed.metrics("save")
+    assert saves
+    assert all(0 < line["stall_s"] <= line["seconds"] for line in saves)
+
+
 def test_each_rank_saves_its_own_shard(undisturbed: Any) -> None:
     assert undisturbed.heartbeat.outcome == "finished"
     made = undisturbed.manifests()[STEPS]
