@@ -54,6 +54,10 @@ REFUSALS = {
 FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"
 #: What needs a run of its own kind: where it is run as it is written, and to its end.
 REFUSED = "launch local --recipe trm-tiny --rate 3.60 --budget 1 --steps 60"
+SHARED_OUT = (
+    "launch local --recipe d64-small --set sharding=fsdp --processes 2 --rate 3.60 --budget 0.40"
+    " --steps 120 --set save_every=20 --set eval_every=20 --bucket s3://my-bucket/d64 -y -d"
+)
 QUESTION = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
     " How many clips did Natalia sell altogether in April and May?"
@@ -67,6 +71,9 @@ ELSEWHERE = {
         "likewise: tests/e2e/test_real_trainer.py"
     ),
     "eval best": "of what that launch left",
+    SHARED_OUT: "minutes, and a kill: tests/e2e/test_sharded.py",
+    "resume --processes 3": "of what that launch left",
+    "resume --processes 1": "likewise",
     "fetch-best --for-inference --into hdp-best": "likewise: tests/e2e/test_real_trainer.py",
     "eval hdp-best": "likewise",
     f"sample hdp-best --prompt {QUESTION} --temperature 0": "likewise",
@@ -145,8 +152,9 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
 
 
 def test_a_recipe_that_cannot_be_trained_is_refused_by_name(reader: User) -> None:
-    err = reader.fails("launch", "8xH100", "--recipe", "d64", "--budget", "1000", "-y", code=12)
-    assert "d64" in err
+    shared_out = ("--recipe", "trm-tiny", "--set", "sharding=fsdp", "--budget", "100", "-y")
+    err = reader.fails("launch", "8xH100", *shared_out, code=12)
+    assert "sharding=fsdp is not for trm" in err
 
 
 def typed(user: User, words: list[str]) -> tuple[int, str]:
