@@ -146,9 +146,10 @@ def test_what_a_trainer_would_refuse_is_not_launched(user: User) -> None:
             )
             assert told in err
             assert err.count("\n") <= 2
-    # A family that is trained, in a size that it is not: before a key or a budget is asked for.
-    err = user.refused("launch", "8xH100", "--recipe", "d64", "-y", code=12)
-    assert err.startswith("error: d64 can be planned, not launched: it needs sharding (FSDP2)")
+    # A family that is trained, in a way that it is not: before a key or a budget is asked for.
+    shared_out = ("--recipe", "trm-tiny", "--set", "sharding=fsdp", "-y")
+    err = user.refused("launch", "8xH100", *shared_out, code=12)
+    assert err.startswith("error: trm-tiny can be planned, not launched: sharding=fsdp is not for")
     assert user.ledger().runs == {}
 
 
