@@ -37,7 +37,7 @@ from trmcloud.core.contract.manifest import (
     to_prune,
     with_metric,
 )
-from trmcloud.core.contract.shards import shard_name
+from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import sync_folder
 from trmcloud.io.hashing import file_sha256

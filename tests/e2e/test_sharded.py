@@ -16,7 +16,7 @@ from tests.e2e.test_crashes import checkpoints, kill, pids, settle
 from tests.e2e.test_nodes import Node, two_machines, until_both, why_not
 from tests.e2e.user import User, real_trainer, until
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.shards import shard_name
+from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 

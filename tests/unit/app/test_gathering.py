@@ -19,6 +19,7 @@ from trmcloud.app.checkpoints.fetching import copy, read_manifest, sound_file
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import shards
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.errors import CheckpointError, ConflictError
 from trmcloud.io.hashing import holds
 
@@ -59,7 +60,7 @@ def sharded(folder: Path, *, optimizer: bool = True, columns: int = 3) -> Checkp
     tensors = {**TENSORS, "w": (ROWS, columns)}
     for kind in ("weights", "optimizer") if optimizer else ("weights",):
         for number, span in enumerate(SPANS, 1):
-            name = shards.shard_name(kind, number, len(SPANS))
+            name = shard_name(kind, number, len(SPANS))
             content = shard_bytes(tensors, span, first=number == 1)
             (folder / name).write_bytes(content)
             files.append(described(folder / name, kind))
@@ -203,7 +204,7 @@ def test_shards_that_do_not_make_up_whole_tensors_are_refused(
 
 def test_a_shard_of_another_model_is_refused(tmp_path: Path) -> None:
     made = sharded(tmp_path / "there")
-    last = tmp_path / "there" / shards.shard_name("weights", 3, 3)
+    last = tmp_path / "there" / shard_name("weights", 3, 3)
     other = {name: (rows, columns + 1) for name, (rows, columns) in TENSORS.items()}
     last.write_bytes(shard_bytes(other, SPANS[2], first=False))
     files = [described(last, "weights") if f.name == last.name else f for f in made.files]
@@ -213,7 +214,7 @@ def test_a_shard_of_another_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_shard_that_is_half_there_is_refused(tmp_path: Path) -> None:
     made = sharded(tmp_path / "there")
-    half = tmp_path / "there" / shards.shard_name("weights", 2, 3)
+    half = tmp_path / "there" / shard_name("weights", 2, 3)
     half.write_bytes(half.read_bytes()[:-7])
     with pytest.raises(CheckpointError, match=r"weights-00002-of-00003\.safetensors is damaged"):
         fetched(tmp_path / "there", tmp_path / "home", made)
@@ -225,7 +226,7 @@ def test_a_shard_that_is_half_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gone", [1, 3])
 def test_a_manifest_that_lacks_a_shard_is_no_checkpoint(tmp_path: Path, gone: int) -> None:
     made = sharded(tmp_path / "there")
-    name = shards.shard_name("weights", gone, 3)
+    name = shard_name("weights", gone, 3)
     lacking = replace(made, files=tuple(file for file in made.files if file.name != name))
     with pytest.raises(CheckpointError, match="nor every shard"):
         mf.from_json(mf.to_json(lacking), "here")

@@ -25,7 +25,7 @@ from trmcloud.core.contract.bucket_layout import (
 )
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import ContractError, Kept
-from trmcloud.core.contract.shards import shard_name
+from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.errors import UsageError
 from trmcloud.sim.world.store import make_manifest
 

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import shards
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.shard_names import parse_shard_name, whole_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
 
@@ -35,7 +36,7 @@ def gather(folder: Path, manifest: CheckpointManifest) -> CheckpointManifest:
     files: list[CheckpointFile] = []
     for kind in mf.KINDS:
         of_kind = [file for file in manifest.files if file.kind == kind]
-        if any(shards.parse_shard_name(file.name) for file in of_kind):
+        if any(parse_shard_name(file.name) for file in of_kind):
             names = sorted(file.name for file in of_kind)
             files.append(_gathered(folder, kind, names))
         else:
@@ -48,7 +49,7 @@ def gather(folder: Path, manifest: CheckpointManifest) -> CheckpointManifest:
 
 
 def _gathered(folder: Path, kind: str, names: list[str]) -> CheckpointFile:
-    name = shards.whole_name(kind)
+    name = whole_name(kind)
     making = folder / f"{_MAKING}{name}"
     digest, size = hashlib.sha256(), 0
     with ExitStack() as stack:

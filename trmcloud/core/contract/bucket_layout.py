@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from trmcloud.core.contract.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES
 from trmcloud.core.contract.records import MAX_JSON_BYTES
-from trmcloud.core.contract.shards import parse_shard_name, shard_name
+from trmcloud.core.contract.shard_names import parse_shard_name, shard_name
 from trmcloud.core.errors import UsageError
 from trmcloud.core.values import dataclass
 

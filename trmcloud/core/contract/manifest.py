@@ -27,7 +27,7 @@ from trmcloud.core.contract.records import (
     load,
     within,
 )
-from trmcloud.core.contract.shards import is_complete, parse_shard_name
+from trmcloud.core.contract.shard_names import is_complete, parse_shard_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import dataclass, replace
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,48 +19,12 @@ from trmcloud.core.errors import CheckpointError
 ROWS = "rows"
 """The key in a shard's metadata."""
 MAX_HEADER_BYTES = 32 << 20
-MOST_SHARDS = 1 << 10
 ITEM_BYTES: Mapping[str, int] = {
     "F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "U8": 1, "I8": 1, "BOOL": 1,
 }  # fmt: skip
 """By the names that safetensors has for numbers."""
 _LENGTH_BYTES = 8
 _MOST_VALUES = 1 << 42
-_NAME = re.compile(r"([a-z]+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
-
-
-class ShardName(NamedTuple):
-    """The ``number``-th of ``among`` files of this kind, from 1 on."""
-
-    kind: str
-    number: int
-    among: int
-
-
-def shard_name(kind: str, number: int, count: int) -> str:
-    return f"{kind}-{number:05d}-of-{count:05d}.safetensors"
-
-
-def whole_name(kind: str) -> str:
-    """Of the one file that all shards of this kind make up."""
-    return f"{kind}.safetensors"
-
-
-def parse_shard_name(name: str) -> ShardName | None:
-    """None: it is not a shard's."""
-    match = _NAME.fullmatch(name)
-    return ShardName(match[1], int(match[2]), int(match[3])) if match else None
-
-
-def is_complete(names: Sequence[str], kind: str) -> bool:
-    """Whether these files of one kind are a single whole one, or every shard of it."""
-    found = [parse_shard_name(name) for name in names]
-    if len(names) == 1 and found[0] is None:
-        return True
-    count = len(names)
-    return 0 < count <= MOST_SHARDS and {each and tuple(each) for each in found} == {
-        (kind, number, count) for number in range(1, count + 1)
-    }
 
 
 class Part(NamedTuple):
