@@ -12,6 +12,7 @@ from trmcloud.app.checkpoints.sources import CheckpointSource, sources_of
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import is_rented
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.command import OWN_DIR, RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest, Pruning
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
@@ -268,7 +269,10 @@ def _holds(
         manifest.label,
         manifest.sha256,
     )
-    if not same or not set(entries) <= {*(f.name for f in manifest.files), mf.MANIFEST_NAME}:
+    known = {*(f.name for f in manifest.files), mf.MANIFEST_NAME}
+    if manifest.recipe == RECIPE:
+        known.add(OWN_DIR)
+    if not same or not set(entries) <= known:
         raise ConflictError(
             "the folder holds something else, which is left as it is",
             where=str(into),

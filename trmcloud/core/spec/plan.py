@@ -15,7 +15,7 @@ from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first
@@ -23,6 +23,7 @@ PLAN_VERSION = 5
 3  2026-11-22  settings say what a dense model is made of, and how its rates go
 4  2026-11-23  each reason says what it is about
 5  2026-11-23  settings say who takes float8's products
+6  2026-11-23  a wish may be a command
 """
 
 TRAINER = "trainer"
