@@ -20,11 +20,11 @@ for step in range(1, 100000):
 #: Hears of its end by the module, saves then, and says how good it is.
 POLITE = """
 import os, trmcloud_job
-assert trmcloud_job.deadline() is not None and trmcloud_job.seconds_left() < 1000
+assert trmcloud_job.deadline() is not None and 0 < trmcloud_job.seconds_left() < 1e5
 os.makedirs("saved/last")
 step = 0
 import time
-while not trmcloud_job.should_stop():
+while not (step and trmcloud_job.should_stop()):
     step += 1
     trmcloud_job.report(step, val_loss=1 / step)
     time.sleep(0.05)
