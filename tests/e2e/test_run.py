@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.user import User, until
+from tests.e2e import written
+from tests.e2e.user import ROOT, User, until
 from tests.standins import scripts
 from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.outcome import Outcome
@@ -245,6 +248,7 @@ def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
         (("--resume", "python3 x"), ("python3", "train.py"), "where the checkpoint goes"),
         (("--best", "most"), ("python3", "train.py"), "min or max"),
         (("--grace", "-1"), ("python3", "train.py"), "--grace takes seconds"),
+        (("--data", "nowhere"), ("python3", "train.py"), "--data takes a folder"),
         ((), ("no-such-program",), "there is no such command here"),
     ],
 )
@@ -277,3 +281,21 @@ def test_a_dry_run_shows_what_would_be_sent(user: User) -> None:
     assert plan["spec"]["command"]["words"] == ["python3", "train.py"]
     refused = user.fails("launch", plan["id"], "-y", code=2)
     assert "that of a command" in refused
+
+
+def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: User) -> None:
+    """A plain PyTorch loop, word by word as docs/guide/your-own.md has its commands."""
+    assert user.cwd is not None
+    shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", user.cwd)
+    user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
+    shown = next(c for c in written.commands() if c.words[0] == "run" and "-y" in c.words)
+    assert shown.document == "your-own.md"
+    user.run(*shown.words, code=LANDED)
+    [told] = user.json("status", user.only_run().run_id, "--json")
+    assert 0 < told["spent_usd"] <= 0.05
+    fetched = user.run("fetch-best", "--into", "best")
+    assert "not safe to open as it is: a pickle" in fetched
+    [own] = (user.cwd / "best" / "own").glob("step-*.pt")
+    code = f"import torch; print(len(torch.load({str(own)!r}, weights_only=True)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "5\n", done.stderr

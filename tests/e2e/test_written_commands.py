@@ -54,6 +54,10 @@ REFUSALS = {
 FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"
 #: What needs a run of its own kind: where it is run as it is written, and to its end.
 REFUSED = "launch local --recipe trm-tiny --rate 3.60 --budget 1 --steps 60"
+OWN = (
+    "run local --rate 3.60 --budget 0.05 --grace 5 --checkpoint-gb 0.01 "
+    "--checkpoints out --metric val_loss=([0-9.]+)"
+)
 ELSEWHERE = {
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
@@ -74,6 +78,10 @@ ELSEWHERE = {
             "notify add slack https://hooks.slack.com/services/T…/B…/…",
         ),
         "would be told of all that follows: tests/contract/test_senders.py",
+    ),
+    **dict.fromkeys(
+        (f"{OWN} --dry-run -- python train.py", f"{OWN} -y -- python train.py"),
+        "wants a script: tests/e2e/test_run.py",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",

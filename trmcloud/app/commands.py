@@ -20,9 +20,9 @@ from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import Prepared, check_launch
 from trmcloud.app.staging.packing import commands_share
 from trmcloud.app.staging.working_tree import WorkingTree, look_at, pack
-from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command, is_inside
-from trmcloud.core.errors import DataError, UsageError
+from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
@@ -49,7 +49,6 @@ class CommandRequest:
     keep_best: int = 2
     checkpoint_gb: float = 2.0
     pip: str = ""
-    image: str = ""
 
 
 def request_of(options: Mapping[str, Any]) -> CommandRequest:
@@ -132,7 +131,6 @@ def command_of(request: CommandRequest, data: str, root: Path) -> Command:
         checkpoint_bytes=round(r.checkpoint_gb * 1e9),
         data=_name_in(root, data),
         pip=_relative(r.pip) if r.pip else "",
-        image=r.image,
     )
 
 
@@ -147,9 +145,16 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "which machine? Nothing is known of what a command needs",
             next_step="run local … -- COMMAND, or 1xH100",
         )
+    if parse_hardware(request.hardware).nodes > 1:
+        raise UsageError(
+            "a command runs on one machine: how several would meet is its own matter",
+            next_step=f"run {parse_hardware(request.hardware).text.partition('x')[2]} … -- COMMAND",
+        )
     data = str(Path(request.data).expanduser().absolute()) if request.data else ""
     if data and not Path(data).is_dir():
-        raise DataError("--data takes a folder, and there is none", where=data)
+        raise UsageError(
+            "--data takes a folder, and there is none", where=data, next_step="--data data"
+        )
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
     return replace(planner.spec_to_launch(wished), command=command)
 

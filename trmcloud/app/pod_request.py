@@ -283,6 +283,9 @@ def disk_gb(candidate: Candidate, data: LaunchData) -> int:
     made = 0
     if data.source is not None and data.source.data_set is not None and candidate.phases:
         made = data.source.data_set.disk_bytes(max(phase.tokens for phase in candidate.phases))
+    if data.code and data.folder:
+        files = (path for path in Path(data.folder).rglob("*") if path.is_file())
+        made = sum(path.stat().st_size for path in files)
     return LEAST_DISK_GB + ceil(2 * kept / 1e9) + ceil(made / 1e9)
 
 

@@ -128,8 +128,6 @@ class Command:
     """What --data named, where that is a name in the working tree: there it stands again."""
     pip: str = ""
     """A file of requirements that is installed before the first attempt."""
-    image: str = ""
-    """A container image in place of the usual one."""
 
     @property
     def is_pattern(self) -> bool:
