@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-stop calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
+.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -70,7 +70,7 @@ lock: $(READY)
 	sed -n 's/^\([^ ;]*==[^\]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
 	printf 'hatchling>=1.27,<2\nhatch-vcs>=0.5,<1\neditables>=0.5\n' > build/build.in
 	echo 'runpod>=1.10,<2' > build/sdk.in
-	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra ui --extra notify --extra dev -o build/with-torch.txt \
+	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra ui --extra notify --extra wandb --extra dev -o build/with-torch.txt \
 		pyproject.toml build/build.in
 	awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' build/with-torch.txt \
 		> build/constraints.lock
@@ -154,6 +154,9 @@ bench: $(READY)
 
 bench-train: $(READY)
 	PEER="$(PEER)" PEER_PATH="$(PEER_PATH)" $(BIN)/python -m bench train
+
+bench-control: $(READY)
+	TEXT="$(TEXT)" $(BIN)/python -m bench control
 
 bench-stop: $(READY)
 	TEXT="$(TEXT)" $(BIN)/python -m bench stop

@@ -12,7 +12,7 @@ NAMES = sorted(
     if path.stem not in ("__init__", "__main__", "calibration", "copies", "row", "empty_app")
 )
 #: Need something named to be measured against.
-ASKED_FOR = ("reach", "stop", "train")
+ASKED_FOR = ("control", "decode", "reach", "stop", "train")
 
 
 def main() -> int:

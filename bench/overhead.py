@@ -2,7 +2,8 @@
 
 Agent and watchdog are charged with the processor time the kernel counted for them, manifests with
 every second spent saving, metrics and heartbeats with their measured cost per call times the calls
-that the run made. The sum is stated against the seconds spent in training steps.
+that the run made. Rules, too, are charged with their processor time, which other work on the
+machine does not lengthen. The sum is stated against the seconds spent in training steps.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ def _cost_of_telling() -> tuple[float, float, float]:
 
 
 def _cost_of_rules() -> tuple[float, float, float]:
-    """Seconds of judging a step beside 128 others, of fitting a curve through evaluations, and of
-    timing a step's pass and adding up eight ranks' (the collective call is there without them)."""
+    """Processor seconds of judging a step beside 128 others, of fitting a curve through points,
+    and of timing a step's pass and adding up eight ranks' (the collective call is there without
+    them)."""
     import torch
 
     from model.pace import Pace, Paces
@@ -133,14 +135,14 @@ def _cost_of_rules() -> tuple[float, float, float]:
     losses = [2.0 + 0.01 * math.sin(step) for step in range(OVER + _CALLS)]
     for step in range(OVER):
         soundness.judge(step, losses[step], 1.0, finite=True)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for step in range(OVER, OVER + _CALLS):
         soundness.judge(step, losses[step], 1.0, finite=True)
-    judged = time.perf_counter()
+    judged = time.process_time()
     evaluations = [(100 * (n + 1), 2.0 - 0.1 * math.log(n + 1)) for n in range(worth.MOST_POINTS)]
     for _ in range(_CALLS // 10):
         assert worth.fit(evaluations) is not None
-    fitted = time.perf_counter()
+    fitted = time.process_time()
     pace, paces = Pace(torch.device("cpu"), time.monotonic), Paces()
     for _ in range(_CALLS):
         with pace.timed():
@@ -148,7 +150,7 @@ def _cost_of_rules() -> tuple[float, float, float]:
         own = torch.zeros(8, dtype=torch.float64)
         own[0] = pace.taken_s()
         paces.add(torch.cat([own[:3], own]).tolist()[3:])
-    told = time.perf_counter()
+    told = time.process_time()
     return (
         (judged - begun) / _CALLS,
         (fitted - judged) / (_CALLS // 10),

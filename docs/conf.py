@@ -37,6 +37,9 @@ html_show_sphinx = False
 
 
 def setup(app: Any) -> None:
+    from pygments.lexers.special import TextLexer
+
+    app.add_lexer("mermaid", TextLexer)  # drawn by those who show the pages where they lie
     app.connect("autodoc-process-docstring", _keep_trees_as_drawn)
     app.connect("build-finished", _lead_to_the_first_page)
 

@@ -3,7 +3,8 @@
 Matrix products by number format, copies within a GPU's memory, to it, and between two of them; then
 the traps that GPU and torch are known for together. A product of two n × n matrices is 2 n³
 floating-point operations. Each figure is the best of several rounds: what the hardware can do, not
-what a training will.
+what a training will. Where there is no GPU the processor is measured, what only a GPU can show is
+named, and the exit code is 2.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from model.command import run_command
 from model.peaks import gpu_of
-from model.traps import traps_of
+from model.traps import KNOWN, traps_of
 from trmcloud.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ _SIDE = {"cuda": 8192, "cpu": 512}
 _COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 _ROUNDS = 5
 _SHOWN = ("float32", "tf32", "float16", "bfloat16", "float8")
+_ON_A_GPU = (
+    "compute capability",
+    "free memory",
+    "copies from the host",
+    "links between GPUs",
+    "products beside a datasheet's",
+)
+"""What no processor can stand in for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,8 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     def command() -> None:
-        found = examined(chosen.device)
-        print(json.dumps(found) if chosen.json else as_text(found))
+        missing = _why_none() if chosen.device == "cuda" else None
+        found = examined("cpu" if missing else chosen.device)
+        if missing:
+            found |= {"no_gpu": missing, "not_measured": list(_ON_A_GPU), "looked_for": list(KNOWN)}
+        print(json.dumps(found) if chosen.json else as_text(found), flush=True)
+        if missing:
+            raise UsageError(
+                f"no GPU is to be seen: {missing}",
+                next_step="a torch that is built for your driver's CUDA",
+            )
 
     return run_command(command)
 
@@ -48,18 +65,10 @@ def examined(kind: str) -> dict[str, Any]:
 
     Returns: ``torch``, ``cuda``, ``devices`` and ``traps``; rates are in TFLOP/s and GB/s, a figure
     that could not be had is in the device's ``failed`` with its reason.
-
-    Raises:
-        UsageError: torch sees no such device.
     """
     import torch
 
     count = torch.cuda.device_count() if kind == "cuda" else 1
-    if not count or (kind == "cuda" and not torch.cuda.is_available()):
-        raise UsageError(
-            f"no GPU is to be seen: {_why_none()}",
-            next_step="a torch that is built for your driver's CUDA",
-        )
     made = [_measured(torch.device(kind, index)) for index in range(count)]
     for device in made:
         if kind == "cuda":
@@ -72,9 +81,12 @@ def examined(kind: str) -> dict[str, Any]:
     }
 
 
-def _why_none() -> str:
+def _why_none() -> str | None:
+    """Why torch uses no GPU here; None where it can."""
     import torch
 
+    if torch.cuda.is_available() and torch.cuda.device_count():
+        return None
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     try:
@@ -253,6 +265,9 @@ def as_text(found: Mapping[str, Any]) -> str:
                 lines.append(f"  to GPU {other:<5} {rate:>9,.1f} GB/s")
         lines += [f"  {name}: not to be had: {why}" for name, why in device["failed"].items()]
     lines += ["", *(f"! {trap}" for trap in found["traps"])] if found["traps"] else []
+    if "no_gpu" in found:
+        lines += ["", f"not measured, without a GPU: {', '.join(found['not_measured'])}"]
+        lines += ["looked for on one:", *(f"  {trap}" for trap in found["looked_for"])]
     return "\n".join(lines)
 
 

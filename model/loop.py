@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from model.checkpoint import CheckpointFolder
@@ -234,6 +235,7 @@ class Trainer:
             rank_seconds=self._paces.told(),
             data_wait_s=self._feed.waited_s / max(1, progress.step - self._logged_step),
             tokens_per_second=self._global_batch * self._settings.sequence / seconds,
+            gpu_memory_bytes=_gpu_memory_bytes(self._world.device),
         )
         self._feed.waited_s, self._logged_step = 0.0, progress.step
         self._tell_what_is_left_out()
@@ -459,3 +461,7 @@ class Trainer:
                 parts={name: each for name, each in last.parts.items() if math.isfinite(each)},
             )
         return news
+
+
+def _gpu_memory_bytes(device: torch.device) -> int | None:
+    return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else None

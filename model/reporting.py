@@ -45,6 +45,8 @@ class StepReport:
     data_wait_s: float
     """Seconds a step stood still for want of a batch, on this rank."""
     tokens_per_second: float
+    gpu_memory_bytes: int | None = None
+    """The most that tensors took on this rank's GPU so far; None where there is none."""
 
 
 class Reporter:
@@ -115,6 +117,11 @@ class Reporter:
             data_wait_s=round(report.data_wait_s, 6),
             tokens_per_second=report.tokens_per_second,
             **self._mfu(report.tokens_per_second),
+            **(
+                {}
+                if report.gpu_memory_bytes is None
+                else {"gpu_memory_bytes": report.gpu_memory_bytes}
+            ),
         )
         say(
             f"step {report.step}/{self._settings.steps} · nats/token {_row(losses)} · "

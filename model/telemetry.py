@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, TextIO
 
+from trmcloud.core.contract.metric_names import figures_of
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME, TENSORBOARD_DIR, dump
 from trmcloud.core.contract.records import finite
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
@@ -202,19 +203,11 @@ class Metrics:
         self._file.write(json.dumps(finite(line)) + "\n")
         self._file.flush()
         if self._board is not None:
-            for name, value in _scalars(values):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+            for name, value in figures_of(kind, values):
+                self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
         if self._board is not None:
             self._board.close()
-
-
-def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        several = isinstance(value, (list, tuple))
-        for number, each in enumerate(value if several else [value]):
-            if isinstance(each, (int, float)) and not isinstance(each, bool):
-                yield (f"{name}/{number}" if several else name), each

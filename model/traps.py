@@ -6,6 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+KNOWN = (
+    "torch 2.10 with compile on an A100: NaN",
+    "bfloat16 below compute capability 8.0: emulated",
+    "torch.compile below compute capability 7.0: not to be had",
+    "GPUs that are not alike: all wait for the slowest",
+    "memory that others have taken",
+)
+"""What ``traps_of`` looks for, in its order."""
+
 
 def traps_of(devices: Sequence[Mapping[str, Any]], torch_version: str) -> list[str]:
     """One line each.

@@ -68,6 +68,14 @@ def desk(folder: Path) -> Iterator[Reader]:
 
 
 @contextlib.contextmanager
+def planner(folder: Path) -> Iterator[Reader]:
+    """An empty home, shipped prices, and this machine; what a plan says is shown whole."""
+    user = at_home(User(folder, trainer=None))
+    only = {"plan --budget 1000 --own": "^Your |^  an hour of it|sooner", "plan": ""}
+    yield Reader(user, only=only)
+
+
+@contextlib.contextmanager
 def runpod_no_graphql(folder: Path) -> Iterator[Reader]:
     """The balance and the spend limit have no source any more."""
     with rented(folder) as user:
@@ -192,6 +200,7 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
     "your-own": {"": your_own},
     "runpod": {"": runpod, "no-graphql": runpod_no_graphql},
     "rehearse": {"": desk},
+    "plan": {"": planner},
     "receipt": {"": guide_worlds_told.receipt},
     "notify": {"": guide_worlds_told.notify},
     "skypilot": {

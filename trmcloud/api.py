@@ -1,4 +1,4 @@
-"""trmcloud for programs: what the commands do, as calls that return values.
+"""trmcloud for programs: what the commands do, as calls that return values::
 
     from trmcloud.api import Home
 
@@ -27,7 +27,7 @@ from trmcloud.app.checkpoints.shelf import Checkpoint, Place, checkpoints_of
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.curves import Curves, Series, drawn, metrics_files
 from trmcloud.app.kill_layers import Layer, MaxOverspend
-from trmcloud.app.launch_request import LaunchRequest
+from trmcloud.app.launch_request import parse_money, request_from
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
 from trmcloud.app.timeline import Event, events_since
@@ -41,6 +41,7 @@ from trmcloud.core.values import dataclass
 from trmcloud.wiring import build_context
 
 if TYPE_CHECKING:
+    from trmcloud.app.drive import RunDriver
     from trmcloud.app.planning import Planner
     from trmcloud.core.control.run_state import RunState
     from trmcloud.ports.work import Progress
@@ -100,7 +101,7 @@ class Home:
             UsageError: an option that is none, or out of its limits. NotFoundError, DoesNotFit,
                 BudgetRefused: there is no such plan.
         """
-        planner, request = self._planner(), _request(wish)
+        planner, request = self._planner(), request_from(wish)
         return planner.save(planner.plan(planner.spec(request)))
 
     def launch(self, hardware: str, *, progress: Progress | None = None, **wish: Any) -> Run:
@@ -120,7 +121,7 @@ class Home:
         from trmcloud.app.launching import start
 
         told = progress or _nothing
-        request = _request({**wish, "hardware": hardware})
+        request = request_from({**wish, "hardware": hardware})
         ready = preparing.prepare(self._context, self._planner(), request, _nothing)
         preparing.upload_data(self._context, ready, told)
         driver = start(
@@ -130,10 +131,7 @@ class Home:
             initial_weights=ready.initial_weights,
             detached=request.detach,
         )
-        state = driver.until(_has_begun, _nothing)
-        if state.live:
-            self._context.ledger.release(state.run_id, driver.epoch)
-        return self.run(state.run_id)
+        return self._once_begun(driver)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -207,7 +205,7 @@ class Home:
         """Bring runs that nobody drives up to date, and end pods that nobody owns, as every command
         does first."""
         from trmcloud.app.context import is_quiet
-        from trmcloud.app.drive import reconcile
+        from trmcloud.app.reconciling import reconcile
 
         if not is_quiet(self._context):
             reconcile(self._context)
@@ -243,7 +241,7 @@ class Home:
         cannot be done now. ``cap``: the whole run's budget that a raise would set."""
         context, state = self._context, find_run(self._context, run_id)
         offers, disk_rate = self._offers(state) if verb == FETCH else ((), Usd(0))
-        whole = _money("cap", cap)
+        whole = parse_money("cap", cap)
         return foresee(context, state, verb, cap=whole, offers=offers, disk_rate=disk_rate)
 
     def land(self, run_id: str) -> Run:
@@ -325,13 +323,8 @@ class Home:
         from trmcloud.app.launch_checks import check_bucket
         from trmcloud.app.launching import resume
 
-        context = self._context
-        check_bucket(context, find_run(context, run_id).spec)
-        driver = resume(context, run_id, cap=_money("cap", cap))
-        state = driver.until(_has_begun, _nothing)
-        if state.live:
-            context.ledger.release(state.run_id, driver.epoch)
-        return self.run(run_id)
+        check_bucket(self._context, find_run(self._context, run_id).spec)
+        return self._once_begun(resume(self._context, run_id, cap=parse_money("cap", cap)))
 
     def raise_cap(self, level: str, amount: Usd | str, *, key: str = "", by: str = "") -> Line:
         """Raise the cap of account, month or project, on record; ``key``: this month's, this
@@ -340,18 +333,13 @@ class Home:
         Raises:
             UsageError: no such level, no amount, or no more than its cap is.
         """
-        from trmcloud.core.control.budget import LEVELS
-        from trmcloud.core.control.events import CapSet
+        from trmcloud.app import caps
 
-        if level not in LEVELS[:3]:
-            raise UsageError(f"no budget level {level!r}", next_step="account, month or project")
-        line = next(line for line in self.budgets() if line.level == level)
-        ledger, cap = self._context.ledger, _money("amount", amount)
-        line = ledger.read().line(level, key or line.key)
-        if cap is None or line.cap is None or cap <= line.cap:
-            raise UsageError(f"the {level} cap is {line.cap or 'not set'}: {cap} does not raise it")
-        ledger.set_cap(CapSet(level, line.key, cap, by=by or "trmcloud.api"), self._context.wall())
-        return ledger.read().line(level, line.key)
+        cap = parse_money("amount", amount)
+        if cap is None:
+            raise UsageError(f"{amount!r} is no amount")
+        line = caps.line_of(self._context, level, key)
+        return caps.raise_cap(self._context, line, cap, by=by or "trmcloud.api")
 
     # -- own -------------------------------------------------------------------------------------
 
@@ -363,23 +351,29 @@ class Home:
 
         return build_planner(self._context.home)
 
-    def _tell_to_end(self, run_id: str, kind: ReasonKind) -> Run:
-        from trmcloud.app.launching import request_stop
+    def _once_begun(self, driver: RunDriver) -> Run:
+        """It trains by itself from then on, or has ended."""
+        from trmcloud.core.control.run_state import State
 
-        state = find_run(self._context, run_id)
-        told = state.stop
-        if state.live and told is not None and (told.at_once or kind is ReasonKind.STOP_COMMAND):
-            raise ConflictError(
-                f"{run_id} was told to {'end' if told.at_once else 'land'} already",
-                next_step=f"trmcloud status {run_id}",
-            )
+        def has_begun(state: RunState) -> bool:
+            return state.trains or state.state is State.ENDING or not state.live
+
+        state = driver.until(has_begun, _nothing)
+        if state.live:
+            self._context.ledger.release(state.run_id, driver.epoch)
+        return self.run(state.run_id)
+
+    def _tell_to_end(self, run_id: str, kind: ReasonKind) -> Run:
+        from trmcloud.app.launching import request_stop, require_untold
+
+        require_untold(find_run(self._context, run_id), kind)
         return self._facts(request_stop(self._context, run_id, because(kind)))
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
         """What could be rented to bring checkpoints home, where that is what it takes."""
-        from trmcloud.app.volume_fetch import lies_on_volume
+        from trmcloud.app.volume_fetch import is_needed
 
-        if not lies_on_volume(state) or self._context.files.manifests(state.run_id):
+        if not is_needed(self._context, state):
             return (), Usd(0)
         from trmcloud.wiring import offers_for_errand
 
@@ -389,7 +383,7 @@ class Home:
         from trmcloud.app import volume_fetch
 
         context = self._context
-        if not volume_fetch.lies_on_volume(state) or context.files.manifests(state.run_id):
+        if not volume_fetch.is_needed(context, state):
             return state
         foreseen = self.foresee(FETCH, state.run_id)
         if foreseen.refused:
@@ -402,40 +396,4 @@ class Home:
             )
         offers, disk_rate = self._offers(state)
         made = volume_fetch.errand_for(state, offers, 0, disk_rate, context.wall())
-        driver = volume_fetch.start(context, state, made)
-
-        def fetched(now: RunState) -> bool:
-            generation = now.generation
-            ended = generation is not None and generation.ended_at is not None
-            return not now.live or (ended and bool(context.files.manifests(now.run_id)))
-
-        after = driver.until(fetched, _nothing)
-        if after.live:
-            context.ledger.release(after.run_id, driver.epoch)
-        return after
-
-
-def _has_begun(run: RunState) -> bool:
-    from trmcloud.core.control.run_state import State
-
-    return run.trains or run.state is State.ENDING or not run.live
-
-
-def _request(wish: dict[str, Any]) -> LaunchRequest:
-    """What a command would have made of it."""
-    from dataclasses import fields
-
-    known = {field.name for field in fields(LaunchRequest)} - {"typed"}
-    for name in wish:
-        if name not in known:
-            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
-    given: dict[str, Any] = {
-        name: value.plain() if isinstance(value, Usd) else value for name, value in wish.items()
-    }
-    return LaunchRequest(**given, typed=tuple(given))
-
-
-def _money(name: str, amount: Usd | str | None) -> Usd | None:
-    from trmcloud.app.launch_request import parse_money
-
-    return amount if isinstance(amount, Usd) else parse_money(name, amount)
+        return volume_fetch.carry_out(context, state, made, _nothing)

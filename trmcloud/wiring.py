@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.clock import SystemClock
@@ -23,27 +22,26 @@ from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
 from trmcloud.core.errors import LedgerError, TrmcloudError, UsageError
 from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId
+from trmcloud.wiring_notices import pod_webhook
+from trmcloud.wiring_runpod import runpod_pods, runpod_setting
 from trmcloud.wiring_skypilot import SkyPilot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trmcloud.adapters.local.timer import ReaperTimer
-    from trmcloud.adapters.runpod.api import RunPodApi
-    from trmcloud.adapters.runpod.compute import RunPodCompute
     from trmcloud.adapters.runpod.volumes import RunPodVolumes
-    from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
     from trmcloud.app.receipts import Check
     from trmcloud.app.smoke.setting import SmokeSetting
-    from trmcloud.app.telling import Teller, Words
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
+    from trmcloud.ports.boards import Board
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
-    from trmcloud.ports.notices import Destination, Outbox, Send, Telling
+    from trmcloud.wiring_runpod import RunPodPods
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -84,87 +82,6 @@ def signature_check(path: Path, signers: Path | None) -> Check:
     return Check("signature", Verdict.OPEN, f"of this file, with {found.key}; {why}")
 
 
-def telling_thread(context: Context, words: Words) -> Telling | None:
-    """What tells others while ``context`` is used; None where nobody is to be told."""
-    teller = build_teller(context, words)
-    if teller is None:
-        return None
-    from trmcloud.adapters.notify.thread import TellingThread
-
-    return TellingThread(teller)
-
-
-def build_teller(context: Context, words: Words) -> Teller | None:
-    """What is to be told of this home, and whom. Its ledger is its own: another thread's to read.
-
-    None where nobody is to be told, or where that cannot be read, which a command that is about
-    something else is not held up by.
-    """
-    if not (context.home / "notify.json").exists():
-        return None
-    from trmcloud.adapters.notify.destinations import read_destinations
-    from trmcloud.app.telling import Teller
-    from trmcloud.core.errors import NotifyError
-    from trmcloud.core.values import replace
-
-    try:
-        destinations = read_destinations(context.home)
-    except NotifyError:
-        return None
-    if not destinations:
-        return None
-    own = replace(context, ledger=SqliteLedger(context.home / "ledger.db"))
-    return Teller(own, outbox_of(context.home), destinations, sender_of, words)
-
-
-def destinations_file() -> tuple[
-    Callable[[], tuple[Destination, ...]], Callable[[Sequence[Destination]], None]
-]:
-    """(what reads who is to be told, what writes it)"""
-    from trmcloud.adapters.notify.destinations import read_destinations, write_destinations
-
-    close_home(os.environ)
-    home = home_dir(os.environ)
-    return partial(read_destinations, home), partial(write_destinations, home)
-
-
-def outbox_of(home: Path) -> Outbox:
-    from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
-
-    return SqliteOutbox(home / NAME)
-
-
-def sender_of(destination: Destination) -> Send:
-    """By its way.
-
-    Raises:
-        MissingExtra, UsageError: it cannot be told.
-    """
-    if destination.way == "webhook":
-        from trmcloud.adapters.notify.webhook import WebhookSender
-
-        return WebhookSender(destination.where, destination.secret)
-    from trmcloud.adapters.notify.by_apprise import AppriseSender
-
-    return AppriseSender(destination.way, destination.where)
-
-
-def _pod_webhook(home: Path) -> str:
-    """``webhook.json`` for a pod; '' where no destination is to be told from there."""
-    if not (home / "notify.json").exists():
-        return ""
-    from trmcloud.adapters.notify.destinations import read_destinations
-    from trmcloud.core.contract.notices import Webhook
-    from trmcloud.core.contract.pod_contract import dump
-    from trmcloud.core.errors import NotifyError
-
-    try:
-        chosen = next((d for d in read_destinations(home) if d.on_pod), None)
-    except NotifyError:
-        return ""
-    return "" if chosen is None else dump(Webhook(chosen.where, chosen.secret, chosen.only))
-
-
 def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
     """The world, and what a smoke run asks of it beyond the ports.
 
@@ -178,7 +95,7 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
             next_step="trmcloud smoke --provider runpod --max-usd 0.25",
         )
     world, runpod = _build()
-    return world, _runpod_ground(runpod())
+    return world, runpod_setting(runpod())
 
 
 def build_volumes() -> RunPodVolumes:
@@ -195,7 +112,7 @@ def _build(named: Path | None = None) -> tuple[Context, Callable[[], RunPodPods]
     close_home(os.environ)
     local = LocalCompute(home, python_path())
     clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
-    runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id))
+    runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id, trainer_package))
     skypilot = SkyPilot(home, trainer_package)
     here = os.uname().nodename + ":" + processes.boot_id()
     who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
@@ -238,7 +155,7 @@ def _build(named: Path | None = None) -> tuple[Context, Callable[[], RunPodPods]
         needs=lambda provider: machine_needs(home, provider),
         trainer_path=python_path,
         was_used=lambda provider: (home / provider).is_dir(),
-        pod_webhook=lambda: _pod_webhook(home),
+        pod_webhook=lambda: pod_webhook(home),
     )
     return world, runpod
 
@@ -283,106 +200,6 @@ class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
         return name in self._makers
 
 
-class RunPodPods(NamedTuple):
-    """RunPod's side of the ports, behind one connection."""
-
-    compute: RunPodCompute
-    link: SshPodLink
-    volumes: RunPodVolumes
-    api: RunPodApi
-
-
-def runpod_pods(home: Path, ledger_id: Callable[[], str]) -> RunPodPods:
-    """RunPod, with the account's key.
-
-    Raises:
-        AuthError: there is no key.
-    """
-    from trmcloud.adapters.runpod import settings
-    from trmcloud.core.errors import AuthError
-
-    key = settings.account_key(os.environ)
-    if key is None:
-        raise AuthError(
-            "there is no RunPod key", next_step=f"export {settings.ENV_KEY}=…; trmcloud doctor"
-        )
-    settings.require_client()
-    from trmcloud.adapters.pod_history import Sightings
-    from trmcloud.adapters.runpod.api import RunPodApi
-    from trmcloud.adapters.runpod.bundle import boot_payload
-    from trmcloud.adapters.runpod.compute import RunPodCompute
-    from trmcloud.adapters.runpod.graphql import RunPodGraphql
-    from trmcloud.adapters.runpod.http import Http
-    from trmcloud.adapters.runpod.volumes import RunPodVolumes
-    from trmcloud.adapters.ssh.keys import KeyStore
-    from trmcloud.adapters.ssh.link import SshPodLink
-
-    keys = KeyStore(home)
-    http = Http(key)
-    api = RunPodApi(http, settings.api_base(os.environ))
-    volumes = RunPodVolumes(api, ledger_id())
-    compute = RunPodCompute(
-        api,
-        RunPodGraphql(http, settings.graphql_url(os.environ)),
-        keys.for_pod,
-        lambda: boot_payload(trainer_package()),
-        sightings=Sightings(home / "runpod"),
-        image=settings.image(os.environ),
-        environment=settings.pod_environment(os.environ),
-        volumes=volumes,
-    )
-    link = SshPodLink(home, compute.address_of, now=time.time, keys=keys)
-    return RunPodPods(compute, link, volumes, api)
-
-
-def _runpod_ground(pods: RunPodPods) -> SmokeSetting:
-    from trmcloud.adapters.runpod.create_request import CONTAINER_DISK_GB
-    from trmcloud.adapters.runpod.offers import live_offers
-    from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
-    from trmcloud.adapters.ssh.round_trip import round_trip
-    from trmcloud.app.pod_request import LEAST_DISK_GB
-    from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
-    from trmcloud.core.errors import AuthError, LinkError, ProviderError
-    from trmcloud.pod.agent.terminate import TERMINATION_NAME
-    from trmcloud.wiring_plans import known_offers
-
-    def account() -> AccountFigures:
-        try:
-            return AccountFigures(*pods.compute.account())
-        except ProviderError as error:
-            return AccountFigures(None, None, None, error.what)
-
-    def offers(now: float) -> list[Offer]:
-        try:
-            return live_offers(pods.api.catalogue, now, (1,))
-        except AuthError:
-            raise
-        except ProviderError:
-            # The dated table serves where the catalogue does not answer.
-            return [offer for offer in known_offers(now) if offer.provider == "runpod"]
-
-    def answers(pod_name: str) -> str:
-        return (
-            "" if pods.link.answers(pod_name) else str(pods.link.trouble(pod_name) or "no answer")
-        )
-
-    def termination(pod_name: str) -> str:
-        try:
-            return pods.link.read_pod_file(pod_name, TERMINATION_NAME)
-        except LinkError:
-            return ""
-
-    return SmokeSetting(
-        provider="runpod",
-        account=account,
-        offers=offers,
-        disk_rate=pod_disk_rate(CONTAINER_DISK_GB + LEAST_DISK_GB),
-        answers=answers,
-        round_trip=lambda name, size: round_trip(pods.link.connection(name), size),
-        termination=termination,
-    )
-
-
 def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
     """What can be rented now for minutes, and the USD/h of such a pod's own disks.
 
@@ -417,6 +234,38 @@ def _folder_on_pod(kind: str, folder: Path) -> str:
     from trmcloud.app.staging.stage import remote_folder
 
     return remote_folder(kind, folder)
+
+
+def event_files(folder: Path) -> Board:
+    """What TensorBoard reads, below ``folder``."""
+    from trmcloud.adapters.boards.event_files import EventFiles
+
+    return EventFiles(folder)
+
+
+def board_server(folder: Path, port: int) -> str:
+    """The address at which TensorBoard shows ``folder``, as long as this process lives.
+
+    Raises:
+        UsageError: it cannot listen there.
+    """
+    from trmcloud.adapters.boards.served import serve_board
+
+    return serve_board(folder, port)
+
+
+def wandb_run(home: Path, run: RunState, *, project: str, entity: str | None) -> tuple[Board, str]:
+    """(Weights & Biases' side of a run, where it is to be seen)
+
+    Raises:
+        UsageError: W&B refuses.
+    """
+    from trmcloud.adapters.boards.wandb_run import WandbRun
+    from trmcloud.app.boards import about
+
+    folder = home / "runs" / run.run_id
+    made = WandbRun(run.run_id, about(run), folder=folder, project=project, entity=entity)
+    return made, made.where
 
 
 def run_files(root: Path) -> LocalRunFiles:

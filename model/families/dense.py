@@ -290,14 +290,15 @@ class Dense(Transformer):
     def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
         return generate(self, start, sampling, self.embedding.weight.device)
 
-    @torch.no_grad()
     def decode(self, ids: Tensor, cache: Cache) -> Tensor:
         """Logits (B, V) for what follows the last of ``ids`` (B, new), ``cache`` holding the tokens
         before them, and taking these up."""
-        cache.begin(ids.shape[1])
-        state = self._state(ids, cache)[:, -1]
-        cache.end()
-        return self._logits(state)
+        with torch.inference_mode():
+            cache.begin(ids.shape[1])
+            state = self._state(ids, cache)[:, -1]
+            cache.end()
+            logits = self._logits(state)
+        return logits.clone()  # which may be written to, outside
 
     def _state(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T, D) after the last block."""

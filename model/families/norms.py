@@ -16,6 +16,8 @@ _WIDE = (torch.float32, torch.float64)
 def rms(h: Tensor) -> Tensor:
     """h / √(mean(h²) + ε), in h's own dtype."""
     if h.is_cpu and h.dtype in _WIDE and not torch.compiler.is_compiling():
+        if not torch.is_grad_enabled():
+            return h * _scale(h)
         made: Tensor = _Rms.apply(h)
         return made
     return F.rms_norm(h, (h.shape[-1],), eps=NORM_EPS).to(h.dtype)
@@ -24,6 +26,10 @@ def rms(h: Tensor) -> Tensor:
 def layer(h: Tensor) -> Tensor:
     """(h − mean(h)) / √(var(h) + ε), in h's own dtype."""
     return F.layer_norm(h, (h.shape[-1],), eps=NORM_EPS).to(h.dtype)
+
+
+def _scale(h: Tensor) -> Tensor:
+    return torch.rsqrt((h * h).mean(-1, keepdim=True) + NORM_EPS)
 
 
 class _Rms(torch.autograd.Function):
@@ -35,7 +41,7 @@ class _Rms(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, h: Tensor) -> Tensor:
-        scale = torch.rsqrt((h * h).mean(-1, keepdim=True) + NORM_EPS)
+        scale = _scale(h)
         y = h * scale
         context.save_for_backward(y, scale)
         return y

@@ -29,6 +29,8 @@ def rotate(h: Tensor, turn: Turn) -> Tensor:
     """(…, T, head_dim), or with a dimension between the two where ``turn`` has it, too."""
     cosines, sines = turn
     if h.is_cpu and not torch.compiler.is_compiling():
+        if not torch.is_grad_enabled():
+            return _turned(h, cosines, sines, 1.0)
         made: Tensor = _Rotation.apply(h, cosines, sines)
         return made
     first, second = h.chunk(2, dim=-1)

@@ -17,10 +17,10 @@ from trmcloud.app.checkpoints import in_bucket as bc
 from trmcloud.app.checkpoints.bucket_grants import to_go_on_from
 from trmcloud.app.checkpoints.pruning import plan as plan_pruning
 from trmcloud.app.context import Context, bucket_at, is_quiet
-from trmcloud.app.drive import reconcile
 from trmcloud.app.launch_checks import check_loss
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.reap import Did
+from trmcloud.app.reconciling import reconcile
 from trmcloud.app.staging.stage import _to_go_on_from
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import manifest as mf

@@ -122,6 +122,7 @@ def _hints_in(path: Path, node: ast.Constant | ast.JoinedStr) -> Iterator[Hint]:
         elif isinstance(part, ast.Constant):
             text += str(part.value)
     place = f"{path.relative_to(ROOT)}:{node.lineno}"
+    text = text.replace("</code>", " ")
     for match in _BEGINS.finditer(text):
         # ``trmcloud status r-1 · logs -f r-1``: what follows the dot is a command, too.
         first, *others = text[match.end() :].split("\n")[0].split(" · ")

@@ -108,7 +108,7 @@ def told(user: User, out: str, *words: str) -> dict[str, Any]:
     run = user.only_run()
     assert run.outcome is Outcome.FINISHED, out
     for screen in (out, user.run("status", run.run_id)):
-        for each in words:
+        for each in (*words, " lost\n"):
             assert each in screen, screen
     found = user.json("status", run.run_id, "--json")[0]["recoveries"][-1]
     logs = user.start("logs", run.run_id)
@@ -121,13 +121,10 @@ def test_memory_that_runs_out_is_made_do_with(stricken: Callable[[str], User]) -
     user = stricken("memory")
     batch = ("--set", "batch=128", "--set", "accumulation=1")
     out = launch(user, 3, *batch, *ONE)
-    run = user.only_run()
-    assert run.outcome is Outcome.FINISHED, out
-    made = rows(user)
-    assert made
-    assert {row.what for row in made} == {"out_of_memory"}
-    assert "ran out of memory" in out
-    assert "batch 64 × accumulation 2" in out
+    found = told(user, out, "ran out of memory", "batch 64 × accumulation 2")
+    assert found["what"] == "out_of_memory"
+    assert found["lost_seconds"] > 0
+    assert {row.what for row in rows(user)} == {"out_of_memory"}
     last = checkpoints(user)["fast/step-00000003"]
     assert last.settings["batch"] * last.settings["accumulation"] == 128
 

@@ -248,8 +248,13 @@ def test_the_board_of_a_rented_run_is_seen_on_loopback(user: User, runpod: Stand
         assert "its pod is gone" in again.said
     finally:
         board.process.kill()
-    err = user.fails("tensorboard", run.run_id, code=3)
-    assert "were on its pod, which is gone" in err
+    here = Watched(user, "tensorboard", run.run_id, "--port", str(port))
+    try:
+        here.says(f"{url}  (Ctrl-C ends it)")
+        here.process.send_signal(signal.SIGINT)
+        assert here.ends() == 130
+    finally:
+        here.process.kill()
 
 
 def test_fetch_best_of_a_dead_pod_that_gave_nothing(user: User, runpod: StandIn) -> None:

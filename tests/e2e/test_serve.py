@@ -36,13 +36,14 @@ ITEMS = (
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Iterator[User]:
-    """A user with the real trainer's checkpoint of a few steps in ``best``."""
+    """A user with what a server needs of a checkpoint of a few real steps in ``best``."""
     user = User(
         tmp_path, trainer=real_trainer(tmp_path / "trainer"), environment={"OMP_NUM_THREADS": "1"}
     )
     write_text(tmp_path)
     user.run("launch", "local", *TINY, "--steps", "20", "--processes", "1", "--budget", "1", "-y")
-    user.run("fetch-best", "--into", "best")
+    user.run("fetch-best", "--for-inference", "--into", "best")
+    assert not (tmp_path / "best" / "optimizer.safetensors").exists()
     yield user
     user.end_everything()
 

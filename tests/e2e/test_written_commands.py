@@ -58,6 +58,10 @@ OWN = (
     "run local --rate 3.60 --budget 0.05 --grace 5 --checkpoint-gb 0.01 "
     "--checkpoints out --metric val_loss=([0-9.]+)"
 )
+QUESTION = (
+    "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
+    " How many clips did Natalia sell altogether in April and May?"
+)
 ELSEWHERE = {
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
@@ -67,7 +71,11 @@ ELSEWHERE = {
         "likewise: tests/e2e/test_real_trainer.py"
     ),
     "eval best": "of what that launch left",
-    "eval step-00000200 --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
+    "fetch-best --for-inference --into hdp-best": "likewise: tests/e2e/test_real_trainer.py",
+    "eval hdp-best": "likewise",
+    f"sample hdp-best --prompt {QUESTION} --temperature 0": "likewise",
+    "eval hdp-best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
+    "doctor --gpu": "ends with 2 where there is no GPU: tests/model/test_gpu.py",
     "ssh RUN -- nvidia-smi --query-gpu=name,memory.total --format=csv": (
         "wants a pod: tests/e2e/test_runpod.py"
     ),
@@ -225,7 +233,9 @@ NOT_HERE = {
     "notify remove ⟨0⟩": "likewise",
     "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
-    "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_rented_screens.py",
+    "wandb": "names what lacks its extra: tests/e2e/test_boards.py",
+    "wandb r-1f3a9c": "likewise",
+    "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_boards.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.
 HINT_ENDS = {
@@ -250,7 +260,8 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     assert plan_id is not None, shown
     _verify_layers(reader)
     known = STANDS_FOR | {
-        **dict.fromkeys(("RUN", "run_id", "run.run_id", "state.run_id", "names"), run_id),
+        **dict.fromkeys(("RUN", "run", "run_id", "run.run_id", "state.run_id", "names"), run_id),
+        "notice.run_id": run_id,
         **dict.fromkeys(("made.id", "plan.id"), plan_id[1]),
     }
     documented = {
@@ -259,9 +270,11 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     seen: set[str] = set()
     wrong = []
     for hint in hinted.hints():
+        if hint.is_named_only or hint.text in NOT_HERE:
+            continue
         words = [written._RUN.sub(run_id, word) for word in hint.words(known)]
         text = shlex.join(words)
-        if text in seen | documented or hint.is_named_only or hint.text in NOT_HERE:
+        if text in seen | documented:
             continue
         seen.add(text)
         code, shown = typed(reader, words)

@@ -336,7 +336,8 @@ def settings_of(name: str) -> PhaseRecipe:
     from trmcloud.adapters.files.recipes import load_recipe
 
     recipe = load_recipe(name)
-    return recipe.resolve("train", hardware=recipe.reference_hardware, gpus=8)
+    made = recipe.resolve("train", hardware=recipe.reference_hardware, gpus=8)
+    return replace(made, dtype="bfloat16")  # of auto the ladder makes one, before there is a model
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model import gpu
-from model.traps import traps_of
+from model.traps import KNOWN, traps_of
 
 H100 = {
     "index": 0, "kind": "cuda", "name": "NVIDIA H100 80GB HBM3", "capability": [9, 0],
@@ -57,10 +57,22 @@ def test_a_figure_that_cannot_be_had_leaves_the_others(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_no_gpu_is_one_line_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_says_what_it_measures_and_what_it_cannot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "_SIDE", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(gpu, "_COPY_BYTES", {"cpu": 1 << 16})
     assert gpu.main([]) == 2
-    first = capsys.readouterr().err.splitlines()[0]
-    assert first.startswith("error: no GPU is to be seen: torch ")
+    out, err = capsys.readouterr()
+    assert err.startswith(f"error: no GPU is to be seen: torch {torch.__version__}")
+    assert "this processor\n  float32 " in out
+    assert "not measured, without a GPU: compute capability, free memory, copies from" in out
+    assert "\n  torch 2.10 with compile on an A100: NaN\n" in out
+    assert gpu.main(["--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["devices"][0]["kind"] == "cpu"
+    assert found["looked_for"] == list(KNOWN)
+    assert found["no_gpu"] in err
 
 
 def test_a_gpu_is_held_to_its_datasheet() -> None:
@@ -101,3 +113,9 @@ def test_traps_are_told_where_they_lie(
 def test_gpus_that_differ_are_told() -> None:
     (told,) = traps_of([H100, {**H100, "index": 1, "name": "NVIDIA L4"}], "2.13.0")
     assert "not alike" in told
+
+
+def test_every_trap_that_is_named_without_a_gpu_is_looked_for_on_one() -> None:
+    a100 = {**H100, "name": "NVIDIA A100-SXM4-80GB", "capability": [8, 0]}
+    old = {**H100, "index": 1, "name": "Tesla P40", "capability": [6, 1], "free_gb": 1.0}
+    assert len(traps_of([a100, old], "2.10.0")) == len(KNOWN)

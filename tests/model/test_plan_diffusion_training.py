@@ -21,6 +21,7 @@ from model.data.folder import Supply, open_data
 from model.data.padding import PAD
 from model.data.segments import GIVEN
 from model.data.stream import Cut, rows_of
+from model.families.plan_diffusion import PlanDiffusion
 from model.load import load_model
 from model.preparing import plans
 from model.preparing.cache import Cache
@@ -316,6 +317,29 @@ def test_accumulation_is_the_big_batch(new_hdp: NewRun) -> None:
     for name, tensor in made[8][0].items():
         torch.testing.assert_close(made[2][0][name], tensor, rtol=1e-3, atol=1e-5)
     assert made[2][1] == pytest.approx(made[8][1], rel=1e-4)
+
+
+def test_it_trains_in_emulated_float8(new_hdp: NewRun) -> None:
+    run = new_hdp(dtype="float8", float8="emulated", width=32, head_dim=16, steps=3)
+    assert run.train_here() == "finished", run.heartbeat.message
+    [line] = run.metrics("precision")
+    assert (line["taken"], line["why"]) == ("float8 (emulated)", "asked for")
+
+
+def test_where_flex_attention_fails_it_goes_on_by_a_table_and_says_so(
+    new_hdp: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = new_hdp("plain", width=32, head_dim=16, steps=3)
+    assert plain.train_here() == "finished"
+    assert plain.metrics("attention") == []
+    monkeypatch.setattr(PlanDiffusion, "_wants_rule", lambda self, device: True)
+    run = new_hdp(width=32, head_dim=16, steps=3)
+    assert run.train_here() == "finished"  # on a processor it runs forward alone
+    [line] = run.metrics("attention")
+    [[name, why]] = line["left"]
+    assert name == "FlexAttention"
+    assert why.endswith("SDPA by a table takes its place")
+    assert run.weights_at(3) == plain.weights_at(3)
 
 
 def test_texts_of_which_none_fits_are_refused(new_hdp: NewRun) -> None:

@@ -36,10 +36,12 @@ SUPERVISE, MIND, MANIFEST = (
     "pod/agent/loop.py",
     "core/contract/manifest.py",
 )
+STANDING = "pod/agent/standing.py"
 GUARD, ANCHORS = "pod/agent/watchdog.py", "pod/agent/lease_clock.py"
 DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",
 )  # fmt: skip
+RECONCILE = "app/reconciling.py"
 BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/observer.py"
 CLIMBING = "core/contract/climbing.py"
 RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
@@ -263,12 +265,12 @@ BUGS: tuple[Bug, ...] = (
         "if _is_due(self._governed_at, _GOVERN_EVERY_S, now):", "if self._governed_at == 0.0:", timing=True),
     Bug("the bill is asked for only when settling", OBSERVE,
         "if run.state is State.SETTLING or generation.missed_at is not None:", "if run.state is State.SETTLING:", timing=True),
-    Bug("taken over though it is driven", DRIVE,
+    Bug("taken over though it is driven", RECONCILE,
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if not (run.live or facts):", timing=True),
-    Bug("nobody ever takes over", DRIVE,
+    Bug("nobody ever takes over", RECONCILE,
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if True:", timing=True),
     Bug("a dead controller still drives", "app/run_queries.py", "    return alive\n", "    return True\n", timing=True),
-    Bug("taken over without a new epoch's release", DRIVE,
+    Bug("taken over without a new epoch's release", RECONCILE,
         "    context.ledger.release(run_id, epoch)\n    return after\n", "    return after\n", timing=True),
     Bug("orders without their epoch", ACCOUNTS, "        epoch=epoch,\n", "        epoch=0,\n", timing=True),
     Bug("orders do not say land", ACCOUNTS, "land=run.stop is not None,", "land=False,"),
@@ -354,10 +356,10 @@ BUGS: tuple[Bug, ...] = (
     Bug("a climb is not written down before it is told", MIND, "self._set_phase(replace(self._phase(trainer.phase), climbing=level))", "pass", timing=True),
     Bug("the next phase is never entered", SUPERVISE, "if trainer.soft_left_s <= lease.min_useful_s:\n        return f", "if any(p.state == 'ended' for p in phases):\n        return f"),
     Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, last.message)\n            return", "return EndPod(Outcome.LANDED.value, \"\")\n            return"),
-    Bug("a killed agent's report is forgotten", MIND, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
+    Bug("a killed agent's report is forgotten", STANDING, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
     Bug("a killed agent's anchor is forgotten", ANCHORS, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
     Bug("a deadline is counted from a reading of an earlier boot", ANCHORS, "elif note.seen.boot_id != now.boot_id:", "elif False:", timing=True),
-    Bug("a killed agent's trainer is forgotten", MIND, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
+    Bug("a killed agent's trainer is forgotten", STANDING, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
     Bug("the last word of a trainer that was forgotten is not read", MIND, "last = self._last_beat(running)", "last = self._heartbeat()", timing=True),
     Bug("the trainer is not written down", MIND, "        self._body.write_trainer(self._trainer)\n", "", timing=True),
     Bug("a trainer whose start was not reported is not taken up", MIND, "            self._take_up(self._trainer)\n", "            pass\n", timing=True),
@@ -366,8 +368,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("the deadline is the hard stop", MIND, "soft, _ = self._anchors\n        left_s = soft.seconds_left(now)", "_, soft = self._anchors\n        left_s = soft.seconds_left(now)"),
     Bug("the phase's share does not bind", MIND, "left_s = min(left_s, share.allowed_s)", "pass"),
     Bug("kill is not carried out", MIND, "            self._body.log(f\"killing the trainer: {act.reason}\")\n            self._body.kill_trainer()", "            pass"),
-    Bug("what was finished before the disk was lost is trained again", MIND, "            self._pass_over(orders.finished)\n", "", timing=True),
-    Bug("older orders win", MIND, "orders.epoch >= self._orders.epoch", "orders.epoch < self._orders.epoch", timing=True),
+    Bug("what was finished before the disk was lost is trained again", STANDING, "            self._pass_over(orders.finished)\n", "", timing=True),
+    Bug("older orders win", STANDING, "orders.epoch >= self._orders.epoch", "orders.epoch < self._orders.epoch", timing=True),
     Bug("the watchdog never ends at the hard stop", GUARD, "if self._anchor is not None and self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S:", "if False:"),
     Bug("the watchdog is ten minutes late", GUARD, "HARD_STOP_GRACE_S = 1.0", "HARD_STOP_GRACE_S = 600.0"),
     Bug("the watchdog ends at once", GUARD, "self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S", "self._anchor.seconds_left(now) < 1e9"),
@@ -451,8 +453,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("control characters are shown", PLAIN, 'return _CONTROL.sub("", text)', "return text"),
     Bug("halves of characters are shown", PLAIN, r"\ud800-\udfff", ""),
     Bug("the direction of text is a pod's to turn", PLAIN, r"\u2028-\u202e\u2060", r"\u2028-\u2029\u2060"),
-    Bug("what was found beyond the grants is not deleted", DRIVE, "if beyond and drop_beyond(context, run, beyond):", "if beyond:"),
-    Bug("what is found beyond the grants is deleted before anybody is asked", DRIVE,
+    Bug("what was found beyond the grants is not deleted", RECONCILE, "if beyond and drop_beyond(context, run, beyond):", "if beyond:"),
+    Bug("what is found beyond the grants is deleted before anybody is asked", RECONCILE,
         "        facts = (*facts, swept(run, beyond, context.wall()))\n",
         "        drop_beyond(context, run, beyond)\n        facts = (*facts, swept(run, beyond, context.wall()))\n", timing=True),
     Bug("a bucket is swept while requests are good", SAFE, "return 0 < over_s < _SWEEP_WITHIN_S", "return over_s < _SWEEP_WITHIN_S", timing=True),

@@ -137,7 +137,8 @@ class Page:
             told = params["exceptionDetails"]
             self.errors.append(told.get("exception", {}).get("description") or told["text"])
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
-            self.errors.append(params["entry"]["text"])
+            entry = params["entry"]
+            self.errors.append(f"{entry['text']} {entry.get('url', '')}".rstrip())
 
     def resize(self, width: int, height: int) -> None:
         mobile = width < 600

@@ -9,17 +9,16 @@ highest and the lowest loss of every stretch, so that no spike is lost.
 from __future__ import annotations
 
 import math
-import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass as mutable
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
+from trmcloud.app.metrics_lines import MetricsLines, open_metrics
 from trmcloud.core.contract.pod_contract import MAX_METRICS_BYTES, METRICS_NAME
 from trmcloud.core.contract.records import MAX_LINE_BYTES, parse_lines
 from trmcloud.core.control.paid_time import paid_by
@@ -29,10 +28,8 @@ from trmcloud.core.values import dataclass
 POINTS = 800
 """Of one phase and kind: more than most screens are wide."""
 READ_AT_ONCE_BYTES = 1 << 19
-_MOST_LINES = 1 << 18
 _MOST_PASSES = 32
 _MOST_STEP = 10**12
-_SLICE_LINES = 500
 _TRAIN, _EVAL, _SAVE = "train", "eval", "save"
 _MARKS = tuple(f'"kind": "{kind}"'.encode() for kind in (_EVAL, _SAVE))
 """How the bundled trainer writes what is rare, and would be missed by a sample."""
@@ -96,59 +93,30 @@ class Phase:
 
 
 class MetricsFile:
-    """A phase's ``metrics.jsonl`` as it grows. Not for two threads at a time."""
+    """A phase's ``metrics.jsonl`` as it grows, in columns. Not for two threads at a time."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._path, self._name = path, name
-        self._begin()
-
-    def _begin(self) -> None:
-        self.phase = Phase(self._name)
-        self._offset, self._lines, self._inode = 0, 0, -1
-        self._rest = b""
+        self._name, self._lines = name, MetricsLines(path)
+        self.phase = Phase(name)
 
     @property
     def unread_bytes(self) -> int:
-        with suppress(OSError):
-            return max(0, min(self._path.stat().st_size, MAX_METRICS_BYTES) - self._offset)
-        return 0
+        return self._lines.unread_bytes
 
     @property
     def is_another(self) -> bool:
         """Whether another file stands in its place since it was read, or it was begun anew."""
-        with suppress(OSError):
-            stat = self._path.stat()
-            return stat.st_ino != self._inode or stat.st_size < self._offset
-        return False
+        return self._lines.is_another
 
     def read_on(self) -> Iterator[None]:
-        """Take what has come since, a slice at a time. What was begun anew is read anew: a trainer
-        that goes back to a checkpoint drops what it had logged since."""
-        try:
-            file = open(_opened(self._path), "rb")  # noqa: SIM115  # closed below, by the generator
-        except OSError:
-            return
-        with file:
-            stat = os.fstat(file.fileno())
-            if stat.st_ino != self._inode or stat.st_size < self._offset:
-                self._begin()
-                self._inode = stat.st_ino
-            file.seek(self._offset)
-            while self._lines < _MOST_LINES and self._offset < MAX_METRICS_BYTES:
-                lines = [
-                    line for _ in range(_SLICE_LINES) if (line := file.readline(MAX_LINE_BYTES + 1))
-                ]
-                if lines and not lines[-1].endswith(b"\n") and len(lines[-1]) <= MAX_LINE_BYTES:
-                    lines.pop()  # it is being written
-                if not lines:
-                    break
-                self._offset += sum(map(len, lines))
-                file.seek(self._offset)
-                self._lines += len(lines)
-                for said in parse_lines(lines):
-                    self.phase.take(said)
-                yield
-        self.phase.whole = True
+        """Take what has come since, a slice at a time."""
+        for lines in self._lines.read_on():
+            if self._lines.is_first_slice:
+                self.phase = Phase(self._name)
+            for said in lines:
+                self.phase.take(said)
+            yield
+        self.phase.whole = self.phase.whole or self._lines.is_whole
 
 
 def sampled(path: Path, name: str, points: int = POINTS) -> Phase:
@@ -156,7 +124,7 @@ def sampled(path: Path, name: str, points: int = POINTS) -> Phase:
     in milliseconds, however many there are."""
     phase = Phase(name)
     try:
-        with open(_opened(path), "rb") as file:
+        with open(open_metrics(path), "rb") as file:
             text = file.read(MAX_METRICS_BYTES)
     except OSError:
         return phase
@@ -335,8 +303,3 @@ def _passes(value: object) -> Sequence[float]:
     if not isinstance(value, list):
         return ()
     return array("d", map(_number, value[:_MOST_PASSES]))
-
-
-def _opened(path: Path) -> int:
-    """A plain file alone: no link, and nothing that would wait."""
-    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

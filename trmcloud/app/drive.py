@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from trmcloud.app import reap
 from trmcloud.app.bills import final_bills
 from trmcloud.app.checkpoints.bucket_grants import give_grants
-from trmcloud.app.checkpoints.bucket_limits import beyond_grants, drop_beyond, swept
 from trmcloud.app.checkpoints.in_bucket import pull
-from trmcloud.app.context import Context, is_unasked
+from trmcloud.app.context import Context
 from trmcloud.app.observer import Observer
 from trmcloud.app.pod_request import SEND_WITHIN_S, given_to, pod_request
-from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant, Seen, Unknown
@@ -44,7 +42,6 @@ from trmcloud.core.errors import (
     BudgetRefused,
     CheckpointError,
     FinalRefusal,
-    LedgerError,
     LinkError,
     NoCapacity,
     ProviderError,
@@ -61,8 +58,6 @@ _GOVERN_EVERY_S = 5.0
 _SWEEP_EVERY_S = 30.0
 _BILLS_EVERY_S = 60.0
 _MOST_EVENTS_AT_ONCE = 50
-_PASS_S = 60.0
-"""One list serves a look at all runs, however many: providers count the questions."""
 
 Watcher = Callable[[RunState], None]
 
@@ -383,66 +378,3 @@ def _call_off_unrented(context: Context, run: RunState) -> RunState:
         wish_to_stop(context, run.run_id, by="reconcile", reason=reason)
         return context.ledger.read().runs[run.run_id]
     return run
-
-
-def reconcile(context: Context) -> list[reap.Did]:
-    """Bring every run nobody drives up to what is true now, and end pods of ours nobody owns.
-
-    Every command calls it first, so that a killed controller's money is settled by whatever the
-    user types next. Returns each thing that it found and did.
-
-    One run's trouble stops no other, nor the end of pods: it is left in ``context.troubles``.
-    """
-    said: list[reap.Did] = []
-    land_overdrawn(context)
-    context.listed.clear()
-    context.troubles.clear()
-    for run_id, run in context.ledger.read().runs.items():
-        if is_unasked(context, run):
-            continue
-        try:
-            after = _look_after(context, run)
-        except StaleEpoch:
-            continue
-        except LedgerError:
-            raise  # which is all runs' trouble
-        except Exception as error:
-            context.troubles[run_id] = error
-            continue
-        if after.state is not run.state:
-            outcome = after.outcome.value if after.outcome else after.state.value
-            said.append(f"{run_id}: {run.state.value} → {outcome}")
-        if after.oversized_bytes > run.oversized_bytes:
-            size_gb = (after.oversized_bytes - run.oversized_bytes) / 1e9
-            cost = after.oversized_rent - run.oversized_rent
-            said.append(
-                f"{run_id}: its pod had uploaded {size_gb:,.1f} GB that it was not granted: deleted"
-                f" from {run.bucket}, its rent of {cost} at most is counted"
-            )
-    return said + reap.sweep(context, _PASS_S)
-
-
-def _look_after(context: Context, run: RunState) -> RunState:
-    """The run once it is brought up to date, if nobody drives it."""
-    run_id = run.run_id
-    facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(context, run)
-    beyond = beyond_grants(context, run)
-    if beyond is not None:
-        facts = (*facts, swept(run, beyond, context.wall()))
-    if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):
-        return run
-    epoch = context.ledger.take_over(run_id, context.who, context.wall())
-    if facts:
-        context.ledger.append(run_id, epoch, facts, context.wall())
-    if beyond and drop_beyond(context, run, beyond):
-        context.ledger.append(run_id, epoch, [swept(run, (), context.wall())], context.wall())
-    looker = RunDriver(context, run_id, epoch, errands=False, list_age_s=_PASS_S)
-    try:
-        after = looker.step() if run.live else looker.run()
-    except LedgerError:
-        raise
-    except Exception:
-        context.ledger.release(run_id, epoch)
-        raise
-    context.ledger.release(run_id, epoch)
-    return after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trmcloud.core.errors import UsageError
@@ -194,13 +194,31 @@ def refuse_changes(request: LaunchRequest) -> None:
         )
 
 
-def parse_money(option: str, text: str | None) -> Usd | None:
+def request_from(wish: Mapping[str, Any]) -> LaunchRequest:
+    """What a command would have made of options by their names; money is text or ``Usd``.
+
+    Raises:
+        UsageError: one that is no option.
+    """
+    from dataclasses import fields
+
+    known = {field.name for field in fields(LaunchRequest)} - {"typed"}
+    for name in wish:
+        if name not in known:
+            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+    given: dict[str, Any] = {
+        name: value.plain() if isinstance(value, Usd) else value for name, value in wish.items()
+    }
+    return LaunchRequest(**given, typed=tuple(given))
+
+
+def parse_money(option: str, text: str | Usd | None) -> Usd | None:
     """
     Raises:
         UsageError: ``text`` is no amount above zero; ``option`` is what it was given to.
     """
-    if text is None:
-        return None
+    if text is None or isinstance(text, Usd):
+        return text
     try:
         return parse_budget(text)
     except ValueError as error:

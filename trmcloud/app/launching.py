@@ -8,7 +8,7 @@ from typing import Any
 
 from trmcloud.app import smoke_plan as smoke_plan
 from trmcloud.app.context import Context, find_run
-from trmcloud.app.drive import RunDriver, reconcile, wish_to_stop
+from trmcloud.app.drive import RunDriver, wish_to_stop
 from trmcloud.app.launch_checks import (
     check_account,
     check_machine,
@@ -18,11 +18,12 @@ from trmcloud.app.launch_checks import (
 from trmcloud.app.needs import check_needs
 from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
+from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import BY_SKYPILOT, traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.controller import foreseen_end
-from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, ConflictError, StaleEpoch, UsageError
 from trmcloud.core.money import ZERO, Usd
@@ -177,6 +178,19 @@ def request_stop(context: Context, run_id: str | None, reason: Reason) -> RunSta
             f"{run.run_id} has ended already: {ended}", next_step="trmcloud status --all"
         )
     return find_run(context, run.run_id)
+
+
+def require_untold(run: RunState, kind: ReasonKind) -> None:
+    """
+    Raises:
+        ConflictError: it was told to land, or to end, already; what lands may still be ended.
+    """
+    told = run.stop
+    if run.live and told is not None and (told.at_once or kind is ReasonKind.STOP_COMMAND):
+        raise ConflictError(
+            f"{run.run_id} was told to {'end' if told.at_once else 'land'} already",
+            next_step=f"trmcloud status {run.run_id}",
+        )
 
 
 def follow_or_drive(

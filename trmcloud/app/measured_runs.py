@@ -63,7 +63,7 @@ def note_measured(context: Context, run: RunState) -> None:
     """Keep what the steps of a run that is over took, for plans on the same hardware.
 
     One whose settings were changed on the way, or that was on machines of two kinds, tells of
-    neither.
+    neither; and one that says it was faster than its chip can be tells of nothing.
 
     Raises:
         OSError: the home cannot be written.
@@ -92,7 +92,7 @@ def measured_in(context: Context, run: RunState) -> Measured | None:
             candidate.sku, candidate.world_size // candidate.nodes, nodes=candidate.nodes
         )
         predicted_s = step_seconds(settings, machine)
-    return Measured(
+    found = Measured(
         sku=candidate.sku,
         gpus=candidate.world_size,
         step_s=pace.step_s,
@@ -103,6 +103,7 @@ def measured_in(context: Context, run: RunState) -> Measured | None:
         at=run.updated_at,
         run_id=run.run_id,
     )
+    return found if found.is_possible else None
 
 
 def _candidate(run: RunState) -> Candidate | None:

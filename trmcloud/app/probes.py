@@ -17,7 +17,8 @@ _KEPT = 64
 
 
 def load(home: Path) -> list[Measured]:
-    """The probes kept under ``home``, newest first; a damaged file counts as none."""
+    """The probes kept under ``home``, newest first; a damaged file counts as none, and a row above
+    its chip's peak as well."""
     try:
         rows = json.loads((home / PROBES_NAME).read_text(encoding="utf-8"))
         found = [Measured(**row) for row in rows]
@@ -42,6 +43,8 @@ def _sane(probe: Measured) -> bool:
         and all(_is_number(n) and 0 <= n < _FAR for n in since)
         and isinstance(probe.run_id, str)
         and len(probe.run_id) <= _LONGEST_ID
+        and isinstance(probe.sku, str)
+        and probe.is_possible
     )
 
 

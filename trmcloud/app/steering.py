@@ -148,7 +148,7 @@ def _save(context: Context, run: RunState, money: Money, training: Training | No
 def _fetch(context: Context, run: RunState, offers: Sequence[Offer], disk_rate: Usd) -> Foreseen:
     known = checkpoints_of(context, run)
     chosen = next((c for c in known if c.best), next((c for c in known if c.latest), None))
-    if volume_fetch.lies_on_volume(run) and not context.files.manifests(run.run_id):
+    if volume_fetch.is_needed(context, run):
         if run.live:
             return Foreseen(FETCH, run.run_id, "its pod is not proven gone yet")
         try:

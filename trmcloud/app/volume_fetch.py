@@ -6,11 +6,12 @@ Its pod has nothing to train, and is held until what is best and what is latest 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trmcloud.app.context import Context
-from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.app.drive import RunDriver
 from trmcloud.app.needs import check_needs
+from trmcloud.app.reconciling import reconcile
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
@@ -36,6 +37,11 @@ def lies_on_volume(run: RunState) -> bool:
         return False
     seems_gone = generation.missed_at is not None or generation.ended_at is not None
     return (not run.live or seems_gone) and run.spec.volume
+
+
+def is_needed(context: Context, run: RunState) -> bool:
+    """Whether nothing of it is here, and all of it is there."""
+    return lies_on_volume(run) and not context.files.manifests(run.run_id)
 
 
 def errand_for(
@@ -91,3 +97,21 @@ def start(context: Context, run: RunState, candidate: Candidate) -> RunDriver:
     reopened = ev.Reopened(cap, candidate_to_json(candidate))
     epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
     return RunDriver(context, run.run_id, epoch)
+
+
+def carry_out(
+    context: Context, run: RunState, candidate: Candidate, watch: Callable[[RunState], None]
+) -> RunState:
+    """``start``, and drive it until its checkpoints are here and its machine is gone, or it has
+    ended without. ``watch`` is shown every state."""
+    driver = start(context, run, candidate)
+
+    def fetched(now: RunState) -> bool:
+        generation = now.generation
+        ended = generation is not None and generation.ended_at is not None
+        return not now.live or (ended and bool(context.files.manifests(now.run_id)))
+
+    after = driver.until(fetched, watch)
+    if after.live:
+        context.ledger.release(after.run_id, driver.epoch)
+    return after

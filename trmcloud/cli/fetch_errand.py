@@ -26,7 +26,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     from trmcloud.core.money import Usd
     from trmcloud.wiring import offers_for_errand
 
-    if not volume_fetch.lies_on_volume(run) or context.files.manifests(run.run_id):
+    if not volume_fetch.is_needed(context, run):
         return run
     if run.live:
         print(
@@ -47,17 +47,8 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     )
     if not yes and not confirmed("  Proceed?", before="this rents a machine"):
         raise UsageError("nothing was rented, nothing was fetched")
-    driver = volume_fetch.start(context, run, candidate)
-
-    def fetched(state: RunState) -> bool:
-        generation = state.generation
-        ended = generation is not None and generation.ended_at is not None
-        return not state.live or (ended and bool(context.files.manifests(run.run_id)))
-
     with RunBar(context) as bar:
-        state = driver.until(fetched, bar.watch)
-    if state.live:
-        context.ledger.release(run.run_id, driver.epoch)
+        state = volume_fetch.carry_out(context, run, candidate, bar.watch)
     spent = state.settled - run.settled if not state.live else Usd(0)
     if spent:
         print(f"  the machine cost {spent}", file=sys.stderr)

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reap": ("Find and end what no live run owns.", "Running"),
     "volumes": ("Network volumes of this ledger, and what they cost: list, delete.", "Running"),
     "tensorboard": ("Show a run's curves in TensorBoard.", "Running"),
+    "wandb": ("Send a run's curves to Weights & Biases, from here.", "Running"),
     "gate": ("The verdict between fast and extreme.", "After"),
     "eval": ("Score a checkpoint on validation text.", "After"),
     "sample": ("Let a checkpoint write.", "After"),

@@ -5,8 +5,8 @@ A rule is a symptom with a threshold; ``findings`` gives those that hold now, wi
 they were judged by. What to do about each is the reader's, and stands with its words. The
 thresholds are the training guides' where they give one (refinement below 10 %, a gradient norm
 above 20, MFU below 15 %, a GPU that computes less than 80 % of the time, 80 of an H200's 141 GB in
-use), the spike's is the trainer's own (``contract.spikes``), the others are ours. The lines come
-from a pod: whatever is no finite number counts as not measured.
+use), the spike's is the trainer's own (``contract.spikes``), the others are ours. What the lines
+say stands in ``health_reading``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from trmcloud.core.contract.climbing import SPARE_BELOW
 from trmcloud.core.contract.gate import number_of, refinement
 from trmcloud.core.contract.gpu_counters import LEAST_SAMPLES, GpuWindow
 from trmcloud.core.contract.worth import WORSE_BY
+from trmcloud.core.health_reading import Evaluated, Trained, read_rows, step_of
 from trmcloud.core.values import dataclass
 
 RECENT = 20
@@ -104,33 +105,6 @@ class Expected:
     accumulation: int = 1
 
 
-@dataclass(frozen=True)
-class _Trained:
-    step: int
-    loss: float | None
-    nats: float | None
-    """Of the last supervision step, or the only one."""
-    gradient_norm: float | None
-    step_s: float | None
-    data_wait_s: float | None
-    mfu: float | None
-    rank_seconds: tuple[float, ...]
-    """Of each rank's own forward passes; empty where there is one alone."""
-    finite: bool
-    span: tuple[float | None, float | None]
-    """Where masks are drawn: between which times. Losses under different ones are not alike."""
-    plan: float | None
-    """What of the loss is the plan's and the execution's, where there are such."""
-    execution: float | None
-
-
-@dataclass(frozen=True)
-class _Evaluated:
-    step: int
-    bpb: float
-    nats: tuple[float, ...]
-
-
 def findings(
     lines: Iterable[Mapping[str, Any]], expected: Expected, gpus: GpuWindow | None = None
 ) -> tuple[Finding, ...]:
@@ -139,7 +113,7 @@ def findings(
     A training that went back to a checkpoint has logged some steps twice: the later word counts.
     """
     lines = list(lines)
-    trained, evaluated = _read(lines)
+    trained, evaluated = read_rows(lines)
     judged = [
         row for row in trained if row.step > expected.warmup_steps and row.span == trained[-1].span
     ]
@@ -195,76 +169,15 @@ def gpu_findings(window: GpuWindow | None, step: int, expected: Expected) -> tup
     return tuple(made)
 
 
-# -- reading ------------------------------------------------------------------------------------
-
-
-def _read(lines: Iterable[Mapping[str, Any]]) -> tuple[list[_Trained], list[_Evaluated]]:
-    trained: list[_Trained] = []
-    evaluated: list[_Evaluated] = []
-    for line in lines:
-        step = _step_of(line)
-        if step is None:
-            continue
-        if line.get("kind") == "train":
-            _drop_from(trained, step)
-            trained.append(_trained(line, step))
-        elif line.get("kind") == "eval":
-            # An evaluation of a step that was evaluated before is that one's second.
-            _drop_from(evaluated, step)
-            bpb, nats = number_of(line.get("val_bpb")), _numbers(line.get("val_step_losses"))
-            if bpb is not None:
-                evaluated.append(_Evaluated(step, bpb, nats))
-    return trained, evaluated
-
-
-def _step_of(line: Mapping[str, Any]) -> int | None:
-    step = line.get("step")
-    return step if type(step) is int and 0 <= step < 1 << 53 else None
-
-
-def _drop_from(rows: list[Any], step: int) -> None:
-    while rows and rows[-1].step >= step:
-        rows.pop()
-
-
-def _trained(line: Mapping[str, Any], step: int) -> _Trained:
-    nats = _numbers(line.get("step_losses"))
-    loss, norm = number_of(line.get("loss")), number_of(line.get("grad_norm"))
-    told = [line[name] for name in ("loss", "grad_norm") if name in line]
-    return _Trained(
-        step=step,
-        loss=loss,
-        nats=nats[-1] if nats else loss,
-        gradient_norm=norm,
-        step_s=number_of(line.get("step_seconds")),
-        data_wait_s=number_of(line.get("data_wait_s")),
-        mfu=number_of(line.get("mfu")),
-        rank_seconds=_numbers(line.get("rank_seconds")),
-        finite=all(number_of(each) is not None for each in told),
-        span=(number_of(line.get("mask_from")), number_of(line.get("mask_to"))),
-        plan=number_of(line.get("plan")),
-        execution=number_of(line.get("execution")),
-    )
-
-
-def _numbers(values: Any) -> tuple[float, ...]:
-    """All of them, or none: a loss that is missing would make neighbours of two that are not."""
-    if not isinstance(values, (list, tuple)):
-        return ()
-    numbers = tuple(map(number_of, values))
-    known = tuple(number for number in numbers if number is not None)
-    return known if len(known) == len(numbers) else ()
-
-
 # -- rules --------------------------------------------------------------------------------------
 
 
-def _not_finite(trained: Sequence[_Trained]) -> Finding | None:
+def _not_finite(trained: Sequence[Trained]) -> Finding | None:
     bad = next((row for row in trained if not row.finite), None)
     return Finding(Rule.NOT_FINITE, bad.step) if bad is not None else None
 
 
-def _spikes(judged: Sequence[_Trained]) -> Finding | None:
+def _spikes(judged: Sequence[Trained]) -> Finding | None:
     """Losses that stand out of the 128 before them; those of the last 128 are told."""
     rows = [(row.step, row.loss) for row in judged if row.loss is not None]
     found = []
@@ -278,12 +191,12 @@ def _spikes(judged: Sequence[_Trained]) -> Finding | None:
     return Finding(Rule.SPIKES, step, {"spikes": len(found), "loss": loss, "mean": mean})
 
 
-def _flat(judged: Sequence[_Trained]) -> Finding | None:
+def _flat(judged: Sequence[Trained]) -> Finding | None:
     """Since the warm-up the loss has not fallen by half a percent."""
     return _not_fallen(Rule.FLAT_LOSS, [(row.step, row.nats) for row in judged])
 
 
-def _flat_part(judged: Sequence[_Trained]) -> Finding | None:
+def _flat_part(judged: Sequence[Trained]) -> Finding | None:
     """The same of one part of a loss that as a whole does fall."""
     return _not_fallen(Rule.FLAT_PLAN, [(row.step, row.plan) for row in judged]) or _not_fallen(
         Rule.FLAT_EXECUTION, [(row.step, row.execution) for row in judged]
@@ -301,14 +214,14 @@ def _not_fallen(rule: Rule, told: Sequence[tuple[int, float | None]]) -> Finding
     return Finding(rule, rows[0][0], {"first": first, "last": last})
 
 
-def _gradient_norm(judged: Sequence[_Trained]) -> Finding | None:
+def _gradient_norm(judged: Sequence[Trained]) -> Finding | None:
     norms = [row.gradient_norm for row in judged[-RECENT:] if row.gradient_norm is not None]
     if len(norms) < RECENT or (value := median(norms)) <= GRADIENT_NORM_ABOVE:
         return None
     return Finding(Rule.GRADIENT_NORM, judged[-RECENT].step, {"norm": value})
 
 
-def _order(evaluated: Sequence[_Evaluated], expected: Expected) -> Finding | None:
+def _order(evaluated: Sequence[Evaluated], expected: Expected) -> Finding | None:
     """The two newest evaluations have a supervision step that is worse than the one before it, by
     more than scatter; one such evaluation happens to trainings that go well."""
     judged = [
@@ -329,7 +242,7 @@ def _unordered(nats: Sequence[float]) -> int:
     return next((n for n, (before, after) in pairs if after > before * (1 + STEP_WORSE_BY)), 0)
 
 
-def _low_refinement(evaluated: Sequence[_Evaluated], expected: Expected) -> Finding | None:
+def _low_refinement(evaluated: Sequence[Evaluated], expected: Expected) -> Finding | None:
     last = evaluated[-1] if evaluated else None
     if last is None or last.step < max(_REFINED_AFTER, expected.steps // 2):
         return None
@@ -339,7 +252,7 @@ def _low_refinement(evaluated: Sequence[_Evaluated], expected: Expected) -> Find
     return Finding(Rule.LOW_REFINEMENT, last.step, {"refinement": value})
 
 
-def _overfitting(evaluated: Sequence[_Evaluated]) -> Finding | None:
+def _overfitting(evaluated: Sequence[Evaluated]) -> Finding | None:
     """The best evaluation lies some way back, and the newest is worse by more than scatter."""
     if len(evaluated) <= SINCE_BEST:
         return None
@@ -351,7 +264,7 @@ def _overfitting(evaluated: Sequence[_Evaluated]) -> Finding | None:
     return Finding(Rule.OVERFITTING, best.step, facts)
 
 
-def _gap(judged: Sequence[_Trained], evaluated: Sequence[_Evaluated]) -> Finding | None:
+def _gap(judged: Sequence[Trained], evaluated: Sequence[Evaluated]) -> Finding | None:
     """Nats of the text that is trained on, since the last evaluation but one, and of the other.
     Masks that are drawn between other times than the evaluation's make others of the first."""
     if len(evaluated) < 3 or not evaluated[-1].nats:
@@ -368,7 +281,7 @@ def _gap(judged: Sequence[_Trained], evaluated: Sequence[_Evaluated]) -> Finding
     return Finding(Rule.VALIDATION_GAP, last.step, {"trained": trained, "validation": validation})
 
 
-def _data_wait(trained: Sequence[_Trained]) -> Finding | None:
+def _data_wait(trained: Sequence[Trained]) -> Finding | None:
     rows = [row for row in trained[-RECENT:] if row.step_s and row.data_wait_s is not None]
     whole = sum(row.step_s or 0.0 for row in rows)
     if len(rows) < RECENT or whole <= 0:
@@ -379,14 +292,14 @@ def _data_wait(trained: Sequence[_Trained]) -> Finding | None:
     )
 
 
-def _low_mfu(trained: Sequence[_Trained]) -> Finding | None:
+def _low_mfu(trained: Sequence[Trained]) -> Finding | None:
     values = [row.mfu for row in trained[-RECENT:] if row.mfu is not None]
     if len(values) < RECENT or (value := median(values)) >= MFU_BELOW:
         return None
     return Finding(Rule.LOW_MFU, trained[-RECENT].step, {"mfu": value})
 
 
-def _slower(trained: Sequence[_Trained], expected: Expected) -> Finding | None:
+def _slower(trained: Sequence[Trained], expected: Expected) -> Finding | None:
     """Steps take longer than all but a tenth of what was planned for."""
     times = [row.step_s for row in trained[-RECENT:] if row.step_s is not None]
     limit = expected.slowest_step_s
@@ -402,10 +315,10 @@ def _not_compiled(lines: Sequence[Mapping[str, Any]]) -> Finding | None:
     start = next((line for line in reversed(lines) if line.get("kind") == "start"), None)
     if start is None or number_of(start.get("graphs")) != 0:
         return None
-    return Finding(Rule.NOT_COMPILED, _step_of(start) or 0)
+    return Finding(Rule.NOT_COMPILED, step_of(start) or 0)
 
 
-def _rank_lags(trained: Sequence[_Trained]) -> Finding | None:
+def _rank_lags(trained: Sequence[Trained]) -> Finding | None:
     """One rank's own passes take longer than the others', in nearly all of the last rows."""
     rows = [row.rank_seconds for row in trained[-RECENT:]]
     ranks = len(rows[-1]) if rows else 0

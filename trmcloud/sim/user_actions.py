@@ -7,8 +7,9 @@ from functools import partial
 
 from trmcloud.app import launching as use_case
 from trmcloud.app.checkpoints.fetching import choose, plan_pruning, prune
-from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
+from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.runs import AT, running
-from trmcloud.app import curves
+from trmcloud.app import metrics_lines
 from trmcloud.app.curves import MetricsFile, Phase, drawn, sampled, since, starts, step_at
 
 
@@ -159,6 +159,6 @@ def test_dollars_and_hours_are_those_that_are_paid(tmp_path: Path) -> None:
 def test_no_more_than_so_many_lines_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(curves, "_MOST_LINES", 1000)
+    monkeypatch.setattr(metrics_lines, "_MOST_LINES", 1000)
     file = read(a_file(tmp_path, 3000))
     assert 990 <= len(file.phase.train) <= 1000

@@ -12,10 +12,12 @@ from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.app import measured_runs, probes
 from trmcloud.app.context import Context
 from trmcloud.app.measured_runs import measured_in, note_measured, speeds_of
+from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -66,6 +68,21 @@ def test_tokens_a_second_are_told_beside_the_plans(tmp_path: Path) -> None:
     assert told.planned == pytest.approx(phase.settings.tokens_per_step(8) / phase.step_s.p50)
     assert told.measured == pytest.approx(told.planned / 2)
     assert speeds_of(context(tmp_path, lines(1.0, rows=21)), run_of(made)) is None
+
+
+def test_what_no_such_chip_can_do_is_not_kept(tmp_path: Path) -> None:
+    """A pod's lines may say anything; on the peak's other side they would make the next plan."""
+    made = plan()
+    settings = made.candidates[0].phases[0].settings
+    flops = settings.tokens_per_step(8) * work_of(settings).train_flops
+    at_peak_s = flops / (8 * GPUS["H100-SXM"].fp8_tflops * 1e12)
+    note_measured(context(tmp_path, lines(0.99 * at_peak_s)), run_of(made))
+    assert probes.load(tmp_path) == []
+    note_measured(context(tmp_path, lines(1.01 * at_peak_s)), run_of(made))
+    [kept] = probes.load(tmp_path)
+    assert kept.run_id == "r-1"
+    probes.record(tmp_path, kept._replace(step_s=0.99 * at_peak_s))
+    assert probes.load(tmp_path) == [], "nor what stands in the file"
 
 
 def test_the_next_plan_takes_it_and_says_when_it_was_measured(tmp_path: Path) -> None:

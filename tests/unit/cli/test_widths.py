@@ -117,7 +117,7 @@ def _whole(shown: str) -> set[str]:
 def test_every_command_has_a_screen_here() -> None:
     assert {words[0] for words in SCREENS} >= set(COMMANDS) - {"sample"}
     groups = {name for name in COMMANDS if hasattr(load_command(name), "commands")}
-    assert groups == {"budget", "prices", "data", "guard", "volumes"}
+    assert groups == {"budget", "prices", "data", "guard", "notify", "volumes"}
 
 
 LONG = (

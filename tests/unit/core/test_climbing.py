@@ -14,7 +14,15 @@ from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.contract.climbing import CLIMBS, LEVELS, climbed, is_worth_it, next_level
 from trmcloud.core.contract.phase_account import started
 from trmcloud.core.contract.pod_contract import AgentReport, Lease, dump, load_report
-from trmcloud.core.contract.recovery import AGAIN, SKIPPED, SPARE, Recovery
+from trmcloud.core.contract.recovery import (
+    AGAIN,
+    LAST_RUNGS,
+    OUT_OF_MEMORY,
+    SKIPPED,
+    SPARE,
+    Recovery,
+    next_rung,
+)
 from trmcloud.core.contract.supervisor import (
     Act,
     ClimbTrainer,
@@ -27,7 +35,7 @@ from trmcloud.core.contract.supervisor import (
 )
 from trmcloud.core.contract.worth import Curve, StopRules
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.overrides import check_last_rungs, parse_last_rungs, recoverable
+from trmcloud.core.spec.overrides import check_last_rungs, overridden, parse_last_rungs, recoverable
 
 OWN: dict[str, Any] = {
     "batch": 8, "accumulation": 12, "activation_checkpointing": False, "compile": True,
@@ -223,8 +231,42 @@ def test_a_lease_names_what_was_asked_for_and_can_be_cut() -> None:
     assert CLIMBS not in recoverable(trm, ["accumulation"])
     assert "sequence" not in recoverable(rows, last_rungs=("depth", "sequence"))
     check_last_rungs(("depth", "sequence"), [trm, rows])
-    with pytest.raises(UsageError, match="can never help"):
+    with pytest.raises(UsageError, match="can never help: its rows are made as long as they are"):
         check_last_rungs(("sequence",), [rows])
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "changed", "rung", "why"),
+    [
+        ("trm-tiny", "fast", {"depth": 1}, "depth", "a depth of 1 is not cut"),
+        ("trm-tiny", "fast", {"sequence": 48}, "sequence", "a sequence of 48 is not cut"),
+        ("trm-tiny", "fast", {"sequence": 65}, "sequence", "a sequence of 65 is not cut"),
+        ("hdp-small", "train", {}, "sequence", "its rows are made as long as they are"),
+        (
+            *("bd3lm-small", "train", {"rows": "bestfit", "sequence": 64, "block": 64}),
+            *("sequence", "blocks of 64 do not divide a sequence of 32"),
+        ),
+    ],
+)
+def test_a_rung_that_can_never_be_tried_is_refused_and_in_no_lease(
+    name: str, phase: str, changed: dict[str, Any], rung: str, why: str
+) -> None:
+    """A trainer would not start with what it makes, and the phase would end by that instead."""
+    recipe = load_recipe(name)
+    settings = replace(recipe.resolve(phase, hardware="local", gpus=1), **changed)
+    assert rung not in recoverable(settings, last_rungs=LAST_RUNGS)
+    with pytest.raises(UsageError) as caught:
+        check_last_rungs(LAST_RUNGS, [settings])
+    assert caught.value.what == f"--last-rungs {rung} can never help: {why}"
+    assert caught.value.next_step == f"leave {rung} out of it, or plan with --set {rung}=…"
+    other = next(each for each in LAST_RUNGS if each != rung)
+    check_last_rungs([other], [settings])
+    least = {"batch": 1, "activation_checkpointing": True, "compile": False, "loader_workers": 0}
+    in_lease = recoverable(settings, last_rungs=LAST_RUNGS) | least
+    tried = next_rung(in_lease, (), OUT_OF_MEMORY)
+    assert tried is not None
+    assert tried[0] == other
+    assert getattr(overridden(settings, tried[1]), other) < getattr(settings, other)
 
 
 @pytest.mark.parametrize(

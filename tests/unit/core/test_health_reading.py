@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trmcloud.core.contract.gate import number_of
-from trmcloud.core.health import _read
+from trmcloud.core.health_reading import read_rows
 
 
 def train(step: Any, **more: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def train(step: Any, **more: Any) -> dict[str, Any]:
 
 
 def steps(*lines: dict[str, Any]) -> tuple[list[int], list[int]]:
-    trained, evaluated = _read(lines)
+    trained, evaluated = read_rows(lines)
     return [row.step for row in trained], [row.step for row in evaluated]
 
 
@@ -35,15 +35,15 @@ def test_the_later_word_on_a_step_counts() -> None:
 
     assert steps(train(1), train(5), train(9), train(5)) == ([1, 5], [])
     assert steps(judged(1, 2.0), judged(5, 1.9), judged(5, 1.8)) == ([], [1, 5])
-    _, evaluated = _read([judged(5, 1.9), judged(5, 1.8)])
+    _, evaluated = read_rows([judged(5, 1.9), judged(5, 1.8)])
     assert [row.bpb for row in evaluated] == [1.8]
     assert steps(judged(5, 1.9), judged(5, "x")) == ([], [])
 
 
 def test_the_last_supervision_step_speaks_for_the_loss() -> None:
-    ((row,), _) = _read([train(1, step_losses=[3.0, 2.5, 2.25])])
+    ((row,), _) = read_rows([train(1, step_losses=[3.0, 2.5, 2.25])])
     assert (row.loss, row.nats) == (2.0, 2.25)
-    ((row,), _) = _read([train(1)])
+    ((row,), _) = read_rows([train(1)])
     assert row.nats == 2.0
 
 

@@ -15,12 +15,21 @@ from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.recovery import (
+    LAST_RUNGS,
+    OUT_OF_MEMORY,
+    Recovery,
+    next_rung,
+    overrides_of,
+)
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.candidates import kill_latency_s
+from trmcloud.core.planner.memory import predict_memory
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.reference_claims import CLAIMS
 from trmcloud.core.spec.families import FAMILIES, Family
+from trmcloud.core.spec.overrides import overridden, recoverable
 from trmcloud.core.spec.plan import About, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import RunSpec
@@ -176,6 +185,26 @@ def test_the_micro_batch_shrinks_until_it_fits(trm: Recipe, offers: list[Offer])
 def test_a_batch_the_user_set_is_not_changed(trm: Recipe, offers: list[Offer]) -> None:
     with pytest.raises(DoesNotFit, match="--set batch="):
         plan_for(trm, offers, hardware="8xH100", overrides=(("batch", 64),))
+
+
+def test_what_no_recovery_can_make_fit_is_refused_when_it_is_planned(
+    trm: Recipe, offers: list[Offer]
+) -> None:
+    """Before anything is paid: all that memory which runs out is answered with is too much still,
+    the last rungs too. The error has the least that would be needed."""
+    wide = {"width": 16_384}
+    with pytest.raises(DoesNotFit) as caught:
+        plan_for(trm, offers, hardware="8xH100", overrides=tuple(wide.items()))
+    assert caught.value.what.startswith("trm does not fit on 8xH100: fast: batch 32 needs 5,")
+    assert "of 80 GB, and 916 GB with batch 1" in caught.value.what
+    assert caught.value.next_step.startswith("trmcloud plan --recipe trm")
+    settings = trm.resolve("fast", hardware="8xH100", gpus=8, overrides=wide)
+    in_lease = recoverable(settings, last_rungs=LAST_RUNGS)
+    made: tuple[Recovery, ...] = ()
+    while (tried := next_rung(in_lease, made, OUT_OF_MEMORY)) is not None:
+        made = (*made, Recovery(OUT_OF_MEMORY, tried[0], changed=tried[1]))
+        assert predict_memory(overridden(settings, overrides_of(made)), 8).total > 80, made
+    assert {"batch", *LAST_RUNGS} <= {row.rung for row in made}
 
 
 def test_a_stale_price_is_planned_dearer_and_says_so(trm: Recipe, offers: list[Offer]) -> None:

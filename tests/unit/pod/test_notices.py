@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.standins.receiver import LOSES, Receiver, receiving, until
+from tests.standins.receiver import HANGS, LOSES, Receiver, receiving, until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.notices import (
     SENT_NAME,
@@ -122,19 +122,27 @@ def test_damaged_memory_only_tells_again(pod_dir: Path) -> None:
         assert ear.got == ["started"]
 
 
-def test_the_process_tells_a_real_server_and_ends(pod_dir: Path, receiver: Receiver) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [LOSES, HANGS, (500, {}), (503, {}), (429, {"Retry-After": "2"}), (301, {"Location": "/x"})],
+    ids=str,
+)
+def test_the_process_tells_a_real_server_that_fails_at_first_and_ends(
+    pod_dir: Path, receiver: Receiver, fault: str | tuple[int, dict[str, str]]
+) -> None:
     hook(pod_dir, f"{receiver.url}/pod")
     made = report(pod_dir, "finished")
-    receiver.answers = [LOSES]
+    receiver.answers = [fault]
     words = ["-m", "trmcloud.pod.notify.process", "--root", str(pod_dir.parents[1]), "--pod", POD]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, *words], env=environment, timeout=60, capture_output=True, text=True
+        [sys.executable, *words], env=environment, timeout=120, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     told = notices_of(made)
-    assert [each["id"] for each in receiver.notices] == [notice.id for notice in told]
-    assert len(receiver.got) == 3, "one answer was lost"
+    assert {each["id"] for each in receiver.notices} == {notice.id for notice in told}
+    assert len(receiver.got) == 3, "one of them came twice"
+    assert {path for path, _, _ in receiver.got} == {"/pod"}, "no redirect is followed"
     for _, headers, body in receiver.got:
         at = float(headers["webhook-timestamp"])
         expected = headers_of(headers["webhook-id"], body.decode(), SECRET, at)

@@ -13,6 +13,7 @@ import typer
 from trmcloud.cli.views.streams import as_is
 
 if TYPE_CHECKING:
+    from trmcloud.app.context import Context
     from trmcloud.core.control.budget import Line
     from trmcloud.core.money import Usd
 
@@ -39,15 +40,18 @@ def set_(
 
     Example: trmcloud budget set month 500
     """
+    from trmcloud.app import caps
     from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import build_context
 
-    line, cap = _line(level, key), _amount(amount)
+    context = build_context()
+    line, cap = caps.line_of(context, level, key), _amount(amount)
     if line.cap is not None and cap > line.cap:
         raise UsageError(
             f"the {level} cap is {line.cap}; raising it is a step of its own",
             next_step=f"trmcloud budget raise {level} {amount}{_for(key)}",
         )
-    _write(level, line.key, cap)
+    _tell(context, caps.set_cap(context, line, cap, by=getpass.getuser()))
 
 
 @app.command("raise")
@@ -60,15 +64,13 @@ def raise_(
 
     Example: trmcloud budget raise month 800
     """
-    from trmcloud.core.errors import UsageError
+    from trmcloud.app import caps
+    from trmcloud.wiring import build_context
 
-    line, cap = _line(level, key), _amount(amount)
-    if line.cap is None or cap <= line.cap:
-        raise UsageError(
-            f"the {level} cap is {line.cap or 'not set'}: {cap} does not raise it",
-            next_step=f"trmcloud budget set {level} {amount}{_for(key)}",
-        )
-    _write(level, line.key, cap)
+    context = build_context()
+    line, by = caps.line_of(context, level, key), getpass.getuser()
+    lower = f"trmcloud budget set {level} {amount}{_for(key)}"
+    _tell(context, caps.raise_cap(context, line, _amount(amount), by=by, next_step=lower))
 
 
 @app.command("show")
@@ -140,18 +142,6 @@ def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         print(f"{when:%Y-%m-%d %H:%M:%S} UTC  {name}  {cap}  {event.by}")
 
 
-def _line(level: str, key: str) -> Line:
-    from trmcloud.core.control.budget import LEVELS, month_of
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
-    if level not in LEVELS[:3]:
-        raise UsageError(f"no budget level {level!r}", next_step="account, month or project")
-    context = build_context()
-    default = {"account": "", "month": month_of(context.wall()), "project": context.project}[level]
-    return context.ledger.read().line(level, key or default)
-
-
 def _amount(text: str) -> Usd:
     from trmcloud.core.errors import UsageError
     from trmcloud.core.money import Usd, parse_budget
@@ -166,15 +156,11 @@ def _for(key: str) -> str:
     return f" --for {shlex.quote(key)}" if key else ""
 
 
-def _write(level: str, key: str, cap: Usd) -> None:
+def _tell(context: Context, line: Line) -> None:
     from trmcloud.cli.catching_up import catch_up
-    from trmcloud.core.control.events import CapSet
-    from trmcloud.wiring import build_context
 
-    context = build_context()
-    context.ledger.set_cap(CapSet(level, key, cap, by=getpass.getuser()), context.wall())
     catch_up(context)
-    print(f"{level} {key}".strip() + f" cap: {cap}")
+    print(f"{line.level} {line.key}".strip() + f" cap: {line.cap}")
 
 
 def _as_json(line: Line) -> dict[str, object]:

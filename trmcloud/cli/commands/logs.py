@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trmcloud.core.control.run_state import RunState
 
 _CHUNK = 1 << 16
-_POLL_S = 0.5
-_POLL_POD_S = 2.0
 _DATA_EVERY_S = 5.0
 _HEALTH_EVERY_S = 10.0
 _GONE_AFTER_S = 20.0
@@ -36,7 +34,7 @@ def command(
     Example: trmcloud logs -f r-1f3a9c
     """
     from trmcloud.app.context import find_run
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catching_up import catch_up, look_again
     from trmcloud.cli.views.recovered import News
     from trmcloud.core.errors import NotFoundError
     from trmcloud.wiring import build_context
@@ -75,7 +73,7 @@ def command(
         if gone:
             print(f"{state.run_id}: {gone}", file=sys.stderr)
             return
-        _look_again(context, state)
+        look_again(context, state)
 
 
 def _tell_mended(news: News, run: RunState) -> None:
@@ -98,22 +96,6 @@ def _why_no_more(context: Context, run: RunState) -> str:
     if missed_at is not None and context.wall() - missed_at >= _GONE_AFTER_S:
         return f"its pod is off {generation.provider}'s list; this is all of its log that came here"
     return ""
-
-
-def _look_again(context: Context, run: RunState) -> None:
-    """Wait a moment. Whoever drives a rented run brings its log here; where nobody does, this
-    command asks the pod itself, and its every connection anew after a drop."""
-    from trmcloud.app.drive import reconcile
-    from trmcloud.app.run_queries import is_driven, is_rented
-
-    if not is_rented(run):
-        context.clock.sleep(_POLL_S)
-        reconcile(context)
-        return
-    driven = is_driven(context, context.ledger.driver(run.run_id))
-    context.clock.sleep(_POLL_S if driven else _POLL_POD_S)
-    if not driven:
-        reconcile(context)
 
 
 class DataLines:

@@ -36,7 +36,7 @@ def command(
     Example: trmcloud reap --yes
     """
     from trmcloud.app import reap
-    from trmcloud.app.drive import reconcile
+    from trmcloud.app.reconciling import reconcile
     from trmcloud.cli.catching_up import tell_troubles, trouble_code
     from trmcloud.cli.telling import GRACE_S, tell
     from trmcloud.cli.views.reasons import did_line, reason_json, sentence

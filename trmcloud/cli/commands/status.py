@@ -29,6 +29,7 @@ def command(
     """
     from trmcloud.app.context import find_run, is_quiet
     from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.cli.telling import tell
     from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.wiring import build_context
 
@@ -36,7 +37,9 @@ def command(
     if not live:
         context = replace(context, unasked=frozenset(BY_SKYPILOT))
     did: list[Did] = []
-    if not is_quiet(context):
+    if is_quiet(context):
+        tell(context)  # of what waits: the run it is about may have ended long ago
+    else:
         did = catch_up(context)
     if run:
         runs = [find_run(context, run)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,17 +20,17 @@ def command(
 ) -> None:
     """Serve a run's curves on this machine alone, until Ctrl-C.
 
-    What a rented pod has of them is served by TensorBoard there, seen here through SSH.
+    They come from its metrics here; what a rented pod has of them is served by TensorBoard there,
+    seen here through SSH.
 
     Example: trmcloud tensorboard r-1f3a9c
     """
     import importlib.util
 
+    from trmcloud.app.boards import need_metrics
     from trmcloud.app.checkpoints.on_pod import live_pod
     from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import is_rented
-    from trmcloud.core.contract.pod_contract import TENSORBOARD_DIR
-    from trmcloud.core.errors import MissingExtra, NotFoundError
+    from trmcloud.core.errors import MissingExtra
     from trmcloud.wiring import build_context
 
     context = build_context()
@@ -40,18 +38,33 @@ def command(
     if live_pod(state) is not None:
         _from_pod(context, state, port)
         return
-    folder = context.files.folder(state.run_id)
-    if is_rented(state) and not list(Path(folder).glob(f"*/{TENSORBOARD_DIR}/*")):
-        raise NotFoundError(
-            f"{state.run_id}'s curves were on its pod, which is gone; its metrics are here",
-            where=str(Path(folder) / "*" / "metrics.jsonl"),
-            next_step=f"trmcloud status {state.run_id}, trmcloud report {state.run_id}",
-        )
+    need_metrics(context, state)
     if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtra("trmcloud tensorboard", "train")
-    print(f"http://127.0.0.1:{port}  (Ctrl-C ends it)", flush=True)
-    arguments = ["--logdir", folder, "--host", "127.0.0.1", "--port", str(port)]
-    os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *arguments])
+        raise MissingExtra("trmcloud tensorboard", "tensorboard")
+    _from_here(context, state, port)
+
+
+def _from_here(context: Context, run: RunState, port: int) -> None:
+    """Until Ctrl-C: what is logged meanwhile is shown, too."""
+    import tempfile
+
+    from trmcloud.app.boards import BoardFeed
+    from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import board_server, event_files
+
+    if not _is_free(port):
+        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
+    with tempfile.TemporaryDirectory(prefix="trmcloud-board-") as folder:
+        files = event_files(Path(folder))
+        try:
+            feed = BoardFeed(context, run.run_id, files)
+            feed.look()
+            print(f"{board_server(Path(folder), port)}  (Ctrl-C ends it)", flush=True)
+            while True:
+                context.clock.sleep(_LOOK_S)
+                feed.look()
+        finally:
+            files.close()
 
 
 def _from_pod(context: Context, run: RunState, port: int) -> None:

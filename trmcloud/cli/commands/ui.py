@@ -34,6 +34,7 @@ def command(
         raise MissingExtra("trmcloud ui", "ui")
     from trmcloud.app.context import find_run
     from trmcloud.cli.page.server import serve
+    from trmcloud.cli.telling import tell
     from trmcloud.wiring import build_context
 
     context = build_context()
@@ -46,4 +47,5 @@ def command(
             file=sys.stderr,
             flush=True,
         )
+    tell(context)  # what is clicked is driven on from here
     serve(None, host, port, run_id=run_id, live=live)

@@ -76,7 +76,7 @@ class Page:
             runs, budgets = self._home.runs(), self._home.budgets()
         return {
             "version": self._version,
-            "home": str(self._home.context.home),
+            "home": _as_typed(self._home.context.home),
             "project": one_line(self._home.context.project),
             "runs": [shown.run_json(run) for run in runs],
             "budgets": [shown.line_json(line) for line in budgets],
@@ -239,6 +239,12 @@ def application(page: Page) -> Starlette:
         lifespan=lifespan,
         exception_handlers={TrmcloudError: _failed, HTTPException: _not_here},
     )
+
+
+def _as_typed(path: Path) -> str:
+    """``~/…`` for what is below the user's own folder."""
+    own = Path.home()
+    return f"~/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
 
 
 def _amount(text: str) -> Usd | None:

@@ -12,6 +12,9 @@ export const GLYPHS = {
 };
 const DASHES = [[], [8, 3], [2, 3], [12, 3, 2, 3], [5, 5], [1, 2]];
 
+const short = (x) => (x >= 1e6 ? `${x / 1e6}M` : x >= 1e4 ? `${x / 1e3}k` : `${Number(x.toPrecision(4))}`);
+const exact = (x) => (Math.abs(x) >= 1e4 ? Math.round(x).toLocaleString("en") : x.toPrecision(4));
+
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
@@ -83,8 +86,8 @@ export class Chart {
       cursor: { sync: { key: "run" }, points: { size: 8 }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (u, low, high) => this.zoomed ? [low, high] : [0, this.most || 1] } },
       axes: [
-        { ...common, values: (u, ticks) => ticks.map((tick) => this.axis === "usd" ? `$${tick}` : `${tick >= 1e6 ? tick / 1e6 + "M" : tick >= 1e4 ? tick / 1e3 + "k" : tick}`) },
-        { ...common, size: 58, values: (u, ticks) => ticks.map((tick) => Number(tick.toPrecision(4)).toString()) },
+        { ...common, values: (u, ticks) => ticks.map((tick) => this.axis === "usd" ? `$${tick}` : short(tick)) },
+        { ...common, size: 58, values: (u, ticks) => ticks.map(short) },
       ],
       series: [{ label: axis.label }, ...lines.map((line, n) => ({
         label: line.name, stroke: colours[n], width: 2, dash: DASHES[Math.floor(n / 6) + (n % 6 ? n % 6 : 0)] || [],
@@ -149,7 +152,7 @@ export class Chart {
     const told = this.lines
       .map((line) => [line.name, line.values[this.at]])
       .filter(([, value]) => value !== null && value !== undefined)
-      .map(([name, value]) => (this.lines.length > 1 ? `${name} ${value.toPrecision(4)}` : `${value.toPrecision(4)} ${this.unit}`));
+      .map(([name, value]) => (this.lines.length > 1 ? `${name} ${exact(value)}` : `${exact(value)} ${this.unit}`));
     const text = `${AXES[this.axis].say(x)}: ${told.join(" · ") || "nothing logged"}`;
     this.says.textContent = text;
     this.box.setAttribute("aria-valuemin", "0");

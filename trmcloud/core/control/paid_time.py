@@ -1,37 +1,50 @@
-"""What an instant of a run's life means in paid hours and in dollars, for axes. Pure."""
+"""What an instant of a run's life means in paid hours and in dollars. Pure.
+
+Dollars are those of our clock, as ``report`` accrues them: each machine's rate from the order for
+it to its proven end. A trainer writes the instants of its own clock beside its numbers; where that
+differs from ours, points lie that much too far left or right, and never outside what the run has
+cost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.money import Usd, cost, total
 
 _S_PER_HOUR = 3600.0
 
 
-def paid_by(run: RunState, instants: Iterable[float]) -> tuple[list[float], list[float]]:
-    """(paid hours, USD) of all its machines up to each of ``instants`` (epoch s), as the report
-    accrues them: from the order for a machine to its proven end, at the rate that is billed.
+def spent_at(run: RunState, at: float) -> Usd:
+    """What the run's machines had accrued by an instant (epoch s), exactly."""
+    return total(cost(_rate(machine), _lived_s(machine, at)) for machine in run.generations)
 
-    For drawing: binary floating point, where money that is promised is exact.
-    """
-    lives = [
-        (
-            each.intended_at,
-            each.ended_at if each.ended_at is not None else float("inf"),
-            float(each.billed_rate or each.rate),
-        )
-        for each in run.generations
-        if each.not_made is None
-    ]
+
+def hours_at(run: RunState, at: float) -> float:
+    """Paid hours by then, of all its machines."""
+    return sum(_lived_s(machine, at) for machine in run.generations) / _S_PER_HOUR
+
+
+def paid_by(run: RunState, instants: Iterable[float]) -> tuple[list[float], list[float]]:
+    """(paid hours, USD) by each of ``instants`` (epoch s), for the axes of a drawing: the same in
+    binary floating point, which is quick for thousands of points."""
+    machines = [(machine, float(_rate(machine)) / _S_PER_HOUR) for machine in run.generations]
     hours, dollars = [], []
     for at in instants:
-        spent_h = spent_usd = 0.0
-        for began, ended, rate in lives:
-            if at > began:
-                lived_h = (min(at, ended) - began) / _S_PER_HOUR
-                spent_h += lived_h
-                spent_usd += lived_h * rate
-        hours.append(spent_h)
-        dollars.append(spent_usd)
+        lived = [(_lived_s(machine, at), usd_per_s) for machine, usd_per_s in machines]
+        hours.append(sum(lived_s for lived_s, _ in lived) / _S_PER_HOUR)
+        dollars.append(sum(lived_s * usd_per_s for lived_s, usd_per_s in lived))
     return hours, dollars
+
+
+def _rate(machine: Generation) -> Usd:
+    """USD/h that is billed, as far as that is known."""
+    return machine.billed_rate or machine.rate
+
+
+def _lived_s(machine: Generation, at: float) -> float:
+    if machine.not_made is not None:
+        return 0.0
+    until = at if machine.ended_at is None else min(at, machine.ended_at)
+    return max(0.0, until - machine.intended_at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from trmcloud.core.catalog.hardware import Gpu
+from trmcloud.core.catalog.hardware import GPUS, Gpu
 from trmcloud.core.planner.roofline import Parameters
 
 SOFTWARE = "torch-compile"
@@ -86,6 +86,16 @@ class Measured(NamedTuple):
     """When, in epoch s; 0: a version that did not say."""
     run_id: str = ""
     """The run that it was; empty: a probe."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it is at most the chip's highest dense peak: what a pod tells of its steps may be
+        anything. Of a machine without a known GPU nothing is known."""
+        gpu = GPUS.get(self.sku)
+        if gpu is None:
+            return True
+        peak = max(gpu.bf16_tflops, gpu.fp8_tflops) * 1e12 * self.gpus
+        return self.tokens_per_step * self.flops_per_token <= peak * self.step_s
 
 
 def reach_of(gpu: Gpu) -> Reach:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from trmcloud.core.contract.climbing import CLIMBS
-from trmcloud.core.contract.recovery import LAST_RUNGS, NEEDED, RATE
+from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, RATE
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.families import COMMAND, takes
-from trmcloud.core.spec.settings import PADDED, PRESETS, PhaseRecipe, check_settings
+from trmcloud.core.spec.settings import PRESETS, ROWS_OF_TEXTS, PhaseRecipe, check_settings
 from trmcloud.core.values import replace
 
 _RATES = ("matrix_lr", "embedding_lr", "head_lr")
@@ -31,8 +31,7 @@ def recoverable(
         named["preset"] = settings.preset
     if not {"batch", "accumulation"} & set(set_by_hand):
         named[CLIMBS] = True
-    # Rows of one text each were made as long as they are.
-    cut = [key for key in last_rungs if key != "sequence" or settings.rows != PADDED]
+    cut = [key for key in last_rungs if not _why_uncut(settings, key)]
     return named | {key: getattr(settings, key) for key in cut}
 
 
@@ -58,11 +57,28 @@ def check_last_rungs(asked: Collection[str], phases: Collection[PhaseRecipe]) ->
     Raises:
         UsageError: one of ``asked`` that no phase can ever be cut by.
     """
-    if "sequence" in asked and all(settings.rows == PADDED for settings in phases):
-        raise UsageError(
-            "--last-rungs sequence can never help: its rows are made as long as they are",
-            next_step="--set sequence=… when it is planned; or leave sequence out",
-        )
+    for key in asked:
+        whys = [_why_uncut(settings, key) for settings in phases]
+        if whys and all(whys):
+            raise UsageError(
+                f"--last-rungs {key} can never help: {whys[0]}",
+                next_step=f"leave {key} out of it, or plan with --set {key}=…",
+            )
+
+
+def _why_uncut(settings: PhaseRecipe, key: str) -> str:
+    """Why the last rung ``key`` can never be tried on these settings; empty where it can."""
+    if key == "sequence" and settings.rows in ROWS_OF_TEXTS:
+        return "its rows are made as long as they are"
+    rung = next(each for each in LADDER if each.name == key)
+    changed = rung.change({"accumulation": settings.accumulation, key: getattr(settings, key)})
+    if not changed:
+        return f"a {key} of {getattr(settings, key)} is not cut"
+    try:
+        overridden(settings, changed)
+    except UsageError as refused:
+        return refused.what
+    return ""
 
 
 def overridden(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> PhaseRecipe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.app.drive import reconcile
+from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd, cost

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context
-from trmcloud.app.drive import RunDriver, reconcile
+from trmcloud.app.drive import RunDriver
+from trmcloud.app.reconciling import reconcile
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.pending_pulls import is_held

@@ -1,9 +1,4 @@
-"""What a training's numbers came to in money: its metrics against the dollars spent by then. Pure.
-
-Dollars are those of our clock, as ``report`` accrues them: each machine's rate since it was asked
-for. A trainer writes the instants of its own clock beside its numbers; where that differs from
-ours, points lie that much too far left or right, and never outside what the run has cost.
-"""
+"""The points of a receipt's curves, from lines of metrics. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +7,6 @@ from typing import Any
 
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.records import instant
-from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass
 
 MOST_POINTS = 400
@@ -55,29 +48,6 @@ def points_of(phase: str, lines: Iterable[Mapping[str, Any]]) -> tuple[Point, ..
         kinds[kind][step] = Point(phase, kind, step, at, value, steps)
     kept = [point for rows in kinds.values() for point in _thinned(list(rows.values()))]
     return tuple(sorted(kept, key=lambda point: (point.at, point.step, point.kind)))
-
-
-def spent_at(run: RunState, at: float) -> Usd:
-    """What the run's machines had accrued by an instant (epoch s)."""
-    return total(_accrued(generation, at) for generation in run.generations)
-
-
-def hours_at(run: RunState, at: float) -> float:
-    """Paid hours by then."""
-    return sum(_lived_s(generation, at) for generation in run.generations) / 3600.0
-
-
-def _accrued(generation: Generation, at: float) -> Usd:
-    if generation.not_made is not None:
-        return ZERO
-    return cost(generation.billed_rate or generation.rate, _lived_s(generation, at))
-
-
-def _lived_s(generation: Generation, at: float) -> float:
-    if generation.not_made is not None:
-        return 0.0
-    until = at if generation.ended_at is None else min(at, generation.ended_at)
-    return max(0.0, until - generation.intended_at)
 
 
 def _thinned(rows: Sequence[Point]) -> Sequence[Point]:

@@ -1,0 +1,102 @@
+"""``trmcloud tensorboard`` and ``trmcloud wandb``: from metrics here, and nobody's key where it
+trains."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.contract.test_boards import kept_offline
+from tests.e2e.user import LAUNCH, User, until
+from tests.standins.receiver import free_port
+
+CANARY = "wandb-canary-" + "7" * 27
+
+
+def test_tensorboard_shows_a_run_under_the_names_that_its_users_know(owner: User) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard`")
+    run, port = owner.only_run(), free_port()
+    process = owner.start("tensorboard", run.run_id, "--port", str(port))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}  (Ctrl-C ends it)\n"
+        path = "/data/plugin/scalars/scalars?run=fast&tag=train%2Fthroughput"
+
+        def shown() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                    return len(json.load(answer)) > 1
+            except urllib.error.HTTPError:
+                return False  # not read yet
+
+        until(shown, what="its throughput")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def test_a_port_that_is_taken_is_told(owner: User) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard`")
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        err = owner.fails("tensorboard", owner.only_run().run_id, "--port", str(port), code=2)
+    assert f"port {port} is in use on this machine" in err
+
+
+def test_wandb_follows_a_run_to_its_end_and_keeps_its_key_here(user: User) -> None:
+    pytest.importorskip("wandb", reason="the extra `wandb`")
+    user.hold()
+    often = ("--set", "log_every=2", "--set", "eval_every=10", "--set", "save_every=20")
+    user.run(*LAUNCH, *often, "--steps", "60", "--budget", "1", "-d")
+    run = user.only_run()
+    user.environment |= {"WANDB_MODE": "offline", "WANDB_API_KEY": CANARY}
+    process = user.start("wandb", run.run_id, "--project", "thesis")
+    try:
+        assert process.stdout is not None
+        where = process.stdout.readline().strip().removeprefix(f"{run.run_id}: ")
+        assert Path(where).is_dir()
+        (user.folder / "hold").unlink()
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, out + err
+        assert "lines of metrics were told" in out
+    finally:
+        process.kill()
+    config, rows, _ = kept_offline(Path(where))
+    assert config["run"] == run.run_id
+    assert rows[-1]["_step"] == 60
+    named = {name for row in rows for name in row}
+    assert named >= {"train/loss", "train/throughput", "train/grad_norm", "eval/val_bpb"}
+    paid = [row["cost/usd"] for row in rows]
+    assert paid == sorted(paid)
+    assert paid[-1] > 0
+    for path in (user.home / "pods").rglob("*"):
+        assert not path.is_file() or CANARY.encode() not in path.read_bytes()
+
+
+def test_wandb_without_a_key_says_what_to_do(owner: User) -> None:
+    pytest.importorskip("wandb", reason="the extra `wandb`")
+    owner.environment |= {
+        "WANDB_BASE_URL": f"http://127.0.0.1:{free_port()}",
+        "NETRC": str(owner.folder / "netrc"),
+    }
+    err = owner.fails("wandb", owner.only_run().run_id, code=2)
+    assert "Weights & Biases refuses" in err
+    assert "WANDB_MODE=offline" in err
+
+
+def test_a_run_without_metrics_is_refused(owner: User, new_user: Callable[[str], User]) -> None:
+    run = owner.only_run()
+    (owner.home / "runs" / run.run_id / "fast" / "metrics.jsonl").unlink()
+    for command in ("tensorboard", "wandb"):
+        err = owner.fails(command, run.run_id, code=3)
+        assert f"{run.run_id} left no metrics on this machine" in err
