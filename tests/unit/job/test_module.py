@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,7 +18,7 @@ from trmcloud.core.contract import command as contract
 MODULE = Path(__file__).parents[3] / "trmcloud" / "pod" / "job" / "trmcloud_job.py"
 
 
-def loaded(monkeypatch: pytest.MonkeyPatch, **environment: str):
+def loaded(monkeypatch: pytest.MonkeyPatch, **environment: str) -> ModuleType:
     for name in (*contract.ENVIRONMENT, "RANK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
