@@ -38,8 +38,8 @@ def command(
     metric: Annotated[
         str,
         typer.Option(
-            help="What is best: a key in its lines of JSON, or a pattern for its log: "
-            "'val_loss=([0-9.]+)'.",
+            help="What is best: a key in its lines of JSON or its TensorBoard files, or a pattern "
+            "for its log: 'val_loss=([0-9.]+)'.",
             metavar="METRIC",
         ),
     ] = "",

@@ -110,7 +110,8 @@ class Command:
     checkpoints: str = ""
     """The folder that is watched for checkpoints; empty: only what the command reports."""
     metric: str = ""
-    """A name in lines of JSON, or a pattern for lines of the log whose one group is the value."""
+    """A name in lines of JSON or in TensorBoard's event files, or a pattern for lines of the log,
+    whose one group is the value."""
     higher_is_better: bool = False
     env: tuple[str, ...] = ()
     """Names of the launching shell's variables that the command is given."""

@@ -48,10 +48,12 @@ from trmcloud.core.plain_text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job import offspring
+from trmcloud.pod.job.event_files import EventFiles
 from trmcloud.pod.job.log import LogPump
 from trmcloud.pod.job.readings import Readings, of_object, whole_step
 from trmcloud.pod.job.requirements import install
 from trmcloud.pod.job.shelf import Shelf
+from trmcloud.pod.job.stopping import Act, Stopping
 from trmcloud.pod.job.telling import Telling
 from trmcloud.pod.job.watch import Candidate, Refused, Watcher
 from trmcloud.pod.job.working_tree import lay_data, unpack
@@ -82,11 +84,8 @@ class Job:
         self._reports = self._folder / f"reports-{self._attempt}.jsonl"
         self._reports_read = 0
         self._listens = False
-        self._told = ""
-        """Why the command was told to stop: ``deadline`` or ``signal``; empty while it was not."""
+        self._stopping = Stopping(command, self._deadline_at)
         self._asked = False
-        self._told_at = 0.0
-        self._signalled = self._killed = False
         self._left_out: dict[str, str] = {}
         self._taking: dict[Candidate, Future[CheckpointManifest | None]] = {}
         self._taker = ThreadPoolExecutor(max_workers=1)
@@ -95,6 +94,7 @@ class Job:
         self._tell = Telling(self._folder, job, command, self._attempt, time.time())
         self._readings = Readings(command)
         self._log: LogPump | None = None
+        self._events: EventFiles | None = None
 
     def run(self) -> None:
         processes.adopt_orphans()
@@ -136,6 +136,8 @@ class Job:
         )
         command = self._command
         self._watcher = Watcher(self._work, command.checkpoints, command.checkpoint_bytes)
+        if not command.is_pattern:  # the log alone has what a pattern looks for
+            self._events = EventFiles(self._work)
         if command.pip:
             install(self._work / command.pip, self._packages, self._deadline_at)
         for stale in (self._stop_file, self._reports):
@@ -233,19 +235,27 @@ class Job:
                 watched_at = steady
                 self._note_offspring()
                 self._take_settled(steady, SETTLED_S)
-            self._tell.sign(self._log.lines_seen + self._watcher.changes + self._reports_read)
+                self._read_events(steady, now)
+            self._tell.sign(
+                self._log.lines_seen
+                + self._watcher.changes
+                + self._reports_read
+                + (self._events.seen if self._events is not None else 0)
+            )
             self._tell.write(now)
             if ended:
                 return
-            if not self._told and (self._asked or now >= self._deadline_at):
-                self._stop("signal" if self._asked else "deadline", now)
-            if self._told and self._press(now):
+            acts = self._stopping.acts(now, steady, asked=self._asked, listens=self._listens)
+            if Act.FILES in acts:
+                self._make_stop_files(now)
+            if Act.SIGNAL in acts and self._command.stop_signal != NO_SIGNAL:
+                number = getattr(signal, f"SIG{self._command.stop_signal}")
+                offspring.signal_all(os.getpid(), number)
+            if Act.KILL in acts:
                 return
             time.sleep(_TICK_S)
 
-    def _stop(self, why: str, now: float) -> None:
-        """Tell the command, by the way it knows."""
-        self._told, self._told_at = why, now
+    def _make_stop_files(self, now: float) -> None:
         self._tell.enter("landing", now)
         files = [self._stop_file]
         if self._command.stop_file and is_inside(self._command.stop_file):
@@ -254,24 +264,6 @@ class Job:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
-        if not (self._listens or self._command.stop_file):
-            self._signal()
-
-    def _signal(self) -> None:
-        self._signalled = True
-        if self._command.stop_signal != NO_SIGNAL:
-            number = getattr(signal, f"SIG{self._command.stop_signal}")
-            offspring.signal_all(os.getpid(), number)
-
-    def _press(self, now: float) -> bool:
-        """What follows where it has not left yet; True once it was killed."""
-        waited_s = now - self._told_at
-        if not self._signalled and waited_s >= self._command.grace_s / 2:
-            self._signal()
-        if waited_s < self._command.grace_s:
-            return False
-        self._killed = True
-        return True
 
     def _read_log(self, now: float) -> None:
         assert self._log is not None
@@ -286,6 +278,11 @@ class Job:
                 break
         if self._readings.gave_up and not gave_up:
             self._log.say("--metric's pattern takes too long for a line: it is not looked for")
+
+    def _read_events(self, steady: float, now: float) -> None:
+        if self._events is not None:
+            for reading in self._events.take(steady):
+                self._tell.read(reading, now)
 
     def _read_reports(self, now: float) -> None:
         """Whole lines that came since; of a file that another one took the place of, none."""
@@ -383,18 +380,19 @@ class Job:
         assert self._log is not None
         self._log.close(wait_s=2.0)
         now = time.time()
-        if not self._told:
+        if not self._stopping.told:
             self._tell.enter("saving", now)
         self._read_log(now)
         self._read_reports(now)
+        self._read_events(float("inf"), now)
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
         # written when it was killed must have stood still before that.
-        self._take_settled(time.monotonic(), SETTLED_S if self._killed else 0.0)
+        self._take_settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
         wait(self._taking.values())
         self._collect()
         (self._folder / OFFSPRING_NAME).unlink(missing_ok=True)
-        if self._told:
-            took_s = time.time() - self._told_at
+        if self._stopping.told:
+            took_s = self._stopping.waited_s(time.monotonic())
             self._tell.beat = replace(self._tell.beat, landing_seconds=took_s)
         outcome, message = self._judged(code)
         self._end(outcome, message)
@@ -402,7 +400,7 @@ class Job:
     def _judged(self, code: int) -> tuple[str, str]:
         ended = _ended(code)
         notes = []
-        if self._killed:
+        if self._stopping.killed:
             notes.append(
                 f"it had not left {self._command.grace_s:g} s after it was told, and was killed"
             )
@@ -414,8 +412,8 @@ class Job:
             notes.append(f"left out {name}: {why}")
         if self._command.metric and self._tell.metric is None:
             notes.append(f"its log never showed {self._command.metric_name}")
-        if self._told:
-            return f"landed_{self._told}", "; ".join(notes)
+        if told := self._stopping.told:
+            return f"landed_{told}", "; ".join(notes)
         if code == 0:
             return "finished", "; ".join(notes)
         return "crashed", "; ".join([ended, *notes])
