@@ -90,7 +90,8 @@ class AttemptJudge:
         tries.close(now)
         # One that is killed between starting a trainer and noting it down has not counted it.
         forgotten = max(0, self._lives.agents(pod) - 1)
-        if again and tries.fruitless > lease.max_restarts + forgotten:
+        most = lease.max_restarts + forgotten + (forgotten > 0 > lease.max_restarts)
+        if again and tries.fruitless > most:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         self._must_end(pod, trainer)
