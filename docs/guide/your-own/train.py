@@ -1,12 +1,13 @@
-"""A plain PyTorch loop that has never heard of trmcloud: characters of this very file, learnt."""
+"""A plain PyTorch loop that has never heard of trmcloud: the characters of Python's argparse."""
 
+import argparse
 import pathlib
 
 import torch
 from torch import nn
 
 CONTEXT, WIDTH, BATCH, STEPS = 16, 64, 64, 100_000
-text = pathlib.Path(__file__).read_text(encoding="utf-8")
+text = pathlib.Path(argparse.__file__).read_text(encoding="utf-8")
 letters = sorted(set(text))
 ids = torch.tensor([letters.index(letter) for letter in text])
 split = len(ids) * 9 // 10

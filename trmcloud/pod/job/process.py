@@ -60,7 +60,8 @@ from trmcloud.pod.job.working_tree import lay_data, unpack
 from trmcloud.pod.machine import processes
 
 WORK_DIR, RESUME_DIR, ON_PATH_DIR = "work", "resume", "on-path"
-_MODULE_NAME = "trmcloud_job.py"
+_MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
+"""What a script may import; the last two need what is in their names."""
 _TICK_S = 0.2
 _WATCH_EVERY_S = 1.0
 _READ_FOR_S = 0.1
@@ -147,7 +148,8 @@ class Job:
         # In a folder of its own: whatever else lies beside it here is not for the command.
         on_path = self._folder / ON_PATH_DIR
         on_path.mkdir(exist_ok=True)
-        shutil.copyfile(Path(__file__).with_name(_MODULE_NAME), on_path / _MODULE_NAME)
+        for name in _MODULES:
+            shutil.copyfile(Path(__file__).with_name(name), on_path / name)
         latest = self._shelf.latest() if command.resume else None
         if latest is None:
             return command.words
