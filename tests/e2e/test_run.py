@@ -299,3 +299,17 @@ def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: Use
     code = f"import torch; print(len(torch.load({str(own)!r}, weights_only=True)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "5\n", done.stderr
+
+
+def test_a_probe_measures_its_steps_and_ends(user: User) -> None:
+    script(user, scripts.PLAIN)
+    began = time.monotonic()
+    out = run(user, "--budget", "0.10", "--grace", "2", "--probe", "40", code=0)
+    assert time.monotonic() - began < 100, "and not for the hundred seconds of its budget"
+    found = re.search(r"measured +([0-9.e-]+) s \(([0-9.e-]+) to ([0-9.e-]+)\) a step", out)
+    assert found is not None, out
+    step_s, fast_s, slow_s = map(float, found.groups())
+    assert fast_s <= step_s <= slow_s
+    assert 0.05 <= step_s < 0.5, "it sleeps for 0.05 s in each"
+    assert "memory " in out
+    assert "a processor's pace says nothing of a GPU's" in out

@@ -49,6 +49,7 @@ class CommandRequest:
     keep_best: int = 2
     checkpoint_gb: float = 2.0
     pip: str = ""
+    probe: int = 0
 
 
 def request_of(options: Mapping[str, Any]) -> CommandRequest:
@@ -104,6 +105,8 @@ def command_of(request: CommandRequest, data: str, root: Path) -> Command:
             raise UsageError(f"{option} takes seconds up to {most:,.0f}, not {seconds:g}")
     if not 0 < r.checkpoint_gb <= _MOST_GB:
         raise UsageError(f"--checkpoint-gb is from 0 to {_MOST_GB:g}, not {r.checkpoint_gb:g}")
+    if not 0 <= r.probe <= 1_000_000:
+        raise UsageError(f"--probe is from 1 to 1000000 steps, not {r.probe}")
     if not 1 <= r.keep_best <= 1000:
         raise UsageError(f"--keep-best is from 1 to 1000, not {r.keep_best}")
     for name in r.env:
@@ -130,6 +133,7 @@ def command_of(request: CommandRequest, data: str, root: Path) -> Command:
         keep_best=r.keep_best,
         checkpoint_bytes=round(r.checkpoint_gb * 1e9),
         data=_name_in(root, data),
+        probe_steps=r.probe,
         pip=_relative(r.pip) if r.pip else "",
     )
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.cli import options
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import UsageError
 
 
@@ -80,6 +81,14 @@ def command(
             metavar="COMMAND",
         ),
     ] = "",
+    probe: Annotated[
+        int,
+        typer.Option(
+            help="Make and measure that many steps, and end: their pace, memory and what they may "
+            "take on other hardware.",
+            metavar="STEPS",
+        ),
+    ] = 0,
     processes: options.Processes = 0,
     accept_exposure: Annotated[
         str | None,
@@ -125,6 +134,7 @@ def command(
     from trmcloud.cli.launch_request import request_of
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
+    from trmcloud.cli.views.command_probe import probe_lines
     from trmcloud.cli.views.launch import show_plan
     from trmcloud.cli.views.progress import Progress
     from trmcloud.cli.views.working_tree import tree_lines
@@ -155,4 +165,9 @@ def command(
     driver = start(context, ready.plan, data=ready.data, detached=detach)
     tell(context)
     tell_unreached(context)
-    sys.exit(run_view.carry(context, driver, detach=detach))
+    code = run_view.carry(context, driver, detach=detach)
+    if probe and not detach:
+        candidate = ready.plan.candidate(ready.plan.launchable[0])
+        here = planner.machine().gpu_sku if candidate.provider == LOCAL else candidate.sku
+        print("\n".join(probe_lines(context, driver.run(), here)))
+    sys.exit(code)

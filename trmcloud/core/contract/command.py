@@ -127,6 +127,8 @@ class Command:
     """The most that one checkpoint may hold: room and money are reserved for it."""
     data: str = ""
     """What --data named, where that is a name in the working tree: there it stands again."""
+    probe_steps: Annotated[int, within(0, 10_000_000)] = 0
+    """Steps to measure, and to end with; 0: it is no probe."""
     pip: str = ""
     """A file of requirements that is installed before the first attempt."""
 
@@ -149,6 +151,24 @@ class Command:
     def shown(self, score: float | None) -> float | None:
         """The metric that ``score`` stands for."""
         return None if score is None else self.score(score)
+
+
+MEASURED = "measured"
+"""The kind of a line of metrics that has ``MeasuredSteps``."""
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """What a probe has seen: seconds of a step, of which a tenth took less than ``fast_s`` and a
+    tenth more than ``slow_s``; the most bytes of memory that its processes held together, what they
+    share counted for each; and how many cores they kept busy."""
+
+    steps: Annotated[int, within(1, 100_000_000)]
+    fast_s: Annotated[float, within(0.0, 1e9)]
+    step_s: Annotated[float, within(0.0, 1e9)]
+    slow_s: Annotated[float, within(0.0, 1e9)]
+    memory_bytes: Annotated[int, within(0, 1 << 62)]
+    cores: Annotated[float, within(0.0, 1e6)]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +28,7 @@ from trmcloud.core.contract.command import (
     ENV_REPORTS,
     ENV_STOP_FILE,
     GIVEN_NAME,
+    MEASURED,
     NO_SIGNAL,
     OFFSPRING_NAME,
     PATHS,
@@ -50,6 +52,7 @@ from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job import offspring
 from trmcloud.pod.job.event_files import EventFiles
 from trmcloud.pod.job.log import LogPump
+from trmcloud.pod.job.probing import Probing
 from trmcloud.pod.job.readings import Readings, of_object, whole_step
 from trmcloud.pod.job.requirements import install
 from trmcloud.pod.job.shelf import Shelf
@@ -86,6 +89,7 @@ class Job:
         self._reports_read = 0
         self._listens = False
         self._stopping = Stopping(command, self._deadline_at)
+        self._probing = Probing(command.probe_steps) if command.probe_steps else None
         self._asked = False
         self._left_out: dict[str, str] = {}
         self._taking: dict[Candidate, Future[CheckpointManifest | None]] = {}
@@ -245,6 +249,7 @@ class Job:
                 + (self._events.seen if self._events is not None else 0)
             )
             self._tell.write(now)
+            self._probe(steady)
             if ended:
                 return
             acts = self._stopping.acts(now, steady, asked=self._asked, listens=self._listens)
@@ -256,6 +261,11 @@ class Job:
             if Act.KILL in acts:
                 return
             time.sleep(_TICK_S)
+
+    def _probe(self, steady: float) -> None:
+        if self._probing is not None and not self._stopping.told:
+            self._probing.stepped(self._tell.beat.step, steady)
+            self._asked = self._asked or self._probing.done
 
     def _make_stop_files(self, now: float) -> None:
         self._tell.enter("landing", now)
@@ -370,6 +380,8 @@ class Job:
 
     def _note_offspring(self) -> None:
         found = offspring.offspring(os.getpid())
+        if self._probing is not None:
+            self._probing.look(found)
         if found != self._offspring:
             self._offspring = found
             with contextlib.suppress(OSError):
@@ -396,6 +408,8 @@ class Job:
         if self._stopping.told:
             took_s = self._stopping.waited_s(time.monotonic())
             self._tell.beat = replace(self._tell.beat, landing_seconds=took_s)
+        if self._probing is not None and (measured := self._probing.measured()) is not None:
+            self._tell.line(MEASURED, time.time(), asdict(measured))
         outcome, message = self._judged(code)
         self._end(outcome, message)
 
@@ -414,6 +428,8 @@ class Job:
             notes.append(f"left out {name}: {why}")
         if self._command.metric and self._tell.metric is None:
             notes.append(f"its log never showed {self._command.metric_name}")
+        if self._probing is not None and self._probing.done:
+            return "finished", ""
         if told := self._stopping.told:
             return f"landed_{told}", "; ".join(notes)
         if code == 0:
