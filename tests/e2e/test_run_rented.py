@@ -64,7 +64,8 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     (user.cwd / "data" / "tiny").mkdir(parents=True)
     (user.cwd / "data" / "tiny" / "words.txt").write_text("to be or not")
     user.environment["TOKEN"] = "open-sesame"
-    command = ("--env", "TOKEN", "--data", "data/tiny", "-y", "--", "python3", "train.py")
+    image = ("--image", "somebody/trainer:7")
+    command = ("--env", "TOKEN", "--data", "data/tiny", *image, "-y", "--", "python3", "train.py")
     dry = user.run("run", "1xA100", *OPTIONS, "--dry-run", *command)
     assert "hours a dollar" in dry
     assert "1 file, " in dry, "neither .env nor what --data sends"
@@ -79,6 +80,7 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     log = user.run("logs")
     assert "TOKEN open-sesame None" in log, "and no key of the account"
     assert "DATA to be or not /workspace/trmcloud/data/" in log
+    assert json.loads(told)["image"] == "somebody/trainer:7"
     assert "open-sesame" not in told, "the provider is told of no value"
     assert "never-leaves" not in told + log
     fetched = user.run("fetch-best", "--into", "best")

@@ -63,7 +63,7 @@ def test_it_is_told_in_time_saves_and_its_best_comes_home(
     best = pick_best(made)
     assert best is not None
     assert best.extra["metric"] == {"name": metric, "value": best.val_bpb}
-    assert max(each.step for each in made) == beat["step"], "it saved when it was told"
+    assert max(each.step for each in made) >= beat["step"], "it saved when it was told"
     fetched = user.run("fetch-best", "--into", "best")
     assert f"step-{best.step:08d}: fetched and verified" in fetched
     [own] = (user.cwd / "best" / "own").iterdir()

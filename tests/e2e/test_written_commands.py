@@ -88,7 +88,11 @@ ELSEWHERE = {
         "would be told of all that follows: tests/contract/test_senders.py",
     ),
     **dict.fromkeys(
-        (f"{OWN} --dry-run -- python train.py", f"{OWN} -y -- python train.py"),
+        (
+            f"{OWN} --dry-run -- python train.py",
+            f"{OWN} -y -- python train.py",
+            "run local --rate 3.60 --budget 0.05 --probe 200 -y -- python train.py",
+        ),
         "wants a script: tests/e2e/test_run.py",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",

@@ -30,6 +30,9 @@ from trmcloud.core.values import dataclass, replace
 _MOST_WORDS = 1000
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MOST_GB = 4000.0
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,237}")
+IMAGES_FROM = "runpod"
+"""Who starts a pod from an image of the user's."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class CommandRequest:
     keep_best: int = 2
     checkpoint_gb: float = 2.0
     pip: str = ""
+    image: str = ""
     probe: int = 0
 
 
@@ -95,6 +99,11 @@ def command_of(request: CommandRequest, data: str, root: Path) -> Command:
                 f"{option} is a name inside the working tree, not {path[:80]!r}",
                 next_step=f"{option} {Path(path).name or 'out'}",
             )
+    if r.image and not _IMAGE.fullmatch(r.image):
+        raise UsageError(
+            f"--image is the name of a container image, not {r.image[:80]!r}",
+            next_step="--image pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime",
+        )
     if r.pip and not (root / r.pip).is_file():
         raise UsageError(f"--pip {r.pip}: no such file here")
     for option, seconds, most in (
@@ -133,6 +142,7 @@ def command_of(request: CommandRequest, data: str, root: Path) -> Command:
         keep_best=r.keep_best,
         checkpoint_bytes=round(r.checkpoint_gb * 1e9),
         data=_name_in(root, data),
+        image=r.image,
         probe_steps=r.probe,
         pip=_relative(r.pip) if r.pip else "",
     )
@@ -176,6 +186,7 @@ def prepare(
     plan = planner.plan(spec)
     check_launch(context, plan, request, exposure)
     _check_first_word(plan, tree)
+    _check_image(plan)
     planner.save(plan)
     rented = any(plan.candidate(name).provider != LOCAL for name in plan.launchable)
     code = pack(tree, context.home, commands_share() if rented else None)
@@ -236,6 +247,20 @@ def _name_in(root: Path, data: str) -> str:
         return ""
     name = os.path.relpath(Path(data).expanduser().absolute(), root.absolute())
     return Path(name).as_posix() if is_inside(name) and name != "." else ""
+
+
+def _check_image(plan: Plan) -> None:
+    """
+    Raises:
+        UsageError: it is to run where no container is made of an image of the user's.
+    """
+    others = {plan.candidate(name).provider for name in plan.launchable} - {IMAGES_FROM}
+    if plan.spec.command is not None and plan.spec.command.image and others:
+        raise UsageError(
+            f"--image is for {IMAGES_FROM}, which starts a container of it; this plan may rent from "
+            f"{', '.join(sorted(others))}",
+            next_step=f"--provider {IMAGES_FROM}, or leave --image out",
+        )
 
 
 def _check_first_word(plan: Plan, tree: WorkingTree) -> None:

@@ -186,6 +186,7 @@ def pod_request(
         nodes=candidate.nodes,
         spot=candidate.spot,
         given=given_to(plan.spec.command),
+        image=plan.spec.command.image if plan.spec.command is not None else "",
     )
 
 

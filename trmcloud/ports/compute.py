@@ -34,7 +34,8 @@ class PodRequest:
     pod has slept, and nothing may be sent any more. ``nodes`` machines of ``gpus`` each make one
     pod, whose ``rate`` is the most that all of them together may be billed an hour. ``spot``: the
     provider may take it away. ``given`` are values of variables for a command of the user's own,
-    which may be secret: no provider is told of them.
+    which may be secret: no provider is told of them. ``image`` is what its container is made of;
+    empty: the provider's usual one.
     """
 
     name: str
@@ -54,6 +55,7 @@ class PodRequest:
     nodes: int = 1
     spot: bool = False
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
+    image: str = ""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ def command(
     pip: Annotated[
         str, typer.Option(help="Requirements to install before it starts.", metavar="FILE")
     ] = "",
+    image: Annotated[
+        str, typer.Option(help="Container image in place of RunPod's own.", metavar="NAME")
+    ] = "",
     stop_signal: Annotated[
         str,
         typer.Option(help="What tells it to stop: TERM, INT, USR1, USR2, HUP, QUIT or none."),

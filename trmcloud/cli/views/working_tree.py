@@ -9,11 +9,11 @@ _NAMED = 5
 
 
 def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
-    """``code  12 files, 34.5 kB, by git's list``, and what was left out, a line each; with
+    """``code sent  12 files, 34.5 kB, by git's list``, and what was left out, a line each; with
     ``verbose`` every file."""
     source = "by git's list" if tree.by_git else "all that is not hidden: git keeps no list here"
     files = f"{len(tree.names):,} file{'s' * (len(tree.names) != 1)}"
-    lines = [f"  code sent    {files}, {size_text(tree.size_bytes)}, {source}"]
+    lines = [f"  code sent       {files}, {size_text(tree.size_bytes)}, {source}"]
     if tree.keys:
         lines.append(f"  · left out, as keys: {_some(tree.keys)}")
     if tree.links:

@@ -127,6 +127,8 @@ class Command:
     """The most that one checkpoint may hold: room and money are reserved for it."""
     data: str = ""
     """What --data named, where that is a name in the working tree: there it stands again."""
+    image: str = ""
+    """What its container is made of, where the provider starts one; empty: the usual."""
     probe_steps: Annotated[int, within(0, 10_000_000)] = 0
     """Steps to measure, and to end with; 0: it is no probe."""
     pip: str = ""

@@ -362,7 +362,8 @@ class Job:
             try:
                 made = work.result()
             except Refused as why:
-                self._refuse(candidate.source, str(why))
+                if (self._work / candidate.source).exists():  # or the command has removed it itself
+                    self._refuse(candidate.source, str(why))
                 continue
             except OSError as error:
                 self._refuse(candidate.source, f"it could not be kept: {error.strerror or error}")
