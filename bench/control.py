@@ -8,15 +8,12 @@ parameters several times as many.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from bench.launched import launched
 from bench.row import Row
 
 SEEDS = (1, 2, 3)
@@ -54,21 +51,9 @@ def train(seed: int, text: Path, folder: Path, control_rate: float | None = None
     """Bits per byte of the last evaluation of one training by ``launch local``, of TRM or, at a
     rate of its own, of the control; what a former call made is read again."""
     home = folder / (f"trm-{seed}" if control_rate is None else f"control-{control_rate:g}-{seed}")
-    if not list(home.glob("runs/*/fast/metrics.jsonl")):
-        home.mkdir(parents=True, exist_ok=True)
-        settings: dict[str, object] = {**_SETTINGS, "seed": seed}
-        if control_rate is not None:
-            settings |= {"control": "true", "matrix_lr": control_rate}
-        command = [
-            *(str(Path(sys.executable).parent / "trmcloud"), "launch", "local", "-y"),
-            *("--recipe", "trm-tiny", "--phase", "fast", "--processes", "1"),
-            *("--rate", "3.60", "--budget", "20", "--data", str(text), "--steps", str(STEPS)),
-            *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
-        ]
-        environment = {**os.environ, "TRMCLOUD_HOME": str(home), "OMP_NUM_THREADS": "1"}
-        with open(home / "screen.txt", "w", encoding="utf-8") as screen:
-            subprocess.run(command, env=environment, stdout=screen, check=True)
-    path = next(home.glob("runs/*/fast/metrics.jsonl"))
-    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    settings: dict[str, object] = {**_SETTINGS, "seed": seed}
+    if control_rate is not None:
+        settings |= {"control": "true", "matrix_lr": control_rate}
+    lines = launched(home, "trm-tiny", "fast", text, STEPS, settings)
     last: float = next(line["val_bpb"] for line in reversed(lines) if line["kind"] == "eval")
     return last

@@ -80,7 +80,8 @@ def _ask(port: int, seed: int) -> int:
 
 @contextmanager
 def _serving() -> Iterator[int]:
-    from model.serve import listening, server
+    from model.serve import server
+    from trmcloud.io.web_server import listening
 
     with listening("127.0.0.1", 0) as sock:
         made = server(_fresh())

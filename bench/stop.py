@@ -6,15 +6,12 @@ and in docs/bench/stop.md, which were written before any of it was trained.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from bench.launched import launched
 from bench.row import Row
 
 RULE = ("--stop-at-gain", "0.3/usd", "--patience", "6")
@@ -83,24 +80,14 @@ def run() -> Iterator[Row]:
 def train(trial: Trial, text: Path, folder: Path, *, ruled: bool) -> Trained:
     """One training by ``launch local``; what a former call made is read again."""
     home = folder / f"{trial.name.replace(' ', '-')}-{'rule' if ruled else 'plain'}"
-    if not list(home.glob("runs/*/train/metrics.jsonl")):
+    data = home / "text.txt"
+    if not data.exists():
         home.mkdir(parents=True, exist_ok=True)
-        data = home / "text.txt"
         whole = text.read_text(encoding="utf-8")
         data.write_text(whole[: trial.characters or None], encoding="utf-8")
-        settings = {**_COMMON, **trial.settings}
-        command = [
-            *(str(Path(sys.executable).parent / "trmcloud"), "launch", "local", "-y"),
-            *("--recipe", "shakespeare", "--phase", "train", "--processes", "1"),
-            *("--rate", "3.60", "--budget", "20", "--data", str(data), "--steps", str(trial.steps)),
-            *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
-            *(RULE if ruled else ()),
-        ]
-        environment = {**os.environ, "TRMCLOUD_HOME": str(home), "OMP_NUM_THREADS": "1"}
-        with open(home / "screen.txt", "w", encoding="utf-8") as screen:
-            subprocess.run(command, env=environment, stdout=screen, check=True)
-    path = next(home.glob("runs/*/train/metrics.jsonl"))
-    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    rule = RULE if ruled else ()
+    settings = {**_COMMON, **trial.settings}
+    lines = launched(home, "shakespeare", "train", data, trial.steps, settings, *rule)
     evaluated = [line for line in lines if line["kind"] == "eval"]
     return Trained(
         min(line["val_bpb"] for line in evaluated), lines[-1]["step"], lines[-1].get("message", "")

@@ -64,7 +64,8 @@ def run() -> list[Row]:
 
 def serve() -> None:
     """The page's own server, with an empty page beside it: a process of its own."""
-    from trmcloud.cli.page.server import listening, page_of, server
+    from trmcloud.cli.page.server import page_of, server
+    from trmcloud.io.web_server import listening
 
     with listening("127.0.0.1", 0) as sock:
         made = server(page_of(None, Path.cwd(), live=False), "bench")

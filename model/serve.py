@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Sequence
 
 from model.command import run_command
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import CannotListen, UsageError
+from trmcloud.io.web_server import listening, silent_server
 
 if TYPE_CHECKING:
     from model.load import Loaded
@@ -96,41 +97,20 @@ def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
 
 def server(what: Served) -> Any:
     """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
-    import uvicorn
-
     from model.serving.app import application
 
-    return uvicorn.Server(
-        uvicorn.Config(
-            application(what),
-            http="h11",
-            ws="none",
-            loop="asyncio",
-            lifespan="on",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_LEAVE_WITHIN_S,
-        )
-    )
+    return silent_server(application(what), leave_within_s=_LEAVE_WITHIN_S)
 
 
-def listening(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
     """
     Raises:
-        UsageError: the port is taken, or there is no such address.
+        CannotListen: the port is taken, or there is no such address.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        made = socket.create_server((host, port), family=family, backlog=128)
+        return listening(host, port)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(
-            f"cannot listen at {host}:{port}: {reason}", next_step="--port with another"
-        ) from None
-    made.setblocking(False)
-    return made
+        raise CannotListen(host, port, error, next_step="--port with another") from None
 
 
 def _end_with_stdin() -> None:
@@ -151,7 +131,7 @@ def _serve(chosen: argparse.Namespace) -> None:
     from model.serving.memory import check_room, free_bytes
 
     # Bound first: what is in the way is told at once, and not after the weights are read.
-    with listening(chosen.host, chosen.port) as sock:
+    with open_socket(chosen.host, chosen.port) as sock:
         on_gpu = has_gpu()
         settings = settings_of(Path(chosen.checkpoint))
         check_room(settings, chosen.batch, free_bytes(on_gpu=on_gpu), on_gpu=on_gpu)

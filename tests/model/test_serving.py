@@ -94,7 +94,8 @@ class Client:
 
 @contextmanager
 def serving(loaded: Loaded, *, batch: int = 4, queue: int = 8) -> Iterator[Client]:
-    from model.serve import listening, served, server
+    from model.serve import served, server
+    from trmcloud.io.web_server import listening
 
     with listening("127.0.0.1", 0) as sock:
         made = server(served(loaded, batch=batch, queue=queue))

@@ -62,6 +62,12 @@ class UsageError(TrmcloudError):
     exit_code = 2
 
 
+class CannotListen(UsageError):
+    def __init__(self, host: str, port: int, error: OSError, next_step: str) -> None:
+        reason = (error.strerror or str(error)).lower()
+        super().__init__(f"cannot listen at {host}:{port}: {reason}", next_step=next_step)
+
+
 class NotFoundError(TrmcloudError):
     exit_code = 3
 

@@ -32,6 +32,7 @@ from trmcloud.core.spec.families import FAMILIES, Family
 from trmcloud.core.spec.overrides import overridden, recoverable
 from trmcloud.core.spec.plan import About, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec
 
 NOW = 1_795_000_000.0
@@ -182,6 +183,13 @@ def test_the_micro_batch_shrinks_until_it_fits(trm: Recipe, offers: list[Offer])
     assert any("keeps the global batch of 512" in reason for _, reason in told)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("batch", 64), ("compile", True), ("matrix_lr", 2e-05), ("dtype", "auto")]
+)
+def test_a_setting_is_read_again_as_it_is_shown(key: str, value: object) -> None:
+    assert parse_setting(as_option(key, value).removeprefix("--set ")) == (key, value)
+
+
 def test_a_batch_the_user_set_is_not_changed(trm: Recipe, offers: list[Offer]) -> None:
     with pytest.raises(DoesNotFit, match="--set batch="):
         plan_for(trm, offers, hardware="8xH100", overrides=(("batch", 64),))
@@ -197,7 +205,8 @@ def test_what_no_recovery_can_make_fit_is_refused_when_it_is_planned(
         plan_for(trm, offers, hardware="8xH100", overrides=tuple(wide.items()))
     assert caught.value.what.startswith("trm does not fit on 8xH100: fast: batch 32 needs 5,")
     assert "of 80 GB, and 916 GB with batch 1" in caught.value.what
-    assert caught.value.next_step.startswith("trmcloud plan --recipe trm")
+    asked_again = "trmcloud plan --recipe trm --set width=16384   (shows what fits)"
+    assert caught.value.next_step == asked_again
     settings = trm.resolve("fast", hardware="8xH100", gpus=8, overrides=wide)
     in_lease = recoverable(settings, last_rungs=LAST_RUNGS)
     made: tuple[Recovery, ...] = ()

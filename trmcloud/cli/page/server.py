@@ -14,7 +14,8 @@ from trmcloud.api import Home
 from trmcloud.cli.page.guarded import Guarded
 from trmcloud.cli.page.routes import Page, application
 from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import CannotListen
+from trmcloud.io.web_server import listening, silent_server
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ANY = ("0.0.0.0", "::")
@@ -39,53 +40,32 @@ def new_token() -> str:
 
 def server(page: Page, token: str, host: str = LOOPBACK[0]) -> Any:
     """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
-    import uvicorn
-
     names = () if host in (*LOOPBACK, *_ANY) else (host, f"[{host}]")
     own = (socket.gethostname(), socket.getfqdn()) if host in _ANY else ()
     guarded = Guarded(application(page), token, names=(*names, *own), anywhere=host not in LOOPBACK)
-    return uvicorn.Server(
-        uvicorn.Config(
-            guarded,
-            http="h11",
-            ws="none",
-            loop="asyncio",
-            lifespan="on",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_LEAVE_WITHIN_S,
-        )
-    )
+    return silent_server(guarded, leave_within_s=_LEAVE_WITHIN_S)
 
 
-def listening(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
     """
     Raises:
-        UsageError: the port is taken, or there is no such address.
+        CannotListen: the port is taken, or there is no such address.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        made = socket.create_server((host, port), family=family, backlog=128)
+        return listening(host, port)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(
-            f"cannot listen at {host}:{port}: {reason}", next_step="--port with another, or 0"
-        ) from None
-    made.setblocking(False)
-    return made
+        raise CannotListen(host, port, error, next_step="--port with another, or 0") from None
 
 
 def serve(home: Path | None, host: str, port: int, *, run_id: str, live: bool) -> None:
     """Until Ctrl-C, or SIGTERM. The address is printed, token and all, and nowhere else.
 
     Raises:
-        UsageError: the port is taken.
+        CannotListen: the port is taken.
     """
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.default_int_handler)
-    with listening(host, port) as sock:
+    with open_socket(host, port) as sock:
         token, page = new_token(), page_of(home, Path.cwd(), live=live)
         made = server(page, token, host)
         shown = f"[{host}]" if ":" in host else socket.gethostname() if host in _ANY else host

@@ -55,6 +55,7 @@ from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import PHASES, Recipe
+from trmcloud.core.spec.settings import as_option
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, RunSpec
 from trmcloud.core.spec.stop_rules import check_rules
 
@@ -292,9 +293,10 @@ def _refuse_hopeless(
     best = ranked[0]
     if not any(row.outlook.fits for row in ranked):
         why = "; ".join(remark.text for remark in best.outlook.reasons)
+        words = (f"trmcloud plan --recipe {recipe.name}", *(as_option(*o) for o in spec.overrides))
         raise DoesNotFit(
             f"{recipe.name} does not fit on {request.text}: {why}",
-            next_step=f"trmcloud plan --recipe {recipe.name}   (shows what fits)",
+            next_step=f"{' '.join(words)}   (shows what fits)",
         )
     if spec.budget is not None and not any(row.useful for row in ranked):
         _refuse_budget(spec, request, ranked, recipe, offers, now)

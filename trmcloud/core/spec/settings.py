@@ -222,6 +222,11 @@ def parse_setting(text: str) -> tuple[str, Any]:
     return key, _typed(key, value.strip(), "--set")
 
 
+def as_option(key: str, value: Any) -> str:
+    """``--set KEY=VALUE``, from which ``parse_setting`` makes the pair again."""
+    return f"--set {key}={str(value).lower() if isinstance(value, bool) else value}"
+
+
 def check_foreign(family: str, keys: Iterable[str], where: str) -> None:
     """
     Raises:

@@ -1,0 +1,39 @@
+"""A web server of one process, which says nothing of its own."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+
+def silent_server(application: Any, *, leave_within_s: int) -> Any:
+    """uvicorn's server of an ASGI application; ``run(sockets=[…])`` serves until it is told to end,
+    and gives requests under way so many seconds."""
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            application,
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=leave_within_s,
+        )
+    )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there, at a free port where it is 0.
+
+    Raises:
+        OSError: the port is taken, or there is no such address.
+    """
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    made = socket.create_server((host, port), family=family, backlog=128)
+    made.setblocking(False)
+    return made
