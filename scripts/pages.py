@@ -18,6 +18,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from trmcloud.core.contract import command
+from trmcloud.core.contract import command_terms as terms
 from trmcloud.core.control.run_state import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,19 +74,19 @@ def contract_page() -> str:
     lines = [
         "# The contract of `trmcloud run`",
         "",
-        "Drawn by `scripts/pages.py` from `trmcloud/core/contract/command.py`, which is all that",
-        "either side goes by. A command need know nothing of it: it is known by its log, its files",
+        "Drawn by `scripts/pages.py` from `trmcloud/core/contract/command_terms.py`, which is all",
+        "that either side goes by. A command need know nothing of it: it is known by its log, its files",
         "and its end. What it may use beside:",
         "",
         "## Environment",
         "",
-        *_table("name", "what it is", command.ENVIRONMENT),
+        *_table("name", "what it is", terms.ENVIRONMENT),
         "",
         "## Lines of reports",
         "",
-        f"Each is one line of JSON, appended to the file that `{command.ENV_REPORTS}` names.",
+        f"Each is one line of JSON, appended to the file that `{terms.ENV_REPORTS}` names.",
         "",
-        *_table("line", "what it says", command.REPORT_LINES),
+        *_table("line", "what it says", terms.REPORT_LINES),
         "",
         "`trmcloud_job.py` does both for a script in Python. It is one file without dependencies,",
         "found by `import trmcloud_job` in every command, and does nothing where nobody listens:",
@@ -97,15 +98,15 @@ def contract_page() -> str:
         "## Being told to stop",
         "",
         *(
-            f"{number}. {text.format(stop_file=f'`{command.ENV_STOP_FILE}`')}"
-            for number, text in enumerate(command.STOPPING, 1)
+            f"{number}. {text.format(stop_file=f'`{terms.ENV_STOP_FILE}`')}"
+            for number, text in enumerate(terms.STOPPING, 1)
         ),
         "",
         f"Signals: {', '.join(command.STOP_SIGNALS)}, or {command.NO_SIGNAL}.",
         "",
         "## How it ends",
         "",
-        *_table("its end", "what it means", command.ENDS),
+        *_table("its end", "what it means", terms.ENDS),
         "",
         "## Checkpoints, and what bounds them",
         "",
@@ -123,15 +124,15 @@ def contract_page() -> str:
 
 def command_bounds() -> dict[str, str]:
     return {
-        "unchanged for, before it counts as whole": f"{command.SETTLED_S:g} s",
-        "files of one checkpoint": f"{command.MOST_FILES:,}",
-        "folders below its name": f"{command.MOST_DEPTH}",
+        "unchanged for, before it counts as whole": f"{terms.SETTLED_S:g} s",
+        "files of one checkpoint": f"{terms.MOST_FILES:,}",
+        "folders below its name": f"{terms.MOST_DEPTH}",
         "bytes of one checkpoint": "`--checkpoint-gb`, "
         f"{command.Command(()).checkpoint_bytes / 1e9:g} GB unless it is said",
-        "log that is kept": f"{command.MOST_LOG_BYTES >> 20} MiB, and its end",
-        "characters of a line in which a metric is looked for": f"{command.MOST_LINE_CHARS:,}",
-        "time that `--metric`'s pattern may take for a line": f"{command.MOST_PATTERN_S:g} s; "
-        f"after {command.PATTERN_STRIKES} that took longer it is asked no more",
+        "log that is kept": f"{terms.MOST_LOG_BYTES >> 20} MiB, and its end",
+        "characters of a line in which a metric is looked for": f"{terms.MOST_LINE_CHARS:,}",
+        "time that `--metric`'s pattern may take for a line": f"{terms.MOST_PATTERN_S:g} s; "
+        f"after {terms.PATTERN_STRIKES} that took longer it is asked no more",
     }
 
 

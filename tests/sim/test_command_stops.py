@@ -1,7 +1,8 @@
 """Scripts of strangers in faulted worlds: whatever their habit, each is stopped by its deadline, by
 the agent, watchdog and controller that run on real machines, and ``Stopping`` itself.
 
-A thousand worlds for each habit: ``TRMCLOUD_COMMAND_WORLDS=1000``.
+A thousand worlds for each habit, in some minutes: ``TRMCLOUD_COMMAND_WORLDS=1000``,
+and ``-o timeout=0``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from trmcloud.app.preparing import Prepared, check_launch
 from trmcloud.app.staging.packing import commands_share
 from trmcloud.app.staging.working_tree import WorkingTree, look_at, pack
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
-from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command, is_inside
+from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command
+from trmcloud.core.contract.command_terms import is_inside
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -257,8 +258,8 @@ def _check_image(plan: Plan) -> None:
     others = {plan.candidate(name).provider for name in plan.launchable} - {IMAGES_FROM}
     if plan.spec.command is not None and plan.spec.command.image and others:
         raise UsageError(
-            f"--image is for {IMAGES_FROM}, which starts a container of it; this plan may rent from "
-            f"{', '.join(sorted(others))}",
+            f"--image is for {IMAGES_FROM}, which starts a container of it, and this plan may rent "
+            f"from {', '.join(sorted(others))}",
             next_step=f"--provider {IMAGES_FROM}, or leave --image out",
         )
 

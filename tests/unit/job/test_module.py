@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from scripts.pages import CONTRACT, contract_page
-from trmcloud.core.contract import command as contract
+from trmcloud.core.contract import command_terms as contract
 
 MODULE = Path(__file__).parents[3] / "trmcloud" / "pod" / "job" / "trmcloud_job.py"
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from trmcloud.core.catalog.hardware import GPUS
-from trmcloud.core.contract.command import MeasuredSteps
+from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.planner.command_probe import elsewhere
 from trmcloud.pod.job.probing import Probing
 

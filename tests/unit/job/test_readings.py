@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from trmcloud.core.contract.command import PATTERN_STRIKES, Command
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command_terms import PATTERN_STRIKES
 from trmcloud.pod.job.readings import Reading, Readings, whole_step
 
 

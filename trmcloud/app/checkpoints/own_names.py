@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from trmcloud.core.contract.command import OWN_DIR
+from trmcloud.core.contract.command_terms import OWN_DIR
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError, ConflictError
 from trmcloud.pod.job.shelf import OPENS, restore

@@ -6,7 +6,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_report
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.hardware import GPUS
-from trmcloud.core.contract.command import MEASURED, MeasuredSteps
+from trmcloud.core.contract.command_terms import MEASURED, MeasuredSteps
 from trmcloud.core.contract.gpu_counters import GPU_NOTE, GpuWindow, window_from
 from trmcloud.core.contract.records import ContractError, record_of
 from trmcloud.core.control.run_state import RunState

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trmcloud.core.contract.command import PHASE, RECIPE, SETTLED_S, Command
+from trmcloud.core.contract.command import PHASE, RECIPE, Command
+from trmcloud.core.contract.command_terms import SETTLED_S
 from trmcloud.core.planner.batch_fit import Fitted
 from trmcloud.core.planner.estimates import (
     HOUR_S,

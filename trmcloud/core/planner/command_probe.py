@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trmcloud.core.catalog.hardware import Gpu
-from trmcloud.core.contract.command import MeasuredSteps
+from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.values import dataclass
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from trmcloud.core.contract.command import MOST_DEPTH
+from trmcloud.core.contract.command_terms import MOST_DEPTH
 from trmcloud.pod.job.readings import Reading, whole_step
 
 _NAME = "events.out.tfevents."

@@ -8,7 +8,7 @@ import re
 import threading
 from collections import deque
 
-from trmcloud.core.contract.command import MOST_LINE_CHARS, MOST_LOG_BYTES
+from trmcloud.core.contract.command_terms import MOST_LINE_CHARS, MOST_LOG_BYTES
 
 _CHUNK = 1 << 16
 _MOST_LINES = 20_000

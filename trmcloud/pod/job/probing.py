@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from trmcloud.core.contract.command import MeasuredSteps
+from trmcloud.core.contract.command_terms import MeasuredSteps
 
 _WINDOW_S = 1.0
 """A log is looked at a few times a second: a pace over less would be one of the looks."""

@@ -23,17 +23,13 @@ from pathlib import Path
 from types import FrameType
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.command import (
+from trmcloud.core.contract.command import GIVEN_NAME, NO_SIGNAL, OFFSPRING_NAME, PATHS, Command
+from trmcloud.core.contract.command_terms import (
     ENV_DATA,
     ENV_REPORTS,
     ENV_STOP_FILE,
-    GIVEN_NAME,
     MEASURED,
-    NO_SIGNAL,
-    OFFSPRING_NAME,
-    PATHS,
     SETTLED_S,
-    Command,
     is_inside,
 )
 from trmcloud.core.contract.manifest import CheckpointManifest

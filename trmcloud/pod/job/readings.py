@@ -13,11 +13,8 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from trmcloud.core.contract.command import (
-    MOST_PATTERN_S,
-    PATTERN_STRIKES,
-    Command,
-)
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command_terms import MOST_PATTERN_S, PATTERN_STRIKES
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
 from trmcloud.core.values import dataclass
 

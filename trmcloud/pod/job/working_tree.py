@@ -7,7 +7,8 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from trmcloud.core.contract.command import CODE_NAME, is_inside
+from trmcloud.core.contract.command import CODE_NAME
+from trmcloud.core.contract.command_terms import is_inside
 
 MOST_BYTES = 4 << 30
 MOST_FILES = 100_000
