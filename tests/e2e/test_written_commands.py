@@ -91,7 +91,8 @@ ELSEWHERE = {
         (
             f"{OWN} --dry-run -- python train.py",
             f"{OWN} -y -- python train.py",
-            "run local --rate 3.60 --budget 0.05 --probe 200 -y -- python train.py",
+            "run local --rate 3.60 --budget 0.05 --grace 2 --checkpoint-gb 0.01 --probe 200 -y -- "
+            "python train.py",
         ),
         "wants a script: tests/e2e/test_run.py",
     ),
