@@ -203,6 +203,8 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
     "plan": {"": planner},
     "receipt": {"": guide_worlds_told.receipt},
     "notify": {"": guide_worlds_told.notify},
+    "watch": {"": guide_worlds_told.watch},
+    "api": {"": guide_worlds_told.api},
     "skypilot": {
         "": guide_worlds_sky.sky,
         "trains": guide_worlds_sky.sky_trains,

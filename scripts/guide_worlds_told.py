@@ -1,35 +1,37 @@
-"""The worlds of the guides about receipts and notices, and the pictures that they leave: what a
-browser shows of pages that the guides' own commands made."""
+"""The worlds of the guides about receipts, notices, boards and programs, and the pictures that they
+leave: what a browser shows of pages that the guides' own commands made."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from guide_readers import TINY, Reader, at_home
 
-from tests.e2e.user import User, real_trainer
+from tests.e2e.user import User, real_trainer, until
+from tests.standins.browser import chromium
 from tests.standins.receiver import Receiver, receiving
 from trmcloud.cli.views.html_page import head_of, html_table, words
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guide"
 HOOK_PORT = 8099
+BOARD_PORT = 6006
 _CHROMIUM = ("chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-gpu")
 
 
 @contextlib.contextmanager
 def receipt(folder: Path) -> Iterator[Reader]:
     """A run of the real trainer that has ended; a second home that knows nothing of it."""
-    user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
-    user.environment |= {"OMP_NUM_THREADS": "1", "LOGNAME": "you"}
-    (folder / "text.txt").write_text(_prose())
-    user.run("budget", "set", "month", "1")
-    often = ("--set", "eval_every=10", "--set", "save_every=40")
-    user.run("launch", "local", "--rate", "3.60", *TINY, *often, "--steps", "200",
-             "--budget", "1", "-y", within_s=900)  # fmt: skip
+    user = _trained(folder)
     home = user.environment["TRMCLOUD_HOME"]
     page = folder / "receipt.html"
 
@@ -37,7 +39,7 @@ def receipt(folder: Path) -> Iterator[Reader]:
         user.environment["TRMCLOUD_HOME"] = str(folder / "elsewhere")
 
     def changed() -> None:
-        picture(page, "receipt.png", 1000, 1640)
+        picture(page, "receipt.png", 1000, 2225)
         text = page.read_text()
         at = text.index("billed by the provider")
         digit = next(n for n in range(at, at + 200) if text[n].isdigit() and text[n] != "0")
@@ -82,6 +84,66 @@ def notify(folder: Path) -> Iterator[Reader]:
         picture(page, "notify.png", 1000, 60 + 62 * (len(receiver.notices) + 1))
 
 
+@contextlib.contextmanager
+def watch(folder: Path) -> Iterator[Reader]:
+    """A run of the real trainer that has ended, for boards; W&B has no account here."""
+    user = _trained(folder)
+    user.environment |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+
+    def looked_at() -> None:
+        chosen = quote("train/(loss|throughput)")
+        address = f"http://127.0.0.1:{BOARD_PORT}/?tagFilter={chosen}#timeseries"
+        with chromium(folder / "chromium") as browser:
+            page = browser.page(1440, 620)
+            until(lambda: _is_open(BOARD_PORT), what="TensorBoard listens")
+            page.open(address)
+            page.until("document.body.innerText.includes('throughput')")
+            page.until("document.querySelectorAll('line-chart').length > 1")
+            time.sleep(3.0)  # its lines are moved into their place
+            page.picture(GUIDE / "pictures" / "tensorboard.png")
+        os.kill(_child_with("tensorboard"), signal.SIGINT)
+
+    yield Reader(user, during={"until Ctrl-C": looked_at})
+
+
+@contextlib.contextmanager
+def api(folder: Path) -> Iterator[Reader]:
+    """The page's own programs, and the real trainer."""
+    user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
+    user.environment |= {"OMP_NUM_THREADS": "1", "LOGNAME": "you"}
+    (folder / "text.txt").write_text(_prose())
+    programs = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (GUIDE / "api.md").read_text(), re.S)
+    for name, program in programs:
+        (folder / name).write_text(program)
+    yield Reader(user)
+    picture(folder / "curve.html", "curve.png", 1000, 420)
+
+
+def _trained(folder: Path) -> User:
+    user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
+    user.environment |= {"OMP_NUM_THREADS": "1", "LOGNAME": "you"}
+    (folder / "text.txt").write_text(_prose())
+    user.run("budget", "set", "month", "1")
+    often = ("--set", "eval_every=10", "--set", "save_every=40")
+    user.run("launch", "local", "--rate", "3.60", *TINY, *often, "--steps", "200",
+             "--budget", "1", "-y", within_s=900)  # fmt: skip
+    return user
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _child_with(word: str) -> int:
+    """The process of ours whose command has this word."""
+    for listed in Path("/proc/self/task").glob("*/children"):
+        for pid in listed.read_text().split():
+            if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+                return int(pid)
+    raise LookupError(word)
+
+
 def picture(page: Path, name: str, width: int, height: int) -> None:
     """What a browser shows of a page's first ``height`` pixels, beside the guides."""
     subprocess.run(
@@ -103,7 +165,7 @@ def _received(receiver: Receiver) -> str:
          f"<code>{words(each['id'])}</code>")
         for each in receiver.notices
     ]  # fmt: skip
-    table = html_table(("kind", "title", "text", "id"), rows)
+    table = html_table(("kind", "title", "text", "id"), rows, numbers=3)
     return f"{head_of('What the receiver got')}{table}</body></html>\n"
 
 

@@ -23,7 +23,7 @@ from guide_readers import Reader, World  # noqa: E402
 from guide_worlds import WORLDS  # noqa: E402
 
 _BLOCK = re.compile(r"<!-- run(?: (?P<world>[a-z-]+))? -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
-_TYPED = re.compile(r"^\$ trmcloud ((?:.*\\\n)*.*)$", re.MULTILINE)
+_TYPED = re.compile(r"^\$ ((?:trmcloud|python) (?:.*\\\n)*.*)$", re.MULTILINE)
 _PLAN, _RUN = re.compile(r"launch (p-\w+)"), re.compile(r"\br-[0-9a-f]{6}\b")
 _COMMENT = re.compile(r"\s+# (.*)$")
 _WITHIN_S = 500
@@ -63,13 +63,16 @@ def _in(world: World, blocks: Sequence[re.Match[str]]) -> list[str]:
 def _again(reader: Reader, block: re.Match[str]) -> str:
     """A block whose commands are run now; what stands before the first one stays."""
     shown = block["shown"]
-    kept = shown[: shown.index("$ trmcloud ")]
-    printed = "\n".join(_run(reader, words) for words in _TYPED.findall(shown))
+    first = _TYPED.search(shown)
+    assert first is not None, shown
+    kept = shown[: first.start()]
+    printed = "\n".join(_run(reader, *words.split(" ", 1)) for words in _TYPED.findall(shown))
     return f"{block[0].partition('```')[0]}```\n{kept}{printed}```\n"
 
 
-def _run(reader: Reader, typed: str) -> str:
-    """One command and what it prints: plan and run that it names are those made last."""
+def _run(reader: Reader, program: str, typed: str) -> str:
+    """One command, of trmcloud or of a program that the page shows, and what it prints: plan and
+    run that it names are those made last."""
     user = reader.user
     home = Path(user.env()["TRMCLOUD_HOME"])
     for pattern, made in ((_PLAN, home.glob("plans/p-*.json")), (_RUN, home.glob("runs/r-*"))):
@@ -77,7 +80,7 @@ def _run(reader: Reader, typed: str) -> str:
         if names:
             newest = names[-1] if pattern is _RUN else f"launch {names[-1]}"
             typed = pattern.sub(newest, typed)
-    print(f"$ trmcloud {typed}", flush=True)
+    print(f"$ {program} {typed}", flush=True)
     comment = _COMMENT.search(typed)
     told = comment[1] if comment is not None else ""
     reader.before.get(told, lambda: None)()
@@ -85,7 +88,7 @@ def _run(reader: Reader, typed: str) -> str:
     meanwhile.start()
     words = shlex.split(_COMMENT.sub("", typed).replace("\\\n", " "))
     done = subprocess.run(
-        [sys.executable, "-u", *user.program, *words],
+        [sys.executable, "-u", *(user.program if program == "trmcloud" else ()), *words],
         cwd=user.folder,
         env=user.env(),
         stdin=subprocess.DEVNULL,
@@ -105,7 +108,7 @@ def _run(reader: Reader, typed: str) -> str:
     for pattern_, short in _SHORT:
         out = re.sub(pattern_, short, out)
     lines = _excerpt(reader, typed, out.rstrip().splitlines())
-    return "\n".join([f"$ trmcloud {typed}", *lines, ""])
+    return "\n".join([f"$ {program} {typed}", *lines, ""])
 
 
 def _excerpt(reader: Reader, typed: str, lines: list[str]) -> list[str]:

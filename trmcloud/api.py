@@ -53,6 +53,7 @@ __all__ = [
 ]  # fmt: skip
 
 _LOOK_S = 0.5
+_CATCH_UP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -164,13 +165,15 @@ class Home:
 
         Args:
             after: only those behind the event of this id.
-            follow: wait for more, until the run has ended; of all runs, for good.
+            follow: wait for more, until the run has ended; of all runs, for good. What nobody
+                drives is brought up to date meanwhile, as by ``catch_up``.
 
         Raises:
             NotFoundError: no such run.
         """
         if run_id is not None:
             find_run(self._context, run_id)
+        caught_up_at = self._context.clock.now().boot
         while True:
             # Asked first: what is appended in between belongs to what is told.
             over = run_id is not None and not find_run(self._context, run_id).live
@@ -180,6 +183,9 @@ class Home:
             if over or not follow:
                 return
             self._context.clock.sleep(_LOOK_S)
+            if (now := self._context.clock.now().boot) - caught_up_at >= _CATCH_UP_S:
+                self.catch_up()
+                caught_up_at = now
 
     def checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
         """What it has saved, and where each lies, as far as this home knows."""
@@ -269,14 +275,12 @@ class Home:
                 could not be confirmed in time.
         """
         from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
-        from trmcloud.app.checkpoints.shelf import HERE, POD
         from trmcloud.app.launching import follow_or_drive
 
         asked = request_save(self._context, run_id, "trmcloud.api")
         waiting = AwaitedSave(self._context, asked, timeout_s)
         state = follow_or_drive(self._context, run_id, waiting.is_over, _nothing)
-        place = waiting.place(state)
-        return Place(HERE if place.final else POD, place.words)
+        return waiting.place(state).at
 
     def fetch_best(
         self,

@@ -85,6 +85,14 @@ def test_a_program_trains_saves_lands_fetches_and_goes_on(
     assert home.runs(ended=False) == ()
 
 
+def test_events_come_to_an_end_where_nobody_drives_the_run(home: Home) -> None:
+    run = home.launch("local", steps=40, budget="1", **SMALL)
+    kinds = [event.kind for event in home.events(run.id)]
+    assert kinds[0] == "RunPlanned"
+    assert kinds[-1] == "Closed"
+    assert home.run(run.id).outcome is Outcome.FINISHED
+
+
 def _step(run: Run) -> int:
     return run.training.step if run.training is not None else 0
 

@@ -179,7 +179,8 @@ def test_a_run_is_saved_landed_fetched_raised_and_stopped_by_clicks(
     assert "verified: sha256" in done(page, "fetch")
     [fetched] = trained.only_run().fetched
     assert (Path(fetched.path) / "weights.safetensors").exists()
-    assert page.until(f"document.body.innerText.includes('fetched to {fetched.path}')")
+    shown = fetched.path.replace(f"{trained.folder}/", "~/")
+    assert page.until(f"document.body.innerText.includes('fetched to {shown}')")
 
     page.click("#do-raise")
     page.until("document.getElementById('ask-cap').value")
@@ -556,6 +557,13 @@ def test_pictures(trained: User, serve: Callable[..., Serving], browser: Browser
     (trained.folder / "hold").touch()
     page.until("document.body.innerText.includes('by its own numbers')")
     page.picture(folder / "run-light.png")
+    page.resize(1440, 900)
+    page.run(
+        "[...document.querySelectorAll('h2')].find(h => h.innerText === 'Health').scrollIntoView()"
+    )
+    page.picture(folder / "run-below.png")
+    page.resize(1440, 1180)
+    page.run("scrollTo(0, 0)")
     page.click("#do-land")
     page.until("!document.getElementById('ask-yes').disabled")
     time.sleep(0.3)  # the backdrop fades in

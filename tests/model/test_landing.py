@@ -335,7 +335,12 @@ def test_one_that_no_longer_pays_cools_down_and_ends(settings: PhaseRecipe) -> N
     decided = landing.consult(100, None, now=0.0, elapsed_s=1.0).cooldown
     assert decided is not None
     assert (decided.asked, decided.start) == (True, 100)
-    assert 20 <= decided.steps <= 40, "as long as one for a deadline"
+    assert decided.steps == 100, "no more than there were before it"
+    own = Schedule.of(replace(settings, steps=1000)).own_cooldown
+    late = landing.consult(600, None, now=0.0, elapsed_s=1.0).cooldown
+    assert own is not None
+    assert late is not None
+    assert 100 < late.steps == own.steps, "as many as the schedule's own"
     assert landing.consult(110, decided, now=0.0, elapsed_s=1.0) == landing_of(
         replace(settings, steps=1000), Limits()
     ).consult(110, decided, now=0.0, elapsed_s=1.0), "it is told once"
@@ -415,7 +420,8 @@ def test_a_training_that_is_told_cools_down_and_a_crash_keeps_that(
     assert known[60] is not None
     assert known[65] is None, "it cools down"
     assert run.train_here(attempt=2) == "stopped_paying"
-    assert run.heartbeat.step == start + steps < 100
+    assert steps == 61, "no more than there were before it"
+    assert run.heartbeat.step == start + steps
     assert run.metrics("decision") == [decision], "the first attempt's word holds"
     rates = {line["step"]: line["lr"] for line in run.metrics("train")}
     assert rates[run.heartbeat.step] < 0.2

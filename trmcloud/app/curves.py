@@ -9,6 +9,7 @@ highest and the lowest loss of every stretch, so that no spike is lost.
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.app.metrics_lines import MetricsLines, open_metrics
 from trmcloud.core.contract.pod_contract import MAX_METRICS_BYTES, METRICS_NAME
-from trmcloud.core.contract.records import MAX_LINE_BYTES, parse_lines
+from trmcloud.core.contract.records import parse_lines
 from trmcloud.core.control.paid_time import paid_by
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.values import dataclass
@@ -31,6 +32,9 @@ READ_AT_ONCE_BYTES = 1 << 19
 _MOST_PASSES = 32
 _MOST_STEP = 10**12
 _TRAIN, _EVAL, _SAVE = "train", "eval", "save"
+_WINDOWS = 400
+_WINDOW_BYTES = 1 << 14
+"""Of a sample: all lines of a file of up to 6.5 MB are looked at, and a part of a longer one's."""
 _MARKS = tuple(f'"kind": "{kind}"'.encode() for kind in (_EVAL, _SAVE))
 """How the bundled trainer writes what is rare, and would be missed by a sample."""
 
@@ -119,33 +123,36 @@ class MetricsFile:
         self.phase.whole = self.phase.whole or self._lines.is_whole
 
 
-def sampled(path: Path, name: str, points: int = POINTS) -> Phase:
-    """What a file's evaluations and saves say, and so many of its other lines, at even distances:
-    in milliseconds, however many there are."""
-    phase = Phase(name)
+def sampled(path: Path, name: str, windows: int = _WINDOWS) -> Phase:
+    """A line at each of so many even distances, and what evaluations and saves stand near them: in
+    milliseconds, however many lines there are."""
+    phase, found = Phase(name), dict[int, bytes]()
     try:
-        with open(open_metrics(path), "rb") as file:
-            text = file.read(MAX_METRICS_BYTES)
+        with open(open_metrics(path), "rb", buffering=0) as file:
+            size = min(os.fstat(file.fileno()).st_size, MAX_METRICS_BYTES)
+            for number in range(windows if size else 0):
+                start = number * size // windows
+                found.update(_lines_in(os.pread(file.fileno(), _WINDOW_BYTES, start), start))
     except OSError:
         return phase
-    starts = {text.find(b"\n", at * len(text) // points) + 1 for at in range(points)}
-    starts |= {0, *_starts_of_rare(text)}
-    for line in parse_lines(_line_at(text, start) for start in sorted(starts)):
+    for line in parse_lines(found[start] for start in sorted(found)):
         phase.take(line)
     return phase
 
 
-def _starts_of_rare(text: bytes) -> Iterator[int]:
+def _lines_in(window: bytes, start: int) -> Iterator[tuple[int, bytes]]:
+    """(where it begins in the file, itself) of its first whole line, and of the rare ones."""
+    first = window.find(b"\n") + 1 if start else 0
+    begins = {first}
     for mark in _MARKS:
-        at, found = text.find(mark), 0
-        while at >= 0 and found < POINTS * 4:
-            yield text.rfind(b"\n", 0, at) + 1
-            at, found = text.find(mark, at + len(mark)), found + 1
-
-
-def _line_at(text: bytes, start: int) -> bytes:
-    end = text.find(b"\n", start, start + MAX_LINE_BYTES + 1)
-    return text[start:end] if end >= 0 else b""
+        at = window.find(mark, first)
+        while at >= 0:
+            begins.add(window.rfind(b"\n", 0, at) + 1)
+            at = window.find(mark, at + len(mark))
+    for begin in begins:
+        end = window.find(b"\n", begin)
+        if end >= 0:
+            yield start + begin, window[begin:end]
 
 
 def metrics_files(context: Context, run: RunState) -> list[MetricsFile]:

@@ -36,4 +36,6 @@ def listening(host: str, port: int) -> socket.socket:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     made = socket.create_server((host, port), family=family, backlog=128)
     made.setblocking(False)
+    # Its connections inherit it; without, each piece of an answer waits 40 ms for its reader.
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made

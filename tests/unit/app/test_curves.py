@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,34 @@ def test_what_is_thinned_out_keeps_every_spike(tmp_path: Path) -> None:
 
 def test_a_sample_has_every_evaluation_and_save(tmp_path: Path) -> None:
     path = a_file(tmp_path, 5000)
-    phase, whole = sampled(path, "fast", points=50), read(path).phase
+    phase, whole = sampled(path, "fast", windows=50), read(path).phase
     assert not phase.whole
     assert phase.evals.step == whole.evals.step
     assert phase.evals.value == whole.evals.value
     assert phase.saves == whole.saves
     assert 45 <= len(phase.train) <= 52
     assert set(phase.train.step) <= set(whole.train.step)
+
+
+def test_of_a_long_file_a_part_is_looked_at(tmp_path: Path) -> None:
+    path = a_file(tmp_path, 5000)
+    phase, whole = sampled(path, "fast", windows=5), read(path).phase
+    assert phase.train.step[0] == 1
+    assert 5 <= len(phase.train) <= 10
+    assert 3 <= len(phase.evals) < len(whole.evals) / 2
+    assert list(phase.evals.step) == sorted(phase.evals.step)
+    told = dict(zip(whole.evals.step, whole.evals.value, strict=True))
+    assert told | dict(zip(phase.evals.step, phase.evals.value, strict=True)) == told
+    assert set(phase.saves) < set(whole.saves)
+
+
+def test_a_sample_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "empty").touch()
+    (tmp_path / "one-line").write_bytes(b"x" * (1 << 20))
+    for name in ("fifo", "empty", "one-line", "absent"):
+        phase = sampled(tmp_path / name, "fast")
+        assert (len(phase.train), len(phase.evals), phase.saves) == (0, 0, [])
 
 
 def test_it_is_read_on_as_it_grows_and_half_a_line_waits(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
+from trmcloud.app.checkpoints import shelf
 from trmcloud.app.checkpoints.saving import Asked, find_saved, why_not_saved
 from trmcloud.app.context import Context
 from trmcloud.app.launch_request import LaunchRequest
@@ -97,6 +98,7 @@ def test_where_a_pull_saves_it_it_is_safe_once_it_is_pulled(world: Context, plan
     assert place is not None
     assert place.final
     assert place.words == f"{folder}, pulled and verified"
+    assert place.at == shelf.Place(shelf.HERE, str(folder))
 
 
 def test_a_later_one_stands_for_it_and_an_earlier_one_does_not(world: Context, plan: Plan) -> None:
@@ -112,18 +114,21 @@ def test_in_a_bucket_on_a_volume_and_here(world: Context, plan: Plan) -> None:
     say(world, replace(REPORT, kept=(KEPT,)))
     there = find_saved(world, bucketed, SAVED)
     assert there is not None
-    assert not there.final
+    assert (there.final, there.at) == (False, shelf.Place(shelf.POD, ""))
     say(world, replace(REPORT, kept=(KEPT,), uploaded=(KEPT,)))
     stored = find_saved(world, bucketed, SAVED)
     assert stored is not None
     assert (stored.final, stored.words) == (True, "s3://abc/x/runs/r-1")
+    assert stored.at == shelf.Place(shelf.BUCKET, "s3://abc/x/runs/r-1")
     volume = find_saved(world, run_of(plan, volume=True), SAVED)
     assert volume is not None
     assert (volume.final, volume.words) == (True, "its network volume")
+    assert volume.at == shelf.Place(shelf.VOLUME, "")
     folder = copy_here(world)
     local = find_saved(world, run_of(plan, provider="local"), SAVED)
     assert local is not None
     assert (local.final, local.words) == (True, str(folder))
+    assert local.at == shelf.Place(shelf.HERE, str(folder))
 
 
 def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan) -> None:

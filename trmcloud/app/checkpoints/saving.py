@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trmcloud.app.checkpoints import shelf
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import last_beat, last_report
 from trmcloud.core.catalog.hardware import LOCAL
@@ -35,12 +36,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Place:
-    """A checkpoint, and where it is by now. ``final``: where the run's checkpoints are kept; before
-    that it is on its pod alone."""
+    """A checkpoint, and where it is by now, in words and for programs. ``final``: where the run's
+    checkpoints are kept; before that it is on its pod alone."""
 
     kept: Kept
     words: str
     final: bool
+    at: shelf.Place
 
     @property
     def label(self) -> str:
@@ -153,22 +155,29 @@ def find_saved(context: Context, run: RunState, saves: Saves) -> Place | None:
     folders = {kept.bits: folder for kept, folder in here}
     if generation.provider == LOCAL:
         local = _of(saves, [kept for kept, _ in here])
-        return Place(local, folders[local.bits], final=True) if local is not None else None
+        if local is None:
+            return None
+        folder = folders[local.bits]
+        return Place(local, folder, final=True, at=shelf.Place(shelf.HERE, folder))
     plan = run.plan
     if is_pulled(run, plan, generation):
         copies = [kept for kept, _ in here if (kept.phase, kept.step) in run.pulled]
         if (copy := _of(saves, copies)) is not None:
-            return Place(copy, f"{folders[copy.bits]}, pulled and verified", final=True)
+            folder = folders[copy.bits]
+            at = shelf.Place(shelf.HERE, folder)
+            return Place(copy, f"{folder}, pulled and verified", final=True, at=at)
     elif plan.spec.pod_uploads:
         stored = _of(saves, report.uploaded if report is not None else ())
         if stored is not None:
-            return Place(stored, f"{run.bucket}/runs/{run.run_id}", final=True)
+            address = f"{run.bucket}/runs/{run.run_id}"
+            return Place(stored, address, final=True, at=shelf.Place(shelf.BUCKET, address))
     there = _of(saves, report.kept if report is not None else ())
     if there is None:
         return None
     if plan.spec.volume and not is_pulled(run, plan, generation):
-        return Place(there, "its network volume", final=True)
-    return Place(there, "its pod alone, so far", final=False)
+        at = shelf.Place(shelf.VOLUME, "")
+        return Place(there, "its network volume", final=True, at=at)
+    return Place(there, "its pod alone, so far", final=False, at=shelf.Place(shelf.POD, ""))
 
 
 def _of(saves: Saves, found: list[Kept] | tuple[Kept, ...]) -> Kept | None:

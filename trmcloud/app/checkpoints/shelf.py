@@ -19,7 +19,7 @@ HERE, BUCKET, POD, VOLUME, FETCHED = "here", "bucket", "pod", "volume", "fetched
 @dataclass(frozen=True)
 class Place:
     """``kind``: here (this home), fetched (a folder that it was copied to), bucket, pod (on that
-    alone), volume. ``where``: a path or an address; empty on a pod."""
+    alone), volume. ``where``: a path or an address; empty on a pod and a volume."""
 
     kind: str
     where: str

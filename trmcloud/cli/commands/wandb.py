@@ -21,7 +21,7 @@ def command(
     W&B's key stays here: no pod is given it. With WANDB_MODE=offline all is kept in a folder, for
     W&B's own "wandb sync".
 
-    Example: WANDB_MODE=offline trmcloud wandb r-1f3a9c
+    Example: trmcloud wandb r-1f3a9c --project my-curves
     """
     import importlib.util
 

@@ -23,6 +23,8 @@ from trmcloud.core.control.run_state import RunState
 
 _MOST_RUNS = 4
 """A hundred thousand logged steps take about twenty megabytes."""
+_DRAWN_WITHIN_S = 1.0
+"""After a sample was asked for: until then nothing else takes the interpreter from it."""
 _BREATH_S = 0.001
 """After each slice of lines that is read, for whoever else wants the interpreter."""
 
@@ -68,6 +70,7 @@ class CurveStore:
             return made
 
     def _read_whole(self, run_id: str, run: _Run) -> None:
+        time.sleep(_DRAWN_WITHIN_S)
         for file in run.files:
             slices = file.read_on()
             while True:

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from trmcloud.api import Foreseen, Home
@@ -39,6 +39,7 @@ from trmcloud.ports.work import Progress
 STATIC = Path(__file__).resolve().parent.parent / "static"
 #: Everything that is ever read from there.
 FILES = {
+    "asked.js": "text/javascript",
     "page.js": "text/javascript",
     "charts.js": "text/javascript",
     "page.css": "text/css",
@@ -76,7 +77,7 @@ class Page:
             runs, budgets = self._home.runs(), self._home.budgets()
         return {
             "version": self._version,
-            "home": _as_typed(self._home.context.home),
+            "home": shown.as_typed(self._home.context.home),
             "project": one_line(self._home.context.project),
             "runs": [shown.run_json(run) for run in runs],
             "budgets": [shown.line_json(line) for line in budgets],
@@ -131,7 +132,7 @@ class Page:
             return f"{run_id}'s pod is being ended"
 
         def save(progress: Progress) -> str:
-            return f"{run_id} has saved; it lies in {home.save(run_id).where}"
+            return f"{run_id} has saved; it lies {shown.lies(home.save(run_id))}"
 
         def fetch(progress: Progress) -> str:
             from trmcloud.app.checkpoints import fetching
@@ -176,16 +177,17 @@ def application(page: Page) -> Starlette:
         finally:
             await run_in_threadpool(page.watch.end)
 
+    read = {name: (STATIC / name).read_bytes() for name in ("index.html", *FILES)}
+
     async def index(request: Request) -> Response:
-        return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
+        return HTMLResponse(read["index.html"])
 
     async def static(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in FILES:
             raise HTTPException(404, "Not Found")
-        return FileResponse(
-            STATIC / name, media_type=FILES[name], headers={"Cache-Control": "no-cache"}
-        )
+        headers = {"Cache-Control": "no-cache"}
+        return Response(read[name], media_type=FILES[name], headers=headers)
 
     async def runs(request: Request) -> Response:
         return _json(await run_in_threadpool(page.all_runs))
@@ -239,12 +241,6 @@ def application(page: Page) -> Starlette:
         lifespan=lifespan,
         exception_handlers={TrmcloudError: _failed, HTTPException: _not_here},
     )
-
-
-def _as_typed(path: Path) -> str:
-    """``~/…`` for what is below the user's own folder."""
-    own = Path.home()
-    return f"~/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
 
 
 def _amount(text: str) -> Usd | None:

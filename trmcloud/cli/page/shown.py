@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from trmcloud.api import Checkpoint, Foreseen, Line, Run, Series, Training
+from trmcloud.api import Checkpoint, Foreseen, Line, Place, Run, Series, Training
 from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, drawn, starts, step_at
 from trmcloud.app.recovered import recovered
@@ -112,8 +113,25 @@ def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
         "mb": round(found.size_bytes / 1e6, 1),
         "best": found.best,
         "latest": found.latest,
-        "places": [{"kind": place.kind, "where": one_line(place.where)} for place in found.places],
+        "places": [{"kind": place.kind, "where": _where(place)} for place in found.places],
     }
+
+
+def lies(place: Place) -> str:
+    """Where, as the end of a sentence."""
+    known = {"pod": "on its pod alone, so far", "volume": "on its network volume"}
+    return known.get(place.kind, f"in {_where(place)}")
+
+
+def _where(place: Place) -> str:
+    here = place.kind in ("here", "fetched")
+    return one_line(as_typed(Path(place.where)) if here else place.where)
+
+
+def as_typed(path: Path) -> str:
+    """``~/…`` for what is below the user's own folder."""
+    own = Path.home()
+    return f"~/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
 
 
 def line_json(line: Line) -> dict[str, Any]:

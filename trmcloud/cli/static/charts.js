@@ -31,6 +31,18 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+const dashOf = (n) => DASHES[Math.floor(n / 6) + (n % 6)] || [];
+
+// A piece of a line, as the chart draws it.
+function swatch(colour, dash) {
+  const made = ["svg", "line"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
+  const set = (node, told) => Object.entries(told).forEach(([name, value]) => node.setAttribute(name, String(value)));
+  set(made[0], { class: "swatch", "aria-hidden": "true", viewBox: "0 0 30 4" });
+  set(made[1], { x1: 0, x2: 30, y1: 2, y2: 2, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash.join(" ") });
+  made[0].append(made[1]);
+  return made[0];
+}
+
 // One chart. `columns(data)` gives {x: {step, hours, usd}, lines: [{name, values}]}.
 export class Chart {
   constructor(title, unit, columns, { points = false } = {}) {
@@ -90,7 +102,7 @@ export class Chart {
         { ...common, size: 58, values: (u, ticks) => ticks.map(short) },
       ],
       series: [{ label: axis.label }, ...lines.map((line, n) => ({
-        label: line.name, stroke: colours[n], width: 2, dash: DASHES[Math.floor(n / 6) + (n % 6 ? n % 6 : 0)] || [],
+        label: line.name, stroke: colours[n], width: 2, dash: dashOf(n),
         spanGaps: true, points: { show: this.points ? undefined : false, size: 5, fill: colours[n] },
       }))],
       hooks: {
@@ -100,13 +112,7 @@ export class Chart {
       },
     }, table, this.box);
     this.plot.over.addEventListener("dblclick", () => { this.zoomed = false; });
-    this.legend.replaceChildren(...lines.map((line, n) => {
-      const swatch = element("span", { class: "swatch", "aria-hidden": "true" });
-      swatch.style.borderTopColor = colours[n];
-      swatch.style.borderTopStyle = n % 6 ? "dashed" : "solid";
-      return element("li", {}, swatch, line.name);
-    }));
-    if (lines.length < 2) this.legend.replaceChildren();
+    this.legend.replaceChildren(...(lines.length < 2 ? [] : lines.map((line, n) => element("li", {}, swatch(colours[n], dashOf(n)), line.name))));
   }
 
   drawMarks(u) {

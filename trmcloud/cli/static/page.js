@@ -1,10 +1,9 @@
 // The page: all runs, or one. What it shows comes from its own server alone, and every word of it
 // goes in as text: a run may be called anything.
 
+import { Refused, ask, first, firstCurves, here, runId, token } from "./asked.js";
 import { AXIS_NAMES, Chart, GLYPHS, element } from "./charts.js";
 
-const token = new URLSearchParams(location.hash.slice(1)).get("token") || "";
-const runId = location.pathname.startsWith("/run/") ? decodeURIComponent(location.pathname.slice(5)) : "";
 const at = (id) => document.getElementById(id);
 const main = at("main");
 const LIGHTS = { verified: "✔", armed: "●", silent: "◐", absent: "○" };
@@ -15,25 +14,6 @@ const KIND_WORDS = {
 };
 const VERBS = [["save", "Save now"], ["land", "Land"], ["stop", "Stop"], ["fetch", "Fetch best"], ["raise", "Raise"]];
 const WELL = ["finished", "landed", "stopped"];
-
-class Refused extends Error {
-  constructor(status, told) { super(told.error || `the server answered ${status}`); this.status = status; this.next = told.next || ""; }
-}
-
-async function ask(path, wish) {
-  const headers = { Authorization: `Bearer ${token}` };
-  if (wish) headers["Content-Type"] = "application/json";
-  const answer = await fetch(path, { method: wish ? "POST" : "GET", headers, body: wish ? JSON.stringify(wish) : undefined });
-  const told = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(answer.status, told);
-  return told;
-}
-
-// What is asked first is asked at once: drawing waits for nothing else.
-const here = `/api/runs/${encodeURIComponent(runId)}`;
-const firstCurves = token && runId ? ask(`${here}/curves`) : null;
-const first = token ? ask(runId ? here : "/api/runs") : null;
-firstCurves?.catch(() => {});
 
 // -- words ---------------------------------------------------------------------------------------
 
@@ -400,7 +380,7 @@ function oneRun(told) {
     const lines = [...run.checkpoints].reverse().map((each) => element("tr", {}, [
       `${each.best ? "★ " : ""}${each.label}${each.best ? " · best" : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb} MB`,
       element("span", { class: "hash", text: each.sha256 }), element("span", { text: each.places.map((place) => `${places[place.kind]} ${place.where}`.trim()).join("; ") }),
-    ].map((cell, n) => element("td", { "data-name": heads[n], class: n === 3 ? "hash" : null }, element("div", {}, cell)))));
+    ].map((cell, n) => element("td", { "data-name": heads[n], class: { 2: "short", 3: "hash" }[n] }, element("div", {}, cell)))));
     shelf.replaceChildren(element("h2", { text: "Checkpoints" }), run.checkpoints.length
       ? element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))), element("tbody", {}, lines))
       : element("p", { class: "dim", text: "none is known of yet" }));
@@ -498,8 +478,8 @@ function oneRun(told) {
   setInterval(() => { if (run.live) drawHead(); }, 1000);
   hear.jobs(told.jobs);
   drawHead();
-  curvesAnew(firstCurves).then(() => { drawShelf(); drawMarks(); });
   drawHealth();
+  return curvesAnew(firstCurves).then(() => { drawShelf(); drawMarks(); });
 }
 
 function gone(error) {
@@ -540,7 +520,7 @@ async function begin() {
   }
   try {
     const told = await first;
-    (runId ? oneRun : allRuns)(told);
+    await (runId ? oneRun : allRuns)(told);
   } catch (error) {
     gone(error);
     if (error.status === 401 || error.status === 404) { linked(false, "not connected"); return; }

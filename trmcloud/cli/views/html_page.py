@@ -30,9 +30,9 @@ code{font:13px/1.4 ui-monospace,monospace;overflow-wrap:anywhere}
 svg text{fill:var(--dim)}.grid{stroke:var(--rule)}.mark{stroke:var(--dim);stroke-dasharray:2 4}
 polyline{fill:none;stroke-width:2}.s0{stroke:var(--a)}.s1{stroke:var(--b)}.s2{stroke:var(--c)}
 .s3{stroke:var(--d)}circle.s0{fill:var(--a)}circle.s1{fill:var(--b)}circle.s2{fill:var(--c)}
-circle.s3{fill:var(--d)}.legend{color:var(--dim)}.key{margin-right:1.2rem;border-bottom:3px solid}
-.key.s0{border-color:var(--a)}.key.s1{border-color:var(--b)}.key.s2{border-color:var(--c)}
-.key.s3{border-color:var(--d)}
+circle.s3{fill:var(--d)}.word{paint-order:stroke;stroke:var(--paper);stroke-width:4px}
+.legend{color:var(--dim)}.key{margin-right:1.2rem;white-space:nowrap}
+.key svg{width:30px;height:4px;vertical-align:middle}.key path{stroke-width:3}
 """
 
 

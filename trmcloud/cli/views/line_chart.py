@@ -80,9 +80,10 @@ def line_chart(
     parts.append(
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_title)}</text>'
     )
-    for number, mark in enumerate(marks):
-        along, _ = at(mark.x, low)
+    places = [at(mark.x, low)[0] for mark in marks]
+    for along in places:
         parts.append(f'<path class="mark" d="M{along:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
+    for number, (mark, along) in enumerate(zip(marks, places, strict=True)):
         # Names of things that happened together stand below one another.
         at_y = _TOP + 10 + 13 * (number % 4)
         anchor = "end" if along > _WIDTH * 0.75 else "start"
@@ -100,12 +101,10 @@ def _line(
     series: Series, number: int, at: Callable[[float, float], tuple[float, float]]
 ) -> list[str]:
     """One series, in the style of its number: ``s0``, ``s1``, …"""
-    style = f"s{number % len(_DASHES)}"
-    dashes = _DASHES[number % len(_DASHES)]
+    style = _style(number)
     placed = [at(x, y) for x, y in series.points]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    name = escape(series.name)
+    dashed, name = _dashed(number), escape(series.name)
     parts = [f'<polyline class="{style}" points="{line}"{dashed}><title>{name}</title></polyline>']
     if series.dots:
         parts += [f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in placed]
@@ -113,13 +112,24 @@ def _line(
 
 
 def legend(series: Sequence[Series]) -> str:
-    """What each line is, as a row of words."""
+    """What each line is, as a row of words behind a piece of it."""
     named = [each for each in series if each.points]
     rows = [
-        f'<span class="key s{number % len(_DASHES)}">{escape(each.name)}</span>'
+        f'<span class="key"><svg viewBox="0 0 30 4" aria-hidden="true">'
+        f'<path class="{_style(number)}" d="M0 2H30"{_dashed(number)}/></svg> '
+        f"{escape(each.name)}</span>"
         for number, each in enumerate(named)
     ]
     return f'<p class="legend">{" ".join(rows)}</p>' if len(named) > 1 else ""
+
+
+def _style(number: int) -> str:
+    return f"s{number % len(_DASHES)}"
+
+
+def _dashed(number: int) -> str:
+    dashes = _DASHES[number % len(_DASHES)]
+    return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from trmcloud.cli.views.html_page import head_of, html_table, instant, named_rows, words
-from trmcloud.cli.views.line_chart import Mark, Series, line_chart
+from trmcloud.cli.views.line_chart import Mark, Series, legend, line_chart
 from trmcloud.cli.views.text import table
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.monthly import MonthReport, Share
@@ -118,7 +118,7 @@ def _plot(report: MonthReport) -> str:
         y_words=lambda usd: str(Usd.from_micros(round(usd * 1_000_000))),
         x_title="day of the month, UTC",
     )
-    return f"{chart}\n"
+    return f"{legend(series)}{chart}\n"
 
 
 def _bounds(month: str) -> tuple[float, float]:

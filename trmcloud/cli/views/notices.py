@@ -113,7 +113,7 @@ def _reaper(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _test(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    return "a test of trmcloud's", "If you read this, it works. trmcloud notify list"
+    return "trmcloud: a test", "If you read this, it works. trmcloud notify list"
 
 
 _WORDS = {
