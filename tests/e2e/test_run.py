@@ -84,6 +84,7 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert "already there, verified" in again
     report = user.json("report", "--json")
     assert report[0]["best"]["checkpoint"] == f"train/step-{best:08d}"
+    assert f"val_loss {100 / best:.4g}" in user.run("report")
     work = user.home / "runs" / told.run_id / "train" / "work"
     assert sorted(entry.name for entry in work.iterdir()) == ["out", "train.py"]
 
@@ -316,3 +317,24 @@ def test_a_probe_measures_its_steps_and_ends(user: User) -> None:
     assert 0.05 <= step_s < 0.5, "it sleeps for 0.05 s in each"
     assert "memory " in out
     assert "a processor's pace says nothing of a GPU's" in out
+
+
+def test_one_that_falls_silent_is_taken_for_hung(user: User) -> None:
+    script(user, "import time\nprint('step 1')\ntime.sleep(1000)")
+    began = time.monotonic()
+    run(user, "--budget", "0.50", "--grace", "2", "--silent", "3", code=FAILED)
+    assert time.monotonic() - began < 100
+    assert "no step for" in user.run("status", user.only_run().run_id)
+    assert not user.live_pods()
+
+
+def test_a_metric_that_is_no_number_any_more_is_told(user: User) -> None:
+    script(
+        user,
+        "import time\n"
+        "for step in range(1, 5):\n"
+        "    print(f'step {step} val_loss=' + ('nan' if step > 2 else '1.5'))\n"
+        "    time.sleep(1)\n",
+    )
+    run(user, "--budget", "0.10", "--metric", "val_loss=([0-9.na]+)", code=0)
+    assert "not finite" in user.run("status", user.only_run().run_id)

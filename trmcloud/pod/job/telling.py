@@ -153,3 +153,5 @@ class Telling:
         self._history.append((now, self.beat.step, value))
         told = {"name": self._command.metric_name, "value": value if known else None}
         self.line("eval", now, {"val_bpb": score, "metric": told})
+        if not known:
+            self.line("train", now, {"loss": None})  # as our own trainer tells it
