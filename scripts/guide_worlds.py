@@ -8,6 +8,7 @@ import inspect
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,18 @@ HOUR, DAY = 3600.0, 86_400.0
 def first_run(folder: Path) -> Iterator[Reader]:
     with mission.world(folder) as (user, _):
         yield Reader(at_home(user))
+
+
+@contextlib.contextmanager
+def your_own(folder: Path) -> Iterator[Reader]:
+    """A stranger's folder: a script that needs torch, in a repository, and a key beside it."""
+    user = at_home(User(folder, trainer=None, cwd=folder))
+    user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}"
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", folder)
+    (folder / ".env").write_text("WANDB_API_KEY=secret\n")
+    (folder / ".trmcloudignore").write_text("trmcloud-home/\n")
+    yield Reader(user)
 
 
 @contextlib.contextmanager
@@ -236,6 +249,7 @@ def _prose() -> str:
 
 WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
+    "your-own": {"": your_own},
     "runpod": {"": runpod, "no-graphql": runpod_no_graphql},
     "rehearse": {"": desk},
     "plan": {"": planner},

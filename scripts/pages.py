@@ -10,18 +10,22 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from trmcloud.core.contract import command
+from trmcloud.core.contract import command_terms as terms
 from trmcloud.core.control.run_state import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DEMO = ROOT / "docs" / "guide" / "demo.md"
 COMMANDS = ROOT / "docs" / "commands.md"
+CONTRACT = ROOT / "docs" / "contract.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "screens" / "demo.svg"
 
@@ -42,6 +46,7 @@ _STYLES = (
 def main() -> None:
     _put(COMMANDS, "help", help_table())
     _put(ARCHITECTURE, "states", state_diagram())
+    CONTRACT.write_text(contract_page(), encoding="utf-8")
     if len(sys.argv) > 1:
         _put(DEMO, "demo", transcript(Path(sys.argv[1]).read_text(encoding="utf-8")))
     shown = block(DEMO, "demo")
@@ -62,6 +67,88 @@ def help_table() -> str:
     lines = [line.rstrip() for line in _ANSI.sub("", answer.stdout).splitlines()]
     first = next(n for n, line in enumerate(lines) if "─ Before" in line)
     return "\n".join(lines[first:]).strip()
+
+
+def contract_page() -> str:
+    """What ``trmcloud run`` agrees on with a command, from core's own definitions."""
+    lines = [
+        "# The contract of `trmcloud run`",
+        "",
+        "Drawn by `scripts/pages.py` from `trmcloud/core/contract/command_terms.py`, which is all",
+        "that either side goes by. A command need know nothing of it: it is known by its log, its",
+        "files and its end. What it may use beside:",
+        "",
+        "## Environment",
+        "",
+        *_table("name", "what it is", terms.ENVIRONMENT),
+        "",
+        "## Lines of reports",
+        "",
+        f"Each is one line of JSON, appended to the file that `{terms.ENV_REPORTS}` names.",
+        "",
+        *_table("line", "what it says", terms.REPORT_LINES),
+        "",
+        "`trmcloud_job.py` does both for a script in Python. It is one file without dependencies,",
+        "found by `import trmcloud_job` in every command, and does nothing where nobody listens:",
+        "",
+        "```python",
+        *module_signatures(),
+        "```",
+        "",
+        "## Being told to stop",
+        "",
+        *(
+            f"{number}. {text.format(stop_file=f'`{terms.ENV_STOP_FILE}`')}"
+            for number, text in enumerate(terms.STOPPING, 1)
+        ),
+        "",
+        f"Signals: {', '.join(command.STOP_SIGNALS)}, or {command.NO_SIGNAL}.",
+        "",
+        "## How it ends",
+        "",
+        *_table("its end", "what it means", terms.ENDS),
+        "",
+        "## Checkpoints, and what bounds them",
+        "",
+        *_table("bound", "value", command_bounds()),
+        "",
+        "A file or folder below `--checkpoints` that has stopped changing is copied, hashed and",
+        "given a manifest; nothing of it is ever loaded. Links, names that lead out of the folder,",
+        "and files that are seen to be cut off (a zip without its end, safetensors shorter than",
+        "their header says) are left out, with a reason in the log. `fetch-best` says of each",
+        "whether opening it runs what it holds, as a pickle does.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def command_bounds() -> dict[str, str]:
+    return {
+        "unchanged for, before it counts as whole": f"{terms.SETTLED_S:g} s",
+        "files of one checkpoint": f"{terms.MOST_FILES:,}",
+        "folders below its name": f"{terms.MOST_DEPTH}",
+        "bytes of one checkpoint": "`--checkpoint-gb`, "
+        f"{command.Command(()).checkpoint_bytes / 1e9:g} GB unless it is said",
+        "log that is kept": f"{terms.MOST_LOG_BYTES >> 20} MiB, and its end",
+        "characters of a line in which a metric is looked for": f"{terms.MOST_LINE_CHARS:,}",
+        "time that `--metric`'s pattern may take for a line": f"{terms.MOST_PATTERN_S:g} s; "
+        f"after {terms.PATTERN_STRIKES} that took longer it is asked no more",
+    }
+
+
+def module_signatures() -> list[str]:
+    """The functions of ``trmcloud_job``, as they are written there."""
+    text = (ROOT / "trmcloud" / "pod" / "job" / "trmcloud_job.py").read_text(encoding="utf-8")
+    found = re.findall(r'^(def [a-z]\w*\(.*?\) -> .*?):\n    """(.*?)[.:]', text, re.M | re.S)
+    return [f"{signature}  # {' '.join(said.split())}" for signature, said in found]
+
+
+def _table(left: str, right: str, rows: Mapping[str, str]) -> list[str]:
+    made = [f"| {left} | {right} |", "|---|---|"]
+    for name, text in rows.items():
+        shown = f"`{name}`" if name.startswith(("TRMCLOUD", "{")) else name
+        made.append(f"| {shown} | {text} |")
+    return made
 
 
 def state_diagram() -> str:

@@ -45,7 +45,12 @@ _KNOWN = frozenset(
 _OURS = ("TRMCLOUD_", "RUNPOD_", "AWS_", "HF_", "HUGGING")
 _LANG = "C.UTF-8"
 _MESSAGE_BYTES = 1 << 17
-_NOT_IMPORTED = ("trmcloud.__main__",)
+_NOT_IMPORTED = (
+    "trmcloud.__main__",
+    # For a script of the user's, whose packages they need.
+    "trmcloud.pod.job.trmcloud_job_transformers",
+    "trmcloud.pod.job.trmcloud_job_lightning",
+)
 _LIBRARIES = (
     "boto3",
     "httpcore2",

@@ -58,6 +58,10 @@ SHARED_OUT = (
     "launch local --recipe d64-small --set sharding=fsdp --processes 2 --rate 3.60 --budget 0.40"
     " --steps 120 --set save_every=20 --set eval_every=20 --bucket s3://my-bucket/d64 -y -d"
 )
+OWN = (
+    "run local --rate 3.60 --budget 0.05 --grace 5 --checkpoint-gb 0.01 "
+    "--checkpoints out --metric val_loss=([0-9.]+)"
+)
 QUESTION = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
     " How many clips did Natalia sell altogether in April and May?"
@@ -89,6 +93,15 @@ ELSEWHERE = {
             "notify add slack https://hooks.slack.com/services/T…/B…/…",
         ),
         "would be told of all that follows: tests/contract/test_senders.py",
+    ),
+    **dict.fromkeys(
+        (
+            f"{OWN} --dry-run -- python train.py",
+            f"{OWN} -y -- python train.py",
+            "run local --rate 3.60 --budget 0.05 --grace 2 --checkpoint-gb 0.01 --probe 200 -y -- "
+            "python train.py",
+        ),
+        "wants a script: tests/e2e/test_run.py",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",

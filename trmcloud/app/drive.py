@@ -15,11 +15,12 @@ from trmcloud.app.checkpoints.bucket_grants import give_grants
 from trmcloud.app.checkpoints.in_bucket import pull
 from trmcloud.app.context import Context
 from trmcloud.app.observer import Observer
-from trmcloud.app.pod_request import SEND_WITHIN_S, pod_request
+from trmcloud.app.pod_request import SEND_WITHIN_S, given_to, pod_request
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant, Seen, Unknown
 from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, LONG, PULL, SAVE, TERMINATE, Action
@@ -264,6 +265,8 @@ class RunDriver:
 
         def stage(progress: Progress) -> None:
             self._give_webhook(generation)
+            if given := given_to(run.spec.command):
+                link.give_environment(pod_name, dump(given))
             link.stage(pod_name, context.stage_items(run), progress)
 
         context.workers.start(action.key, stage)

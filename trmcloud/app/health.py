@@ -6,8 +6,11 @@ from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_report
 from trmcloud.core.contract.gpu_counters import GPU_NOTE, window_from
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.health import Expected, Finding, findings
+from trmcloud.core.health import Expected, Finding, Rule, findings
 from trmcloud.core.spec.plan import PhasePlan
+
+_OF_A_COMMAND = (Rule.NOT_FINITE, Rule.GPU_IDLE, Rule.GPU_LAGS)
+"""Rules that need no knowledge of a model."""
 
 
 def unwell(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
@@ -21,6 +24,8 @@ def unwell(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
         lines = context.files.metrics(run.run_id, phase.name)
         is_last = bool(begun) and phase.name == begun[-1]  # the one that the GPUs are sampled in
         made = findings(lines, expected, window if is_last else None)
+        if run.spec.command is not None:
+            made = tuple(finding for finding in made if finding.rule in _OF_A_COMMAND)
         if made:
             found[phase.name] = made
     return found

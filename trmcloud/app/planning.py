@@ -13,6 +13,7 @@ from trmcloud.app.rent_from import rent_from
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import DIRECT, TRAITS
 from trmcloud.core.errors import DataError
+from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import LIVE_PRICES, TEST_SETTINGS, Plan
@@ -93,7 +94,7 @@ class Planner:
             UsageError, NotFoundError, DoesNotFit, BudgetRefused: see ``make_plan``.
         """
         now = self._clock()
-        recipe = self.recipe(spec.recipe)
+        recipe = recipe_of(spec.command) if spec.command else self.recipe(spec.recipe)
         offers, told = self._known_offers(spec, now)
         plan = make_plan(
             spec,
@@ -102,7 +103,7 @@ class Planner:
             now,
             plans.new_id(self._home, spec, now),
             local=machine or self.machine(),
-            tokens_available=tokens_available or _tokens_in(spec.data, recipe),
+            tokens_available=tokens_available or _tokens_in(spec, recipe),
             measured=probes.load(self._home),
             source=self._source(spec, recipe),
         )
@@ -153,6 +154,8 @@ class Planner:
 
     def _source(self, spec: RunSpec, recipe: Recipe) -> DataSource | None:
         """What it is to train on; None where that is still to be named, or is not there."""
+        if spec.command is not None:
+            return None
         own = recipe.shared.get("data", "")
         named = spec.data or str(dict(spec.overrides).get("data", own))
         if not named:
@@ -165,10 +168,10 @@ class Planner:
             raise
 
 
-def _tokens_in(data: str, recipe: Recipe) -> int | None:
-    """About how many tokens a file or folder holds; None where it is no path."""
-    path = Path(data).expanduser()
-    if not data or not path.exists():
+def _tokens_in(spec: RunSpec, recipe: Recipe) -> int | None:
+    """About how many tokens a file or folder holds; None where it is no path, or no text."""
+    path = Path(spec.data).expanduser()
+    if not spec.data or spec.command is not None or not path.exists():
         return None
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     size = sum(each.stat().st_size for each in files)

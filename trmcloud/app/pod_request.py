@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from math import ceil
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.staging.stage import WEIGHTS_DIR, tokenizer_item
+from trmcloud.app.staging.stage import CODE_DIR, WEIGHTS_DIR, tokenizer_item
 from trmcloud.core.catalog.datasets import parse_data_set
 from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.lease import make_lease, phases_to_run
 from trmcloud.core.control.pending_pulls import is_held
@@ -48,6 +50,8 @@ class LaunchData:
     """What is made there; None: ``folder`` is brought."""
     hosts: str = ""
     """``TRMCLOUD_DATA_HOSTS`` of the launch."""
+    code: str = ""
+    """Where a command's ``code.tar`` lies on this machine; empty for a recipe."""
 
     def to_json(self) -> dict[str, Any] | None:
         """What a launch note says of data that is made there; None of data that is brought."""
@@ -65,7 +69,7 @@ class LaunchData:
         """What a launch note says; notes of earlier versions know brought data alone."""
         made = note.get("data")
         if not made:
-            return cls(str(note["data_dir"]))
+            return cls(str(note["data_dir"]), code=str(note.get("code", "")))
         data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
         return cls(str(note["data_dir"]), DataSource(made["source"], data_set), made["hosts"])
 
@@ -77,6 +81,8 @@ def write_launch_note(
     note: dict[str, Any] = {"data_dir": data.folder, "initial_weights": initial_weights}
     if made := data.to_json():
         note["data"] = made
+    if data.code:
+        note["code"] = data.code
     if context.notes is not None:
         context.notes[run_id] = note
         return
@@ -144,6 +150,8 @@ def pod_request(
             initial_weights=weights if phase.name == first else "",
             data=making,
             accept_change=run.resumed is not None and run.resumed.accepted is not None,
+            command=plan.spec.command,
+            code_dir=_code_dir(context, data, rented=rented),
         )
         for phase in phases_to_run(run, candidate)
     )
@@ -157,6 +165,7 @@ def pod_request(
         stop=rules_of(plan.spec, candidate.rate),
         set_by_hand=[key for key, _ in plan.spec.overrides],
         last_rungs=plan.spec.last_rungs,
+        command=plan.spec.command,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,
@@ -176,7 +185,21 @@ def pod_request(
         require_wanted=lambda: _require_wanted(context, run.run_id, generation, decided),
         nodes=candidate.nodes,
         spot=candidate.spot,
+        given=given_to(plan.spec.command),
+        image=plan.spec.command.image if plan.spec.command is not None else "",
     )
+
+
+def _code_dir(context: Context, data: LaunchData, *, rented: bool) -> str:
+    if rented and data.code:
+        return context.folder_on_pod(CODE_DIR, Path(data.code))
+    return data.code
+
+
+def given_to(command: Command | None) -> dict[str, str]:
+    """The values that a command is given of this shell's variables, as far as it has them."""
+    names = command.env if command is not None else ()
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _require_wanted(
@@ -261,6 +284,9 @@ def disk_gb(candidate: Candidate, data: LaunchData) -> int:
     made = 0
     if data.source is not None and data.source.data_set is not None and candidate.phases:
         made = data.source.data_set.disk_bytes(max(phase.tokens for phase in candidate.phases))
+    if data.code and data.folder:
+        files = (path for path in Path(data.folder).rglob("*") if path.is_file())
+        made = sum(path.stat().st_size for path in files)
     return LEAST_DISK_GB + ceil(2 * kept / 1e9) + ceil(made / 1e9)
 
 

@@ -35,7 +35,7 @@ from trmcloud.app.staging.stage import data_items
 from trmcloud.core.catalog.datasets import ENV_HOSTS
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import DIRECT
-from trmcloud.core.errors import NotFoundError
+from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Candidate, Plan
@@ -75,7 +75,7 @@ def prepare(
         plan = planner.plan(planner.spec_to_launch(request))
     settings = first_settings(plan)
     source_name = resolve_source(request.data or plan.spec.data, settings)
-    _check(context, plan, request, exposure)
+    check_launch(context, plan, request, exposure)
     weights = _sound_weights(context, plan)
     source = planner.inputs.data_source(source_name)
     data, tokens = _make_ready(context, plan, source, weights, progress)
@@ -83,7 +83,7 @@ def prepare(
         if tokens is not None:
             checked, plan = plan, planner.plan(plan.spec, tokens_available=tokens)
             if _machines(plan) != _machines(checked):
-                _check(context, plan, request, exposure)
+                check_launch(context, plan, request, exposure)
         planner.save(plan)
     check_disk(context.home, plan)  # the data has taken its part
     return Prepared(plan, data, weights)
@@ -162,10 +162,22 @@ def ready_data(
 
 def _load(context: Context, request: LaunchRequest) -> Plan:
     refuse_changes(request)
-    return plans.load(context.home, request.hardware, context.wall())
+    plan = plans.load(context.home, request.hardware, context.wall())
+    if plan.spec.command is not None:
+        raise UsageError(
+            f"plan {plan.id} is that of a command, whose code it does not hold",
+            next_step="run it anew, in its folder: run HARDWARE … -- COMMAND",
+        )
+    return plan
 
 
-def _check(context: Context, plan: Plan, request: LaunchRequest, exposure: Usd | None) -> None:
+def check_launch(
+    context: Context, plan: Plan, request: LaunchRequest, exposure: Usd | None
+) -> None:
+    """
+    Raises:
+        TrmcloudError: what keeps ``plan`` from being launched, whatever it trains.
+    """
     check_launchable(context, plan)
     check_machine(context, plan)
     check_account(context, plan)

@@ -29,12 +29,21 @@ _MEANINGS: Mapping[Outcome, str] = {
     Outcome.FAILED: "its pod could not be made ready, and has ended",
 }
 """Nothing is trained in a smoke run, and nothing saved."""
+_OF_A_COMMAND: Mapping[Outcome, str] = {
+    Outcome.FINISHED: "the command ended by itself",
+    Outcome.LANDED: "told to stop at its budget or time limit; what it had saved is kept",
+    Outcome.STOPPED: "stopped on request; what it had saved is kept",
+    Outcome.FAILED: "the command failed",
+}
+"""Nothing is known of what one trains, nor whether it was evaluated."""
 _NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 def meaning_of(run: RunState, outcome: Outcome) -> str:
     """What an outcome means for this run, in a sentence."""
     own = _MEANINGS.get(outcome) if run.spec.recipe == RECIPE else None
+    if run.spec.command is not None:
+        own = _OF_A_COMMAND.get(outcome)
     if own is None and outcome is Outcome.LOST and never_heard(run):
         return "no machine of it was ever heard from: nothing was trained"
     if outcome is Outcome.FINISHED and any(

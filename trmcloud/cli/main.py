@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "notify": ("Have somebody told when it matters: add, list, test, remove.", "Before"),
     "rehearse": ("Play a planned run in a simulated world, with faults.", "Before"),
     "launch": ("Reserve the worst case, train, stop in time.", "Running"),
+    "run": ("Any training script under a hard budget, its best checkpoint home.", "Running"),
     "export": ("Write a launch as a script that stands by itself.", "Running"),
     "status": ("Runs, their money, and what guards them.", "Running"),
     "ui": ("Runs, curves and buttons in a browser, on this machine alone.", "Running"),

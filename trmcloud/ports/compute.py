@@ -33,7 +33,9 @@ class PodRequest:
     last instant before a create is sent: it raises ``ProviderRefused`` where whoever asks for the
     pod has slept, and nothing may be sent any more. ``nodes`` machines of ``gpus`` each make one
     pod, whose ``rate`` is the most that all of them together may be billed an hour. ``spot``: the
-    provider may take it away.
+    provider may take it away. ``given`` are values of variables for a command of the user's own,
+    which may be secret: no provider is told of them. ``image`` is what its container is made of;
+    empty: the provider's usual one.
     """
 
     name: str
@@ -52,6 +54,8 @@ class PodRequest:
     require_wanted: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     nodes: int = 1
     spot: bool = False
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)
+    image: str = ""
 
 
 @dataclass(frozen=True)

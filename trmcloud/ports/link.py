@@ -102,6 +102,10 @@ class PodLink(ABC):
         """Give the pod its ``grants.json``, for its own user's eyes alone: with that it may upload
         by itself."""
 
+    def give_environment(self, pod_name: str, text: str) -> None:
+        """Let the pod's command have these variables: ``environment.json``, for its eyes alone."""
+        raise NotSupported(f"{pod_name} cannot be given variables")
+
     def give_webhook(self, pod_name: str, text: str) -> None:
         """Give the pod its ``webhook.json``, for its own user's eyes alone: with that its agent
         tells somebody by itself."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import LinkError, NotFoundError, ProviderError
 from trmcloud.core.money import Usd, cost
@@ -62,6 +63,9 @@ class LocalCompute(Compute, PodLink):
                 phase_dir = Path(job.out_dir)
                 phase_dir.mkdir(parents=True, exist_ok=True)
                 write_atomic(phase_dir / contract.JOB_NAME, contract.dump(job))
+            if request.given:
+                given = json.dumps(dict(request.given))
+                write_atomic(folder / GIVEN_NAME, given, mode=0o600)
             record = {"created_at": self._now(), "rate_usd_per_hour": request.rate.plain()}
             write_atomic(folder / POD_NAME, json.dumps(record))
             self._spawn(request.name, folder)

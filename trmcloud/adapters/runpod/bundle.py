@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from trmcloud.app.staging.bundle import bundle_root
-from trmcloud.app.staging.packing import LATER, own_sources, pack, trainers_share
+from trmcloud.app.staging.packing import JOB, LATER, own_sources, pack, trainers_share
 from trmcloud.core.contract.pod_contract import ENV_BOOT, ENV_LINGER_S
 
 ENTRY = "trmcloud.pod.boot"
@@ -85,7 +85,7 @@ def boot_payload(trainer: Path | None = None) -> bytes:
         DataError: the ``trainer``'s package (the bundled one's if None) could not run there.
     """
     trainers_share(trainer or bundle_root() / "model")
-    return pack(own_sources(ENTRY, later=LATER))
+    return pack(own_sources(ENTRY, later=(*LATER, JOB)))
 
 
 def boot_environment(payload: bytes) -> dict[str, str]:

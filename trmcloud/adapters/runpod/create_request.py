@@ -72,7 +72,7 @@ class CreateRequests:
             gpu["minCudaVersion"] = request.min_cuda
         body: dict[str, Any] = {
             "name": request.name,
-            "image": self._image,
+            "image": request.image or self._image,
             "entrypoint": list(ENTRYPOINT),
             "cmd": boot_command(),
             "gpu": gpu,
@@ -97,7 +97,7 @@ class CreateRequests:
 
     def _check(self, request: PodRequest) -> dict[str, Any]:
         """What the pod must be, and what its image must bring where that is known."""
-        if not request.check or self._image != IMAGE:
+        if not request.check or (request.image or self._image) != IMAGE:
             return dict(request.check)
         return {**request.check, "torch": IMAGE_TORCH}
 

@@ -23,6 +23,7 @@ from trmcloud.adapters.ssh.tensorboard import board
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import GRANTS_NAME
+from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.notices import WEBHOOK_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
@@ -131,6 +132,10 @@ class SshPodLink(PodLink):
 
     def give_webhook(self, pod_name: str, text: str) -> None:
         path = f"{self._pod_folder(pod_name)}/{WEBHOOK_NAME}"
+        write_text(self._connection(pod_name), path, text, umask="077")
+
+    def give_environment(self, pod_name: str, text: str) -> None:
+        path = f"{self._pod_folder(pod_name)}/{GIVEN_NAME}"
         write_text(self._connection(pod_name), path, text, umask="077")
 
     def answers(self, pod_name: str) -> bool:

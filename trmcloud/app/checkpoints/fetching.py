@@ -13,6 +13,8 @@ from trmcloud.app.checkpoints.sources import CheckpointSource, sources_of
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import is_rented
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.contract.command_terms import OWN_DIR
 from trmcloud.core.contract.manifest import CheckpointManifest, Pruning
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
@@ -274,8 +276,11 @@ def _held(
         and manifest.sha256 in there.sha256s
     )
     is_gathered = manifest.is_sharded and there is not None and not there.is_sharded
-    known = there.files if there is not None and is_gathered else manifest.files
-    if there is None or not same or not entries <= {*(f.name for f in known), mf.MANIFEST_NAME}:
+    files = there.files if there is not None and is_gathered else manifest.files
+    known = {*(f.name for f in files), mf.MANIFEST_NAME}
+    if manifest.recipe == RECIPE:
+        known.add(OWN_DIR)
+    if there is None or not same or not entries <= known:
         raise ConflictError(
             "the folder holds something else, which is left as it is",
             where=str(into),

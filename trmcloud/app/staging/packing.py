@@ -31,6 +31,9 @@ classes that are cheap to import, and the agent's room is small."""
 LATER = ("trmcloud.pod.storage.upload", "trmcloud.pod.notify.process")
 """What a pod starts only once the trainer's sources are there, and has with them: see
 ``trainers_share``."""
+JOB = "trmcloud.pod.job.process"
+"""What a pod starts in place of a trainer for a command: sent with its code, see
+``commands_share``."""
 
 
 def own_sources(
@@ -64,7 +67,10 @@ def own_sources(
         tree = ast.parse(text)
         wanted |= _imported(tree, modules) | _started(tree, modules) | _packages_of(name)
         for data in _named_beside(tree, path.parent):
-            files[f"{_NAME}/{data.relative_to(package).as_posix()}"] = data.read_bytes()
+            content = data.read_bytes()
+            if data.suffix == ".py":  # a script's to import, and no module of ours
+                content = stripped(content.decode()).encode()
+            files[f"{_NAME}/{data.relative_to(package).as_posix()}"] = content
     return files
 
 
@@ -83,6 +89,13 @@ def trainers_share(trainer: Path) -> Mapping[str, bytes]:
 @lru_cache(maxsize=4)
 def _share(trainer: Path, signature: tuple[tuple[str, int, int], ...]) -> Mapping[str, bytes]:
     return own_sources(*LATER, trainer=trainer)
+
+
+@lru_cache(maxsize=1)
+def commands_share() -> Mapping[str, bytes]:
+    """What is sent beside a command's code: what starts it, what uploads its checkpoints and what
+    tells somebody of it."""
+    return own_sources(*LATER, JOB)
 
 
 def sources(folder: Path, name: str) -> dict[str, Path]:

@@ -16,6 +16,7 @@ from typing import Any
 from trmcloud.app.staging.packing import trainers_share
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.pod_contract import DATA_DIR
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
@@ -73,6 +74,8 @@ def stage_items(
     Raises:
         DataError: something of it is missing here.
     """
+    if note.get("code"):
+        return _of_a_command(files, note, run)
     made_there = bool(note.get("data"))
     if not made_there and not note["data_dir"]:
         return ()  # a run without phases; the empty path would be the working folder
@@ -85,6 +88,13 @@ def stage_items(
         items.append(tokenizer)
     items += _to_go_on_from(files, run)
     return tuple(items)
+
+
+def _of_a_command(files: RunFiles, note: Mapping[str, Any], run: RunState) -> tuple[StageItem, ...]:
+    items = [_item(CODE_DIR, Path(note["code"]))]
+    if note["data_dir"]:
+        items.append(_item(DATA_DIR, Path(note["data_dir"])))
+    return (*items, *_to_go_on_from(files, run))
 
 
 def through_bucket(run: RunState, items: Sequence[StageItem]) -> tuple[StageItem, ...]:
@@ -161,7 +171,8 @@ def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
         latest = mf.pick_latest([m for m in manifests if m.phase == phase])
         wanted = [m for m in manifests if m == latest or mf.is_before_cooldown(m, latest)]
         for manifest in wanted:
-            if any(file.kind == "optimizer" for file in manifest.files):
+            goes_on = any(file.kind == "optimizer" for file in manifest.files)
+            if goes_on or manifest.recipe == RECIPE:
                 local = Path(files.folder_of(manifest))
                 folder = f"{contract.RUNS_DIR}/{run.run_id}/{phase}/{contract.CHECKPOINTS_DIR}"
                 remote = f"{contract.POD_ROOT}/{folder}/{local.name}"

@@ -44,7 +44,10 @@ def command(
     from trmcloud.app.context import find_run
     from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.fetch_errand import bring_from_volume
-    from trmcloud.cli.views.text import bpb, losses, not_evaluated
+    from trmcloud.cli.views.metric import score_words
+    from trmcloud.cli.views.own_files import own_files
+    from trmcloud.cli.views.text import losses, not_evaluated
+    from trmcloud.core.contract.command import RECIPE
     from trmcloud.wiring import build_context
 
     context = build_context()
@@ -68,6 +71,10 @@ def command(
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{state.run_id} {best.label}: {word}")
-    print(f"  final-step bpb  {bpb(best.val_bpb)}   ℓ {losses(best.step_losses)}")
+    name, value = score_words(best)
+    if best.recipe == RECIPE:
+        print("\n".join(own_files(state, fetched, name, value)))
+        return
+    print(f"  {name}  {value}   ℓ {losses(best.step_losses)}")
     print(f"  weights         sha256 {best.sha256}")
     print(f"  lies in         {fetched.folder.absolute()}")

@@ -185,13 +185,15 @@ def _csv_row(report: RunReport) -> list[object]:
 
 def _show(reports: list[RunReport], *, verbose: bool) -> None:
     from trmcloud.cli.views.text import on_volume, table
+    from trmcloud.core.contract.command import RECIPE
     from trmcloud.core.control.report import DRIFT_ALARM
     from trmcloud.core.money import total
 
     if not reports:
         print("no runs yet")
         return
-    print("\n".join(table(_MONEY, [_money_row(r) for r in reports])))
+    heads = _MONEY if all(r.recipe != RECIPE for r in reports) else _MONEY_OF_COMMANDS
+    print("\n".join(table(heads, [_money_row(r) for r in reports])))
     print()
     print("\n".join(table(_TIME, [_time_row(r) for r in reports])))
     print()
@@ -227,21 +229,27 @@ _PREDICTED = (
     *("run", "time planned", "paid", "tokens/s planned", "measured", "$ planned", "paid"),
 )
 _MONEY = ("run", "hardware", "planned", "accrued", "billed", "best bpb", "$ per −0.01 bpb")
+_MONEY_OF_COMMANDS = (*_MONEY[:-2], "best", _MONEY[-1])
 _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 
 def _money_row(r: RunReport) -> tuple[str, ...]:
     """What a run cost, and what that bought."""
+    from trmcloud.cli.views.metric import score_words
     from trmcloud.cli.views.text import bpb
+    from trmcloud.core.contract.command import RECIPE
 
+    best, per = bpb(r.best.val_bpb if r.best is not None else None), r.usd_per_centibpb
+    if r.recipe == RECIPE:  # a hundredth of its own metric is worth nothing in particular
+        best, per = " ".join(score_words(r.best)) if r.best is not None else "–", None
     return (
         r.run_id,
         r.hardware,
         str(r.planned),
         str(r.accrued),
         "unknown" if r.billed is None else str(r.billed),
-        bpb(r.best.val_bpb if r.best is not None else None),
-        _per_centibpb(r.usd_per_centibpb),
+        best,
+        _per_centibpb(per),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 from trmcloud.app.context import Context
 from trmcloud.cli.views.plan import age_days
@@ -10,8 +11,11 @@ from trmcloud.cli.views.plan_limits import limit_rows, told_reasons
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.spec.families import COMMAND
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
 
 
@@ -82,8 +86,10 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
     if chosen is not None:
         more = len(plan.launchable) - 1
         others = f", then {more} more candidate{'s' if more > 1 else ''}" if more > 0 else ""
-        rows.append(("hardware", _hardware(chosen) + others))
+        rows.append(("hardware", _hardware(plan, chosen) + others))
         rows += [(phase.name, _work(chosen, phase, verbose)) for phase in chosen.phases]
+    if plan.spec.command is not None:
+        rows += command_rows(plan.spec.command)
     if plan.spec.overrides:
         put = ", ".join(f"{key} = {value}" for key, value in plan.spec.overrides)
         rows.append(("set by hand", put))
@@ -107,11 +113,29 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
     return rows + limit_rows(plan, verbose=verbose)
 
 
-def _hardware(chosen: Candidate) -> str:
+def command_rows(command: Command) -> list[tuple[str, str]]:
+    """What is run, how it is told to stop, and what counts as its best."""
+    rows = [("command", one_line(shlex.join(command.words)))]
+    ways = [f"the file {command.stop_file}"] if command.stop_file else []
+    if command.stop_signal != NO_SIGNAL:
+        ways.append(f"SIG{command.stop_signal}")
+    ways.append(f"killed {duration(command.grace_s)} later")
+    rows.append(("told by", ", then ".join(ways)))
+    if command.metric_name:
+        which = "highest" if command.higher_is_better else "lowest"
+        rows.append(("best", f"{which} {command.metric_name}, and {command.keep_best} are kept"))
+    if command.env:
+        rows.append(("given", ", ".join(command.env)))
+    return rows
+
+
+def _hardware(plan: Plan, chosen: Candidate) -> str:
     if chosen.provider != LOCAL:
         several = f"{chosen.nodes} × " if chosen.nodes > 1 else ""
         what = f"{several}{chosen.gpus} × {chosen.sku}{', spot' if chosen.spot else ''}"
         return f"{what}, {chosen.provider} {chosen.region}".removesuffix(" any")
+    if plan.spec.command is not None and "CPU" in chosen.sku:
+        return f"{chosen.sku}, this machine"
     if "CPU" in chosen.sku:
         plural = "es" if chosen.gpus > 1 else ""
         return f"{chosen.gpus} process{plural} on {chosen.sku}, this machine"
@@ -120,6 +144,8 @@ def _hardware(chosen: Candidate) -> str:
 
 def _work(chosen: Candidate, phase: PhasePlan, verbose: bool) -> str:
     s = phase.settings
+    if s.family == COMMAND:
+        return f"told to stop after {duration(phase.seconds.p50)}, unless it ends before"
     about = f"about {duration(phase.seconds.p50)}"
     if not verbose:
         return f"{s.steps:,} steps, {count(phase.tokens)} tokens; {about}"

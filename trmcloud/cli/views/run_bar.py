@@ -23,6 +23,7 @@ from trmcloud.app.run_queries import (
     waits_for_data,
 )
 from trmcloud.cli.views.colour import paint
+from trmcloud.cli.views.metric import metric_value, metric_words, steps_words
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.recovered import News
 from trmcloud.cli.views.run_stages import (
@@ -36,7 +37,7 @@ from trmcloud.cli.views.run_stages import (
     where,
 )
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader
-from trmcloud.cli.views.text import bpb, duration, losses
+from trmcloud.cli.views.text import duration, losses
 from trmcloud.cli.views.worth import next_buys
 from trmcloud.cli.views.wrapping import wrap
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -114,7 +115,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             self._stage_words = making
             self._show_stage(run, now, sending, [f"data: {making}", *pulling])
         elif beat is not None and run.state is State.RUNNING:
-            self._stage_words = _progress(beat)
+            self._stage_words = _progress(run, beat)
             self._show(run, beat, now, pulling)
         elif run.live:
             self._show_stage(run, now, sending, pulling)
@@ -260,7 +261,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             self._draw(run, beat, now, pulling)
         elif now - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = now
-            words = [*training_words(beat), *money_words(run, beat, now), *pulling]
+            words = [*training_words(run, beat), *money_words(run, beat, now), *pulling]
             self._print(" · ".join(words))
 
     def _draw(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
@@ -270,7 +271,7 @@ class RunBar(AbstractContextManager["RunBar"]):
 
         share = share_done(run, beat, now)
         line = Table.grid(padding=(0, 1))
-        first, *rest = training_words(beat)
+        first, *rest = training_words(run, beat)
         below = [" · ".join([*money_words(run, beat, now), *pulling])]
         beside = columns() - len(first) - _BAR_WIDTH - 8
         if len(" · ".join(rest)) > beside:  # the long list of losses gets a line of its own
@@ -310,19 +311,19 @@ def _lines(texts: Iterable[str]) -> list[Any]:
     return [_shown(piece) for text in texts for piece in wrap(one_line(f"  {text}"), columns())]
 
 
-def _progress(beat: Heartbeat) -> str:
-    return f"step {beat.step:,}/{beat.steps:,} · bpb {bpb(beat.val_bpb)}"
+def _progress(run: RunState, beat: Heartbeat) -> str:
+    return f"step {steps_words(beat)} · {metric_words(run.spec.command, beat.val_bpb)}"
 
 
-def training_words(beat: Heartbeat) -> list[str]:
+def training_words(run: RunState, beat: Heartbeat) -> list[str]:
     """``fast step 120/3,000``, ``0.11 s/step``, ``ℓ 5.9 > 4.7``, ``bpb 2.31``."""
     state = "" if beat.state == "training" else f" {beat.state}"
-    words = [f"{beat.phase}{state} step {beat.step:,}/{beat.steps:,}"]
+    words = [f"{beat.phase}{state} step {steps_words(beat)}"]
     if beat.step_seconds:
         words.append(f"{beat.step_seconds:.2f} s/step")
     if beat.step_losses:
         words.append(f"ℓ {losses(beat.step_losses)}")
-    words.append(f"bpb {bpb(beat.val_bpb)}")
+    words.append(metric_words(run.spec.command, beat.val_bpb))
     return words
 
 
@@ -336,7 +337,7 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     if beat.saved_step is not None:
         words.append(f"saved step {beat.saved_step:,}")
     if beat.best_step is not None:
-        words.append(f"best {bpb(beat.best_bpb)} at step {beat.best_step:,}")
+        words.append(f"best {metric_value(run, beat.best_bpb)} at step {beat.best_step:,}")
         if (beat.phase, beat.best_step) in run.pulled:
             words[-1] += ", here"
     return words

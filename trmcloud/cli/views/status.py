@@ -12,10 +12,11 @@ from trmcloud.app.reports import report_run, spending
 from trmcloud.app.run_queries import bucket_trouble, data_told, last_report, link_trouble, waits_for
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.cli.views.launch import resumed_rows
+from trmcloud.cli.views.metric import metric_value, metric_words, steps_words
 from trmcloud.cli.views.reasons import reason_json, sentence
 from trmcloud.cli.views.run_stages import waiting_words
 from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import CHECKPOINTS, bpb, duration, fields, losses, on_volume, table
+from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, losses, on_volume, table
 from trmcloud.cli.views.volumes import volume_lines, volumes_json
 from trmcloud.cli.views.worth import next_buys, worth_json
 from trmcloud.core.catalog.providers import BY_SKYPILOT
@@ -72,9 +73,16 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("data", told))
     if beat is not None:
         rows.append(
-            ("training", f"{beat.phase} step {beat.step:,} of {beat.steps:,} · {beat.state}")
+            (
+                "training",
+                f"{beat.phase} step {steps_words(beat, ' of ')} · {beat.state}",
+            )
         )
-        rows.append(("losses", f"ℓ {losses(beat.step_losses)} · bpb {bpb(beat.val_bpb)}"))
+        metric = metric_words(run.spec.command, beat.val_bpb)
+        if run.spec.command is None:
+            rows.append(("losses", f"ℓ {losses(beat.step_losses)} · {metric}"))
+        else:
+            rows.append(("metric", metric))
         if run.live and (buys := next_buys(run, beat)):
             rows.append(("pays", buys))
     from trmcloud.cli.views.formats import format_rows
@@ -91,7 +99,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
     if report.best is not None:
         best = report.best
-        rows.append(("best", f"{best.label} · bpb {bpb(best.val_bpb)} · {best.sha256}"))
+        metric = metric_words(run.spec.command, best.val_bpb)
+        rows.append(("best", f"{best.label} · {metric} · {best.sha256}"))
     if report.latest is not None and report.latest.val_bpb is None:
         latest = report.latest
         rows.append(("latest", f"{latest.label} · not evaluated · {latest.sha256}"))
@@ -177,7 +186,7 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
         f"{run.run_id} {report.hardware}",
         state,
         f"{_spent(spending(context, run))} / {run.cap}",
-        bpb(beat.val_bpb if beat is not None else None),
+        metric_value(run, beat.val_bpb if beat is not None else None),
         best,
         layers or ("–" if not run.live else "none armed"),
         guards.overshoot.text if run.live else "–",

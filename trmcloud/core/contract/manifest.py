@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Annotated, Any
 
+from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.contract.records import (
     MAX_ITEMS,
@@ -44,7 +45,9 @@ GATHERED = "gathered_from"
 """The key in ``extra`` of what was put together from shards: their ``sha256``."""
 
 KINDS = ("weights", "optimizer", "state", "tokenizer")
-_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json)")
+_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json|bin)")
+_ANY_FORMAT = ".bin"
+"""What files of a command's checkpoint end in, whatever they hold: none of ours opens them."""
 _STEP_DIR = re.compile(r"step-([0-9]{8})")
 
 
@@ -171,6 +174,8 @@ def from_json(text: str | bytes, where: str) -> CheckpointManifest:
                 f"the manifest does not name exactly one {kind} file, nor every shard of it",
                 where=where,
             )
+    if manifest.recipe != RECIPE and any(file.name.endswith(_ANY_FORMAT) for file in files):
+        raise CheckpointError("the manifest names a file of no known format", where=where)
     return manifest
 
 

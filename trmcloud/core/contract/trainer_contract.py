@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import CONTRACT_VERSION
 from trmcloud.core.contract.records import ContractError, Instant, Label, Step, load
 from trmcloud.core.contract.worth import Curve
@@ -98,6 +99,10 @@ class PhaseJob:
     """How ``data_dir`` comes to be where this machine is to make it; None: it was brought."""
     accept_change: bool = False
     """Go on though settings have changed that decide what is trained."""
+    command: Command | None = None
+    """A trainer of the user's own, in place of the bundled one: see ``command``."""
+    code_dir: str = ""
+    """Where its ``code.tar`` lies."""
     version: int = CONTRACT_VERSION
 
 
@@ -146,6 +151,9 @@ class Heartbeat:
     """The last of them."""
     curve: Curve | None = None
     """None while too little is known, and once it cools down."""
+    signs: int = 0
+    """Counts what else shows that it gets on where its steps are not known: lines of a log, files
+    that change."""
     version: int = CONTRACT_VERSION
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.contract.worth import StopRules
@@ -15,6 +16,8 @@ from trmcloud.core.spec.plan import Candidate, PhasePlan
 _FIRST_PHASE_SLACK = 1.5
 _HANG_AFTER_S = {"local": 120.0}
 _HANG_AFTER_REMOTE_S = 300.0
+_LEAST_OF_A_COMMAND_S = 1.0
+"""Nothing is known of how long its step takes."""
 _LEAST_READY_S = 900.0
 """Environment, code and data get at least as long to arrive as a pod gets to boot."""
 
@@ -38,13 +41,15 @@ def make_lease(
     stop: StopRules | None = None,
     set_by_hand: Collection[str] = (),
     last_rungs: Collection[str] = (),
+    command: Command | None = None,
 ) -> Lease:
     """What generation's agent may do, and until when.
 
     Where two phases share the time, the first may take 1.5 × its P90, or what is left beside the
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
     the time as the Plan's P50 divide it. ``hold`` and ``uploads``: see ``Lease``;
-    ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``.
+    ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
+    ``command``: what is run in place of a recipe's trainer.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -71,6 +76,14 @@ def make_lease(
             )
         )
     useful_s = [p.parts_s.get("compile", 0.0) + max(5.0, 3 * p.step_s.p50) for p in phases]
+    hang_after_s = _HANG_AFTER_S.get(candidate.provider, _HANG_AFTER_REMOTE_S)
+    # A trainer that failed is not started again on one node alone: the others are gone by then.
+    max_restarts = Lease.max_restarts if candidate.nodes == 1 else -1
+    if command is not None:
+        hang_after_s = command.silent_s
+        useful_s = [_LEAST_OF_A_COMMAND_S]
+        # One that cannot go on from a checkpoint would pay for the same steps again.
+        max_restarts = max_restarts if command.resume else -1
     return Lease(
         run_id=run.run_id,
         pod_name=generation.pod_name,
@@ -83,12 +96,11 @@ def make_lease(
         fits_budget=fits,
         min_useful_s=max(useful_s, default=0.0),
         strict_gate=strict_gate,
-        hang_after_s=_HANG_AFTER_S.get(candidate.provider, _HANG_AFTER_REMOTE_S),
+        hang_after_s=hang_after_s,
         hold=hold,
         uploads=uploads,
         ready_within_s=max(_LEAST_READY_S, 3 * candidate.startup_s.p90) if rented else 0.0,
-        # A trainer that failed is not started again on one node alone: the others are gone by then.
-        max_restarts=Lease.max_restarts if candidate.nodes == 1 else -1,
+        max_restarts=max_restarts,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, NamedTuple
 
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, batches, predict_memory
 from trmcloud.core.planner.speed import Machine, step_seconds
-from trmcloud.core.spec.families import FAMILIES, takes, why_not_sharded
+from trmcloud.core.spec.families import COMMAND, FAMILIES, takes, why_not_sharded
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.values import replace
 
@@ -123,6 +123,8 @@ def is_trained(settings: PhaseRecipe) -> bool:
 
 def why_untrained(settings: PhaseRecipe) -> str:
     """Why no trainer runs with these; empty where one does."""
+    if settings.family == COMMAND:
+        return ""
     if not FAMILIES[settings.family].has_trainer:
         return "the trainer of this family is not there yet"
     why = why_not_sharded(settings.family) if settings.sharding == "fsdp" else ""

@@ -147,7 +147,7 @@ def make_candidate(row: Ranked, name: str, spec: RunSpec, now: float) -> Candida
     billed_s = hard_s + kill_latency_s(offer.provider)
     rent = cost(row.most, billed_s)
     seconds = outlook.seconds
-    if spec.fills:
+    if spec.fills or spec.command is not None:
         seconds = Interval(*(min(part, hard_s) for part in (seconds.p10, seconds.p50, seconds.p90)))
     return Candidate(
         id=name,
@@ -279,6 +279,18 @@ def _of_the_price(row: Ranked, rent: Usd, now: float) -> list[str]:
     return lines
 
 
+def _of_a_command(row: Ranked, spec: RunSpec) -> list[str]:
+    """What is known of one: how many hours a dollar buys."""
+    hourly = row.rate + storage_of(row.outlook).hourly
+    if not hourly:
+        return []
+    per_dollar = 1 / float(hourly)
+    until = "its hours end" if spec.hours is not None else "the budget ends"
+    if spec.budget is None and spec.hours is None:
+        until = "its deadline comes"
+    return [f"{per_dollar:,.2f} hours a dollar; told to stop when {until}, unless it ends before"]
+
+
 def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[str]:
     """What budget, deadline and hours do to the run."""
     outlook = row.outlook
@@ -286,6 +298,8 @@ def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[s
         whole = cost(row.most, outlook.useful_s) + storage_of(outlook).cost(outlook.useful_s)
         hours = outlook.useful_s / HOUR_S
         return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
+    if spec.command is not None:
+        return _of_a_command(row, spec)
     early = lands_at(outlook, soft_s)
     if spec.fills:
         last = outlook.phases[-1]

@@ -175,7 +175,7 @@ def outlook_on(
     worst = max((fit.memory for fit in fitted), key=lambda memory: memory.total)
     return Estimates(
         machine=machine,
-        hardware=_hardware(machine),
+        hardware=hardware_of(machine),
         fitted=fitted,
         phases=tuple(phases),
         times=tuple(times),
@@ -262,7 +262,8 @@ def _before_training_s(time: PhaseTime) -> float:
     return time.start.p50 + time.data.p50 + time.compile.p50
 
 
-def _hardware(machine: Machine) -> str:
+def hardware_of(machine: Machine) -> str:
+    """The name a user asks for it by."""
     if machine.local is not None:
         return LOCAL
     return hardware_name(machine.name, machine.processes // machine.nodes, machine.nodes)
@@ -270,7 +271,7 @@ def _hardware(machine: Machine) -> str:
 
 def _fitted_on(recipe: Recipe, spec: RunSpec, machine: Machine) -> tuple[Fitted, ...]:
     """The settings of each phase of ``spec`` that fit ``machine``."""
-    hardware, overrides = _hardware(machine), dict(spec.overrides)
+    hardware, overrides = hardware_of(machine), dict(spec.overrides)
     found = []
     for name in spec.phases:
         asked = recipe.resolve(name, hardware=hardware, gpus=machine.processes, overrides=overrides)

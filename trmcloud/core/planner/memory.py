@@ -11,6 +11,7 @@ from typing import Iterator, Mapping, NamedTuple
 from trmcloud.core.planner.flops import Work, work_of
 from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.roofline import MAX_LOGITS
+from trmcloud.core.spec.families import COMMAND
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.values import replace
 
@@ -110,7 +111,9 @@ def state_bytes(settings: PhaseRecipe, work: Work) -> float:
 
 
 def checkpoint_bytes(settings: PhaseRecipe) -> int:
-    """One checkpoint on disk: float32 weights and optimizer states."""
+    """One checkpoint on disk: float32 weights and optimizer states; of a command, the most."""
+    if settings.family == COMMAND:
+        return settings.checkpoint_bytes
     work = work_of(settings)
     return work.parameters * 4 + round(state_bytes(settings, work))
 

@@ -47,6 +47,7 @@ from trmcloud.core.planner.candidates import (
     storage_of,
     with_break_even,
 )
+from trmcloud.core.planner.command_outlook import command_outlook
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.number_format import needs_float8, refuse_float8
 from trmcloud.core.planner.ranking import rank
@@ -100,6 +101,8 @@ def make_plan(
     kept = ranked
     if spec.fills:
         kept = [_filled(row, recipe, spec, now, tokens_available, source) for row in ranked]
+    if spec.command is not None:
+        kept = [_lasting(row, spec, now) for row in ranked]
     made = [make_candidate(row, f"c{number}", spec, now) for number, row in enumerate(kept, 1)]
     paid = next((c for c in made if c.rate and c.fits_memory and c.within_budget), None)
     made = [with_break_even(candidate, paid) for candidate in made]
@@ -250,6 +253,15 @@ def _filled(
     return row._replace(outlook=outlook)
 
 
+def _lasting(row: Ranked, spec: RunSpec, now: float) -> Ranked:
+    """``row`` with its command running for as long as there are money and time."""
+    allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
+    if not row.useful or spec.hours is not None or math.isinf(allowed_s):
+        return row
+    until_s = allowed_s - row.outlook.landing_s
+    return row._replace(outlook=command_outlook(spec, row.outlook.machine, until_s))
+
+
 def _usable(
     spec: RunSpec, kept: Sequence[Ranked], made: Sequence[Candidate], now: float
 ) -> list[Candidate]:
@@ -369,10 +381,11 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
     deadline = "off"
     if spec.deadline_at is not None:
         deadline = f"{(spec.deadline_at - now) / HOUR_S:,.1f} h from the plan"
+    own = "not known" if spec.command is not None else "the recipe's"
     limits = {
         "budget": str(spec.budget) if spec.budget is not None else f"off (cap {cap}: worst case)",
         "deadline": deadline,
-        "steps": f"{spec.steps:,} per phase" if spec.steps else "the recipe's",
+        "steps": f"{spec.steps:,} per phase" if spec.steps else own,
         "hours": f"{spec.hours:g} h of training" if spec.hours else "off",
         "tokens": f"{spec.tokens:,} per phase" if spec.tokens else "off",
         "fill": "on: as many steps as the budget buys" if spec.fills else "off",

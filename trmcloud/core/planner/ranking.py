@@ -17,6 +17,7 @@ from trmcloud.core.planner.candidates import (
     kill_latency_s,
     storage_micros_per_hour,
 )
+from trmcloud.core.planner.command_outlook import command_outlook
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     Estimates,
@@ -66,7 +67,9 @@ def rank(
         if group is None:
             machine = _machine(offer, local, measured, nodes)
             alike = outlooks.get(key[:3])
-            if alike is not None and not spec.spot:
+            if spec.command is not None:
+                outlook = command_outlook(spec, machine)
+            elif alike is not None and not spec.spot:
                 outlook = set_up_as(machine, alike, spec)
             else:
                 outlook = outlook_on(

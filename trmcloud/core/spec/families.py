@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Mapping
 
+from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.spec.dense_keys import DENSE_KEYS
 from trmcloud.core.values import dataclass
 
@@ -64,7 +65,13 @@ FAMILIES: Mapping[str, Family] = {
     ),
 }
 
-SPECIAL_KEYS = frozenset(key for family in FAMILIES.values() for key in family.keys)
+COMMAND = RECIPE
+"""The family of a trainer of the user's own."""
+COMMAND_KEYS = ("recipe", "family", "phase", "steps", "keep_best", "checkpoint_bytes")
+"""All that is known of a command's settings: nothing is known of its model."""
+SPECIAL_KEYS = frozenset(
+    ("checkpoint_bytes", *(key for family in FAMILIES.values() for key in family.keys))
+)
 """Settings that not every family takes."""
 
 
@@ -79,4 +86,6 @@ def why_not_sharded(family: str) -> str:
 
 def takes(family: str, key: str) -> bool:
     """Whether a recipe of ``family`` may say ``key``."""
+    if family == COMMAND:
+        return key in COMMAND_KEYS
     return key not in SPECIAL_KEYS or key in FAMILIES[family].keys

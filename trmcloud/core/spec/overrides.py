@@ -8,7 +8,7 @@ from typing import Any
 from trmcloud.core.contract.climbing import CLIMBS
 from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, RATE
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.families import takes
+from trmcloud.core.spec.families import COMMAND, takes
 from trmcloud.core.spec.settings import PRESETS, ROWS_OF_TEXTS, PhaseRecipe, check_settings
 from trmcloud.core.values import replace
 
@@ -24,6 +24,8 @@ def recoverable(
         set_by_hand: keys that the user has set: a micro-batch among them does not climb.
         last_rungs: those of ``LAST_RUNGS`` that the user asked for.
     """
+    if settings.family == COMMAND:
+        return {}
     named = {key: getattr(settings, key) for key in NEEDED}
     if takes(settings.family, "preset"):
         named["preset"] = settings.preset

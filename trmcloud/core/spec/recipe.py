@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any, Mapping
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.families import FAMILIES
+from trmcloud.core.spec.families import COMMAND, FAMILIES
 from trmcloud.core.spec.rates import OFF, RATES, scaled
 from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
 from trmcloud.core.spec.settings import PHASES as PHASES
@@ -63,7 +63,7 @@ class Recipe:
 
     @property
     def has_trainer(self) -> bool:
-        return FAMILIES[self.family].has_trainer
+        return self.family == COMMAND or FAMILIES[self.family].has_trainer
 
     def resolve(
         self,

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.dense_keys import DENSE_CHOICES, DenseKeys, check_dense
-from trmcloud.core.spec.families import FAMILIES, takes
+from trmcloud.core.spec.families import COMMAND, FAMILIES, takes
 from trmcloud.core.spec.update_keys import UPDATE_CHOICES, UpdateKeys, check_update
 from trmcloud.core.values import dataclass
 
@@ -127,6 +127,8 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     save_minutes: float = 0.0
     """Also once so many have passed since the last save; 0: by steps alone."""
     keep_best: int = 2
+    checkpoint_bytes: int = 0
+    """Of a command, the most that one of its checkpoints may hold."""
 
     @property
     def heads(self) -> int:
@@ -135,6 +137,8 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     @property
     def kept_checkpoints(self) -> int:
         """At one time, at most: the best, the latest, and the one from before its cooldown."""
+        if self.family == COMMAND:
+            return self.keep_best + 1
         return self.keep_best + 1 + (self.schedule != "constant" and self.cooldown_fraction > 0)
 
     @property
@@ -181,7 +185,7 @@ def _taken_by(family: str) -> tuple[str, ...]:
     return tuple(name for name in _FIELDS if takes(family, name))
 
 
-_FIXED = ("recipe", "family", "phase")
+_FIXED = ("recipe", "family", "phase", "checkpoint_bytes")
 SETTABLE = tuple(name for name in _FIELDS if name not in _FIXED)
 
 _POSITIVE = (
@@ -295,6 +299,8 @@ def check_settings(recipe: PhaseRecipe) -> None:
     Raises:
         UsageError: settings that cannot be, or not together.
     """
+    if recipe.family == COMMAND:
+        return
     where = f"recipe {recipe.recipe}, phase {recipe.phase}"
     for name in _POSITIVE:
         if getattr(recipe, name) <= 0:

@@ -7,6 +7,7 @@ from typing import Any, Mapping
 
 from trmcloud.core import codec
 from trmcloud.core.catalog.hardware import nodes_of
+from trmcloud.core.contract.command import Command
 from trmcloud.core.money import Usd
 from trmcloud.core.values import dataclass
 
@@ -79,6 +80,8 @@ class RunSpec:
     """Train on as many tokens as budget or deadline buy, landing at the end of them."""
     equal_work: bool = False
     """The same tokens on every hardware: those of the recipe's reference row."""
+    command: Command | None = None
+    """A trainer of the user's own, in place of a recipe's."""
 
     @property
     def pod_uploads(self) -> bool:

@@ -166,6 +166,8 @@ class AgentLoop(Standing):
             progress = f"{beat.state}/{beat.step}" if beat is not None else ""
             if beat is not None and beat.state == "waiting":
                 progress += f"/{beat.at}"  # for data: it stays at its step, and goes on beating
+            if beat is not None and beat.signs:
+                progress += f"/{beat.signs}"
             if progress != trainer.last_beat:
                 trainer.last_beat = progress
                 trainer.last_progress_boot = now.boot

@@ -23,6 +23,7 @@ from typing import Any
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Uploads
+from trmcloud.core.contract.command import OFFSPRING_NAME
 from trmcloud.core.contract.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -48,7 +49,7 @@ from trmcloud.pod.agent.lease_clock_file import AnchorFile
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import read_nodes
 from trmcloud.pod.agent.notices import NoticesProcess
-from trmcloud.pod.agent.ranks import trainer_command
+from trmcloud.pod.agent.ranks import job_command, trainer_command
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.gpu_sampler import GpuSampler
 from trmcloud.pod.machine.metrics_file import read_metrics
@@ -206,9 +207,12 @@ class _FilesAndProcesses(AnchorFile):
         job = load_job(read_small(folder / contract.JOB_NAME) or "")
         setup = self._preparation.trainer()
         nodes = read_nodes(self._pod_dir)
-        command, environment = trainer_command(
-            setup.python, job.processes, setup.over(os.environ), nodes
-        )
+        if job.command is not None:
+            command, environment = job_command(setup, job.code_dir, os.environ)
+        else:
+            command, environment = trainer_command(
+                setup.python, job.processes, setup.over(os.environ), nodes
+            )
         environment |= {
             ENV_JOB: str(folder / contract.JOB_NAME),
             ENV_DEADLINE_AT: repr(deadline_at),
@@ -249,9 +253,18 @@ class _FilesAndProcesses(AnchorFile):
     def kill_trainer(self) -> None:
         spared = processes.lineage() | self._transfer.pids()
         processes.kill_pod(self._pod_name, excluding=spared, beside=False)
+        self._kill_offspring()
         if self._child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout=5)
+
+    def _kill_offspring(self) -> None:
+        """Of a command that shed the pod's name: they were noted while it was watched over."""
+        for path in (self._root / contract.RUNS_DIR / self._run_id).glob(f"*/{OFFSPRING_NAME}"):
+            with contextlib.suppress(ValueError, TypeError, OSError):
+                for pid, started in json.loads(read_small(path) or "[]"):
+                    processes.send(int(pid), str(started), signal.SIGKILL)
+                path.unlink(missing_ok=True)
 
     # -- what a rented pod has beside ------------------------------------------------------------
 

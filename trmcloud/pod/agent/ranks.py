@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 
+from trmcloud.core.contract.command import PATHS
 from trmcloud.pod.agent.nodes import Nodes, network
+from trmcloud.pod.machine.prepare import TrainerSetup
 
 _MODULE = "model.train"
+JOB = "trmcloud.pod.job.process"
 _ALONE: Mapping[str, str] = {
     "RANK": "0",
     "LOCAL_RANK": "0",
@@ -43,3 +48,16 @@ def trainer_command(
         *("--nproc_per_node", str(processes), "-m", _MODULE),
     ]
     return words, dict(environment)
+
+
+def job_command(
+    setup: TrainerSetup, code_dir: str, environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The words that start a command's own process of ours, which the agent's Python runs; what was
+    made ready for a trainer goes to the command. ``code_dir`` has that process of ours, where this
+    machine was sent it."""
+    made = setup.over(environment)
+    made[PATHS] = os.pathsep.join(path for path in setup.python_path if path != code_dir)
+    if setup.python != sys.executable:
+        made["PATH"] = os.pathsep.join((os.path.dirname(setup.python), made.get("PATH", "")))
+    return [sys.executable, "-m", JOB], made

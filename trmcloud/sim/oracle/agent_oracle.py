@@ -84,6 +84,7 @@ class AgentOracle:
         ill = trainer.ill is not None and (
             trainer.ill.kind == "deaf" or now >= trainer.started_at + trainer.ill.after_s
         )
+        ill = ill or now >= trainer.silent_from
         due = pod.machine.now().wall >= pod.lease.hard_stop_at or now >= pod.rented.due_at
         if trainer.runs(now) and noted and not ill and not due and not self._lives.clock_wrong(pod):
             self.fail("needless kill", f"{pod.rented.pod_id}'s trainer was at work")
@@ -102,6 +103,7 @@ class AgentOracle:
         could = (
             pod.running
             and pod.trainer is trainer
+            and trainer.heeds_saves
             and trainer.trains_at < asked_at
             and trainer.frozen_at is None
             and now + 2 * trainer.shape.step_s + trainer.shape.save_s < trainer.turns_at

@@ -90,7 +90,10 @@ class AttemptJudge:
         tries.close(now)
         # One that is killed between starting a trainer and noting it down has not counted it.
         forgotten = max(0, self._lives.agents(pod) - 1)
-        if again and tries.fruitless > lease.max_restarts + forgotten:
+        most = lease.max_restarts + forgotten + (forgotten > 0 > lease.max_restarts)
+        # What could not be written down is not known to the agent that came after.
+        unwritten = forgotten and self.world.knobs.pod_disk_full
+        if again and tries.fruitless > most and not unwritten:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         self._must_end(pod, trainer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def next_tick_s(pod: SimPod) -> float:
             number = trainer.step(now) // trainer.shape.eval_every
             ends = (trainer.evaluated_at(n) - now for n in (number, number + 1))
             wait = min((wait, *(left_s for left_s in ends if left_s > 0)))
+        if trainer.silent_from < inf and trainer.runs(now):
+            wait = min(wait, _HUNG_LOOK_S)
         if trainer.ends_at is not None and trainer.killed_at is None:
             if trainer.ends_at >= now:
                 wait = min(wait, trainer.ends_at - now)

@@ -17,6 +17,7 @@ from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
+from trmcloud.sim.world.command import start_command
 from trmcloud.sim.world.host import SimHost
 from trmcloud.sim.world.machines import Machine
 from trmcloud.sim.world.next_tick import COARSE_S, TICK_S, next_tick_s
@@ -331,17 +332,22 @@ class SimPod:
             if made.manifest.phase == phase and not made.whole:
                 self.world.felt_any("damage")
         left_s = deadline_at - self.machine.now().wall
-        self.trainer = SimTrainer(
-            self.world.shape_of(run_id, phase, self.rented),
-            run_id=run_id,
-            attempt=attempt,
-            pid=self._pids,
-            at=now,
-            deadline_s=left_s,
-            from_step=from_step,
-            ill=self.world.next_illness(self.rented, phase, overrides),
-            overrides=overrides,
-            tells_worth=self._rules(phase) != StopRules(),
+        command = self.world.truths[run_id].plan.spec.command
+        self.trainer = (
+            start_command(self, command, phase, attempt, self._pids, left_s, from_step)
+            if command is not None
+            else SimTrainer(
+                self.world.shape_of(run_id, phase, self.rented),
+                run_id=run_id,
+                attempt=attempt,
+                pid=self._pids,
+                at=now,
+                deadline_s=left_s,
+                from_step=from_step,
+                ill=self.world.next_illness(self.rented, phase, overrides),
+                overrides=overrides,
+                tells_worth=self._rules(phase) != StopRules(),
+            )
         )
         self.trainers_alive.append(self.trainer)
         self.world.check.duties.spawned(self, self.trainer, left_s)

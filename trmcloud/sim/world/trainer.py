@@ -97,6 +97,8 @@ def asks_for(kind: str, own: PhaseRecipe, overrides: Mapping[str, Any]) -> float
 class SimTrainer:
     """One attempt at one phase: everything it does follows from when it began and was told."""
 
+    heeds_saves = True
+
     def __init__(
         self,
         shape: Shape,
@@ -260,6 +262,11 @@ class SimTrainer:
         if self.killed_at is not None and at >= self.killed_at:
             return False
         return self.ends_at is None or at < self.ends_at
+
+    @property
+    def silent_from(self) -> float:
+        """From when on nothing is heard of it, though it runs; infinite: it is heard."""
+        return self.frozen_at if self.frozen_at is not None else inf
 
     def _seen_until(self, at: float) -> float:
         for limit in (self.killed_at, self.frozen_at, self.ends_at):

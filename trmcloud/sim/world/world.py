@@ -27,6 +27,8 @@ from trmcloud.sim.world.trainer import Ill, Shape, SimTrainer, asks_for
 if TYPE_CHECKING:
     from trmcloud.core.contract.pod_contract import AgentReport
     from trmcloud.sim.oracle.invariants import Invariants
+    from trmcloud.sim.world.command import SimCommand
+    from trmcloud.sim.world.pod import SimPod
 
 START_AT = 1_767_225_600.0
 """2026-01-01 00:00 UTC."""
@@ -144,6 +146,8 @@ class SimWorld:
         self.processes_made = 0
         self.armed: list[Trap] = []
         self.truths: dict[str, Truth] = {}
+        self.commands: list[tuple[SimPod, SimCommand]] = []
+        """Of users' own: each attempt, and where it was started."""
         self.notes: dict[str, Mapping[str, Any]] = {}
         self.told: list[Told] = []
         self.fired: dict[str, int] = {}
@@ -290,6 +294,8 @@ class SimWorld:
         now = self.queue.now
         if trainer is None or not trainer.runs(now) or now < trainer.trains_at + SAMPLED_S:
             return None
+        if self.truths[run_id].plan.spec.command is not None:
+            return None  # nothing could climb by it
         own = self.truths[run_id].settings_of(trainer.shape.phase)
         if own.accumulation == 1:
             return None

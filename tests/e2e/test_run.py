@@ -1,0 +1,340 @@
+"""``trmcloud run`` on this machine: scripts of strangers, under the real watchdog and agent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import written
+from tests.e2e.user import ROOT, User, until
+from tests.standins import scripts
+from trmcloud.core.contract.manifest import from_json
+from trmcloud.core.outcome import Outcome
+from trmcloud.pod.machine import processes
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+RATE = ("--rate", "3.60", "--checkpoint-gb", "0.001", "-y")
+METRIC = ("--metric", "val_loss=([0-9.]+)")
+LANDED, FAILED = Outcome.LANDED.exit_code, Outcome.FAILED.exit_code
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    made = User(tmp_path, cwd=folder)
+    yield made
+    made.end_everything()
+
+
+def script(user: User, text: str) -> None:
+    assert user.cwd is not None
+    (user.cwd / "train.py").write_text(text, encoding="utf-8")
+
+
+def run(user: User, *options: str, code: int = LANDED, words: tuple[str, ...] = ()) -> str:
+    command = ("python3", "train.py", *words)
+    return user.run("run", "local", *RATE, *options, "--", *command, code=code)
+
+
+def log_of(user: User) -> str:
+    path = user.home / "runs" / user.only_run().run_id / "train" / "train.log"
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def kept(user: User) -> list[int]:
+    found = user.home.glob("runs/*/train/checkpoints/*/manifest.json")
+    return sorted(from_json(path.read_text(), str(path)).step for path in found)
+
+
+def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> None:
+    script(user, scripts.PLAIN)
+    assert user.cwd is not None
+    (user.cwd / ".env").write_text("KEY=secret")
+    (user.cwd / "notes.bin").write_bytes(b"n" * 5000)
+    (user.cwd / ".trmcloudignore").write_text("*.bin\n")
+    out = run(user, "--budget", "0.02", "--grace", "2", "--checkpoints", "out", *METRIC)
+    assert "1 file, " in out
+    told = user.only_run()
+    assert told.outcome is Outcome.LANDED
+    assert user.json("status", told.run_id, "--json")[0]["spent_usd"] <= 0.02
+    assert len(kept(user)) <= 3, "the best two and the latest"
+    assert "val_loss" in out
+    assert "bpb" not in out
+    fetched = user.run("fetch-best", "--into", "best")
+    best = max(kept(user))
+    assert f"train/step-{best:08d}: fetched and verified" in fetched
+    assert "val_loss" in fetched
+    [own] = (user.cwd / "best" / "own").iterdir()
+    assert own.name == f"step-{best}.pt"
+    assert hashlib.sha256(own.read_bytes()).hexdigest() in fetched
+    assert f"{100 / best:.3f}"[:4] in fetched, "the metric is that of its own step"
+    again = user.run("fetch-best", "--into", "best")
+    assert "already there, verified" in again
+    report = user.json("report", "--json")
+    assert report[0]["best"]["checkpoint"] == f"train/step-{best:08d}"
+    assert f"val_loss {100 / best:.4g}" in user.run("report")
+    work = user.home / "runs" / told.run_id / "train" / "work"
+    assert sorted(entry.name for entry in work.iterdir()) == ["out", "train.py"]
+
+
+def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: User) -> None:
+    script(user, scripts.POLITE)
+    user.run(
+        *("run", "local", *RATE, "--budget", "0.30", "--grace", "10", "--metric", "val_loss", "-d"),
+        *("--", "python3", "train.py"),
+    )
+    until(lambda: (user.json("status", "--json")[0]["step"] or 0) > 20)
+    user.run("stop")
+    assert user.only_run().outcome is Outcome.STOPPED
+    out = user.run("fetch-best", "--into", "best")
+    assert user.cwd is not None
+    assert (user.cwd / "best/own/last/model.bin").read_bytes() == b"polite" * 1000
+    assert (user.cwd / "best/own/last/config.json").read_text() == "{}"
+    assert "val_loss" in out
+    beat = json.loads(next(user.home.glob("runs/*/train/heartbeat.json")).read_text())
+    assert beat["outcome"] == "landed_signal"
+    assert 0 < beat["landing_seconds"] < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code", "words"),
+    [
+        (scripts.DEAF, ("--hours", "0.0005", "--grace", "1"), LANDED, ("was killed",)),
+        ("raise SystemExit(0)", ("--hours", "0.01"), 0, ("it left no checkpoint in out",)),
+        ("raise SystemExit(3)", ("--hours", "0.01"), FAILED, ("it ended with code 3",)),
+    ],
+    ids=["deaf", "done at once", "failing"],
+)
+def test_however_it_ends_the_run_ends_well(
+    user: User, text: str, options: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    script(user, text)
+    run(user, "--budget", "0.10", "--checkpoints", "out", *options, code=code)
+    for word in words:
+        assert word in log_of(user)
+    assert not user.live_pods()
+
+
+def shed() -> list[int]:
+    """Processes of these scripts that have shed their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"SHED" in words and processes.started(int(entry.name)) is not None:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "code"),
+    [(scripts.FORKING, "1", 0), (scripts.FORKING, "1000", LANDED), (scripts.ATTACKING, "", FAILED)],
+    ids=["left behind", "told to stop", "who started it is killed"],
+)
+def test_no_child_outlives_the_run(user: User, text: str, seconds: str, code: int) -> None:
+    before = set(shed())
+    script(user, text)
+    run(user, "--budget", "0.1", "--hours", "0.001", "--grace", "1", code=code, words=(seconds,))
+    assert not user.live_pods()
+    assert set(shed()) <= before
+
+
+def test_a_loud_one_is_capped_and_its_last_words_are_kept(user: User) -> None:
+    script(user, scripts.LOUD)
+    run(user, "--budget", "0.10", "--checkpoints", "out", *METRIC, code=0)
+    path = user.home / "runs" / user.only_run().run_id / "train" / "train.log"
+    assert path.stat().st_size < (64 << 20) + (1 << 18)
+    assert "bytes of log are left out here" in log_of(user)
+    assert "the last words" in log_of(user)[-4000:]
+    assert kept(user) == [7]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("(x+x+)+y", "pattern takes too long for a line"),
+        ("never=([0-9]+)", "its log never showed never"),
+    ],
+)
+def test_a_pattern_that_never_ends_or_never_matches_costs_nothing(
+    user: User, pattern: str, said: str
+) -> None:
+    script(user, "for n in range(5): print('x' * 60)\nimport time; time.sleep(3)")
+    pattern = pattern.replace("(x+x+)+y", "((?:x+x+)+y)")
+    began = time.monotonic()
+    run(user, "--budget", "0.10", "--metric", pattern, code=0)
+    assert said in log_of(user)
+    assert time.monotonic() - began < 60
+
+
+def test_what_cannot_be_carried_home_is_left_out_with_a_reason(user: User) -> None:
+    script(user, scripts.CROOKED)
+    run(user, "--budget", "0.10", "--checkpoints", "out", *METRIC, code=0)
+    log = log_of(user)
+    for name, why in {
+        "step-1": "model.pt is a link, or no file",
+        "step-2": "deeper than 6 folders",
+        "step-3": "more than 1024 files",
+        "step-4.pt": "0.00 GB are more than the 0.00 GB reserved",
+        "step-5.pt": "its zip has no end",
+    }.items():
+        assert re.search(f"left out out/{name}: .*{re.escape(why)}", log), (name, log)
+    assert kept(user) == [6]
+
+
+def test_a_folder_that_leads_out_of_the_tree_gives_nothing(user: User, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "step-1.pt").write_bytes(b"not for you")
+    elsewhere = str(tmp_path / "elsewhere")
+    script(user, f"import os, time\nos.symlink({elsewhere!r}, 'out')\ntime.sleep(3)")
+    run(user, "--budget", "0.10", "--checkpoints", "out", code=0)
+    assert "leads out of the working tree" in log_of(user)
+    assert kept(user) == []
+
+
+def test_a_variable_is_given_by_name_and_no_other_travels(user: User) -> None:
+    script(user, "import os\nprint('TOKEN', os.environ.get('TOKEN'), os.environ.get('OTHER'))")
+    user.environment |= {"TOKEN": "open-sesame", "OTHER": "never"}
+    run(user, "--budget", "0.10", "--env", "TOKEN", code=0)
+    assert "TOKEN open-sesame None" in log_of(user)
+    places = subprocess.run(
+        ["grep", "-rl", "open-sesame", str(user.home)], capture_output=True, text=True
+    ).stdout.split()
+    names = {Path(place).name for place in places}
+    assert names <= {"environment.json", "train.log"}, "neither plan nor ledger has it"
+    [given] = user.home.glob("pods/*/environment.json")
+    assert given.stat().st_mode & 0o077 == 0
+
+
+def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
+    script(
+        user,
+        "import os, sys, time\n"
+        "begin = int(open(sys.argv[2]).read()) if len(sys.argv) > 2 else 0\n"
+        "print('begins at', begin)\n"
+        "os.makedirs('out', exist_ok=True)\n"
+        "open(f'out/step-{begin + 5}.ckpt', 'w').write(str(begin + 5))\n"
+        "time.sleep(4)\n"
+        "sys.exit(0 if begin >= 5 else 1)\n",
+    )
+    resume = ("--resume", "python3 train.py --from {checkpoint}")
+    run(user, "--budget", "0.20", "--checkpoints", "out", *resume, code=0)
+    assert re.findall(r"begins at (\d+)", log_of(user)) == ["0", "5"]
+    assert kept(user) == [10], "without a metric the latest alone"
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "said"),
+    [
+        (("--metric", "loss=([0-9"), ("python3", "train.py"), "--metric is no pattern"),
+        (("--metric", "(a)=(b)"), ("python3", "train.py"), "2 groups"),
+        (("--checkpoints", "../out"), ("python3", "train.py"), "inside the working tree"),
+        (("--stop-signal", "KILL"), ("python3", "train.py"), "--stop-signal is one of"),
+        (("--env", "A=b"), ("python3", "train.py"), "and not its value"),
+        (("--env", "NOT_THERE"), ("python3", "train.py"), "no such variable"),
+        (("--resume", "python3 x"), ("python3", "train.py"), "where the checkpoint goes"),
+        (("--best", "most"), ("python3", "train.py"), "min or max"),
+        (("--grace", "-1"), ("python3", "train.py"), "--grace takes seconds"),
+        (("--image", "no image"), ("python3", "train.py"), "--image is the name of"),
+        (("--image", "a/b:1"), ("python3", "train.py"), "--image is for runpod"),
+        (("--probe", "-1"), ("python3", "train.py"), "--probe is from 1"),
+        (("--data", "nowhere"), ("python3", "train.py"), "--data takes a folder"),
+        ((), ("no-such-program",), "there is no such command here"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_started(
+    user: User, options: tuple[str, ...], words: tuple[str, ...], said: str
+) -> None:
+    script(user, "print('never')")
+    err = user.refused("run", "local", "--budget", "0.10", *RATE, *options, "--", *words, code=2)
+    assert said in err
+
+
+def test_a_tree_that_is_too_large_is_refused_by_name(user: User) -> None:
+    script(user, "print('never')")
+    assert user.cwd is not None
+    (user.cwd / "data").mkdir()
+    with open(user.cwd / "data" / "all.bin", "wb") as file:
+        os.truncate(file.fileno(), 50_000_000_000)
+    err = user.fails("run", "local", "--budget", "0.10", *RATE, "--", "python3", "train.py", code=9)
+    assert "50.0 GB of it in data/" in err
+    assert "add data/ to .trmcloudignore" in err
+
+
+def test_a_dry_run_shows_what_would_be_sent(user: User) -> None:
+    script(user, "print('never')")
+    dry = ("run", "local", *RATE[:-1], "--budget", "0.10", "--dry-run")
+    out = user.run(*dry, "-v", "--", "python3", "train.py")
+    assert "train.py" in out
+    assert "not known: how long the command takes" in out
+    plan = json.loads(user.run(*dry, "--json", "--", "python3", "train.py"))
+    assert plan["spec"]["command"]["words"] == ["python3", "train.py"]
+    refused = user.fails("launch", plan["id"], "-y", code=2)
+    assert "that of a command" in refused
+
+
+def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: User) -> None:
+    """A plain PyTorch loop, word by word as docs/guide/your-own.md has its commands."""
+    assert user.cwd is not None
+    shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", user.cwd)
+    user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
+    shown = next(c for c in written.commands() if c.words[0] == "run" and "-y" in c.words)
+    assert shown.document == "your-own.md"
+    user.run(*shown.words, code=LANDED)
+    [told] = user.json("status", user.only_run().run_id, "--json")
+    assert 0 < told["spent_usd"] <= 0.05
+    fetched = user.run("fetch-best", "--into", "best")
+    assert "not safe to open as it is: a pickle" in fetched
+    [own] = (user.cwd / "best" / "own").glob("step-*.pt")
+    code = f"import torch; print(len(torch.load({str(own)!r}, weights_only=True)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "5\n", done.stderr
+
+
+def test_a_probe_measures_its_steps_and_ends(user: User) -> None:
+    script(user, scripts.PLAIN)
+    began = time.monotonic()
+    out = run(user, "--budget", "0.10", "--grace", "2", "--probe", "40", code=0)
+    assert time.monotonic() - began < 100, "and not for the hundred seconds of its budget"
+    found = re.search(r"measured +([0-9.e-]+) s \(([0-9.e-]+) to ([0-9.e-]+)\) a step", out)
+    assert found is not None, out
+    step_s, fast_s, slow_s = map(float, found.groups())
+    assert fast_s <= step_s <= slow_s
+    assert 0.05 <= step_s < 0.5, "it sleeps for 0.05 s in each"
+    assert "memory " in out
+    assert "a processor's pace says nothing of a GPU's" in out
+
+
+def test_one_that_falls_silent_is_taken_for_hung(user: User) -> None:
+    script(user, "import time\nprint('step 1')\ntime.sleep(1000)")
+    began = time.monotonic()
+    run(user, "--budget", "0.50", "--grace", "2", "--silent", "3", code=FAILED)
+    assert time.monotonic() - began < 100
+    assert "no step for" in user.run("status", user.only_run().run_id)
+    assert not user.live_pods()
+
+
+def test_a_metric_that_is_no_number_any_more_is_told(user: User) -> None:
+    script(
+        user,
+        "import time\n"
+        "for step in range(1, 5):\n"
+        "    print(f'step {step} val_loss=' + ('nan' if step > 2 else '1.5'))\n"
+        "    time.sleep(1)\n",
+    )
+    run(user, "--budget", "0.10", "--metric", "val_loss=([0-9.na]+)", code=0)
+    assert "not finite" in user.run("status", user.only_run().run_id)

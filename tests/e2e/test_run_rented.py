@@ -1,0 +1,105 @@
+"""``trmcloud run`` on rented pods: RunPod's stand-in, whose pods are processes of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rented import account, tenant
+from tests.e2e.runpod_user import why_not
+from tests.e2e.user import User, until
+from tests.standins import scripts
+from tests.standins.runpod.standin import StandIn
+from trmcloud.core.contract.manifest import from_json
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
+
+OPTIONS = (
+    *("--budget", "2", "--accept-exposure", "2", "--checkpoint-gb", "0.001"),
+    *("--checkpoints", "out", "--metric", "val_loss=([0-9.]+)"),
+)
+#: Looks for its data where it lies in the working tree, and for what it was given.
+ENDING = """
+import os, time, trmcloud_job
+print("TOKEN", os.environ["TOKEN"], os.environ.get("RUNPOD_API_KEY"))
+print("DATA", open("data/tiny/words.txt").read(), os.environ["TRMCLOUD_DATA"])
+os.makedirs("out")
+for step in range(1, 61):
+    time.sleep(0.1)
+    print(f"step {step} val_loss={100 / step:.4f}")
+    if step % 20 == 0:
+        with open(f"out/step-{step}.pt", "wb") as file:
+            file.write(os.urandom(5000))
+        time.sleep(2)
+"""
+
+
+@pytest.fixture
+def rented(tmp_path: Path) -> Iterator[tuple[User, StandIn]]:
+    with account(tmp_path) as standin:
+        made = tenant(tmp_path, standin)
+        made.cwd = tmp_path / "project"
+        made.cwd.mkdir()
+        yield made, standin
+        made.end_everything()
+
+
+def script(user: User, text: str) -> None:
+    assert user.cwd is not None
+    (user.cwd / "train.py").write_text(text, encoding="utf-8")
+
+
+def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn]) -> None:
+    user, standin = rented
+    script(user, ENDING)
+    assert user.cwd is not None
+    (user.cwd / ".env").write_text("SECRET=never-leaves")
+    (user.cwd / "data" / "tiny").mkdir(parents=True)
+    (user.cwd / "data" / "tiny" / "words.txt").write_text("to be or not")
+    user.environment["TOKEN"] = "open-sesame"
+    image = ("--image", "somebody/trainer:7")
+    command = ("--env", "TOKEN", "--data", "data/tiny", *image, "-y", "--", "python3", "train.py")
+    dry = user.run("run", "1xA100", *OPTIONS, "--dry-run", *command)
+    assert "hours a dollar" in dry
+    assert "1 file, " in dry, "neither .env nor what --data sends"
+    launch = user.start("run", "1xA100", *OPTIONS, *command)
+    until(lambda: bool(standin.control.live()))
+    told = json.dumps(standin.control.live()[0].body)
+    out, err = launch.communicate(timeout=200)
+    assert launch.returncode == 0, out + err
+    run = user.only_run()
+    assert run.phases["train"].outcome == "finished", out
+    assert f"{run.run_id} finished: the command ended by itself" in out
+    log = user.run("logs")
+    assert "TOKEN open-sesame None" in log, "and no key of the account"
+    assert "DATA to be or not /workspace/trmcloud/data/" in log
+    assert json.loads(told)["image"] == "somebody/trainer:7"
+    assert "open-sesame" not in told, "the provider is told of no value"
+    assert "never-leaves" not in told + log
+    fetched = user.run("fetch-best", "--into", "best")
+    assert "step-00000060: fetched and verified" in fetched
+    assert (user.cwd / "best" / "own" / "step-60.pt").stat().st_size == 5000
+    assert "1.667" in fetched
+
+
+def test_one_that_is_stopped_lands_and_its_last_words_come_home(
+    rented: tuple[User, StandIn],
+) -> None:
+    user, _ = rented
+    script(user, scripts.POLITE)
+    command = ("--grace", "10", "--", "python3", "train.py")
+    launch = user.start("run", "1xA100", *OPTIONS, "-y", *command)
+    until(lambda: user.ledger_path.exists() and any(r.trains for r in user.ledger().runs.values()))
+    user.run("stop")
+    launch.communicate(timeout=200)
+    assert user.only_run().phases["train"].outcome == "landed_signal"
+    [manifest] = user.home.glob("runs/*/train/checkpoints/*/manifest.json")
+    made = from_json(manifest.read_text(), str(manifest))
+    assert made.extra["metric"] == {"name": "val_loss", "value": made.val_bpb}

@@ -1,0 +1,76 @@
+"""Trainers that many have, from their own packages, under ``trmcloud run``: ``make e2e-own``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import ROOT, User
+from trmcloud.core.contract.manifest import from_json, pick_best
+from trmcloud.core.outcome import Outcome
+
+OWN = Path(os.environ.get("TRMCLOUD_E2E_OWN", ""))
+
+pytestmark = [
+    pytest.mark.skipif("TRMCLOUD_E2E_OWN" not in os.environ, reason="opt-in: make e2e-own"),
+    pytest.mark.slow,
+    pytest.mark.processes,
+]
+#: Five cents: 90 s to its soft stop, of which an import on a busy machine takes half.
+OPTIONS = ("--rate", "1.50", "--budget", "0.049", "--grace", "15", "--checkpoint-gb", "0.01")
+WHAT_IT_HOLDS = {
+    "train_transformers.py": "from safetensors.torch import load_file; "
+    "import sys; print(len(load_file(sys.argv[1] + '/model.safetensors')))",
+    "train_lightning.py": "import torch, sys; "
+    "print(len(torch.load(sys.argv[1], weights_only=True)['state_dict']))",
+}
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    made = User(tmp_path, cwd=folder)
+    made.environment["PATH"] = f"{OWN / 'bin'}:{os.environ['PATH']}"
+    yield made
+    made.end_everything()
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [("train_transformers.py", "eval_loss"), ("train_lightning.py", "val_loss")],
+)
+def test_it_is_told_in_time_saves_and_its_best_comes_home(
+    user: User, name: str, metric: str
+) -> None:
+    assert user.cwd is not None
+    shutil.copy(ROOT / "docs" / "guide" / "your-own" / name, user.cwd)
+    words = ("--checkpoints", "out", "--metric", metric, "-y", "--", "python", name)
+    out = user.run("run", "local", *OPTIONS, *words, code=Outcome.LANDED.exit_code)
+    [told] = user.json("status", user.only_run().run_id, "--json")
+    assert 0 < told["spent_usd"] < 0.05
+    beat = json.loads(next(user.home.glob("runs/*/train/heartbeat.json")).read_text())
+    assert beat["outcome"] == "landed_deadline"
+    assert beat["message"] == "", "it left by itself, before it was killed"
+    found = user.home.glob("runs/*/train/checkpoints/*/manifest.json")
+    made = [from_json(path.read_text(), str(path)) for path in found]
+    best = pick_best(made)
+    assert best is not None
+    assert best.extra["metric"] == {"name": metric, "value": best.val_bpb}
+    assert max(each.step for each in made) >= beat["step"], "it saved when it was told"
+    fetched = user.run("fetch-best", "--into", "best")
+    assert f"step-{best.step:08d}: fetched and verified" in fetched
+    [own] = (user.cwd / "best" / "own").iterdir()
+    done = subprocess.run(
+        [str(OWN / "bin" / "python"), "-c", WHAT_IT_HOLDS[name], str(own)],
+        capture_output=True,
+        text=True,
+    )
+    assert int(done.stdout) > 2, done.stderr
+    print(f"{out}\n{fetched}")

@@ -1,0 +1,261 @@
+"""The user's own code: what of the working tree is sent, and what never is.
+
+Git's list of files where there is one: tracked, and untracked ones that are not ignored; all that
+is not hidden elsewhere. ``.trmcloudignore``, in the language of .gitignore, leaves out more. What
+looks like a key is left out, whoever lists it, and so are links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from trmcloud.app.staging.stage import CODE_DIR
+from trmcloud.core.contract.command import CODE_NAME
+from trmcloud.core.contract.command_terms import is_inside
+from trmcloud.core.errors import DataError
+from trmcloud.core.values import dataclass
+
+IGNORE_NAME = ".trmcloudignore"
+MOST_BYTES = 1 << 30
+MOST_FILES = 50_000
+_KEY_CHARS = 24
+_GIT_S = 60.0
+_KEYS = (
+    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*.asc", "id_rsa*",
+    "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc", ".npmrc",
+    ".git-credentials", "kaggle.json", "credentials", "credentials.json", "client_secret*.json",
+    "service_account*.json", ".htpasswd", "*.ovpn", "known_hosts",
+)  # fmt: skip
+_KEY_FOLDERS = frozenset((".ssh", ".aws", ".gnupg", ".runpod", ".kube", ".azure", ".sky", ".git"))
+_PUBLIC = ("*.pub", ".env.example", ".env.sample", ".env.template")
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
+_LOOKED_AT_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class WorkingTree:
+    """What is sent of ``root``: relative names, their bytes in all, and what was left out."""
+
+    root: Path
+    names: tuple[str, ...]
+    size_bytes: int
+    keys: tuple[str, ...] = ()
+    """Left out, since they look like keys."""
+    links: tuple[str, ...] = ()
+    by_git: bool = False
+
+
+def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
+    """What of ``root`` would be sent; only sizes are read, but for files that might be keys.
+
+    Args:
+        also_out: relative folders that go another way.
+
+    Raises:
+        DataError: there is nothing, or more than is sent; it names what is largest.
+    """
+    listed = _by_git(root)
+    by_git = listed is not None
+    ignored = _ignored(root)
+    names, keys, links, sizes = [], [], [], {}
+    for name in sorted(set(listed if listed is not None else _walked(root))):
+        out = any(name == folder or name.startswith(f"{folder}/") for folder in also_out)
+        if out or not is_inside(name) or ignored.leaves_out(name):
+            continue
+        try:
+            about = os.lstat(root / name)
+        except OSError:
+            continue  # tracked, and deleted here
+        if stat.S_ISLNK(about.st_mode):
+            links.append(name)
+        elif not stat.S_ISREG(about.st_mode):
+            continue  # a submodule's folder
+        elif _is_key(root / name, name):
+            keys.append(name)
+        else:
+            names.append(name)
+            sizes[name] = about.st_size
+    whole = sum(sizes.values())
+    if not names:
+        raise DataError(
+            "there is no file to send here",
+            where=str(root),
+            next_step="cd to the folder of the script, or look at .trmcloudignore",
+        )
+    if whole > MOST_BYTES or len(names) > MOST_FILES:
+        raise _too_large(root, sizes, whole)
+    return WorkingTree(root, tuple(names), whole, tuple(keys), tuple(links), by_git)
+
+
+def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = None) -> Path:
+    """The folder below ``home`` that holds the tree as ``code.tar``, and the files ``beside`` it:
+    the same for the same files.
+
+    Raises:
+        DataError: it cannot be read or written, or changed while it was read.
+    """
+    folder = home / CODE_DIR
+    making = folder / f".tree.{os.getpid()}"
+    try:
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        digest = hashlib.sha256()
+        with tarfile.open(making / CODE_NAME, "w", format=tarfile.PAX_FORMAT) as archive:
+            for name in tree.names:
+                content = _read(tree.root / name)
+                about = tarfile.TarInfo(name)
+                about.size = len(content)
+                executable = os.access(tree.root / name, os.X_OK)
+                about.mode = 0o755 if executable else 0o644
+                archive.addfile(about, io.BytesIO(content))
+                digest.update(f"{about.mode} {len(content)} {name}\n".encode() + content)
+        for name, content in sorted((beside or {}).items()):
+            path = making / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            digest.update(f"{len(content)} beside {name}\n".encode() + content)
+        target = folder / digest.hexdigest()[:_KEY_CHARS]
+        if not target.is_dir():
+            os.rename(making, target)
+        return target
+    except OSError as error:
+        raise DataError(
+            f"the working tree cannot be put together: {error.strerror or error}",
+            where=str(error.filename or tree.root),
+        ) from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _read(path: Path) -> bytes:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _by_git(root: Path) -> list[str] | None:
+    """None where git keeps no list of ``root``."""
+    words = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=_GIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return None
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+
+
+def _walked(root: Path) -> Iterable[str]:
+    """Where there is no git: all that is not hidden, nor a cache, nor an environment."""
+    count = 0
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in ("__pycache__", "node_modules")
+            and not (here / name / "pyvenv.cfg").exists()
+        )
+        for name in files:
+            if not name.startswith("."):
+                count += 1
+                if count > 20 * MOST_FILES:
+                    return
+                yield (here / name).relative_to(root).as_posix()
+
+
+def _is_key(path: Path, name: str) -> bool:
+    parts = name.split("/")
+    base = parts[-1].lower()
+    if any(part in _KEY_FOLDERS for part in parts[:-1]):
+        return True
+    if any(fnmatchcase(base, pattern) for pattern in _PUBLIC):
+        return False
+    if any(fnmatchcase(base, pattern) for pattern in _KEYS):
+        return True
+    if path.suffix in (".py", ".json", ".txt", "", ".cfg", ".conf"):
+        try:
+            with open(path, "rb") as file:
+                begin = file.read(_LOOKED_AT_BYTES)
+        except OSError:
+            return False
+        return begin.lstrip().startswith(b"-----BEGIN") and bool(_PRIVATE_KEY.search(begin))
+    return False
+
+
+def _too_large(root: Path, sizes: dict[str, int], whole: int) -> DataError:
+    by_top: Counter[str] = Counter()
+    for name, size in sizes.items():
+        top, slash, _ = name.partition("/")
+        by_top[top + slash] += size
+    largest, size = by_top.most_common(1)[0]
+    most = f"{MOST_BYTES / 1e9:.1f} GB or {MOST_FILES:,} files"
+    return DataError(
+        f"the working tree holds {whole / 1e9:.1f} GB in {len(sizes):,} files, {size / 1e9:.1f} GB"
+        f" of it in {largest}: no more than {most} are sent",
+        where=str(root),
+        next_step=f"add {largest} to {IGNORE_NAME}; --data FOLDER sends data another way",
+    )
+
+
+class _Ignored:
+    """The lines of an ignore file, as gitignore(5) has them: the last that matches decides."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether a file is left out: it, or a folder that it is in."""
+        parts = name.split("/")
+        for depth in range(1, len(parts) + 1):
+            path, is_folder = "/".join(parts[:depth]), depth < len(parts)
+            out = False
+            for pattern, only_folders, leaves_in in self._rules:
+                if (is_folder or not only_folders) and pattern.fullmatch(path):
+                    out = not leaves_in
+            if out:
+                return True
+        return False
+
+
+def _ignored(root: Path) -> _Ignored:
+    try:
+        text = (root / IGNORE_NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    return _Ignored(text.splitlines())
+
+
+def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
+    """(what a path must match, whether it must be a folder, whether it is left in)"""
+    line = line.rstrip()
+    if not line or line.startswith("#"):
+        return None
+    leaves_in = line.startswith("!")
+    line = line[1:] if leaves_in else line
+    only_folders = line.endswith("/")
+    line = line.rstrip("/")
+    anchored = "/" in line
+    made, position = "" if anchored else "(?:.*/)?", 0
+    line = line.lstrip("/")
+    while position < len(line):
+        char = line[position]
+        if line.startswith("**/", position):
+            made, position = made + "(?:.*/)?", position + 3
+        elif line.startswith("**", position):
+            made, position = made + ".*", position + 2
+        else:
+            made += {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
+            position += 1
+    return re.compile(made), only_folders, leaves_in

@@ -1,0 +1,89 @@
+"""A trainer of the user's own: any command, as a wish, a plan and a job have it.
+
+The agent speaks its contract with one process of ours, ``pod.job``, which starts the command and
+knows it by what a program shows anyway: its log, its files, its end. What the two say to each other
+is in ``command_terms``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from trmcloud.core.contract.records import within
+from trmcloud.core.values import dataclass
+
+RECIPE = "command"
+"""What a plan of a command has for a recipe, a family, and in its manifests."""
+PHASE = "train"
+
+STOP_SIGNALS = ("TERM", "INT", "USR1", "USR2", "HUP", "QUIT")
+NO_SIGNAL = "none"
+CODE_NAME = "code.tar"
+"""The working tree as it is sent: one file, regular files alone, relative names."""
+OFFSPRING_NAME = "offspring.json"
+"""Beside the job: the command's processes, so that an agent can end them whatever they shed."""
+PATHS = "TRMCLOUD_JOB_PATHS"
+"""Folders of packages that the agent's machine was given, for whoever starts the command."""
+GIVEN_NAME = "environment.json"
+"""Beside the lease: the values of the variables that --env named, as a JSON object."""
+_ESCAPE = re.compile(r"\\.")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run, how it is told to stop, and where its checkpoints and its metric are found.
+
+    ``words`` are run in a copy of the working tree. Names of files are relative to it. ``resume``
+    takes the place of ``words`` in an attempt that finds a checkpoint, whose path is
+    ``{checkpoint}``.
+    """
+
+    words: tuple[str, ...]
+    checkpoints: str = ""
+    """The folder that is watched for checkpoints; empty: only what the command reports."""
+    metric: str = ""
+    """A name in lines of JSON or in TensorBoard's event files, or a pattern for lines of the log,
+    whose one group is the value."""
+    higher_is_better: bool = False
+    env: tuple[str, ...] = ()
+    """Names of the launching shell's variables that the command is given."""
+    stop_signal: str = "TERM"
+    stop_file: str = ""
+    grace_s: Annotated[float, within(0.0, 86_400.0)] = 60.0
+    """From being told to stop until the command is killed."""
+    silent_s: Annotated[float, within(0.0, 864_000.0)] = 1800.0
+    """Without a line of its log, a report or a checkpoint: then it is taken for hung."""
+    resume: tuple[str, ...] = ()
+    keep_best: Annotated[int, within(1, 1000)] = 2
+    checkpoint_bytes: Annotated[int, within(1, 1 << 42)] = 2_000_000_000
+    """The most that one checkpoint may hold: room and money are reserved for it."""
+    data: str = ""
+    """What --data named, where that is a name in the working tree: there it stands again."""
+    image: str = ""
+    """What its container is made of, where the provider starts one; empty: the usual."""
+    probe_steps: Annotated[int, within(0, 10_000_000)] = 0
+    """Steps to measure, and to end with; 0: it is no probe."""
+    pip: str = ""
+    """A file of requirements that is installed before the first attempt."""
+
+    @property
+    def is_pattern(self) -> bool:
+        return "(" in self.metric
+
+    @property
+    def metric_name(self) -> str:
+        """``val_loss`` of ``val_loss=([0-9.]+)``; empty where no metric is named."""
+        if not self.is_pattern:
+            return self.metric
+        before = _ESCAPE.sub(" ", self.metric.partition("(")[0])
+        return "_".join(_WORD.findall(before))[:80] or "metric"
+
+    def score(self, value: float) -> float:
+        """Lower is better: what stands for the metric wherever checkpoints are compared."""
+        return -value if self.higher_is_better else value
+
+    def shown(self, score: float | None) -> float | None:
+        """The metric that ``score`` stands for."""
+        return None if score is None else self.score(score)

@@ -1,0 +1,124 @@
+"""What a command of the user's own may rely on, and what is read of it: the one source of both.
+
+Names in its environment and lines of a file (``trmcloud_job.py`` does both for a script in Python),
+how it is told to stop, what its end means, and what bounds its log and its checkpoints.
+docs/contract.md is drawn from it. The agent needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from trmcloud.core.contract.records import Label, within
+from trmcloud.core.values import dataclass
+
+# -- environment ------------------------------------------------------------------------------
+ENV_STOP_FILE = "TRMCLOUD_STOP_FILE"
+ENV_REPORTS = "TRMCLOUD_REPORTS"
+ENV_DATA = "TRMCLOUD_DATA"
+ENVIRONMENT: Mapping[str, str] = {
+    "TRMCLOUD_DEADLINE_AT": "Epoch seconds at which the command is told to stop.",
+    ENV_STOP_FILE: "A path: once a file stands there, the command is to save and to leave.",
+    ENV_REPORTS: "A path: the command may append lines of JSON to it, as below.",
+    ENV_DATA: "The folder or file that --data named, on the machine that runs the command.",
+    "TRMCLOUD_ATTEMPT": "1, 2, …: how often the command has been started.",
+}
+"""What a command finds in its environment, by name; beside them those that --env named."""
+
+# -- lines of the file of reports -----------------------------------------------------------------
+REPORT_LINES: Mapping[str, str] = {
+    '{"step": 120, "metrics": {"val_loss": 1.87}}': "What step 120 came to.",
+    '{"checkpoint": "out/step-120", "step": 120, "metric": 1.87}': (
+        "A file or folder is whole now: it is taken at once. step and metric may be left out."
+    ),
+}
+"""What a line of reports may be, and what it says."""
+
+# -- how it is told to stop, and how it ends -----------------------------------------------------
+STOPPING: tuple[str, ...] = (
+    "At the deadline, or once somebody asks, the files of {stop_file} and --stop-file are made.",
+    "One that has imported trmcloud_job, or has a --stop-file, is left half of --grace for that.",
+    "Then, or at once where it has neither, --stop-signal goes to it and to all its children.",
+    "After --grace it is killed, and every process that it has started, in whichever session.",
+)
+"""What a command is told, in order."""
+ENDS: Mapping[str, str] = {
+    "code 0": "finished, by itself",
+    "any other code, or a signal": "failed; with --resume it goes on from its last checkpoint",
+    "any, once it was told to stop": "landed: what it had saved is kept",
+}
+"""What its end means, by how it ended."""
+
+# -- bounds ---------------------------------------------------------------------------------------
+MOST_FILES = 1024
+"""Files of one checkpoint."""
+MOST_DEPTH = 6
+"""Folders between a checkpoint's name and a file of it."""
+MOST_LINE_CHARS = 4096
+"""Of a line of the log, as far as a metric is looked for in it."""
+MOST_PATTERN_S = 0.25
+"""Seconds that a pattern may take for one line."""
+PATTERN_STRIKES = 3
+"""Lines that took longer, after which the pattern is not asked any more."""
+MOST_LOG_BYTES = 64 << 20
+"""Of train.log: what a command writes beyond is left out, but for its end."""
+SETTLED_S = 2.0
+"""How long a file or folder must not have changed before it is taken for whole."""
+OWN_DIR = "own"
+"""Within a fetched checkpoint: its files under their own names."""
+TREE_NAME = "tree.json"
+"""Among a command's checkpoint: its files' own names, where they are no flat ones."""
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative name stays below the folder it is relative to."""
+    parts = path.split("/")
+    plain = 0 < len(path) <= 512 and "\0" not in path and not path.startswith("/")
+    return plain and ".." not in parts and "" not in parts
+
+
+MEASURED = "measured"
+"""The kind of a line of metrics that has ``MeasuredSteps``."""
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """What a probe has seen: seconds of a step, of which a tenth took less than ``fast_s`` and a
+    tenth more than ``slow_s``; the most bytes of memory that its processes held together, what they
+    share counted for each; and how many cores they kept busy."""
+
+    steps: Annotated[int, within(1, 100_000_000)]
+    fast_s: Annotated[float, within(0.0, 1e9)]
+    step_s: Annotated[float, within(0.0, 1e9)]
+    slow_s: Annotated[float, within(0.0, 1e9)]
+    memory_bytes: Annotated[int, within(0, 1 << 62)]
+    cores: Annotated[float, within(0.0, 1e6)]
+
+
+@dataclass(frozen=True)
+class TreeFile:
+    """One file of a command's checkpoint: its own name below the checkpoint's, the flat name it is
+    kept under, and what opening it may do."""
+
+    path: Annotated[str, is_inside]
+    name: Label
+    opens: str = "unknown"
+    """``data``: a format that only holds data; ``code``: a pickle, which runs what it holds;
+    ``unknown``: neither can be told."""
+
+
+@dataclass(frozen=True)
+class CheckpointTree:
+    """``tree.json``: what a checkpoint of a command was called, and its files."""
+
+    source: Annotated[str, is_inside]
+    files: tuple[TreeFile, ...]
+    is_file: bool = False
+    """It was one file, and no folder."""
+    version: int = 1
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether opening some file of it, the usual way, runs what it holds."""
+        return any(file.opens == "code" for file in self.files)

@@ -1,0 +1,119 @@
+"""What can be said of a command before it has run: start-up, landing, room. Nothing of its pace."""
+
+from __future__ import annotations
+
+from trmcloud.core.contract.command import PHASE, RECIPE, Command
+from trmcloud.core.contract.command_terms import SETTLED_S
+from trmcloud.core.planner.batch_fit import Fitted
+from trmcloud.core.planner.estimates import (
+    HOUR_S,
+    LOCAL_LANDING_MARGIN_S,
+    PULL_BYTES_PER_S,
+    REMOTE_LANDING_MARGIN_S,
+    Estimates,
+    hardware_of,
+)
+from trmcloud.core.planner.memory import Memory
+from trmcloud.core.planner.speed import Machine, PhaseTime, save_s, startup_s
+from trmcloud.core.spec.plan import About, Interval, PhasePlan, Remark
+from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
+from trmcloud.core.spec.spec import RunSpec
+
+LEAST_USEFUL_S = 1.0
+"""A command that is to be stopped before it has begun is not started."""
+_NOTHING = Interval(0.0, 0.0, 0.0)
+_NO_MEMORY = Memory(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+UNKNOWN = (
+    "not known: how long the command takes, whether it fits in memory, how good it gets; "
+    "--hours ends it earlier"
+)
+
+
+def recipe_of(command: Command) -> Recipe:
+    """What stands for a recipe where a plan of ``command`` is made."""
+    return Recipe(
+        name=RECIPE,
+        family=RECIPE,
+        title=" ".join(command.words)[:80],
+        shared={},
+        phases={PHASE: {}},
+        hardware={},
+    )
+
+
+def settings_of(spec: RunSpec) -> PhaseRecipe:
+    """The settings of a command's one phase; steps are 0 where nobody said how many there are."""
+    assert spec.command is not None
+    return PhaseRecipe(
+        recipe=RECIPE,
+        family=RECIPE,
+        phase=PHASE,
+        steps=spec.steps or 0,
+        keep_best=spec.command.keep_best,
+        checkpoint_bytes=spec.command.checkpoint_bytes,
+    )
+
+
+def landing_s(command: Command, machine: Machine) -> float:
+    """Seconds from telling the command to stop until what it saved is safe: its grace, the wait
+    until a file has settled, a copy with its hash, and the pull."""
+    copied_s = save_s(_sized(command), machine).p50
+    if machine.local is not None:
+        return command.grace_s + SETTLED_S + copied_s + LOCAL_LANDING_MARGIN_S
+    pulled_s = command.checkpoint_bytes / PULL_BYTES_PER_S
+    return command.grace_s + SETTLED_S + copied_s + pulled_s + REMOTE_LANDING_MARGIN_S
+
+
+def command_outlook(spec: RunSpec, machine: Machine, until_s: float | None = None) -> Estimates:
+    """The outlook of ``spec``'s command on ``machine``: nothing but its start and its landing.
+
+    Args:
+        until_s: seconds from the pod's start at which it is told to stop; then that is how long it
+            takes, unless it ends by itself.
+    """
+    assert spec.command is not None
+    settings = settings_of(spec)
+    start = startup_s(machine)
+    landing = landing_s(spec.command, machine)
+    wanted_s = LEAST_USEFUL_S
+    if spec.hours is not None:
+        wanted_s = spec.hours * HOUR_S
+    elif until_s is not None:
+        wanted_s = max(LEAST_USEFUL_S, until_s - start.p50)
+    training = Interval(wanted_s, wanted_s, wanted_s)
+    step = Interval(LEAST_USEFUL_S, LEAST_USEFUL_S, LEAST_USEFUL_S)
+    time = PhaseTime(step, training, *(_NOTHING,) * 5, None)
+    phase = PhasePlan(
+        name=PHASE,
+        settings=settings,
+        tokens=0,
+        flops=0.0,
+        step_s=_NOTHING,
+        seconds=training,
+        parts_s={"training": wanted_s},
+    )
+    kept = settings.kept_checkpoints + bool(spec.bucket)
+    return Estimates(
+        machine=machine,
+        hardware=hardware_of(machine),
+        fitted=(Fitted(settings, _NO_MEMORY, ""),),
+        phases=(phase,),
+        times=(time,),
+        startup=start,
+        seconds=start + training,
+        landing_s=landing,
+        useful_s=start.p50 + LEAST_USEFUL_S + landing,
+        overhead_p90_s=start.p90,
+        kept_gb=spec.command.checkpoint_bytes * kept / 1e9,
+        memory=_NO_MEMORY,
+        fits=True,
+        reasons=(Remark(About.SETTINGS, UNKNOWN),),
+        bucket=bool(spec.bucket),
+        volume_days=spec.volume_days if spec.volume else None,
+    )
+
+
+def _sized(command: Command) -> PhaseRecipe:
+    return PhaseRecipe(
+        recipe=RECIPE, family=RECIPE, phase=PHASE, checkpoint_bytes=command.checkpoint_bytes
+    )

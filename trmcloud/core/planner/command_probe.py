@@ -1,0 +1,59 @@
+"""From a command's measured steps to what they may take on other hardware: an interval, since
+nothing is known of what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trmcloud.core.catalog.hardware import Gpu
+from trmcloud.core.contract.command_terms import MeasuredSteps
+from trmcloud.core.spec.plan import Interval
+from trmcloud.core.values import dataclass
+
+HOST_FACTOR = 2.0
+"""How much faster or slower another host's processors may do what no GPU does."""
+_MEMORY_ROOM = 1.05
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """One GPU of another kind: seconds of a step there, and whether its memory holds what was in
+    use; None where that is not known."""
+
+    gpu: Gpu
+    step_s: Interval
+    fits: bool | None
+
+
+def elsewhere(
+    measured: MeasuredSteps,
+    here: Gpu,
+    others: Iterable[Gpu],
+    busy: float | None,
+    used_gb: float | None,
+) -> tuple[Elsewhere, ...]:
+    """As many GPUs of each other kind in place of those of ``here``.
+
+    The part of a step in which the GPU computed shrinks or grows somewhere between the ratio of
+    their peaks and that of their memories' bandwidths, as it is bound by one or by the other
+    (Williams et al. 2009, the roofline model); the rest is the host's, whose speed is not known.
+
+    Args:
+        busy: the GPU's share of the time, 0 to 1; None: not known, so that it may be all or none.
+        used_gb: GB in use of the fullest GPU.
+    """
+    made = []
+    for gpu in others:
+        ratios = (here.bf16_tflops / gpu.bf16_tflops, here.memory_gb_s / gpu.memory_gb_s)
+        low, high = min(ratios), max(ratios)
+        if busy is None:
+            low, high = min(low, 1 / HOST_FACTOR), max(high, HOST_FACTOR)
+        else:
+            low = busy * low + (1 - busy) / HOST_FACTOR
+            high = busy * high + (1 - busy) * HOST_FACTOR
+        step_s = Interval(
+            measured.fast_s * low, measured.step_s * (low * high) ** 0.5, measured.slow_s * high
+        )
+        fits = used_gb * _MEMORY_ROOM <= gpu.memory_gb if used_gb is not None else None
+        made.append(Elsewhere(gpu, step_s, fits))
+    return tuple(made)

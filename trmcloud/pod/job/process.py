@@ -1,0 +1,465 @@
+"""The one process that the agent knows as a trainer where that is a command of the user's own.
+
+It starts the command in a session of its own, drains its log, reads its metric, takes what it has
+saved, tells it to stop in time and ends it, children and all. The standard library is all it needs:
+
+    TRMCLOUD_JOB=…/job.json python -m trmcloud.pod.job.process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import GIVEN_NAME, NO_SIGNAL, OFFSPRING_NAME, PATHS, Command
+from trmcloud.core.contract.command_terms import (
+    ENV_DATA,
+    ENV_REPORTS,
+    ENV_STOP_FILE,
+    MEASURED,
+    SETTLED_S,
+    is_inside,
+)
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.records import ContractError, parse
+from trmcloud.core.contract.trainer_contract import (
+    ENV_ATTEMPT,
+    ENV_DEADLINE_AT,
+    ENV_JOB,
+    PhaseJob,
+    load_job,
+)
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.values import replace
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.job import offspring
+from trmcloud.pod.job.event_files import EventFiles
+from trmcloud.pod.job.log import LogPump
+from trmcloud.pod.job.probing import Probing
+from trmcloud.pod.job.readings import Readings, of_object, whole_step
+from trmcloud.pod.job.requirements import install
+from trmcloud.pod.job.shelf import Shelf
+from trmcloud.pod.job.stopping import Act, Stopping
+from trmcloud.pod.job.telling import Telling
+from trmcloud.pod.job.watch import Candidate, Refused, Watcher
+from trmcloud.pod.job.working_tree import lay_data, unpack
+from trmcloud.pod.machine import processes
+
+WORK_DIR, RESUME_DIR, ON_PATH_DIR = "work", "resume", "on-path"
+_MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
+"""What a script may import; the last two need what is in their names."""
+_TICK_S = 0.2
+_WATCH_EVERY_S = 1.0
+_READ_FOR_S = 0.1
+"""Of each tick, at most, for looking at lines of the log."""
+_KILL_WITHIN_S = 10.0
+_MOST_REPORT_BYTES = 1 << 20
+"""Of reports, read at once."""
+
+
+class Job:
+    """One attempt of one command."""
+
+    def __init__(self, job: PhaseJob, command: Command, environment: Mapping[str, str]) -> None:
+        self._job, self._command, self._environment = job, command, environment
+        self._folder = Path(job.out_dir)
+        self._work = self._folder / WORK_DIR
+        self._attempt = int(environment.get(ENV_ATTEMPT, "1"))
+        deadline = environment.get(ENV_DEADLINE_AT, "")
+        self._deadline_at = float(deadline) if deadline else float("inf")
+        self._stop_file = self._folder / f"stop-{self._attempt}"
+        self._reports = self._folder / f"reports-{self._attempt}.jsonl"
+        self._reports_read = 0
+        self._listens = False
+        self._stopping = Stopping(command, self._deadline_at)
+        self._probing = Probing(command.probe_steps) if command.probe_steps else None
+        self._asked = False
+        self._left_out: dict[str, str] = {}
+        self._taking: dict[Candidate, Future[CheckpointManifest | None]] = {}
+        self._taker = ThreadPoolExecutor(max_workers=1)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._offspring: dict[int, str] = {}
+        self._tell = Telling(self._folder, job, command, self._attempt, time.time())
+        self._readings = Readings(command)
+        self._log: LogPump | None = None
+        self._events: EventFiles | None = None
+
+    def run(self) -> None:
+        processes.adopt_orphans()
+        signal.signal(signal.SIGTERM, self._on_term)
+        self._tell.write(time.time(), force=True)
+        try:
+            words = self._prepare()
+        except (OSError, ValueError, CheckpointError) as error:
+            self._end("bad_config", f"the command could not be started: {error}")
+            return
+        try:
+            self._start(words)
+        except OSError as error:
+            self._end(
+                "bad_config", f"{words[0]}: {error.strerror or error}: it cannot be run there"
+            )
+            return
+        self._tell.enter("training", time.time())
+        try:
+            self._watch_over()
+        finally:
+            ended = offspring.kill_all(os.getpid(), _KILL_WITHIN_S)
+        assert self._child is not None
+        code = self._child.wait() if ended or self._child.poll() is not None else -signal.SIGKILL
+        self._finish(code)
+
+    # -- beginning ----------------------------------------------------------------------------
+
+    def _prepare(self) -> tuple[str, ...]:
+        """Make the working folder; the words to run in it."""
+        unpack(Path(self._job.code_dir), self._work)
+        lay_data(self._work, self._job.data_dir, self._command.data)
+        self._shelf = Shelf(
+            self._folder / contract.CHECKPOINTS_DIR,
+            self._job.run_id,
+            self._job.phase,
+            self._command,
+            time.time,
+        )
+        command = self._command
+        self._watcher = Watcher(self._work, command.checkpoints, command.checkpoint_bytes)
+        if not command.is_pattern:  # the log alone has what a pattern looks for
+            self._events = EventFiles(self._work)
+        if command.pip:
+            install(self._work / command.pip, self._packages, self._deadline_at)
+        for stale in (self._stop_file, self._reports):
+            stale.unlink(missing_ok=True)
+        if command.stop_file and is_inside(command.stop_file):
+            (self._work / command.stop_file).unlink(missing_ok=True)
+        # In a folder of its own: whatever else lies beside it here is not for the command.
+        on_path = self._folder / ON_PATH_DIR
+        on_path.mkdir(exist_ok=True)
+        for name in _MODULES:
+            shutil.copyfile(Path(__file__).with_name(name), on_path / name)
+        latest = self._shelf.latest() if command.resume else None
+        if latest is None:
+            return command.words
+        self._tell.saved(latest.step, None, time.time())
+        into = self._folder / RESUME_DIR / f"{self._attempt}"
+        path = self._shelf.restore(latest, into)
+        return tuple(word.replace("{checkpoint}", str(path)) for word in command.resume)
+
+    @property
+    def _packages(self) -> Path:
+        return self._folder / "packages"
+
+    def _start(self, words: tuple[str, ...]) -> None:
+        read, write = os.pipe()
+        try:
+            self._child = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=subprocess.STDOUT,
+                cwd=self._work,
+                env=self._command_environment(),
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+        self._log = LogPump(read, 1)
+
+    def _command_environment(self) -> dict[str, str]:
+        """What the agent's own is but for what is ours, and what the command is promised."""
+        kept = {
+            name: value
+            for name, value in self._environment.items()
+            if not name.startswith("TRMCLOUD_") and name not in ("PYTHONPATH", "PYTHONHOME")
+        }
+        given = self._given()
+        paths = [str(self._folder / ON_PATH_DIR)]
+        if self._command.pip:
+            paths.append(str(self._packages))
+        paths += filter(None, self._environment.get(PATHS, "").split(os.pathsep))
+        paths += filter(None, given.pop("PYTHONPATH", "").split(os.pathsep))
+        ours = {
+            contract.ENV_POD: self._environment.get(contract.ENV_POD, ""),
+            ENV_ATTEMPT: str(self._attempt),
+            ENV_STOP_FILE: str(self._stop_file),
+            ENV_REPORTS: str(self._reports),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self._deadline_at < float("inf"):
+            ours[ENV_DEADLINE_AT] = repr(self._deadline_at)
+        if self._job.data_dir:
+            ours[ENV_DATA] = self._job.data_dir
+        return {**kept, **given, **ours}
+
+    def _given(self) -> dict[str, str]:
+        """What --env named, as it was given to this pod."""
+        pod = self._environment.get(contract.ENV_POD, "")
+        root = self._folder.parents[2]  # runs/RUN/PHASE
+        path = root / contract.PODS_DIR / pod / GIVEN_NAME
+        with contextlib.suppress(ValueError, ContractError):
+            said = parse(read_small(path) or "{}")
+            return {k: str(v) for k, v in said.items() if k in self._command.env}
+        return {}
+
+    # -- watching -----------------------------------------------------------------------------
+
+    def _on_term(self, signum: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def _watch_over(self) -> None:
+        """Until the command has ended, or was killed."""
+        assert self._child is not None
+        assert self._log is not None
+        watched_at = -_WATCH_EVERY_S
+        while True:
+            steady = time.monotonic()
+            now = time.time()
+            offspring.reap(self._child.pid)
+            ended = self._child.poll() is not None
+            self._read_log(now)
+            self._read_reports(now)
+            self._collect()
+            if steady - watched_at >= _WATCH_EVERY_S:
+                watched_at = steady
+                self._note_offspring()
+                self._take_settled(steady, SETTLED_S)
+                self._read_events(steady, now)
+            self._tell.sign(
+                self._log.lines_seen
+                + self._watcher.changes
+                + self._reports_read
+                + (self._events.seen if self._events is not None else 0)
+            )
+            self._tell.write(now)
+            self._probe(steady)
+            if ended:
+                return
+            acts = self._stopping.acts(now, steady, asked=self._asked, listens=self._listens)
+            if Act.FILES in acts:
+                self._make_stop_files(now)
+            if Act.SIGNAL in acts and self._command.stop_signal != NO_SIGNAL:
+                number = getattr(signal, f"SIG{self._command.stop_signal}")
+                offspring.signal_all(os.getpid(), number)
+            if Act.KILL in acts:
+                return
+            time.sleep(_TICK_S)
+
+    def _probe(self, steady: float) -> None:
+        if self._probing is not None and not self._stopping.told:
+            self._probing.stepped(self._tell.beat.step, steady)
+            self._asked = self._asked or self._probing.done
+
+    def _make_stop_files(self, now: float) -> None:
+        self._tell.enter("landing", now)
+        files = [self._stop_file]
+        if self._command.stop_file and is_inside(self._command.stop_file):
+            files.append(self._work / self._command.stop_file)
+        for path in files:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+
+    def _read_log(self, now: float) -> None:
+        assert self._log is not None
+        until = time.monotonic() + _READ_FOR_S
+        lines = self._log.take()
+        gave_up = self._readings.gave_up
+        for number, line in enumerate(lines):
+            if (reading := self._readings.read(line)) is not None:
+                self._tell.read(reading, now)
+            if time.monotonic() > until:
+                self._log.put_back(lines[number + 1 :])
+                break
+        if self._readings.gave_up and not gave_up:
+            self._log.say("--metric's pattern takes too long for a line: it is not looked for")
+
+    def _read_events(self, steady: float, now: float) -> None:
+        if self._events is not None:
+            for reading in self._events.take(steady):
+                self._tell.read(reading, now)
+
+    def _read_reports(self, now: float) -> None:
+        """Whole lines that came since; of a file that another one took the place of, none."""
+        try:
+            with open(
+                os.open(self._reports, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
+            ) as file:
+                file.seek(self._reports_read)
+                text = file.read(_MOST_REPORT_BYTES)
+        except OSError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        if not whole and len(text) == _MOST_REPORT_BYTES:
+            whole = text  # a line that has no end is none
+        self._reports_read += len(whole)
+        for line in whole.splitlines():
+            with contextlib.suppress(ContractError):
+                said = parse(line)
+                if isinstance(said, dict):
+                    self._hear(said, now)
+
+    def _hear(self, said: Mapping[str, object], now: float) -> None:
+        if said.get("listens"):
+            self._listens = True
+        if not isinstance(path := said.get("checkpoint"), str):
+            self._tell.read(of_object(said), now)
+            return
+        metric = said.get("metric")
+        value = float(metric) if type(metric) in (int, float) else self._tell.metric  # type: ignore[arg-type]
+        root = os.path.realpath(self._work)
+        name = os.path.relpath(os.path.realpath(self._work / path), root)
+        if name == "." or not is_inside(name):
+            self._refuse(path, "it is not in the working folder")
+            return
+        try:
+            if (candidate := self._watcher.look(name)) is not None:
+                self._take(candidate, whole_step(said.get("step")), value)
+            else:
+                self._refuse(name, "no such file or folder, or an empty one")
+        except Refused as why:
+            self._refuse(name, str(why))
+
+    # -- checkpoints --------------------------------------------------------------------------
+
+    def _take_settled(self, now: float, after_s: float) -> None:
+        for found in self._watcher.settled(now, after_s):
+            if not isinstance(found, Candidate):
+                self._refuse(*found)
+                continue
+            saved_at = max(file.mtime_ns for file in found.files) / 1e9
+            step = self._tell.step_at(saved_at) if found.step is None else found.step
+            self._take(found, step, self._tell.metric_of(found.step, saved_at))
+
+    def _take(self, candidate: Candidate, step: int | None, metric: float | None) -> None:
+        """Have it copied beside: a large one must not keep the command from being stopped."""
+        if candidate not in self._taking:
+            self._taking[candidate] = self._taker.submit(self._shelf.take, candidate, step, metric)
+
+    def _collect(self) -> None:
+        """What has come of those that were being taken."""
+        for candidate, work in list(self._taking.items()):
+            if not work.done():
+                continue
+            del self._taking[candidate]
+            try:
+                made = work.result()
+            except Refused as why:
+                if (self._work / candidate.source).exists():  # or the command has removed it itself
+                    self._refuse(candidate.source, str(why))
+                continue
+            except OSError as error:
+                self._refuse(candidate.source, f"it could not be kept: {error.strerror or error}")
+                continue
+            self._watcher.done(candidate)
+            self._left_out.pop(candidate.source, None)
+            if made is not None:
+                self._tell.saved(made.step, made.val_bpb, time.time())
+                self._say(f"took {candidate.source} as {made.label}, {made.size_bytes} bytes")
+
+    def _refuse(self, name: str, why: str) -> None:
+        if self._left_out.get(name) != why and len(self._left_out) < 1000:
+            self._left_out[name] = why
+            self._say(f"left out {one_line(name)[:200]}: {one_line(why)}")
+
+    def _note_offspring(self) -> None:
+        found = offspring.offspring(os.getpid())
+        if self._probing is not None:
+            self._probing.look(found)
+        if found != self._offspring:
+            self._offspring = found
+            with contextlib.suppress(OSError):
+                path = self._folder / OFFSPRING_NAME
+                write_atomic(path, json.dumps(sorted(found.items())), durable=False)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _finish(self, code: int) -> None:
+        assert self._log is not None
+        self._log.close(wait_s=2.0)
+        now = time.time()
+        if not self._stopping.told:
+            self._tell.enter("saving", now)
+        self._read_log(now)
+        self._read_reports(now)
+        self._read_events(float("inf"), now)
+        # Nobody writes any more: what was left by one that ended by itself is whole; what was being
+        # written when it was killed must have stood still before that.
+        self._take_settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
+        wait(self._taking.values())
+        self._collect()
+        (self._folder / OFFSPRING_NAME).unlink(missing_ok=True)
+        if self._stopping.told:
+            took_s = self._stopping.waited_s(time.monotonic())
+            self._tell.beat = replace(self._tell.beat, landing_seconds=took_s)
+        if self._probing is not None and (measured := self._probing.measured()) is not None:
+            self._tell.line(MEASURED, time.time(), asdict(measured))
+        outcome, message = self._judged(code)
+        self._end(outcome, message)
+
+    def _judged(self, code: int) -> tuple[str, str]:
+        ended = _ended(code)
+        notes = []
+        if self._stopping.killed:
+            notes.append(
+                f"it had not left {self._command.grace_s:g} s after it was told, and was killed"
+            )
+        if self._tell.beat.saved_step is None:
+            where = f" in {self._command.checkpoints}" if self._command.checkpoints else ""
+            notes.append(f"it left no checkpoint{where}")
+        if self._left_out:
+            name, why = next(reversed(self._left_out.items()))
+            notes.append(f"left out {name}: {why}")
+        if self._command.metric and self._tell.metric is None:
+            notes.append(f"its log never showed {self._command.metric_name}")
+        if self._probing is not None and self._probing.done:
+            return "finished", ""
+        if told := self._stopping.told:
+            return f"landed_{told}", "; ".join(notes)
+        if code == 0:
+            return "finished", "; ".join(notes)
+        return "crashed", "; ".join([ended, *notes])
+
+    def _end(self, outcome: str, message: str) -> None:
+        self._say(f"{outcome}: {message}" if message else outcome)
+        self._tell.end(outcome, one_line(message)[:1000], time.time())
+
+    def _say(self, text: str) -> None:
+        if self._log is not None:
+            self._log.say(text)
+        else:
+            print(f"trmcloud: {text}", flush=True)
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"it ended with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"it was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def main() -> None:
+    job = load_job(read_small(Path(os.environ[ENV_JOB])) or "")
+    if job.command is None:
+        sys.exit("this job is not a command's")
+    Job(job, job.command, dict(os.environ)).run()
+
+
+if __name__ == "__main__":
+    main()

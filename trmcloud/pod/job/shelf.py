@@ -1,0 +1,243 @@
+"""A command's checkpoints as the rest of the house knows them: copied while they are hashed, under
+flat names, their manifest last; pruned to the best and the latest.
+
+A copy, since a script may write the next one over the last. What changes under the copy is no
+checkpoint, and is taken once it has stopped changing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.command import RECIPE, Command
+from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, TreeFile
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.records import dump, load
+from trmcloud.core.errors import CheckpointError
+from trmcloud.io.files import read_small, sync_folder
+from trmcloud.io.hashing import file_sha256
+from trmcloud.pod.job.watch import Candidate, Refused, Seen, what_opening_does, why_half
+
+MAKING = ".making-"
+_CHUNK = 1 << 20
+_TREE_BYTES = 1 << 20
+METRIC, TREE_SHA256, OPENS = "metric", "tree_sha256", "opens"
+"""Keys of a manifest's ``extra``: what its metric is called and was; the hash of ``tree.json``,
+which stands for all of it; what opening its files may do."""
+
+
+class Shelf:
+    """The ``checkpoints/`` folder of one phase. ``now`` gives epoch seconds."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run_id: str,
+        phase: str,
+        command: Command,
+        now: Callable[[], float],
+    ) -> None:
+        self._folder, self._run_id, self._phase = folder, run_id, phase
+        self._command, self._now = command, now
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f"{MAKING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        self._trees = {str(made.extra.get(TREE_SHA256)) for made in self.manifests()}
+
+    def manifests(self) -> list[CheckpointManifest]:
+        found = []
+        for path in sorted(self._folder.glob(f"*/{mf.MANIFEST_NAME}")):
+            with suppress(OSError, CheckpointError):
+                text = path.read_bytes()[: mf.MAX_MANIFEST_BYTES + 1]
+                found.append(mf.from_json(text, str(path)))
+        return found
+
+    def take(
+        self, candidate: Candidate, step: int | None, metric: float | None
+    ) -> CheckpointManifest | None:
+        """Copy a candidate; None where the very same was taken before.
+
+        Args:
+            step: that it was saved at, as far as that is known; one that is taken already, or is
+                not known, becomes the next free one.
+            metric: as the command tells it.
+
+        Raises:
+            Refused: it is not whole, or changed meanwhile.
+            OSError: it could not be written. Nothing of it remains.
+        """
+        for file in candidate.files:
+            if why := why_half(candidate.root / file.path):
+                raise Refused(f"{file.path}: {why}")
+        made = self.manifests()
+        number = self._free_step(step, made)
+        making = self._folder / f"{MAKING}{mf.step_dir_name(number)}-{os.getpid()}"
+        shutil.rmtree(making, ignore_errors=True)
+        try:
+            making.mkdir()
+            manifest = self._copy(candidate, number, metric, making)
+            tree = str(manifest.extra[TREE_SHA256])
+            if tree in self._trees:
+                return None
+            _write(making / mf.MANIFEST_NAME, mf.to_json(manifest).encode())
+            sync_folder(making)
+            final = self._folder / mf.step_dir_name(number)
+            shutil.rmtree(final, ignore_errors=True)  # without a manifest, or it were not free
+            os.rename(making, final)
+            sync_folder(self._folder)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+        self._trees.add(tree)
+        self._prune([*made, manifest])
+        return manifest
+
+    def latest(self) -> CheckpointManifest | None:
+        return mf.pick_latest(self.manifests())
+
+    def restore(self, manifest: CheckpointManifest, into: Path) -> Path:
+        """The checkpoint under its own names, below ``into``; returns the file or folder.
+
+        Raises:
+            CheckpointError: it is not what its manifest says. OSError: it cannot be written.
+        """
+        folder = self._folder / mf.step_dir_name(manifest.step)
+        return restore(folder, manifest, into)
+
+    def _copy(
+        self, candidate: Candidate, step: int, metric: float | None, making: Path
+    ) -> CheckpointManifest:
+        files: list[CheckpointFile] = []
+        listed: list[TreeFile] = []
+        largest = max(candidate.files, key=lambda file: file.size_bytes)
+        for number, seen in enumerate(candidate.files, 1):
+            name = f"file-{number:04d}.bin"
+            kind = "weights" if seen is largest else "state"
+            source = candidate.root / seen.path
+            digest = _copy_unchanged(source, seen, making / name)
+            files.append(CheckpointFile(name, kind, seen.size_bytes, digest))
+            listed.append(TreeFile(seen.path, name, what_opening_does(making / name)))
+            if listed[-1].opens == "unknown":  # by its own name, which the copy has not
+                listed[-1] = TreeFile(seen.path, name, what_opening_does(source))
+        tree = CheckpointTree(candidate.source, tuple(listed), candidate.is_file)
+        # Where it stood and what it is called is part of what it is, and so are its hashes.
+        text = dump(tree)
+        whole = hashlib.sha256("\n".join([text, *(file.sha256 for file in files)]).encode())
+        _write(making / TREE_NAME, text.encode())
+        size = len(text.encode())
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        files.append(CheckpointFile(TREE_NAME, "state", size, digest))
+        return CheckpointManifest(
+            run_id=self._run_id,
+            phase=self._phase,
+            step=step,
+            tokens=0,
+            created_at=self._now(),
+            recipe=RECIPE,
+            settings={"recipe": RECIPE, "family": RECIPE, "phase": self._phase}
+            | {"keep_best": self._command.keep_best},
+            world_size=1,
+            val_bpb=self._command.score(metric) if metric is not None else None,
+            step_losses=(),
+            cooled=False,
+            data_sha256="",
+            tokenizer_sha256="",
+            files=tuple(files),
+            extra={TREE_SHA256: whole.hexdigest(), OPENS: _worst(listed), **self._told(metric)},
+        )
+
+    def _told(self, metric: float | None) -> dict[str, object]:
+        name = self._command.metric_name
+        return {METRIC: {"name": name, "value": metric}} if name and metric is not None else {}
+
+    def _free_step(self, step: int | None, made: list[CheckpointManifest]) -> int:
+        taken = {manifest.step for manifest in made}
+        if step is not None and step not in taken:
+            return step
+        return max(taken | {step or 0}) + 1
+
+    def _prune(self, made: list[CheckpointManifest]) -> None:
+        for manifest in mf.to_prune(made, self._command.keep_best).checkpoints:
+            folder = self._folder / mf.step_dir_name(manifest.step)
+            with suppress(OSError):
+                # The manifest first: a half-deleted folder must not pass for a checkpoint.
+                (folder / mf.MANIFEST_NAME).unlink()
+                shutil.rmtree(folder)
+
+
+def tree_of(folder: Path) -> CheckpointTree:
+    """What a checkpoint of a command holds, by its own names.
+
+    Raises:
+        CheckpointError: it says so in no way that can be trusted.
+    """
+    try:
+        tree = load(CheckpointTree, 1, read_small(folder / TREE_NAME, _TREE_BYTES) or "")
+    except ValueError as error:
+        raise CheckpointError(
+            f"its {TREE_NAME} cannot be used: {error}", where=str(folder)
+        ) from None
+    if len({file.path for file in tree.files}) != len(tree.files) or not tree.files:
+        raise CheckpointError(f"its {TREE_NAME} names a file twice, or none", where=str(folder))
+    return tree
+
+
+def restore(folder: Path, manifest: CheckpointManifest, into: Path) -> Path:
+    """Copy a checkpoint's files to their own names below ``into``; the file or folder it was.
+
+    Raises:
+        CheckpointError: a file is not what its manifest says, or its name is none.
+        OSError: it cannot be written.
+    """
+    tree = tree_of(folder)
+    known = {file.name: file for file in manifest.files}
+    base = tree.source.rpartition("/")[2]
+    root = into if tree.is_file else into / base
+    for entry in tree.files:
+        file = known.get(entry.name)
+        source = folder / entry.name
+        if file is None or source.is_symlink() or file_sha256(source) != file.sha256:
+            raise CheckpointError(f"{entry.path} is not what its manifest says", where=str(folder))
+        target = root / entry.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    return into / tree.files[0].path if tree.is_file else root
+
+
+def _copy_unchanged(source: Path, seen: Seen, target: Path) -> str:
+    """SHA-256 of a file that is copied as it was ``seen``."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise Refused(f"{seen.path}: {error.strerror}") from None
+    with open(handle, "rb") as reader, open(target, "wb") as writer:
+        while chunk := reader.read(_CHUNK):
+            size += len(chunk)
+            digest.update(chunk)
+            writer.write(chunk)
+            if size > seen.size_bytes:
+                break
+        about = os.fstat(reader.fileno())
+        writer.flush()
+        os.fsync(writer.fileno())
+    if (size, about.st_mtime_ns, about.st_ino) != (seen.size_bytes, seen.mtime_ns, seen.inode):
+        raise Refused(f"{seen.path} changed while it was copied")
+    return digest.hexdigest()
+
+
+def _worst(listed: list[TreeFile]) -> str:
+    opens = {file.opens for file in listed}
+    return next(word for word in ("code", "unknown", "data") if word in opens)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

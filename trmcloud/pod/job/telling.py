@@ -1,0 +1,157 @@
+"""What the agent and the controller read of a command: its heartbeat, and lines of metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
+from trmcloud.core.values import replace
+from trmcloud.io.files import write_atomic
+from trmcloud.pod.job.readings import Reading
+from trmcloud.pod.machine import processes
+
+_BEAT_EVERY_S = 1.0
+_LINE_EVERY_S = 0.2
+"""Lines of a loss at most so often: a quick script may print thousands a second."""
+_JUST_AFTER_S = 0.5
+"""A log is read a moment after it was written."""
+_MOST_HISTORY = 20_000
+_LOSSES = ("loss", "train_loss", "train/loss")
+_MOST_BYTES = contract.MAX_METRICS_BYTES - (1 << 20)
+
+
+class Telling:
+    """``heartbeat.json`` and ``metrics.jsonl`` of one attempt. Times are epoch seconds."""
+
+    def __init__(self, folder: Path, job: PhaseJob, command: Command, attempt: int, at: float):
+        self._folder = folder
+        self._command = command
+        self._written_at = self._lined_at = self._state_at = -math.inf
+        pid = os.getpid()
+        self.beat = Heartbeat(
+            run_id=job.run_id,
+            phase=job.phase,
+            attempt=attempt,
+            pid=pid,
+            pid_started=processes.started(pid) or "",
+            at=at,
+            state="starting",
+            step=0,
+            steps=int(job.settings.get("steps") or 0),
+        )
+        self._state_at = at
+        self._stepped: tuple[int, float] | None = None
+        self._steps: deque[tuple[float, int]] = deque(maxlen=_MOST_HISTORY)
+        self.metric: float | None = None
+        """The last value of the metric, as the command told it."""
+        self._history: deque[tuple[float, int, float]] = deque(maxlen=_MOST_HISTORY)
+
+    def enter(self, state: str, now: float) -> None:
+        """The seconds until now were spent in the state before."""
+        seconds = dict(self.beat.seconds)
+        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + max(
+            0.0, now - self._state_at
+        )
+        self._state_at = now
+        self.beat = replace(self.beat, state=state, seconds=seconds)
+        self.write(now, force=True)
+
+    def sign(self, count: int) -> None:
+        """It gets on, as ``count`` shows, which only grows."""
+        if count != self.beat.signs:
+            self.beat = replace(self.beat, signs=count)
+
+    def read(self, reading: Reading, now: float) -> None:
+        """What a line of the log, or a report, said."""
+        if reading.step is not None:
+            self._note_step(reading.step, now)
+        value = reading.metrics.get(self._command.metric_name)
+        if value is not None:
+            self._note_metric(value, now)
+        loss = next((reading.metrics[key] for key in _LOSSES if key in reading.metrics), None)
+        if loss is not None:
+            known = loss if math.isfinite(loss) else None
+            self.beat = replace(self.beat, loss=known, finite=known is not None)
+            if now - self._lined_at >= _LINE_EVERY_S:
+                self._lined_at = now
+                self.line("train", now, {"loss": known})
+
+    def metric_of(self, step: int | None, saved_at: float) -> float | None:
+        """The metric of what was saved at ``step``, where that is known and steps are told; else
+        the last that was told by ``saved_at``, or just after. None where there was none yet."""
+        by_step = [value for _, at, value in self._history if step and at and at <= step]
+        if by_step:
+            return by_step[-1]
+        early = [value for at, _, value in self._history if at <= saved_at + _JUST_AFTER_S]
+        return early[-1] if early else None
+
+    def step_at(self, saved_at: float) -> int | None:
+        """The step that was told last by then; None where no steps are told."""
+        told = [step for at, step in self._steps if at <= saved_at + _JUST_AFTER_S]
+        return (told[-1] if told else None) or None
+
+    def saved(self, step: int, score: float | None, now: float) -> None:
+        """A checkpoint was taken; lower scores are better."""
+        best = self.beat.best_bpb
+        self.beat = replace(self.beat, saved_step=max(step, self.beat.saved_step or 0))
+        if score is not None and math.isfinite(score) and (best is None or score < best):
+            self.beat = replace(self.beat, best_bpb=score, best_step=step)
+        self.line("save", now, {}, step=step)
+        self.write(now, force=True)
+
+    def end(self, outcome: str, message: str, now: float) -> None:
+        self.beat = replace(self.beat, outcome=outcome, message=message)
+        self.enter("ended", now)
+
+    def write(self, now: float, *, force: bool = False) -> None:
+        if not force and now - self._written_at < _BEAT_EVERY_S:
+            return
+        self._written_at = now
+        self.beat = replace(self.beat, at=now)
+        # A full disk must not end what watches over the command.
+        with contextlib.suppress(OSError):
+            path = self._folder / contract.HEARTBEAT_NAME
+            write_atomic(path, contract.dump(self.beat), durable=force)
+
+    def line(
+        self, kind: str, now: float, said: Mapping[str, object], step: int | None = None
+    ) -> None:
+        """One line of metrics, as long as anybody would read it."""
+        path = self._folder / contract.METRICS_NAME
+        about = {"kind": kind, "step": self.beat.step if step is None else step, "at": now}
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+            if file.tell() < _MOST_BYTES:
+                file.write(json.dumps({**about, **said}) + "\n")
+
+    def _note_step(self, step: int, now: float) -> None:
+        before = self._stepped
+        if before is None or step < before[0]:
+            self._stepped = step, now
+        elif step > before[0] and now - before[1] >= _LINE_EVERY_S:
+            pace_s = (now - before[1]) / (step - before[0])
+            self._stepped = step, now
+            self.beat = replace(self.beat, step_seconds=pace_s)
+        if step != self.beat.step:
+            self._steps.append((now, step))
+            self.beat = replace(
+                self.beat, step=step, steps=max(step, self.beat.steps) if self.beat.steps else 0
+            )
+
+    def _note_metric(self, value: float, now: float) -> None:
+        self.metric = value
+        known = math.isfinite(value)
+        score = self._command.score(value) if known else None
+        self.beat = replace(self.beat, val_bpb=score, finite=known)
+        self._history.append((now, self.beat.step, value))
+        told = {"name": self._command.metric_name, "value": value if known else None}
+        self.line("eval", now, {"val_bpb": score, "metric": told})
+        if not known:
+            self.line("train", now, {"loss": None})  # as our own trainer tells it

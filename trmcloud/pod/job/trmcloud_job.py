@@ -1,0 +1,78 @@
+"""What a training script may say to trmcloud, and hear from it. One file, standard library only.
+
+Every call also works where the script runs by itself: then nothing stops it and nobody listens.
+
+    import trmcloud_job
+
+    for step in range(steps):
+        ...
+        trmcloud_job.report(step, val_loss=loss)
+        if trmcloud_job.should_stop():
+            save("out/last.pt")
+            trmcloud_job.checkpoint("out/last.pt", metric=loss)
+            break
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+__all__ = ["checkpoint", "deadline", "report", "seconds_left", "should_stop"]
+
+_STOP_FILE = os.environ.get("TRMCLOUD_STOP_FILE", "")
+_REPORTS = os.environ.get("TRMCLOUD_REPORTS", "")
+_RANK = os.environ.get("RANK", "0")
+_last_step: int | None = None
+
+
+def deadline() -> float | None:
+    """Epoch seconds at which this is to stop, or None where nothing stops it."""
+    text = os.environ.get("TRMCLOUD_DEADLINE_AT", "")
+    return float(text) if text else None
+
+
+def seconds_left() -> float:
+    """Until the deadline; infinite where there is none."""
+    at = deadline()
+    return float("inf") if at is None else at - time.time()
+
+
+def should_stop() -> bool:
+    """Whether to save and to leave now: asked in every step, it costs a microsecond or two."""
+    return bool(_STOP_FILE) and os.path.exists(_STOP_FILE)
+
+
+def report(step: int, **metrics: float) -> None:
+    """Say what a step came to: ``report(120, val_loss=1.87)``. Of several ranks, only rank 0's
+    counts."""
+    global _last_step
+    _last_step = int(step)
+    _say({"step": _last_step, "metrics": {key: float(value) for key, value in metrics.items()}})
+
+
+def checkpoint(path: str, metric: float | None = None, step: int | None = None) -> None:
+    """Say that the file or folder at ``path`` is a whole checkpoint: it is copied within a second
+    or two, unless it changes meanwhile. ``step`` is that of the last report unless it is given."""
+    line: dict[str, Any] = {"checkpoint": os.path.abspath(path)}
+    if metric is not None:
+        line["metric"] = float(metric)
+    at = _last_step if step is None else step
+    if at is not None:
+        line["step"] = int(at)
+    _say(line)
+
+
+def _say(line: dict[str, Any]) -> None:
+    if not _REPORTS or _RANK != "0":
+        return
+    try:
+        with open(_REPORTS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError:
+        pass  # a full disk must not end a training
+
+
+_say({"listens": True})
