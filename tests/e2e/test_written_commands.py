@@ -11,6 +11,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,8 @@ OWN = (
     "run local --rate 3.60 --budget 0.05 --grace 5 --checkpoint-gb 0.01 "
     "--checkpoints out --metric val_loss=([0-9.]+)"
 )
+#: What plans or writes and trains nothing, of a recipe that knows no sequence as short as here.
+UNTRAINED = re.compile(r"^(launch .* --dry-run|export .*)$")
 QUESTION = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
     " How many clips did Natalia sell altogether in April and May?"
@@ -153,7 +156,8 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
         if text in seen or text in ELSEWHERE:
             continue
         seen.add(text)
-        code, shown = typed(reader, command.in_world(run_id, plan_id))
+        user = as_shipped(reader) if UNTRAINED.search(text) else reader
+        code, shown = typed(user, command.in_world(run_id, plan_id))
         if command.text == FIRST:
             assert code == 0, shown
             run_id = next(iter(reader.ledger().runs))
@@ -170,6 +174,12 @@ def test_a_recipe_that_cannot_be_trained_is_refused_by_name(reader: User) -> Non
     shared_out = ("--recipe", "trm-tiny", "--set", "sharding=fsdp", "--budget", "100", "-y")
     err = reader.fails("launch", "8xH100", *shared_out, code=12)
     assert "sharding=fsdp is not for trm" in err
+
+
+def as_shipped(reader: User) -> User:
+    """The same reader, whose nets are as large as their recipes say."""
+    environment = {k: v for k, v in reader.environment.items() if k != "TRMCLOUD_TEST_SETTINGS"}
+    return replace(reader, environment=environment)
 
 
 def typed(user: User, words: list[str]) -> tuple[int, str]:
