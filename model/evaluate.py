@@ -54,12 +54,13 @@ def evaluate(
     batch: int,
     eval_tokens: int,
     autocast: Callable[[], AbstractContextManager[object]],
+    between: Callable[[], object] = lambda: None,
 ) -> Evaluation:
     """Evaluates on fixed ones of the validation ``rows``, divided among the ranks, and reduced.
 
     A collective call: every rank gets the same result. All ranks take equally many batches, since a
     sharded model's passes are collective, too; and a batch is filled up with the first row,
-    unscored, so that every one has the same shape.
+    unscored, so that every one has the same shape. ``between`` is called after each, on all ranks.
     """
     every = validation_rows(rows.count, model.sequence, eval_tokens)
     mine = range(world.rank, len(every), world.size)
@@ -84,6 +85,7 @@ def evaluate(
         scored = bytes_each > 0
         nats += (losses.double() * scored).sum(dim=(1, 2))
         counts += torch.stack([scored.sum(), bytes_each.sum()])
+        between()
     dropped(model)
     tallied = torch.stack(tallies).sum(dim=0)
     summed = world.total(torch.cat([nats, counts.double(), tallied.double()]))

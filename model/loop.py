@@ -108,7 +108,7 @@ class Trainer:
             return self._run()
         except BaseException:
             self._saver.rescue()
-            self._pulse.tell(**self._news())
+            self._pulse.note(**self._news())
             raise
 
     def _run(self) -> str:
@@ -348,6 +348,8 @@ class Trainer:
                 batch=settings.batch,
                 eval_tokens=settings.eval_tokens,
                 autocast=self._autocast,
+                # Whatever ends this process in a long evaluation, what was saved before is kept.
+                between=self._settle,
             )
         seconds = self._clock.monotonic() - began
         self._landing.evaluation_s = seconds

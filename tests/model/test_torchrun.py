@@ -170,8 +170,12 @@ def test_an_error_of_another_rank_is_the_one_that_is_told(new_run: NewRun, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_was_compiled_is_kept_with_the_run(new_run: NewRun) -> None:
+def test_what_was_compiled_is_kept_with_the_run(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second attempt finds all of it: it makes no kernel anew, and is done sooner."""
+    # Whoever has compiled in this process has set it, as a user might.
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     run = new_run(family="nanochat", mlp="relu2", compile=True, steps=4, eval_every=4, save_every=2)
     took = []
     kernels: list[set[str]] = []
