@@ -145,7 +145,7 @@ def test_without_rsync_there_everything_goes_all_the_same(rented: RentedUser) ->
 
 @pytest.mark.slow
 def test_a_full_disk_there(rented: RentedUser) -> None:
-    rented.standin.control.set(workspace_mib=1)
+    rented.standin.control.set(workspace_mib=2)
     rented.see_out(begin(rented, steps=2000), code=Outcome.FAILED.exit_code)
     run = ended(rented, Outcome.FAILED)
     assert run.pulled

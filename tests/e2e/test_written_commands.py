@@ -81,6 +81,7 @@ ELSEWHERE = {
     SHARED_OUT: "minutes, and a kill: tests/e2e/test_sharded.py",
     "resume --processes 3": "of what that launch left",
     "resume --processes 1": "likewise",
+    "fetch-best --into last": "likewise",
     "fetch-best --for-inference --into hdp-best": "likewise: tests/e2e/test_real_trainer.py",
     "eval hdp-best": "likewise",
     f"sample hdp-best --prompt {QUESTION} --temperature 0": "likewise",
