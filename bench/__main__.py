@@ -9,7 +9,8 @@ from pathlib import Path
 NAMES = sorted(
     path.stem
     for path in Path(__file__).parent.glob("*.py")
-    if path.stem not in ("__init__", "__main__", "calibration", "copies", "launched", "row", "empty_app")
+    if path.stem
+    not in ("__init__", "__main__", "calibration", "copies", "launched", "row", "empty_app")
 )
 #: Need something named to be measured against.
 ASKED_FOR = ("control", "decode", "reach", "stop", "train")

@@ -41,6 +41,7 @@ ROUNDS = 3 if os.environ.get("TRMCLOUD_BENCH_SHORT") else 7
 RUNS = 50
 _WATCHED_S = 30.0
 _MOST_BYTES = 1e6
+_LOADED = "performance.getEntries().reduce((sum, each) => sum + (each.transferSize || 0), 0)"
 _MOST_RATIO = 3.0
 _BEAT_S = 1.0
 _MOST_SHARE = 0.05
@@ -110,14 +111,12 @@ def _one_long_run(folder: Path) -> list[Row]:
         path.write_text(text)
         _beat(world, driver, STEPS)
     with _serving() as (_, port), chromium(folder / "chromium") as browser:
-        page, shown = browser.page(), []
+        page, shown, sizes = browser.page(), [], []
         _seconds(page, port, "empty")
         for driver in drivers:  # each is opened once, and has never been read before
             empty_ms = _seconds(page, port, "empty")
             shown.append((_seconds(page, port, f"run/{driver.run_id}#token=bench"), empty_ms))
-            sizes = page.run(
-                "performance.getEntries().reduce((sum, each) => sum + (each.transferSize || 0), 0)"
-            )
+            sizes.append(page.run(_LOADED))
             page.until("document.documentElement.dataset.drawn === 'whole'", 120)
         late_s = _lateness(page, world, drivers[-1])
     shown = shown[1:]
@@ -126,9 +125,10 @@ def _one_long_run(folder: Path) -> list[Row]:
     size = len(text) / 1e6
     told = f"{ours:.0f} over {empty:.0f} ms; metrics of {size:.0f} MB that nobody has read yet"
     steps = f"{STEPS:,} logged steps"
+    first = f"all that the first page loads; {sizes[-1] / 1e3:.0f} kB for the next"
     slow = f"the slowest of {len(late_s)} heartbeats; median {statistics.median(late_s):.2f} s"
     return [
-        Row(f"page to first curve, {steps}", sizes, _MOST_BYTES, "lower", "B", "all it loads"),
+        Row(f"page to first curve, {steps}", max(sizes), _MOST_BYTES, "lower", "B", first),
         Row("the same in time, over an empty page", ratio, _MOST_RATIO, "lower", "×", told),
         Row("a heartbeat until it is shown", max(late_s), _BEAT_S, "lower", "s", slow),
     ]

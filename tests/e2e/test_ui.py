@@ -77,6 +77,12 @@ class Serving:
         connection.close()
         return answer.status, json.loads(text) if text[:1] in (b"{", b"[") else text
 
+    def files(self) -> str:
+        """Where the page's own files lie: an address that their content gives."""
+        found = re.search(rb'"(/static/[0-9a-f]{16})/page\.js"', self.ask("/")[1])
+        assert found is not None
+        return found[1].decode()
+
     def end(self) -> str:
         """stderr of a server that was ended as Ctrl-C does."""
         os.killpg(self.process.pid, signal.SIGINT)
@@ -378,8 +384,11 @@ def test_other_sites_and_other_names_are_refused(
     assert serving.ask(path, wish, Sec_Fetch_Site="same-site")[0] == 403
     assert serving.ask(path, wish, Content_Type="text/plain")[0] == 415
     assert serving.ask(path, wish, token="")[0] == 401
-    assert serving.ask("/static/../page/routes.py")[0] == 404
-    assert serving.ask("/static/%2e%2e/main.py")[0] == 404
+    files = serving.files()
+    assert serving.ask(f"{files}/page.css")[0] == 200
+    assert serving.ask(f"{files}/../../page/routes.py")[0] == 404
+    assert serving.ask(f"{files}/%2e%2e/%2e%2e/main.py")[0] == 404
+    assert serving.ask("/static/page.css")[0] == 404, "an older page's"
     assert trained.only_run().stop is None, "and nothing of it was done"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((_own_address(), serving.port), timeout=5).close()

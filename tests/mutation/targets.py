@@ -73,7 +73,7 @@ READERS = {
     "core.contract.pod_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
     "core.contract.trainer_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
     "core.contract.gate": Target(("test_gate*.py",)),
-    "core.health_reading": Target(("test_health*.py",)),
+    "core.health_reading": Target(("test_health.py", "test_health_reading.py")),
     "core.contract.bucket": Target(
         ("test_bucket*.py", "test_contract_bounds.py"),
         ("load_grants", "_is_inside", "load_uploads"),

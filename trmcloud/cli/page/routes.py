@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -52,6 +53,7 @@ MAX_BODY_BYTES = 1 << 14
 _STATUS: dict[type[TrmcloudError], int] = {
     NotFoundError: 404, ConflictError: 409, UsageError: 422, LedgerError: 503,
 }  # fmt: skip
+_KEPT_S = 7 * 86_400
 _CENT = Usd("0.01")
 
 
@@ -177,16 +179,19 @@ def application(page: Page) -> Starlette:
         finally:
             await run_in_threadpool(page.watch.end)
 
-    read = {name: (STATIC / name).read_bytes() for name in ("index.html", *FILES)}
+    read = {name: (STATIC / name).read_bytes() for name in FILES}
+    # Their address says what they are, so that a browser reads them once for all pages.
+    served = "/static/" + hashlib.sha256(b"".join(read.values())).hexdigest()[:16]
+    shell = (STATIC / "index.html").read_text(encoding="utf-8").replace("/static", served)
 
     async def index(request: Request) -> Response:
-        return HTMLResponse(read["index.html"])
+        return HTMLResponse(shell)
 
     async def static(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in FILES:
             raise HTTPException(404, "Not Found")
-        headers = {"Cache-Control": "no-cache"}
+        headers = {"Cache-Control": f"private, max-age={_KEPT_S}, immutable"}
         return Response(read[name], media_type=FILES[name], headers=headers)
 
     async def runs(request: Request) -> Response:
@@ -229,7 +234,7 @@ def application(page: Page) -> Starlette:
         routes=[
             Route("/", index),
             Route("/run/{run}", index),
-            Route("/static/{name:path}", static),
+            Route(served + "/{name:path}", static),
             Route("/api/runs", runs),
             Route("/api/runs/{run}", run),
             Route("/api/runs/{run}/curves", curves),
