@@ -63,8 +63,18 @@ CONTROL = {
     "core.control.renting": Target(("test_controller*.py",)),
     "core.control.actions": Target(("test_controller*.py",)),
     "core.control.pod_liveness": Target(("test_controller*.py",)),
-    "core.contract.supervisor": Target(("test_supervisor*.py",)),
-    "core.contract.phase_account": Target(("test_supervisor*.py", "test_recovery.py")),
+    "core.contract.supervisor": Target(
+        ("test_supervisor*.py", "test_worth.py", "test_climbing.py", "test_recovery.py")
+    ),
+    "core.contract.phase_account": Target(
+        (
+            "test_phase_account*.py",
+            "test_supervisor*.py",
+            "test_recovery.py",
+            "test_climbing.py",
+            "test_worth.py",
+        )
+    ),
 }
 READERS = {
     # What pods and buckets say.

@@ -10,19 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.phases import BEAT, ONE, RUNNING, after, ended, view
-from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.contract.climbing import CLIMBS, LEVELS, climbed, is_worth_it, next_level
 from trmcloud.core.contract.phase_account import started
 from trmcloud.core.contract.pod_contract import AgentReport, Lease, dump, load_report
-from trmcloud.core.contract.recovery import (
-    AGAIN,
-    LAST_RUNGS,
-    OUT_OF_MEMORY,
-    SKIPPED,
-    SPARE,
-    Recovery,
-    next_rung,
-)
+from trmcloud.core.contract.recovery import AGAIN, SKIPPED, SPARE, Recovery
 from trmcloud.core.contract.supervisor import (
     Act,
     ClimbTrainer,
@@ -34,8 +25,6 @@ from trmcloud.core.contract.supervisor import (
     supervise,
 )
 from trmcloud.core.contract.worth import Curve, StopRules
-from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.overrides import check_last_rungs, overridden, parse_last_rungs, recoverable
 
 OWN: dict[str, Any] = {
     "batch": 8, "accumulation": 12, "activation_checkpointing": False, "compile": True,
@@ -142,6 +131,10 @@ def test_a_trainer_with_memory_to_spare_is_told_and_no_other() -> None:
     assert isinstance(watching(land_ordered=True), LandTrainer)
 
 
+def test_to_climb_is_no_restart_that_could_be_forbidden() -> None:
+    assert watching(lease=replace(LEASE, max_restarts=0)) == ClimbTrainer("aggressive")
+
+
 def test_a_trainer_that_no_longer_pays_does_not_climb() -> None:
     rules = StopRules(gain_per_usd=1.0, usd_per_hour=3.6)
     share = replace(LEASE.phases[0], stop=rules)
@@ -183,6 +176,13 @@ def test_an_order_or_too_little_time_ends_it_all_the_same() -> None:
     assert plain == EndPod("landed", "told to land")
 
 
+def test_one_that_landed_by_order_was_stopped_however_late_it_is_looked_at() -> None:
+    """It had decided to climb, and has landed: the hard stop has cut nothing short."""
+    late = {"land_ordered": True, "land_reason": "asked to", "hard_left_s": -1.0}
+    report = ended("landed_signal", climbing="aggressive")
+    assert after(report, LEASE, **late) == EndPod("stopped", "asked to")
+
+
 def test_one_that_came_to_its_end_meanwhile_has_finished() -> None:
     report = ended("finished", climbing="aggressive")
     assert supervise(LEASE, (report,), view()) == EndPod("finished", "")
@@ -196,7 +196,7 @@ def test_memory_that_runs_out_after_a_climb_takes_it_back() -> None:
     assert next_level(OWN, shrunk.recoveries, 0.1) == ""
 
 
-# -- the last rungs, where they are asked for ----------------------------------------------------
+# -- the last rungs ------------------------------------------------------------------------------
 
 
 def test_depth_and_sequence_are_cut_last_and_only_while_nothing_is_saved() -> None:
@@ -218,67 +218,3 @@ def test_depth_and_sequence_are_cut_last_and_only_while_nothing_is_saved() -> No
     shorter = {"depth": 8, "sequence": 512, "accumulation": 24}
     assert tried(asked, None) == [{"depth": 8}, shorter]
     assert tried({**least, "depth": 1, "sequence": 33}, None) == []
-
-
-def test_a_lease_names_what_was_asked_for_and_can_be_cut() -> None:
-    trm = load_recipe("trm-tiny").resolve("fast", hardware="local", gpus=1)
-    rows = load_recipe("bd3lm-small").resolve("train", hardware="local", gpus=1)
-    assert {"depth", "sequence"}.isdisjoint(recoverable(trm))
-    both = recoverable(trm, last_rungs=("depth", "sequence"))
-    assert (both["depth"], both["sequence"]) == (trm.depth, trm.sequence)
-    assert recoverable(trm)[CLIMBS] is True
-    assert CLIMBS not in recoverable(trm, ["batch"])
-    assert CLIMBS not in recoverable(trm, ["accumulation"])
-    assert "sequence" not in recoverable(rows, last_rungs=("depth", "sequence"))
-    check_last_rungs(("depth", "sequence"), [trm, rows])
-    with pytest.raises(UsageError, match="can never help: its rows are made as long as they are"):
-        check_last_rungs(("sequence",), [rows])
-
-
-@pytest.mark.parametrize(
-    ("name", "phase", "changed", "rung", "why"),
-    [
-        ("trm-tiny", "fast", {"depth": 1}, "depth", "a depth of 1 is not cut"),
-        ("trm-tiny", "fast", {"sequence": 48}, "sequence", "a sequence of 48 is not cut"),
-        ("trm-tiny", "fast", {"sequence": 65}, "sequence", "a sequence of 65 is not cut"),
-        ("hdp-small", "train", {}, "sequence", "its rows are made as long as they are"),
-        (
-            *("bd3lm-small", "train", {"rows": "bestfit", "sequence": 64, "block": 64}),
-            *("sequence", "blocks of 64 do not divide a sequence of 32"),
-        ),
-    ],
-)
-def test_a_rung_that_can_never_be_tried_is_refused_and_in_no_lease(
-    name: str, phase: str, changed: dict[str, Any], rung: str, why: str
-) -> None:
-    """A trainer would not start with what it makes, and the phase would end by that instead."""
-    recipe = load_recipe(name)
-    settings = replace(recipe.resolve(phase, hardware="local", gpus=1), **changed)
-    assert rung not in recoverable(settings, last_rungs=LAST_RUNGS)
-    with pytest.raises(UsageError) as caught:
-        check_last_rungs(LAST_RUNGS, [settings])
-    assert caught.value.what == f"--last-rungs {rung} can never help: {why}"
-    assert caught.value.next_step == f"leave {rung} out of it, or plan with --set {rung}=…"
-    other = next(each for each in LAST_RUNGS if each != rung)
-    check_last_rungs([other], [settings])
-    least = {"batch": 1, "activation_checkpointing": True, "compile": False, "loader_workers": 0}
-    in_lease = recoverable(settings, last_rungs=LAST_RUNGS) | least
-    tried = next_rung(in_lease, (), OUT_OF_MEMORY)
-    assert tried is not None
-    assert tried[0] == other
-    assert getattr(overridden(settings, tried[1]), other) < getattr(settings, other)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("width", "not 'width'"),
-        ("depth,x", "not 'x'"),
-        ("depth,", "names nothing"),
-        (" ", "names nothing"),
-    ],
-)
-def test_what_is_no_last_rung_is_refused(text: str, said: str) -> None:
-    assert parse_last_rungs("sequence, depth") == ("depth", "sequence")
-    with pytest.raises(UsageError, match=said):
-        parse_last_rungs(text)

@@ -97,6 +97,12 @@ def test_what_did_not_help_is_told_at_the_end() -> None:
     assert act == EndPod("failed", told)
 
 
+def test_settings_are_not_blamed_for_an_end_that_they_were_not_to_prevent() -> None:
+    changed = Recovery("out_of_memory", "batch", changed={"batch": 6, "accumulation": 4})
+    crashed = ended("crashed", message="boom", fruitless=9, recoveries=(changed,))
+    assert after(crashed, LEASE) == EndPod("failed", "boom")
+
+
 def test_a_lease_that_names_no_settings_has_nothing_changed() -> None:
     for outcome in ("out_of_memory", "non_finite"):
         assert after(ended(outcome, message="why")) == EndPod("failed", "why")

@@ -1,4 +1,4 @@
-"""``supervise`` once a trainer has ended: gate, next phase, another attempt, its account."""
+"""``supervise`` once a trainer has ended: gate, next phase, another attempt."""
 
 from __future__ import annotations
 
@@ -177,45 +177,25 @@ def test_a_crash_while_told_to_land_is_a_stop() -> None:
     assert act == EndPod("stopped", "enough")
 
 
-# -- an attempt's account ----------------------------------------------------------------------
-
-
-def test_a_process_that_said_nothing_is_lost() -> None:
-    closed = close_attempt(RUNNING, None, 50.0)
-    assert (closed.state, closed.outcome, closed.ended_at, closed.fruitless) == (
-        "ended",
-        "lost",
-        50.0,
-        1,
-    )
-
-
-@pytest.mark.parametrize("outcome", [None, "finished", "non_finite"])
-def test_the_last_heartbeat_says_how_it_ended(outcome: str | None) -> None:
-    beat = replace(BEAT, outcome=outcome, message="why", val_bpb=1.5, saved_step=4)
-    closed = close_attempt(RUNNING, beat, 50.0)
-    assert closed.outcome == (outcome or "lost")
-    assert (closed.step, closed.val_bpb, closed.message, closed.saved_step) == (5, 1.5, "why", 4)
-
-
 @pytest.mark.parametrize(
-    ("before", "saved", "fruitless"),
-    [(None, 4, 0), (4, 5, 0), (4, 4, 3), (4, 3, 3), (None, None, 3), (4, None, 3)],
+    ("cause", "end"),
+    [
+        ({"hard_left_s": 0.0}, "the hard stop came before the trainer had landed"),
+        ({"land_ordered": True, "land_reason": "enough"}, "enough"),
+    ],
 )
-def test_only_a_newer_checkpoint_is_progress(
-    before: int | None, saved: int | None, fruitless: int
+def test_orders_and_the_hard_stop_end_what_was_restarted_too_often_as_well(
+    cause: dict[str, Any], end: str
 ) -> None:
-    report = replace(RUNNING, saved_step=before, fruitless=2)
-    closed = close_attempt(report, replace(BEAT, saved_step=saved), 50.0)
-    assert closed.fruitless == fruitless
-    assert closed.saved_step == max((s for s in (saved, before) if s is not None), default=None)
+    """That it had no restart left is not why it ended."""
+    act = after(ended("crashed", fruitless=9, message="boom"), **cause)
+    assert act == EndPod("killed" if "hard_left_s" in cause else "stopped", end)
 
 
-def test_seconds_add_up_over_attempts() -> None:
-    report = replace(RUNNING, seconds={"training": 5.0, "compiling": 2.0})
-    beat = replace(BEAT, seconds={"training": 3.0, "saving": 1.0})
-    closed = close_attempt(report, beat, 50.0)
-    assert closed.seconds == {"training": 8.0, "compiling": 2.0, "saving": 1.0}
+def test_one_without_an_outcome_is_called_lost() -> None:
+    late = after(ended(None), soft_left_s=60.0)
+    assert late == EndPod("landed", "lost, and too little time was left to start again")
+    assert after(ended(None, fruitless=9)) == EndPod("failed", "lost")
 
 
 def test_a_trainer_that_crashes_for_ever_is_given_up_and_one_that_gets_on_is_not() -> None:
@@ -231,21 +211,3 @@ def test_a_trainer_that_crashes_for_ever_is_given_up_and_one_that_gets_on_is_not
             report = replace(report, state=PhaseState.RUNNING, attempts=act.attempt)
         assert act == expected
     assert report.attempts == 21
-
-
-def test_to_come_again_to_where_a_damaged_checkpoint_was_is_not_to_get_on() -> None:
-    report = replace(RUNNING, saved_step=30)
-    for saved, fruitless in ((12, 1), (22, 2), (30, 3)):
-        closed = close_attempt(report, replace(BEAT, saved_step=saved), 50.0)
-        assert (closed.fruitless, closed.saved_step) == (fruitless, 30)
-        report = replace(closed, state=PhaseState.RUNNING)
-    closed = close_attempt(report, replace(BEAT, saved_step=31), 50.0)
-    assert (closed.fruitless, closed.saved_step) == (0, 31)
-
-
-def test_what_a_damaged_checkpoint_had_is_not_reckoned_as_kept() -> None:
-    """It went on from step 12 and came to 25: thirteen steps are trained again, whatever lay at
-    step 30."""
-    report = replace(RUNNING, saved_step=30)
-    closed = close_attempt(report, replace(BEAT, step=25, saved_step=12), 50.0)
-    assert closed.lost_steps == 13

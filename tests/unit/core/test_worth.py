@@ -187,6 +187,18 @@ def test_landing_and_the_hard_stop_come_first() -> None:
     assert isinstance(supervise(RULED, (RUNNING, EXTREME), over), KillTrainer)
 
 
+def test_one_that_was_told_to_land_is_not_told_that_it_no_longer_pays() -> None:
+    """It lands, which is sooner than to cool down."""
+    for order in ({"told_to_land_s": 3.0}, {"told_to_land_s": 3.0, "land_ordered": True}):
+        told = view(heartbeat=SPENT, **order)
+        assert supervise(RULED, (RUNNING, EXTREME), told) == Wait()
+
+
+def test_one_with_no_step_left_is_let_come_to_its_own_end() -> None:
+    done = replace(SPENT, step=9000)
+    assert supervise(RULED, (RUNNING, EXTREME), view(heartbeat=done)) == Wait()
+
+
 def test_what_was_decided_holds_for_the_next_attempt() -> None:
     """Which begins a little further back, where it still may pay."""
     decided = replace(RUNNING, stopping=WHY, attempts=2)

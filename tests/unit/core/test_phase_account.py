@@ -1,0 +1,171 @@
+"""The account of a phase by itself: what an attempt came to, what it cost, and what the next is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.core.phases import BEAT, ONE, RUNNING, ended
+from trmcloud.core.contract.phase_account import close_attempt, next_try, started, with_skips
+from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
+from trmcloud.core.contract.recovery import Recovery
+
+OWN: dict[str, Any] = {
+    "batch": 8, "accumulation": 12, "activation_checkpointing": False, "compile": True,
+    "loader_workers": 2, "climbs": True,
+}  # fmt: skip
+LEASE = replace(ONE, phases=(replace(ONE.phases[0], settings=OWN),))
+
+# -- how an attempt ended ------------------------------------------------------------------------
+
+
+def test_a_process_that_said_nothing_is_lost() -> None:
+    closed = close_attempt(RUNNING, None, 50.0)
+    assert (closed.state, closed.outcome, closed.ended_at, closed.fruitless) == (
+        "ended",
+        "lost",
+        50.0,
+        1,
+    )
+
+
+@pytest.mark.parametrize("outcome", [None, "finished", "non_finite"])
+def test_the_last_heartbeat_says_how_it_ended(outcome: str | None) -> None:
+    beat = replace(BEAT, outcome=outcome, message="why", val_bpb=1.5, saved_step=4)
+    closed = close_attempt(RUNNING, beat, 50.0)
+    assert closed.outcome == (outcome or "lost")
+    assert (closed.step, closed.val_bpb, closed.message, closed.saved_step) == (5, 1.5, "why", 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "saved", "fruitless"),
+    [(None, 4, 0), (4, 5, 0), (4, 4, 3), (4, 3, 3), (None, None, 3), (4, None, 3)],
+)
+def test_only_a_newer_checkpoint_is_progress(
+    before: int | None, saved: int | None, fruitless: int
+) -> None:
+    report = replace(RUNNING, saved_step=before, fruitless=2)
+    closed = close_attempt(report, replace(BEAT, saved_step=saved), 50.0)
+    assert closed.fruitless == fruitless
+    assert closed.saved_step == max((s for s in (saved, before) if s is not None), default=None)
+
+
+def test_seconds_add_up_over_attempts() -> None:
+    report = replace(RUNNING, seconds={"training": 5.0, "compiling": 2.0})
+    beat = replace(BEAT, seconds={"training": 3.0, "saving": 1.0})
+    closed = close_attempt(report, beat, 50.0)
+    assert closed.seconds == {"training": 8.0, "compiling": 2.0, "saving": 1.0}
+
+
+def test_to_come_again_to_where_a_damaged_checkpoint_was_is_not_to_get_on() -> None:
+    report = replace(RUNNING, saved_step=30)
+    for saved, fruitless in ((12, 1), (22, 2), (30, 3)):
+        closed = close_attempt(report, replace(BEAT, saved_step=saved), 50.0)
+        assert (closed.fruitless, closed.saved_step) == (fruitless, 30)
+        report = replace(closed, state=PhaseState.RUNNING)
+    closed = close_attempt(report, replace(BEAT, saved_step=31), 50.0)
+    assert (closed.fruitless, closed.saved_step) == (0, 31)
+
+
+def test_what_a_damaged_checkpoint_had_is_not_reckoned_as_kept() -> None:
+    """It went on from step 12 and came to 25: thirteen steps are trained again, whatever lay at
+    step 30."""
+    report = replace(RUNNING, saved_step=30)
+    closed = close_attempt(report, replace(BEAT, step=25, saved_step=12), 50.0)
+    assert closed.lost_steps == 13
+
+
+# -- what it cost --------------------------------------------------------------------------------
+
+
+def test_of_one_that_never_spoke_no_step_is_lost_but_its_time_is() -> None:
+    closed = close_attempt(replace(RUNNING, lost_steps=9), None, 50.0, 12.5)
+    assert (closed.lost_steps, closed.lost_s) == (0, 12.5)
+
+
+@pytest.mark.parametrize("beat", [None, BEAT])
+@pytest.mark.parametrize(("told_s", "lost_s"), [(0.25, 0.25), (0.0, 0.0), (-3.0, 0.0)])
+def test_time_that_was_lost_is_never_below_none(beat: Any, told_s: float, lost_s: float) -> None:
+    """A clock that was set back between a save and the end says so."""
+    assert close_attempt(RUNNING, beat, 50.0, told_s).lost_s == lost_s
+
+
+@pytest.mark.parametrize("beat", [None, BEAT])
+def test_where_nobody_says_what_was_lost_nothing_was(beat: Any) -> None:
+    assert close_attempt(replace(RUNNING, lost_s=7.0), beat, 50.0).lost_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("step", "saved", "lost"), [(40, None, 40), (40, 38, 2), (40, 40, 0), (40, 42, 0)]
+)
+def test_steps_that_were_lost_are_those_past_its_checkpoint(
+    step: int, saved: int | None, lost: int
+) -> None:
+    """All where it saved none; none where the save is newer than the last step that was told."""
+    closed = close_attempt(RUNNING, replace(BEAT, step=step, saved_step=saved), 50.0)
+    assert closed.lost_steps == lost
+
+
+@pytest.mark.parametrize(("step_s", "lost_s"), [(0.5, 2.0), (None, 0.0), (0.0, 0.0), (-2.0, 0.0)])
+def test_steps_left_out_cost_nothing_where_no_step_was_measured(
+    step_s: float | None, lost_s: float
+) -> None:
+    beat = replace(BEAT, skipped=4, skipped_step=3, step_seconds=step_s)
+    [row] = with_skips((), beat)
+    assert (row.lost_steps, row.lost_s) == (4, lost_s)
+
+
+def test_steps_left_out_nobody_says_where_were_at_the_last_step() -> None:
+    [row] = with_skips((), replace(BEAT, step=47, skipped=2, skipped_step=None))
+    assert (row.step, row.times) == (47, 2)
+
+
+# -- what is done about it -----------------------------------------------------------------------
+
+
+def test_where_no_restart_is_allowed_other_settings_are_still_tried() -> None:
+    """Restarts are counted of what might go well as it is; a rung has a count of its own."""
+    strict = replace(LEASE, max_restarts=0)
+    row = next_try(strict, ended("out_of_memory", fruitless=1))
+    assert row is not None
+    assert (row.rung, row.changed) == ("batch", {"batch": 4, "accumulation": 24})
+    assert next_try(strict, ended("crashed", fruitless=1)) is None
+
+
+@pytest.mark.parametrize("outcome", ["finished", "landed_deadline", "stopped_paying", "bad_data"])
+def test_only_one_that_landed_for_it_goes_on_with_the_larger_batch(outcome: str) -> None:
+    climbs = ended("landed_signal", climbing="aggressive")
+    row = next_try(LEASE, climbs)
+    assert row is not None
+    assert (row.what, row.rung) == ("memory_spare", "aggressive")
+    assert next_try(LEASE, replace(climbs, outcome=outcome)) is None
+    assert next_try(LEASE, replace(climbs, climbing=None)) is None
+
+
+def test_a_try_after_one_that_told_neither_step_nor_end_has_a_row_all_the_same() -> None:
+    silent = ended("lost", step=None, ended_at=None)
+    row = next_try(LEASE, silent)
+    assert row == Recovery("lost", "again", step=0, at=0.0)
+    told = next_try(LEASE, replace(silent, step=7, ended_at=0.5))
+    assert told == Recovery("lost", "again", step=7, at=0.5)
+
+
+# -- the next attempt ----------------------------------------------------------------------------
+
+
+def test_a_phase_has_started_when_its_first_attempt_did() -> None:
+    first = started(LEASE, PhaseReport("fast"), 1, 20.0)
+    assert (first.started_at, first.attempts) == (20.0, 1)
+    second = started(LEASE, close_attempt(first, None, 30.0), 2, 40.0)
+    assert (second.started_at, second.ended_at, second.attempts) == (20.0, None, 2)
+
+
+def test_a_first_attempt_has_no_row_and_keeps_what_is_known_of_earlier_ones() -> None:
+    """On another pod its phase had attempts before: nothing on this one has gone wrong yet."""
+    row = Recovery("lost", "again", step=3)
+    taken_up = PhaseReport("fast", fruitless=2, recoveries=(row,))
+    begun = started(LEASE, taken_up, 1, 20.0)
+    assert (begun.state, begun.fruitless) == (PhaseState.RUNNING, 2)
+    assert begun.recoveries == (row,)
