@@ -180,16 +180,17 @@ def test_a_crash_while_told_to_land_is_a_stop() -> None:
 @pytest.mark.parametrize(
     ("cause", "end"),
     [
-        ({"hard_left_s": 0.0}, "the hard stop came before the trainer had landed"),
-        ({"land_ordered": True, "land_reason": "enough"}, "enough"),
+        (
+            {"hard_left_s": 0.0},
+            EndPod("killed", "the hard stop came before the trainer had landed"),
+        ),
+        ({"land_ordered": True, "land_reason": "enough"}, EndPod("stopped", "enough")),
     ],
 )
-def test_orders_and_the_hard_stop_end_what_was_restarted_too_often_as_well(
-    cause: dict[str, Any], end: str
+def test_the_hard_stop_and_orders_are_why_one_ended_that_had_no_restart_left(
+    cause: dict[str, Any], end: EndPod
 ) -> None:
-    """That it had no restart left is not why it ended."""
-    act = after(ended("crashed", fruitless=9, message="boom"), **cause)
-    assert act == EndPod("killed" if "hard_left_s" in cause else "stopped", end)
+    assert after(ended("crashed", fruitless=9, message="boom"), **cause) == end
 
 
 def test_one_without_an_outcome_is_called_lost() -> None:
