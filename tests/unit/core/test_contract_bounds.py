@@ -66,12 +66,14 @@ def test_of_equals_the_later_is_best_and_none_is_kept_twice() -> None:
 def test_what_is_not_said_means_that_nothing_is_asked_for() -> None:
     beat = Heartbeat("r-1", "fast", 1, 7, "b", 1.0, "training", 5, 90)
     assert (beat.tokens, beat.finite) == (0, True)
+    assert (beat.skipped, beat.signs) == (0, 0)
     lease = Lease("r-1", "p", 1, 1.0, 2.0, 3.0, 1.0, (), fits_budget=True, min_useful_s=1.0)
     assert (lease.strict_gate, lease.hold, lease.uploads) == (False, False, False)
     assert (lease.hang_after_s, lease.max_restarts, lease.ready_within_s) == (300.0, 3, 0.0)
     assert Orders(1).land is False
     phase = PhaseReport("fast")
     assert (phase.attempts, phase.fruitless) == (0, 0)
+    assert (phase.lost_steps, phase.lost_s) == (0, 0.0)
     report = AgentReport("r-1", "p", 1, 5, 1.0, 2.0, (), 3.0, 4.0)
     assert (report.landing, report.restarts, report.uploading) == (False, 0, False)
 

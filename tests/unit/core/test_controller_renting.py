@@ -71,6 +71,20 @@ def test_no_pod_is_asked_for_after_its_soft_stop_though_the_clock_was_set_back()
     assert sentence(not_made.reason) == "stopped before it was asked for"
 
 
+@pytest.mark.parametrize(("allowed_s", "is_asked_for"), [(0.5, True), (0.0, False)])
+def test_with_one_clock_alone_a_soft_stop_has_come_as_soon_as_it_had_at_the_intent(
+    allowed_s: float, is_asked_for: bool
+) -> None:
+    """However far that clock was set back since, and no sooner."""
+    run = renting()
+    [generation] = run.generations
+    soft_stop_at = generation.intended_at + allowed_s
+    short = replace(run, generations=(replace(generation, soft_stop_at=soft_stop_at),))
+    decision = ask(short, AT - 86_400.0, clock=None)
+    assert bool(decision.actions) is is_asked_for
+    assert [type(event) for event in decision.events] == ([] if is_asked_for else [ev.PodNotMade])
+
+
 def test_the_reservation_pays_for_the_hard_stop_and_the_kill() -> None:
     for micros in (1, 31_000, 1_000_000, 3_029_999, 3_030_000, 99_000_000):
         run = reserved(Usd.from_micros(micros))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, dump, load_lease
+from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.lease import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
@@ -241,3 +243,48 @@ def test_a_wait_for_data_is_no_part_of_what_a_phase_is_expected_to_take() -> Non
     waited = replace(FAST, parts_s={"training": 700.0, "data": 100.0})
     made = lease(waited, EXTREME)
     assert [part.expected_s for part in made.phases] == [700.0, 1000.0]
+
+
+# -- what the caller may leave unsaid ------------------------------------------------------------
+
+
+def granted(made: Candidate, **said: Any) -> Lease:
+    return make_lease(
+        RunState("r1"), made, GENERATION, epoch=1, granted_at=AT, strict_gate=False, **said
+    )
+
+
+def test_unless_it_is_said_nobody_is_waited_for_and_nothing_is_sent_by_the_pod() -> None:
+    made = granted(candidate(FAST))
+    assert (made.hold, made.uploads) == (False, False)
+
+
+def test_every_phase_is_under_the_rules_that_end_what_no_longer_pays() -> None:
+    rules = StopRules(0.2, 3, 2.0)
+    assert [p.stop for p in granted(candidate(FAST, EXTREME), stop=rules).phases] == [rules] * 2
+    assert [p.stop for p in granted(candidate(FAST)).phases] == [StopRules()]
+
+
+def test_a_batch_set_by_hand_does_not_climb_and_depth_is_cut_only_where_it_was_asked_for() -> None:
+    [by_hand] = granted(candidate(FAST), set_by_hand=("batch",)).phases
+    assert by_hand.settings == {k: v for k, v in RECOVERABLE.items() if k != "climbs"}
+    [to_cut] = granted(candidate(FAST), last_rungs=("depth",)).phases
+    assert to_cut.settings == {**RECOVERABLE, "depth": FAST.settings.depth}
+
+
+# -- a command in place of a trainer -------------------------------------------------------------
+
+FROM_ANEW = Command(("python", "train.py"), silent_s=77.0)
+GOES_ON = replace(FROM_ANEW, resume=("python", "train.py", "--resume", "{checkpoint}"))
+
+
+def test_only_a_command_that_can_go_on_is_started_again() -> None:
+    """One that cannot would pay for the same steps once more."""
+    assert granted(candidate(FAST), command=GOES_ON).max_restarts == Lease.max_restarts
+    assert granted(candidate(FAST), command=FROM_ANEW).max_restarts == -1
+    assert granted(candidate(FAST, nodes=2), command=GOES_ON).max_restarts == -1
+
+
+def test_a_command_is_worth_a_second_and_hangs_once_it_was_silent_for_as_long_as_it_said() -> None:
+    made = granted(candidate(FAST, EXTREME), command=FROM_ANEW)
+    assert (made.min_useful_s, made.hang_after_s) == (1.0, 77.0)

@@ -43,6 +43,11 @@ def test_of_equals_the_later_is_best() -> None:
     assert pick_best([manifest(9, 1.5), manifest(10, 1.5), manifest(2, 1.5)]) == manifest(10, 1.5)
 
 
+def test_of_equals_at_one_step_the_newer_is_best() -> None:
+    older, newer = manifest(9, 1.5, created_at=5.0), manifest(9, 1.5, "extreme", created_at=6.0)
+    assert pick_best([older, newer]) == pick_best([newer, older]) == newer
+
+
 def test_of_nothing_there_is_neither_best_nor_latest() -> None:
     assert pick_best([]) is None
     assert pick_latest([]) is None
