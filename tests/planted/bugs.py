@@ -198,7 +198,6 @@ BUGS: tuple[Bug, ...] = (
         "said: list[Did] = []\n    if not found.orphans:\n        for charge in found.charges:\n            _note(context, charge)\n", timing=True),
     Bug("a stray is charged from now on", STRAYS, "return generation.intended_at", "return now"),
     Bug("a stray's bill is taken before it is final", STRAYS, "bill is None or not bill.final", "bill is None", timing=True),
-    Bug("a run's own pod is charged once more", STRAYS, "if pod.pod_id in known or (", "if ("),
     Bug("one of two of a name is ended and not charged", STRAYS, "pod.name in awaited and pod.pod_id not in ending", "pod.name in awaited", timing=True),
     Bug("what a run comes to own stays a stray", BUDGET, "strays.pop((run.generation.provider, record.event.pod_id), None)", "pass", timing=True),
     Bug("strays burden no budget", BUDGET, "for stray in self.strays.values() if self.strays else ():", "for stray in ():"),

@@ -105,6 +105,7 @@ class AgentOracle:
             and pod.trainer is trainer
             and trainer.heeds_saves
             and trainer.trains_at < asked_at
+            and trainer.told_at is None  # one that was told to land saves by that, or is deaf
             and trainer.frozen_at is None
             and now + 2 * trainer.shape.step_s + trainer.shape.save_s < trainer.turns_at
             and trainer.runs(now)

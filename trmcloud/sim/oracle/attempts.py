@@ -180,8 +180,11 @@ class AttemptJudge:
         tries = self._tries.get((pod, trainer.shape.phase))
         if tries is None or any(tries.mended.values()) or tries.climbs >= _MOST_CLIMBS:
             return 0.0
-        shape, now = trainer.shape, self.world.queue.now
-        return min(trainer.turns_at - now, (shape.steps - trainer.step(now)) * shape.step_s)
+        shape, now, lease = trainer.shape, self.world.queue.now, pod.lease
+        # A deaf one does not turn there, and is told so all the same.
+        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        steps_s = (shape.steps - trainer.step(now)) * shape.step_s
+        return min(trainer.turns_at - now, soft_at - now, steps_s)
 
     def _must_climb(self, pod: SimPod, trainer: SimTrainer) -> None:
         """With much to train and memory to spare it is told so once its counters are known."""
