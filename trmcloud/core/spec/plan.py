@@ -24,8 +24,7 @@ PLAN_VERSION = 6
 3  2026-11-22  settings say what a dense model is made of, and how its rates go
 4  2026-11-23  each reason says what it is about
 5  2026-11-23  settings say who takes float8's products
-6  2026-11-23  settings say how blocks are computed again, and how often the clock saves; a wish may
-               be a command
+6  2026-11-23  settings say how blocks are made again and when the clock saves; or a command is run
 """
 
 TRAINER = "trainer"
