@@ -8,12 +8,11 @@ parameters several times as many.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.launched import launched
+from bench.launched import asked, launched
 from bench.row import Row
 
 SEEDS = (1, 2, 3)
@@ -31,10 +30,7 @@ def run() -> Iterator[Row]:
     Raises:
         SystemExit: no text.
     """
-    text = Path(os.environ.get("TEXT", ""))
-    if not text.is_file():
-        raise SystemExit(f"TEXT={text} is no file: name Shakespeare's text")
-    folder = Path(os.environ.get("OUT") or "build/control").absolute()
+    text, folder = asked("build/control")
     gains = []
     for seed in SEEDS:
         trm = train(seed, text, folder)

@@ -11,6 +11,18 @@ from pathlib import Path
 from typing import Any
 
 
+def asked(folder: str) -> tuple[Path, Path]:
+    """The text that TEXT names, and where trainings are kept: what OUT names, or ``folder``.
+
+    Raises:
+        SystemExit: no text.
+    """
+    text = Path(os.environ.get("TEXT", ""))
+    if not text.is_file():
+        raise SystemExit(f"TEXT={text} is no file: name Shakespeare's text")
+    return text, Path(os.environ.get("OUT") or folder).absolute()
+
+
 def launched(
     home: Path,
     recipe: str,

@@ -6,12 +6,11 @@ and in docs/bench/stop.md, which were written before any of it was trained.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.launched import launched
+from bench.launched import asked, launched
 from bench.row import Row
 
 RULE = ("--stop-at-gain", "0.3/usd", "--patience", "6")
@@ -57,10 +56,7 @@ def run() -> Iterator[Row]:
     Raises:
         SystemExit: no text.
     """
-    text = Path(os.environ.get("TEXT", ""))
-    if not text.is_file():
-        raise SystemExit(f"TEXT={text} is no file: name Shakespeare's text")
-    folder = Path(os.environ.get("OUT") or "build/stop").absolute()
+    text, folder = asked("build/stop")
     for trial in TRIALS:
         without = train(trial, text, folder, ruled=False)
         ruled = train(trial, text, folder, ruled=True)

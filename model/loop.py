@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from model.checkpoint import CheckpointFolder
+from model.curve import CurveTaken
 from model.data.feed import FAILED, READY, Feed
 from model.data.folder import PreparedData
 from model.distributed import World
@@ -97,7 +98,7 @@ class Trainer:
         self._paces = Paces()
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
-        self._curve: worth.Curve | None = None
+        self._curve = CurveTaken(trained.progress, settings.warmup_steps)
         self._trained_before_s = trained.progress.trained_s
         self._first_step = trained.progress.step
         self._began = self._mark = outlets.clock.monotonic()
@@ -257,7 +258,7 @@ class Trainer:
         self._beside_s = 0.0
         self._tell_what_is_left_out()
         self._last = report
-        if self._curve is None:
+        if self._curve.latest is None:
             self._take_curve()  # steps have a time only once some are taken
         self._reporter.trained(report)
 
@@ -361,7 +362,8 @@ class Trainer:
             result.bits_per_byte if finite else None, result.step_losses if finite else ()
         )
         if finite:
-            self._note_point(result.bits_per_byte)
+            has_cooled = self._cooldown_from() is not None
+            self._curve.note(result.bits_per_byte, has_cooled=has_cooled)
         if finite and progress.saved_step == progress.step:
             self._saver.add_metric(adapted)
         self._pulse.beat(**self._news())
@@ -375,33 +377,8 @@ class Trainer:
             curve=self._take_curve(),
         )
 
-    def _note_point(self, bpb: float) -> None:
-        """Of the curve, between warm-up and cooldown alone: only there it tells what more steps
-        would buy."""
-        progress = self._progress
-        if progress.updates > self._settings.warmup_steps and self._cooldown_from() is None:
-            progress.evaluations.append((progress.updates, bpb))
-            del progress.evaluations[: -worth.MOST_POINTS]
-
     def _take_curve(self) -> worth.Curve | None:
-        """What the heartbeats tell from here on: nothing while too little is known, and once the
-        rate falls to its end."""
-        progress = self._progress
-        self._curve = None
-        fitted = None if self._cools() else worth.fit(progress.evaluations)
-        taken = progress.step - self._first_step
-        trained_s = self._clock.monotonic() - self._began
-        if fitted is None or taken <= 0 or trained_s <= 0:
-            return None
-        self._curve = worth.Curve(
-            step=progress.updates,
-            slope=fitted[0],
-            scatter=fitted[1],
-            # Of the whole attempt, pauses included: a moment's load on the machine is no reason.
-            steps_per_hour=3600.0 * taken / trained_s,
-            since_best=worth.since_best(progress.evaluations),
-        )
-        return self._curve
+        return self._curve.take(self._clock.monotonic() - self._began, cools=self._cools())
 
     def _cools(self) -> bool:
         cooldown = self._cooldown()
@@ -486,7 +463,7 @@ class Trainer:
             "saves": self._requested,
             "skipped": self._skipped,
             "skipped_step": self._skipped_step or None,
-            "curve": None if self._cools() else self._curve,
+            "curve": None if self._cools() else self._curve.latest,
         }
         if cooldown is not None and progress.step >= cooldown.start:
             news["cooldown_from"] = cooldown.first

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.rented import LAUNCH, account, tenant
-from tests.e2e.test_ui import Serving, agreed, browser, done, opened, serve
 from tests.e2e.user import User, until
 from tests.standins.browser import Browser, find_chromium
 from tests.standins.runpod.machines import no_namespaces

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_ui import Serving, agreed, browser, done, opened, serve
+from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.user import LAUNCH, User, until
 from tests.standins.browser import Browser, find_chromium
 from tests.standins.receiver import LOSES, Receiver, receiving

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -32,7 +31,6 @@ from trmcloud.core.contract.command_terms import (
     SETTLED_S,
     is_inside,
 )
-from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.records import ContractError, parse
 from trmcloud.core.contract.trainer_contract import (
     ENV_ATTEMPT,
@@ -53,8 +51,9 @@ from trmcloud.pod.job.readings import Readings, of_object, whole_step
 from trmcloud.pod.job.requirements import install
 from trmcloud.pod.job.shelf import Shelf
 from trmcloud.pod.job.stopping import Act, Stopping
+from trmcloud.pod.job.taking import Taking
 from trmcloud.pod.job.telling import Telling
-from trmcloud.pod.job.watch import Candidate, Refused, Watcher
+from trmcloud.pod.job.watch import Watcher
 from trmcloud.pod.job.working_tree import lay_data, unpack
 from trmcloud.pod.machine import processes
 
@@ -87,9 +86,6 @@ class Job:
         self._stopping = Stopping(command, self._deadline_at)
         self._probing = Probing(command.probe_steps) if command.probe_steps else None
         self._asked = False
-        self._left_out: dict[str, str] = {}
-        self._taking: dict[Candidate, Future[CheckpointManifest | None]] = {}
-        self._taker = ThreadPoolExecutor(max_workers=1)
         self._child: subprocess.Popen[bytes] | None = None
         self._offspring: dict[int, str] = {}
         self._tell = Telling(self._folder, job, command, self._attempt, time.time())
@@ -136,7 +132,8 @@ class Job:
             time.time,
         )
         command = self._command
-        self._watcher = Watcher(self._work, command.checkpoints, command.checkpoint_bytes)
+        watcher = Watcher(self._work, command.checkpoints, command.checkpoint_bytes)
+        self._taking = Taking(self._work, watcher, self._shelf, self._tell, self._say)
         if not command.is_pattern:  # the log alone has what a pattern looks for
             self._events = EventFiles(self._work)
         if command.pip:
@@ -232,15 +229,15 @@ class Job:
             ended = self._child.poll() is not None
             self._read_log(now)
             self._read_reports(now)
-            self._collect()
+            self._taking.collect()
             if steady - watched_at >= _WATCH_EVERY_S:
                 watched_at = steady
                 self._note_offspring()
-                self._take_settled(steady, SETTLED_S)
+                self._taking.settled(steady, SETTLED_S)
                 self._read_events(steady, now)
             self._tell.sign(
                 self._log.lines_seen
-                + self._watcher.changes
+                + self._taking.changes
                 + self._reports_read
                 + (self._events.seen if self._events is not None else 0)
             )
@@ -320,60 +317,7 @@ class Job:
             return
         metric = said.get("metric")
         value = float(metric) if type(metric) in (int, float) else self._tell.metric  # type: ignore[arg-type]
-        root = os.path.realpath(self._work)
-        name = os.path.relpath(os.path.realpath(self._work / path), root)
-        if name == "." or not is_inside(name):
-            self._refuse(path, "it is not in the working folder")
-            return
-        try:
-            if (candidate := self._watcher.look(name)) is not None:
-                self._take(candidate, whole_step(said.get("step")), value)
-            else:
-                self._refuse(name, "no such file or folder, or an empty one")
-        except Refused as why:
-            self._refuse(name, str(why))
-
-    # -- checkpoints --------------------------------------------------------------------------
-
-    def _take_settled(self, now: float, after_s: float) -> None:
-        for found in self._watcher.settled(now, after_s):
-            if not isinstance(found, Candidate):
-                self._refuse(*found)
-                continue
-            saved_at = max(file.mtime_ns for file in found.files) / 1e9
-            step = self._tell.step_at(saved_at) if found.step is None else found.step
-            self._take(found, step, self._tell.metric_of(found.step, saved_at))
-
-    def _take(self, candidate: Candidate, step: int | None, metric: float | None) -> None:
-        """Have it copied beside: a large one must not keep the command from being stopped."""
-        if candidate not in self._taking:
-            self._taking[candidate] = self._taker.submit(self._shelf.take, candidate, step, metric)
-
-    def _collect(self) -> None:
-        """What has come of those that were being taken."""
-        for candidate, work in list(self._taking.items()):
-            if not work.done():
-                continue
-            del self._taking[candidate]
-            try:
-                made = work.result()
-            except Refused as why:
-                if (self._work / candidate.source).exists():  # or the command has removed it itself
-                    self._refuse(candidate.source, str(why))
-                continue
-            except OSError as error:
-                self._refuse(candidate.source, f"it could not be kept: {error.strerror or error}")
-                continue
-            self._watcher.done(candidate)
-            self._left_out.pop(candidate.source, None)
-            if made is not None:
-                self._tell.saved(made.step, made.val_bpb, time.time())
-                self._say(f"took {candidate.source} as {made.label}, {made.size_bytes} bytes")
-
-    def _refuse(self, name: str, why: str) -> None:
-        if self._left_out.get(name) != why and len(self._left_out) < 1000:
-            self._left_out[name] = why
-            self._say(f"left out {one_line(name)[:200]}: {one_line(why)}")
+        self._taking.named(path, whole_step(said.get("step")), value)
 
     def _note_offspring(self) -> None:
         found = offspring.offspring(os.getpid())
@@ -398,9 +342,8 @@ class Job:
         self._read_events(float("inf"), now)
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
         # written when it was killed must have stood still before that.
-        self._take_settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
-        wait(self._taking.values())
-        self._collect()
+        self._taking.settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
+        self._taking.collect(to_the_end=True)
         (self._folder / OFFSPRING_NAME).unlink(missing_ok=True)
         if self._stopping.told:
             took_s = self._stopping.waited_s(time.monotonic())
@@ -420,9 +363,8 @@ class Job:
         if self._tell.beat.saved_step is None:
             where = f" in {self._command.checkpoints}" if self._command.checkpoints else ""
             notes.append(f"it left no checkpoint{where}")
-        if self._left_out:
-            name, why = next(reversed(self._left_out.items()))
-            notes.append(f"left out {name}: {why}")
+        if left_out := self._taking.left_out:
+            notes.append(left_out)
         if self._command.metric and self._tell.metric is None:
             notes.append(f"its log never showed {self._command.metric_name}")
         if self._probing is not None and self._probing.done:
