@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop calibrate soak soak-crashes mock sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
+.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop bench-own calibrate soak soak-crashes mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -19,9 +19,10 @@ help:
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
-	@echo "make e2e-own  scripts with Hugging Face's Trainer and Lightning under run (.venv-own)"
+	@echo "make e2e-own  scripts with both of them under run, and what they print"
 	@echo "make install  the environment alone (.venv)"
 	@echo "make mock     Prism, a mock of RunPod's published contract that judges requests (npm)"
+	@echo "make own      Hugging Face's Trainer and Lightning in an environment of their own"
 	@echo "make axe      axe-core, which judges whether everybody can use the page of trmcloud ui (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
@@ -100,6 +101,8 @@ e2e-nodes: $(READY)
 	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
 
 # Trainers of others under `run`, beside the packages of .venv and with its torch.
+own: .venv-own/.ready
+
 .venv-own/.ready: constraints-own.txt | $(READY)
 	@test -x .venv-own/bin/python || $(PYTHON) -m venv .venv-own
 	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
@@ -108,7 +111,7 @@ e2e-nodes: $(READY)
 	@touch $@
 
 e2e-own: $(READY) .venv-own/.ready
-	TRMCLOUD_E2E_OWN=$(CURDIR)/.venv-own $(BIN)/python -m pytest -n 0 -s tests/e2e/test_run_trainers.py
+	$(BIN)/python -m pytest -n 0 -s tests/e2e/test_run_trainers.py
 
 # What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
 # trainer's packages, torch among them, are served to them from loopback.
@@ -172,6 +175,9 @@ bench-control: $(READY)
 
 bench-stop: $(READY)
 	TEXT="$(TEXT)" $(BIN)/python -m bench stop
+
+bench-own: $(READY)
+	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench own
 
 bench-reach: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench reach

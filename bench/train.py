@@ -153,11 +153,12 @@ def _against_nanochat(path: Path) -> Iterator[Row]:
 
 
 def _ours(
-    shape: Any, rules: Any, batches: Iterator[Any], rows: int, *, compiled: bool = False
+    shape: Any, rules: Any, batches: Iterator[tuple[Any, Any]], rows: int, *, compiled: bool = False
 ) -> Step:
     """The trainer's own step, with all that belongs to it but the log."""
     import torch
 
+    from model.data.batch import Batch, Draws
     from model.distributed import World
     from model.families.dense import Dense
     from model.optim import Optimizer
@@ -178,7 +179,7 @@ def _ours(
 
     def step() -> None:
         number = next(taken)
-        stepper.step(number + 1, number, 1.0, lambda: next(batches))
+        stepper.step(number + 1, number, 1.0, lambda: Batch(*next(batches), Draws.alone(rows)))
 
     return step
 
@@ -202,7 +203,7 @@ def _plain_step(model: Any, optimizer: Any, loss: Callable[..., Any], x: Any, y:
     optimizer.zero_grad(set_to_none=True)
 
 
-def _batches(vocabulary: int, rows: int, sequence: int) -> Iterator[Any]:
+def _batches(vocabulary: int, rows: int, sequence: int) -> Iterator[tuple[Any, Any]]:
     """Ids of no text: what a step costs does not depend on them."""
     import torch
 

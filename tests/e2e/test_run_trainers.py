@@ -1,4 +1,4 @@
-"""Trainers that many have, from their own packages, under ``trmcloud run``: ``make e2e-own``."""
+"""Trainers that many have, from their own packages, under ``trmcloud run``: ``make own`` first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.e2e.user import ROOT, User
 from trmcloud.core.contract.manifest import from_json, pick_best
 from trmcloud.core.outcome import Outcome
 
-OWN = Path(os.environ.get("TRMCLOUD_E2E_OWN", ""))
+OWN = ROOT / ".venv-own"
 
 pytestmark = [
-    pytest.mark.skipif("TRMCLOUD_E2E_OWN" not in os.environ, reason="opt-in: make e2e-own"),
+    pytest.mark.skipif(not (OWN / ".ready").exists(), reason="they are not here: make own"),
     pytest.mark.slow,
     pytest.mark.processes,
 ]

@@ -29,6 +29,8 @@ from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
 
 _MOST_WORDS = 1000
+_ANY = re.compile(r"(?:([1-9][0-9]?)x)?any")
+"""What is cheapest, of that many GPUs."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MOST_GB = 4000.0
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,237}")
@@ -158,9 +160,18 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
     if request.hardware == "":
         raise UsageError(
             "which machine? Nothing is known of what a command needs",
-            next_step="run local … -- COMMAND, or 1xH100",
+            next_step="run local … -- COMMAND, or 1xH100, or any --memory 24",
         )
-    if parse_hardware(request.hardware).nodes > 1:
+    if (any_of := _ANY.fullmatch(request.hardware.strip().lower())) is not None:
+        if request.rate is not None:
+            raise UsageError("--rate is the price of this machine, which any does not mean")
+        request = replace(request, hardware="", gpus=int(any_of[1] or 1))
+    elif request.memory:
+        raise UsageError(
+            "--memory is for a machine that is to be chosen",
+            next_step=f"any --memory {request.memory:g}",
+        )
+    elif parse_hardware(request.hardware).nodes > 1:
         raise UsageError(
             "a command runs on one machine: how several would meet is its own matter",
             next_step=f"run {parse_hardware(request.hardware).text.partition('x')[2]} … -- COMMAND",

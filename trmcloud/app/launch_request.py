@@ -62,6 +62,8 @@ class LaunchRequest:
     via: str = ""
     region: Sequence[str] = ()
     gpus: int = 0
+    memory: float = 0.0
+    """The least GB of each GPU."""
     spot: bool = False
     community: bool = False
     volume: bool = False
@@ -104,6 +106,8 @@ def spec_of(
         raise UsageError(f"--processes must be above zero, not {r.processes}")
     if not 0 <= r.gpus <= 64:
         raise UsageError(f"--gpus lies between 1 and 64, not {r.gpus}")
+    if not 0 <= r.memory < 1e4:
+        raise UsageError(f"--memory takes GB of one GPU, not {r.memory:g}", next_step="--memory 24")
     deadline_at = None
     if r.deadline is not None:
         from trmcloud.core.spec.deadline import parse_deadline
@@ -144,6 +148,7 @@ def spec_of(
         providers=tuple(providers),
         regions=tuple(r.region),
         gpus=r.gpus,
+        gpu_memory_gb=r.memory,
         spot=r.spot,
         community=r.community,
         volume=r.volume,

@@ -25,6 +25,7 @@ from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
 if TYPE_CHECKING:
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.planner.command_probe import Probed
 
 BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
@@ -105,6 +106,7 @@ class Planner:
             local=machine or self.machine(),
             tokens_available=tokens_available or _tokens_in(spec, recipe),
             measured=probes.load(self._home),
+            probed=self._probed(spec),
             source=self._source(spec, recipe),
         )
         if told:
@@ -151,6 +153,14 @@ class Planner:
             if offer.provider == traits.prices_of and not offer.is_community
         ]
         return [*offers, *renamed], told
+
+    def _probed(self, spec: RunSpec) -> Probed | None:
+        """What a probe measured of the very command that is to run."""
+        if spec.command is None:
+            return None
+        from trmcloud.app.measured_commands import probe_of  # with what reads runs
+
+        return probe_of(self._home, spec.command.words)
 
     def _source(self, spec: RunSpec, recipe: Recipe) -> DataSource | None:
         """What it is to train on; None where that is still to be named, or is not there."""

@@ -9,14 +9,17 @@ from typing import Annotated
 import typer
 
 from trmcloud.cli import options
-from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import UsageError
 
 
 def command(
     typed: typer.Context,
     hardware: Annotated[
-        str, typer.Argument(help="8xH100, 1xA100, other NxSKU, or local.", metavar="HARDWARE")
+        str,
+        typer.Argument(
+            help="8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
+            metavar="HARDWARE",
+        ),
     ],
     words: Annotated[
         list[str],
@@ -92,6 +95,10 @@ def command(
             metavar="STEPS",
         ),
     ] = 0,
+    memory: Annotated[
+        float,
+        typer.Option(help="With any: the least that one GPU must have.", metavar="GB"),
+    ] = 0.0,
     processes: options.Processes = 0,
     accept_exposure: Annotated[
         str | None,
@@ -129,7 +136,7 @@ def command(
 
     Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
-    from trmcloud.app import commands, preparing
+    from trmcloud.app import commands, measured_commands, preparing
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
     from trmcloud.cli.asking import confirmed
@@ -170,7 +177,5 @@ def command(
     tell_unreached(context)
     code = run_view.carry(context, driver, detach=detach)
     if probe and not detach:
-        candidate = ready.plan.candidate(ready.plan.launchable[0])
-        here = planner.machine().gpu_sku if candidate.provider == LOCAL else candidate.sku
-        print("\n".join(probe_lines(context, driver.run(), here)))
+        print("\n".join(probe_lines(measured_commands.probed_in(context, driver.run()), steps)))
     sys.exit(code)

@@ -145,7 +145,12 @@ def _hardware(plan: Plan, chosen: Candidate) -> str:
 def _work(chosen: Candidate, phase: PhasePlan, verbose: bool) -> str:
     s = phase.settings
     if s.family == COMMAND:
-        return f"told to stop after {duration(phase.seconds.p50)}, unless it ends before"
+        takes = phase.seconds
+        if takes.p10 < takes.p90:
+            whole = f"{duration(takes.p10)} to {duration(takes.p90)}"
+            stop = duration(chosen.soft_stop_s)
+            return f"{s.steps:,} steps in {whole}; told to stop after {stop}, unless it ends before"
+        return f"told to stop after {duration(takes.p50)}, unless it ends before"
     about = f"about {duration(phase.seconds.p50)}"
     if not verbose:
         return f"{s.steps:,} steps, {count(phase.tokens)} tokens; {about}"

@@ -113,10 +113,12 @@ def show_end(context: Context, run: RunState) -> int:
     told_rows = recovered_rows(context, run) + health_rows(context, run)
     for label, text in told_rows + target_rows(context, run):
         print(f"  {label}: {text}")
+    from trmcloud.app.measured_commands import note_probed
     from trmcloud.app.measured_runs import note_measured
 
     with suppress(OSError):  # what it measured is lost then, and nothing else
         note_measured(context, run)
+        note_probed(context, run)
     kept = bool(context.files.manifests(run.run_id) or told_uploaded(context, run))
     kept = kept or outcome is Outcome.UNREPORTED
     if run.live:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from trmcloud.core.contract.command import PHASE, RECIPE, Command
 from trmcloud.core.contract.command_terms import SETTLED_S
 from trmcloud.core.planner.batch_fit import Fitted
+from trmcloud.core.planner.command_probe import Elsewhere, Probed
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     LOCAL_LANDING_MARGIN_S,
@@ -27,6 +30,7 @@ UNKNOWN = (
     "not known: how long the command takes, whether it fits in memory, how good it gets; "
     "--hours ends it earlier"
 )
+PROBED = "not known: how good it gets; --hours ends it earlier"
 
 
 def recipe_of(command: Command) -> Recipe:
@@ -64,8 +68,11 @@ def landing_s(command: Command, machine: Machine) -> float:
     return command.grace_s + SETTLED_S + copied_s + pulled_s + REMOTE_LANDING_MARGIN_S
 
 
-def command_outlook(spec: RunSpec, machine: Machine, until_s: float | None = None) -> Estimates:
-    """The outlook of ``spec``'s command on ``machine``: nothing but its start and its landing.
+def command_outlook(
+    spec: RunSpec, machine: Machine, probed: Probed | None = None, until_s: float | None = None
+) -> Estimates:
+    """The outlook of ``spec``'s command on ``machine``: its start and its landing; its length too
+    where the number of its steps is said, and a probe tells what they take there.
 
     Args:
         until_s: seconds from the pod's start at which it is told to stop; then that is how long it
@@ -81,6 +88,11 @@ def command_outlook(spec: RunSpec, machine: Machine, until_s: float | None = Non
     elif until_s is not None:
         wanted_s = max(LEAST_USEFUL_S, until_s - start.p50)
     training = Interval(wanted_s, wanted_s, wanted_s)
+    there = probed.on(machine) if probed is not None else None
+    if there is not None and spec.steps:
+        whole = there.step_s.scaled(spec.steps)
+        most_s = wanted_s if spec.hours is not None or until_s is not None else math.inf
+        training = Interval(*(min(part, most_s) for part in (whole.p10, whole.p50, whole.p90)))
     step = Interval(LEAST_USEFUL_S, LEAST_USEFUL_S, LEAST_USEFUL_S)
     time = PhaseTime(step, training, *(_NOTHING,) * 5, None)
     phase = PhasePlan(
@@ -90,7 +102,7 @@ def command_outlook(spec: RunSpec, machine: Machine, until_s: float | None = Non
         flops=0.0,
         step_s=_NOTHING,
         seconds=training,
-        parts_s={"training": wanted_s},
+        parts_s={"training": training.p50},
     )
     kept = settings.kept_checkpoints + bool(spec.bucket)
     return Estimates(
@@ -107,10 +119,36 @@ def command_outlook(spec: RunSpec, machine: Machine, until_s: float | None = Non
         kept_gb=spec.command.checkpoint_bytes * kept / 1e9,
         memory=_NO_MEMORY,
         fits=True,
-        reasons=(Remark(About.SETTINGS, UNKNOWN),),
+        reasons=_known(spec, machine, probed, there),
         bucket=bool(spec.bucket),
         volume_days=spec.volume_days if spec.volume else None,
     )
+
+
+def _known(
+    spec: RunSpec, machine: Machine, probed: Probed | None, there: Elsewhere | None
+) -> tuple[Remark, ...]:
+    """What its probe tells of ``machine``, and what nobody can."""
+    if probed is None:
+        return (Remark(About.SETTINGS, UNKNOWN),)
+    measured_on = "this machine" if probed.here else f"{probed.gpus} × {probed.sku}"
+    if there is None:
+        why = f"its probe {probed.run_id}, on {measured_on}, tells nothing of this"
+        return (Remark(About.SETTINGS, UNKNOWN), Remark(About.SETTINGS, why))
+    texts = [
+        f"by its probe {probed.run_id}, on {measured_on}: {seconds_text(there.step_s)} a step here"
+    ]
+    if there.fits is False:
+        texts.append(
+            f"too little memory: {probed.used_gb:.1f} GB were in use there, and {machine.name} has "
+            f"{machine.memory_gb:g}"
+        )
+    return tuple(Remark(About.SETTINGS, text) for text in (*texts, PROBED))
+
+
+def seconds_text(step_s: Interval) -> str:
+    """``0.051 s (0.04 to 0.06)``."""
+    return f"{step_s.p50:.3g} s ({step_s.p10:.3g} to {step_s.p90:.3g})"
 
 
 def _sized(command: Command) -> PhaseRecipe:

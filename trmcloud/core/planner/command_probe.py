@@ -4,9 +4,12 @@ nothing is known of what it computes."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
-from trmcloud.core.catalog.hardware import Gpu
+from trmcloud.core.catalog.hardware import GPUS, Gpu
 from trmcloud.core.contract.command_terms import MeasuredSteps
+from trmcloud.core.contract.records import within
+from trmcloud.core.planner.speed import Machine
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.values import dataclass
 
@@ -17,12 +20,45 @@ _MEMORY_ROOM = 1.05
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """One GPU of another kind: seconds of a step there, and whether its memory holds what was in
-    use; None where that is not known."""
+    """Seconds of a step on ``sku``, and whether its memory holds what was in use: None where that
+    is not known."""
 
-    gpu: Gpu
+    sku: str
     step_s: Interval
     fits: bool | None
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the probe ``run_id`` measured of a command on ``gpus`` × ``sku``; ``here``: that was
+    this machine, whose processors count as its GPUs where it has none. ``busy`` and ``used_gb`` are
+    as ``elsewhere`` takes them."""
+
+    run_id: str
+    sku: str
+    gpus: int
+    here: bool
+    measured: MeasuredSteps
+    busy: Annotated[float, within(0.0, 1.0)] | None = None
+    used_gb: Annotated[float, within(0.0, 1e6)] | None = None
+
+    @property
+    def least_gb(self) -> float:
+        """Of a GPU's memory, to hold what was in use; 0 where that is not known."""
+        return (self.used_gb or 0.0) * _MEMORY_ROOM
+
+    def on(self, machine: Machine) -> Elsewhere | None:
+        """What it tells of ``machine``: nothing where that has another number of GPUs, or one of
+        the two is none of the catalogue's."""
+        if machine.processes != self.gpus:
+            return None
+        if self.here and machine.local is not None and machine.name == self.sku:
+            m = self.measured
+            return Elsewhere(self.sku, Interval(m.fast_s, m.step_s, m.slow_s), fits=True)
+        if machine.gpu is None or self.sku not in GPUS:
+            return None
+        [found] = elsewhere(self.measured, GPUS[self.sku], [machine.gpu], self.busy, self.used_gb)
+        return found
 
 
 def elsewhere(
@@ -55,5 +91,5 @@ def elsewhere(
             measured.fast_s * low, measured.step_s * (low * high) ** 0.5, measured.slow_s * high
         )
         fits = used_gb * _MEMORY_ROOM <= gpu.memory_gb if used_gb is not None else None
-        made.append(Elsewhere(gpu, step_s, fits))
+        made.append(Elsewhere(gpu.sku, step_s, fits))
     return tuple(made)

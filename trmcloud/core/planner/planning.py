@@ -48,6 +48,7 @@ from trmcloud.core.planner.candidates import (
     with_break_even,
 )
 from trmcloud.core.planner.command_outlook import command_outlook
+from trmcloud.core.planner.command_probe import Probed
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.number_format import needs_float8, refuse_float8
 from trmcloud.core.planner.ranking import rank
@@ -78,13 +79,14 @@ def make_plan(
     tokens_available: int | None = None,
     measured: Sequence[Measured] = (),
     source: DataSource | None = None,
+    probed: Probed | None = None,
 ) -> Plan:
     """The Plan for ``spec`` at ``now`` (epoch s).
 
     ``local`` is this machine: the only candidate of a ``local`` spec, and one row of a plan without
     hardware. ``tokens_available`` is the size of the training data, for the count of epochs;
     ``source`` says where the data is made, and with it what that takes.
-    ``measured`` are probes; where a chip has one, it replaces the prior.
+    ``measured`` are probes; where a chip has one, it replaces the prior. ``probed`` is a command's.
 
     Raises:
         UsageError: unknown hardware, objective or phase, or more processes than is sane.
@@ -94,15 +96,15 @@ def make_plan(
     """
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
-    chosen_from = _matching(spec, request, offers, now, local)
-    ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured, source)
+    chosen_from = _matching(spec, request, offers, now, local, probed)
+    ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured, source, probed)
     if request is not None:
         _refuse_hopeless(spec, request, ranked, recipe, offers, now)
     kept = ranked
     if spec.fills:
         kept = [_filled(row, recipe, spec, now, tokens_available, source) for row in ranked]
     if spec.command is not None:
-        kept = [_lasting(row, spec, now) for row in ranked]
+        kept = [_lasting(row, spec, now, probed) for row in ranked]
     made = [make_candidate(row, f"c{number}", spec, now) for number, row in enumerate(kept, 1)]
     paid = next((c for c in made if c.rate and c.fits_memory and c.within_budget), None)
     made = [with_break_even(candidate, paid) for candidate in made]
@@ -175,8 +177,12 @@ def _matching(
     offers: Sequence[Offer],
     now: float,
     local: LocalMachine | None,
+    probed: Probed | None,
 ) -> list[Offer]:
-    """Offers that hardware, provider, region, number of GPUs and spot leave over."""
+    """Offers that hardware, provider, region, number of GPUs, their memory and spot leave over.
+
+    Where any hardware will do, that must hold what the command's probe saw in use.
+    """
     refuse_float8(spec, request, local)
     if request is not None and request.is_local:
         if local is None:
@@ -198,9 +204,12 @@ def _matching(
         and max_nodes(offer.provider) >= nodes
         and (not needs_float8(spec) or GPUS[offer.sku].fp8_tflops)
     ]
+    if request is None and spec.command is not None:
+        found = _with_memory(found, spec, probed)
     if (
         request is None
         and local is not None
+        and spec.command is None
         and not (spec.providers or spec.regions or spec.gpus or needs_float8(spec))
     ):
         found.append(_own_offer(spec, local, now))
@@ -210,6 +219,21 @@ def _matching(
         what, next_step = nearest_offer(spec, request, informed(offers, now), now)
         raise NotFoundError(what, next_step=next_step)
     return found
+
+
+def _with_memory(offers: list[Offer], spec: RunSpec, probed: Probed | None) -> list[Offer]:
+    """
+    Raises:
+        NotFoundError: there are offers, and all have less memory than was asked for, or was in use.
+    """
+    least_gb = max(spec.gpu_memory_gb, probed.least_gb if probed is not None else 0.0)
+    most_gb = max((GPUS[offer.sku].memory_gb for offer in offers), default=math.inf)
+    if most_gb < least_gb:
+        raise NotFoundError(
+            f"no GPU that is offered has {least_gb:.1f} GB: the most is {most_gb:g}",
+            next_step=f"any --memory {most_gb:g}, or NxSKU by its name",
+        )
+    return [offer for offer in offers if GPUS[offer.sku].memory_gb >= least_gb]
 
 
 def _in_regions(offers: Sequence[Offer], regions: tuple[str, ...]) -> list[Offer]:
@@ -253,13 +277,13 @@ def _filled(
     return row._replace(outlook=outlook)
 
 
-def _lasting(row: Ranked, spec: RunSpec, now: float) -> Ranked:
+def _lasting(row: Ranked, spec: RunSpec, now: float, probed: Probed | None) -> Ranked:
     """``row`` with its command running for as long as there are money and time."""
     allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
     if not row.useful or spec.hours is not None or math.isinf(allowed_s):
         return row
     until_s = allowed_s - row.outlook.landing_s
-    return row._replace(outlook=command_outlook(spec, row.outlook.machine, until_s))
+    return row._replace(outlook=command_outlook(spec, row.outlook.machine, probed, until_s))
 
 
 def _usable(
@@ -273,7 +297,7 @@ def _usable(
         if row.outlook.fits
         and row.useful
         and row.offer.provider in REACHABLE
-        and (row.within or spec.hardware)
+        and (row.within or spec.hardware or spec.command is not None)
     ]
     if not usable:
         return []

@@ -18,6 +18,7 @@ from trmcloud.core.planner.candidates import (
     storage_micros_per_hour,
 )
 from trmcloud.core.planner.command_outlook import command_outlook
+from trmcloud.core.planner.command_probe import Probed
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     Estimates,
@@ -47,6 +48,7 @@ def rank(
     tokens_available: int | None,
     measured: Sequence[Measured],
     source: DataSource | None = None,
+    probed: Probed | None = None,
 ) -> list[Ranked]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
@@ -68,7 +70,7 @@ def rank(
             machine = _machine(offer, local, measured, nodes)
             alike = outlooks.get(key[:3])
             if spec.command is not None:
-                outlook = command_outlook(spec, machine)
+                outlook = command_outlook(spec, machine, probed)
             elif alike is not None and not spec.spot:
                 outlook = set_up_as(machine, alike, spec)
             else:

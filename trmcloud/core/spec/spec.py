@@ -62,6 +62,8 @@ class RunSpec:
     """Whom and where to rent from; empty: anywhere."""
     gpus: int = 0
     """GPUs of the machine; 0: any number."""
+    gpu_memory_gb: float = 0.0
+    """The least memory that each of them has; 0: any."""
     spot: bool = False
     """Interruptible offers, too."""
     community: bool = False

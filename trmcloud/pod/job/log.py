@@ -6,11 +6,16 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections import deque
 
 from trmcloud.core.contract.command_terms import MOST_LINE_CHARS, MOST_LOG_BYTES
 
 _CHUNK = 1 << 16
+_LITTLE = 1 << 12
+_LET_GATHER_S = 0.1
+"""After little was read the pipe, which holds 64 KiB, may take some more: who prints a line a step
+would wake this for each, which costs more than to read it."""
 _MOST_LINES = 20_000
 """That wait to be looked at: older ones are let go."""
 _TAIL_BYTES = 1 << 16
@@ -73,6 +78,8 @@ class LogPump:
                 return
             self._keep(chunk)
             self._split(chunk)
+            if len(chunk) < _LITTLE:
+                time.sleep(_LET_GATHER_S)
 
     def _keep(self, chunk: bytes) -> None:
         kept, beyond = chunk[: self._room], chunk[self._room :]

@@ -62,6 +62,8 @@ _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lig
 """What a script may import; the last two need what is in their names."""
 _TICK_S = 0.2
 _WATCH_EVERY_S = 1.0
+_LOOK_AGAIN_S = 10.0
+"""For processes, where none seems to have been started."""
 _READ_FOR_S = 0.1
 """Of each tick, at most, for looking at lines of the log."""
 _KILL_WITHIN_S = 10.0
@@ -88,6 +90,8 @@ class Job:
         self._asked = False
         self._child: subprocess.Popen[bytes] | None = None
         self._offspring: dict[int, str] = {}
+        self._newest: str | None = None
+        self._looked_at = 0.0
         self._tell = Telling(self._folder, job, command, self._attempt, time.time())
         self._readings = Readings(command)
         self._log: LogPump | None = None
@@ -232,7 +236,7 @@ class Job:
             self._taking.collect()
             if steady - watched_at >= _WATCH_EVERY_S:
                 watched_at = steady
-                self._note_offspring()
+                self._note_offspring(steady)
                 self._taking.settled(steady, SETTLED_S)
                 self._read_events(steady, now)
             self._tell.sign(
@@ -319,7 +323,14 @@ class Job:
         value = float(metric) if type(metric) in (int, float) else self._tell.metric  # type: ignore[arg-type]
         self._taking.named(path, whole_step(said.get("step")), value)
 
-    def _note_offspring(self) -> None:
+    def _note_offspring(self, steady: float) -> None:
+        # To look through all processes of a machine is the dearest part of watching, and there are
+        # no new ones where none was started.
+        newest = offspring.newest()
+        is_known = newest is not None and newest == self._newest
+        if is_known and self._probing is None and steady - self._looked_at < _LOOK_AGAIN_S:
+            return
+        self._newest, self._looked_at = newest, steady
         found = offspring.offspring(os.getpid())
         if self._probing is not None:
             self._probing.look(found)

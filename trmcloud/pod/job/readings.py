@@ -45,6 +45,8 @@ class Readings:
         self._name = command.metric_name
         self._pattern = re.compile(command.metric) if command.is_pattern else None
         self._strikes = 0
+        if self._pattern is not None:
+            signal.signal(signal.SIGALRM, _ring)  # once: a script may print thousands of lines
 
     @property
     def gave_up(self) -> bool:
@@ -107,15 +109,14 @@ def whole_step(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= MOST_STEP else None
 
 
+def _ring(signum: int, frame: FrameType | None) -> None:
+    raise _TooLong
+
+
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    def ring(signum: int, frame: FrameType | None) -> None:
-        raise _TooLong
-
-    before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from trmcloud.core.clock import Instant
@@ -32,6 +33,7 @@ def clocks_here() -> Instant:
     return read_clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
+@lru_cache(maxsize=1)
 def boot_id() -> str:
     """What tells this boot of this machine (and this container) from another one."""
     try:

@@ -1,0 +1,101 @@
+"""What probes measured of commands: read from their runs, kept for the plans of the same words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from trmcloud.app.context import Context
+from trmcloud.app.home import make_home
+from trmcloud.app.run_queries import last_report
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract.command_terms import MEASURED, MeasuredSteps
+from trmcloud.core.contract.gpu_counters import GPU_NOTE, GpuWindow, window_from
+from trmcloud.core.contract.records import ContractError, finite, record_of
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.planner.command_probe import Probed
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import write_atomic
+
+KEPT_NAME = "command_probes.json"
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class KeptProbe:
+    """The latest probe of a command, by its words."""
+
+    words: tuple[str, ...]
+    at: float
+    """Epoch s at which its run was over."""
+    probed: Probed
+
+
+def probed_in(context: Context, run: RunState) -> Probed | None:
+    """What ``run`` measured of its command; None where it was no probe, or saw too few steps."""
+    command, candidate = run.spec.command, run.chosen
+    if command is None or not command.probe_steps or candidate is None:
+        return None
+    measured = _measured(context, run)
+    if measured is None:
+        return None
+    report = last_report(context, run)
+    window = window_from(report.notes.get(GPU_NOTE, "")) if report is not None else None
+    busy, used_gb = _gpus(window)
+    here = candidate.provider == LOCAL
+    return Probed(run.run_id, candidate.sku, candidate.gpus, here, measured, busy, used_gb)
+
+
+def note_probed(context: Context, run: RunState) -> None:
+    """Keeps what ``run`` measured, in place of an older probe of the same words.
+
+    Raises:
+        OSError: the home cannot be written.
+    """
+    found = probed_in(context, run)
+    if found is None or run.spec.command is None:
+        return
+    words, kept = run.spec.command.words, _load(context.home)
+    if any(each.words == words and each.at >= run.updated_at for each in kept):
+        return
+    others = [each for each in kept if each.words != words]
+    rows = [KeptProbe(words, run.updated_at, found), *others][:_KEPT]
+    make_home(context.home)
+    write_atomic(context.home / KEPT_NAME, json.dumps(finite(rows), indent=1))
+
+
+def probe_of(home: Path, words: Sequence[str]) -> Probed | None:
+    """The latest probe of the command with exactly these words: another word may be another
+    training."""
+    return next((each.probed for each in _load(home) if each.words == tuple(words)), None)
+
+
+def _load(home: Path) -> list[KeptProbe]:
+    """Newest first; a damaged file counts as none."""
+    try:
+        rows = json.loads((home / KEPT_NAME).read_text(encoding="utf-8"))
+        return [record_of(KeptProbe, row) for row in rows]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _measured(context: Context, run: RunState) -> MeasuredSteps | None:
+    for phase in run.phases:
+        for line in reversed(context.files.metrics(run.run_id, phase)):
+            if line.get("kind") == MEASURED:
+                said = {k: v for k, v in line.items() if k not in ("kind", "step", "at")}
+                try:
+                    return record_of(MeasuredSteps, said)
+                except ContractError:
+                    return None
+    return None
+
+
+def _gpus(window: GpuWindow | None) -> tuple[float | None, float | None]:
+    """(busy share, GB in use of the fullest)"""
+    if window is None:
+        return None, None
+    busy = [gpu.busy_percent / 100 for gpu in window.gpus if gpu.busy_percent is not None]
+    used = [gpu.used_mib * 2**20 / 1e9 for gpu in window.gpus if gpu.used_mib is not None]
+    return sum(busy) / len(busy) if busy else None, max(used, default=None)
