@@ -16,7 +16,7 @@ pytest.importorskip("moto")
 
 from tests.contract.s3_bucket import bucket, connected, credentials, prefix, request, silent, stored
 from tests.contract.test_pod_upload import POD, account, save, settle, uploader
-from tests.standins.s3 import BUCKET, S3, _at, s3
+from tests.standins.s3 import BUCKET, S3, s3, store_at
 from tests.standins.strict_store import SECRET, StrictStore, strict_store
 from trmcloud.adapters.s3 import bucket as adapter
 from trmcloud.adapters.s3.bucket import S3Bucket
@@ -62,7 +62,7 @@ def put(url: str, body: bytes) -> None:
 
 def strict_bucket(connected: Client, strict: StrictStore) -> S3Bucket:
     made = S3Bucket(Place(BUCKET, "p"))
-    client = _at(strict.url, "id", SECRET).client
+    client = store_at(strict.url, "id", SECRET).client
     made.__dict__["client"] = replace(connected, s3=client, place=Place(BUCKET, "p"))
     return made
 

@@ -79,13 +79,13 @@ def running(spool: Path | None = None) -> Iterator[S3]:
         port = next(m[1] for line in lines if (m := re.search(r"127\.0\.0\.1:(\d+)", line)))
         # A pipe that nobody reads would stop it after some hundred requests.
         threading.Thread(target=lambda: list(lines), daemon=True).start()
-        yield _at(f"http://127.0.0.1:{port}", "id", CANARY)
+        yield store_at(f"http://127.0.0.1:{port}", "id", CANARY)
     finally:
         server.kill()
         server.wait()
 
 
-def _at(url: str, key: str, secret: str) -> S3:
+def store_at(url: str, key: str, secret: str) -> S3:
     import boto3
     from botocore.config import Config
 
@@ -107,7 +107,7 @@ def _at(url: str, key: str, secret: str) -> S3:
 def _another() -> S3 | None:
     """The store that the environment names."""
     url = os.environ.get(ENV_URL, "")
-    return _at(url, os.environ[ENV_KEY], os.environ[ENV_SECRET]) if url else None
+    return store_at(url, os.environ[ENV_KEY], os.environ[ENV_SECRET]) if url else None
 
 
 @pytest.fixture(scope="session")

@@ -47,24 +47,17 @@ class Slice:
         return self._size
 
 
-def _body(handle: int, one: Source) -> bytes | Slice:
-    """In memory where it is no larger than a part, so that it is sent in one go."""
-    if one.end - one.start > PART_BYTES:
-        return Slice(handle, one.start, one.end)
-    return os.pread(handle, one.end - one.start, one.start)
-
-
-class Sums:
-    """A file's MD5 part by part and its SHA-256, in one reading as it is sent."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def md5(self, start: int, end: int) -> bytes:
-        digest = hashlib.md5()
-        for at in range(start, end, BLOCK):
-            digest.update(os.pread(self._handle, min(BLOCK, end - at), at))
-        return digest.digest()
+def _body(handle: int, one: Source) -> tuple[bytes | Slice, bytes]:
+    """A span as boto3 takes it, and its MD5: in memory where it is no larger than a part, so that
+    it is read once and sent in one go."""
+    size = one.end - one.start
+    if size <= PART_BYTES:
+        data = os.pread(handle, size, one.start)
+        return data, hashlib.md5(data).digest()
+    digest = hashlib.md5()
+    for at in range(one.start, one.end, BLOCK):
+        digest.update(os.pread(handle, min(BLOCK, one.end - at), at))
+    return Slice(handle, one.start, one.end), digest.digest()
 
 
 def put_pieces(
@@ -77,17 +70,16 @@ def put_pieces(
     """
     with _opened(path) as handle:
         whole = hashlib.sha256()
-        sums = Sums(handle)
 
         def send(one: Source) -> None:
-            md5 = b64encode(sums.md5(one.start, one.end)).decode("ascii")
+            body, md5 = _body(handle, one)
             with told(client.place, "write"):
                 client.s3.put_object(
                     Bucket=client.place.bucket,
                     Key=one.key,
-                    Body=_body(handle, one),
+                    Body=body,
                     ContentLength=one.end - one.start,
-                    ContentMD5=md5,
+                    ContentMD5=b64encode(md5).decode("ascii"),
                 )
             meter.add(one.end - one.start)
 
@@ -168,11 +160,11 @@ def _put_parts(
         return
     upload, there, listed = begun
     tags: dict[int, str] = {}
-    whole, sums = hashlib.sha256(), Sums(handle)
+    whole = hashlib.sha256()
 
     def send(one: Source) -> None:
         number = one.start // each + 1
-        md5 = sums.md5(one.start, one.end)
+        body, md5 = _body(handle, one)
         if there.get(number) != (one.end - one.start, md5.hex()):
             with told(client.place, "write"):
                 answer = client.s3.upload_part(
@@ -180,7 +172,7 @@ def _put_parts(
                     Key=key,
                     UploadId=upload,
                     PartNumber=number,
-                    Body=_body(handle, one),
+                    Body=body,
                     ContentLength=one.end - one.start,
                     ContentMD5=b64encode(md5).decode("ascii"),
                 )
