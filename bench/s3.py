@@ -144,7 +144,7 @@ def _compare(folder: Path, url: str, size: int) -> list[Row]:
         for name in list(ways) if turn % 2 else reversed(list(ways)):
             up, down = ways[name]
             ups[name] = min(ups[name], timed(up))
-            # rclone's store hashes an object once somebody asks about it, which is no part of a pull.
+            # rclone's store hashes an object once it is asked about: that is no part of a pull.
             client.s3.head_object(Bucket=_BUCKET, Key=key(name))
             target.mkdir()
             downs[name] = min(downs[name], timed(down))
