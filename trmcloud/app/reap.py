@@ -100,8 +100,8 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
 def end(context: Context, found: Found) -> list[Did]:
     """End them all; what came of each, failures included. What they cost is put on record first:
     nobody may see them again."""
-    for charge in found.charges:
-        _note(context, charge)
+    if found.charges:
+        _charge(context, found)
     said: list[Did] = []
     for provider, orphan in found.orphans:
         try:
@@ -110,6 +110,18 @@ def end(context: Context, found: Found) -> list[Did]:
         except ProviderError as error:
             said.append(f"could not end {orphan.pod.name} on {provider}: {error}")
     return said
+
+
+def _charge(context: Context, found: Found) -> None:
+    for charge in found.charges:
+        _note(context, charge)
+    # Who slept since the look, as a laptop does whose lid is shut, has noted what they had cost
+    # before: what they may have cost by now is made good at once, for no list may show them again.
+    ledger, now = context.ledger.read(), context.wall()
+    ending = {orphan.pod.pod_id for _, orphan in found.orphans}
+    for provider, listed in found.listed.items():
+        for charge in orphan_costs.charges(ledger, provider, listed, now, ending):
+            _note(context, charge)
 
 
 def sweep(context: Context, list_age_s: float = 0.0) -> list[Did]:

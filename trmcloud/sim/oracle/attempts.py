@@ -28,8 +28,8 @@ _STILL_PAYS = 2.0
 _MOST_MENDED = {"out_of_memory": 6, "non_finite": 3}
 """Other settings that a simulated phase can be tried with: its micro-batch halved three times,
 checkpointing, no compiling, no workers; half the rate twice, and one preset below its own."""
-_MOST_CLIMBS, _FILLS = 2, 130 / 141
-"""Of a GPU's memory, what a climb may come to fill, at most."""
+_MOST_CLIMBS, _FILLS, _FILLS_AT_LAST = 2, 110 / 141, 130 / 141
+"""Of a GPU's memory, what a climb may come to fill; and the last one, to twice the batch."""
 _CLIMB_LEAST_S, _CLIMB_SURELY_S = 6_000.0, 60_000.0
 """Of training left: with less a larger micro-batch is not worth a new start; with more it is."""
 _CLIMBED_S = 2_000.0
@@ -148,7 +148,10 @@ class AttemptJudge:
             self.fail("wasteful", f"{phase} begins with a batch of {batch}, for nothing")
         if tries.mended["out_of_memory"]:
             self.fail("wasteful", f"{phase} climbs to {batch}, and has run out of memory")
-        if self.world.memory_of(pod.lease.run_id, phase) * batch / own.batch > _FILLS:
+        rows = own.batch * own.accumulation
+        largest = max(n for n in range(1, min(rows, 2 * own.batch) + 1) if rows % n == 0)
+        fills = _FILLS_AT_LAST if batch == largest else _FILLS
+        if self.world.memory_of(pod.lease.run_id, phase) * batch / own.batch > fills:
             self.fail("wasteful", f"{phase} climbs to {batch}, beyond its memory")
         tries.climbs += 1
         if tries.climbs > _MOST_CLIMBS:

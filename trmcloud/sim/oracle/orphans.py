@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trmcloud.sim.world.world import SimWorld
 
 _ENDED_BY_US = ("controller", "reap")
+_AT_ONCE_S = 5.0
 _NEXT_LOOK_S = 1800.0
 """Until somebody asks for a bill again, where nothing else is to be done."""
 
@@ -27,8 +28,12 @@ class OrphanJudge:
         self.restored_at: float | None = None
         """When an older copy of the ledger was put in its place."""
         self._unwritten: set[str] = set()
+        self._too_low: dict[str, tuple[float, str]] = {}
+        """Pods charged less than they had cost: when that was noted, and how much less. Who had
+        slept since it saw them knows no better, and has to make it good at once."""
 
     def appended(self, events: Sequence[ev.RunEvent]) -> None:
+        self._made_good()
         for event in events:
             reserves = isinstance(event, ev.Reserved) and self.restored_at is not None
             if reserves and is_pending(self.world.ledger.read()):
@@ -41,6 +46,7 @@ class OrphanJudge:
             self._unwritten.add(event.pod_id)
 
     def noted(self, event: ev.Note) -> None:
+        self._made_good(event)
         if isinstance(event, ev.LedgerReconciled):
             self._reconciled()
             return
@@ -66,7 +72,15 @@ class OrphanJudge:
             if abs(event.amount.micros - bill) > 2:
                 self.fail("I4", f"{event.pod_id} is corrected to {event.amount}: wrong")
         elif event.amount.micros < bill - rented.storage_micros - quantum and not odd:
-            self.fail("I4", f"{event.pod_id} is charged {event.amount}, and cost {bill / 1e6}")
+            why = f"{event.pod_id} is charged {event.amount}, and cost {bill / 1e6}"
+            self._too_low[event.pod_id] = self.world.queue.now, why
+
+    def _made_good(self, event: ev.Note | None = None) -> None:
+        for noted_at, why in self._too_low.values():
+            if self.world.queue.now - noted_at > _AT_ONCE_S:
+                self.fail("I4", why)
+        if isinstance(event, ev.StrayCharged | ev.StrayBilled):
+            self._too_low.pop(event.pod_id, None)
 
     def _reconciled(self) -> None:
         if self.world.check.truth.undecidable.clocks_moved or self.restored_at is None:
@@ -78,6 +92,7 @@ class OrphanJudge:
 
     def finish(self) -> None:
         """What every pod that we ended has cost is on record, whoever it was made for."""
+        self._made_good()
         ledger, now = self.world.ledger.read(), self.world.queue.now
         known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
         for account in self.world.accounts.values():
