@@ -14,6 +14,7 @@ help:
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
+	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"

@@ -118,7 +118,7 @@ def stand_in(load: Load) -> None:
 
     class Utils:
         def get_device_properties(self, device: int) -> dict[str, int]:
-            asked = torch.cuda.get_device_properties(device)
+            asked: Any = torch.cuda.get_device_properties(device)
             return {
                 "max_shared_mem": asked.shared_memory_per_block_optin,
                 "max_num_regs": asked.regs_per_multiprocessor,
@@ -130,9 +130,9 @@ def stand_in(load: Load) -> None:
             self, name: str, cubin: bytes, shared: int, device: int
         ) -> tuple[object, object, int, int, int]:
             registers, stack = load(name, cubin, made_by.pop(name))
+            asked: Any = torch.cuda.get_device_properties(device)
             words = stack // 4
-            threads = torch.cuda.get_device_properties(device).max_threads_per_block
-            return object(), object(), registers, words, threads
+            return object(), object(), registers, words, asked.max_threads_per_block
 
     class Launcher:
         def __init__(self, source: object, metadata: object) -> None:
@@ -141,7 +141,7 @@ def stand_in(load: Load) -> None:
     def begun(module: Any, function: Any, name: str, files: Mapping[str, str], key: str) -> None:
         made_by[name] = files
 
-    class OnTheProcessor(TorchDispatchMode):
+    class OnTheProcessor(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -153,7 +153,7 @@ def stand_in(load: Load) -> None:
     deduced = UniformValueConstantFolder._deduce_value
 
     def deduce(folder: Any, node: Any) -> Any:
-        with OnTheProcessor():
+        with OnTheProcessor():  # type: ignore[no-untyped-call]
             return deduced(folder, node)
 
     nvidia.CudaUtils, nvidia.CudaLauncher = Utils, Launcher

@@ -84,7 +84,7 @@ class Compiler:
         shapes = copy.deepcopy(module)  # Inductor writes in its own
         for known in (CompiledTritonKernels, PyCodeCache):
             known.cache_clear()  # or a kernel that another graph had is not compiled for this one
-        compiled = self._inner(module, inputs, **options)
+        compiled: Any = self._inner(module, inputs, **options)
         source = compiled.source_code
         made.kernels = sorted(set(_DEFINED.findall(source)))
         if missing := set(made.kernels) - {each.kernel for each in made.cubins}:
@@ -141,6 +141,7 @@ def compile_parts(settings: PhaseRecipe, compiler: Compiler, mode: str) -> None:
                     "fx_graph_cache": False,
                     "use_static_cuda_launcher": False,  # which loads by the driver itself
                     "triton.cudagraphs": mode == GRAPHS,
+                    "graph_partition": mode != GRAPHS,  # else what cannot be recorded is cut out
                 }
             ),
             patch.object(inductor, "compile_fx", compiler.whole),

@@ -63,7 +63,7 @@ def cubin_of(name: str, content: bytes, files: Mapping[str, str], capability: in
 
 
 def _check(name: str, content: bytes, capability: int) -> None:
-    """The header of ELF, whose flags hold the GPU's capability in their lowest byte."""
+    """The header of ELF: its machine, and in the lowest byte of its flags the capability."""
     if len(content) < _FLAGS_AT + 4 or content[:4] != _MAGIC:
         raise NotForIt(f"{name} is no ELF file")
     (machine,) = struct.unpack_from("<H", content, 18)

@@ -30,7 +30,7 @@ class Graph:
     timed: list[str] = field(default_factory=list)
     """Products of shapes that Inductor pads or not as a GPU's clock says; here it does not."""
     no_cuda_graph: list[str] = field(default_factory=list)
-    """Why it could not be recorded as a CUDA graph."""
+    """Why it could not be recorded, whole, as a CUDA graph."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
