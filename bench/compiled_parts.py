@@ -24,6 +24,7 @@ import torch
 import torch._inductor.compile_fx as inductor
 import triton
 from torch import nn
+from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.async_compile import CompiledTritonKernels
 from torch._inductor.codecache import PyCodeCache
@@ -126,7 +127,7 @@ class Compiler:
 def compile_parts(settings: PhaseRecipe, compiler: Compiler, mode: str) -> None:
     """
     Raises:
-        UsageError: a part that cannot be compiled.
+        UsageError: a part that cannot be compiled, or not in one piece.
         torch._dynamo.exc.TorchDynamoException: the same, where attention is settled.
     """
     torch._dynamo.reset()
@@ -161,6 +162,8 @@ def compile_parts(settings: PhaseRecipe, compiler: Compiler, mode: str) -> None:
         if left := model.settle_attention():
             raise UsageError(f"attention is left: {left[0].name}: {left[0].why}")
         warm_up(model, model, settings, world)
+    if broken := counters["graph_break"]:
+        raise UsageError(f"a part was compiled in pieces: {'; '.join(map(str, broken))}")
 
 
 def _place(model: nn.Module, device: torch.device) -> None:
