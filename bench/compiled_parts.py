@@ -15,7 +15,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -185,6 +185,8 @@ def _part_of(module: Any) -> str:
     """
     for node in module.graph.nodes:
         if frames := _FRAME.findall(node.meta.get("stack_trace") or ""):
+            if frames[0] not in _PARTS:
+                raise LookupError(f"{frames[0]} is no part, or one compiled in pieces")
             return _PARTS[frames[0]]
     raise LookupError("a graph that no line of the models leads to")
 
@@ -216,24 +218,34 @@ def settings_of(name: str) -> PhaseRecipe:
 
 
 def main() -> int:
-    print(json.dumps({"torch": torch.__version__, "triton": triton.__version__}), flush=True)
+    told = sys.stdout
+
+    def tell(graph: Graph) -> None:
+        print(json.dumps(graph.to_json()), file=told, flush=True)
+
+    versions = {"torch": torch.__version__, "triton": triton.__version__}
+    print(json.dumps(versions), file=told, flush=True)
     settings = settings_of(sys.argv[1])
-    compilers = {mode: Compiler(mode, _print) for mode in (PLAIN, GRAPHS)}
+    compilers = {mode: Compiler(mode, tell) for mode in (PLAIN, GRAPHS)}
     now = compilers[PLAIN]
     absent_driver.stand_in(lambda *loaded: now.loaded(*loaded))
-    for mode, compiler in compilers.items():
-        now = compiler
-        try:
-            compile_parts(settings, compiler, mode)
-        except Exception as error:  # of a compiler, of any kind: it is what is looked for
-            told = error.__context__ or error
-            print(f"{mode}: {type(told).__name__}: {told}", file=sys.stderr)
-            return 1
+    with redirect_stdout(sys.stderr):  # of a kernel that fails Triton prints all there is
+        for mode, compiler in compilers.items():
+            now = compiler
+            try:
+                compile_parts(settings, compiler, mode)
+            except Exception as error:  # of a compiler, of any kind: it is what is looked for
+                print(f"{mode}: {_cause(error)}", file=sys.stderr)
+                return 1
     return 0
 
 
-def _print(graph: Graph) -> None:
-    print(json.dumps(graph.to_json()), flush=True)
+def _cause(error: BaseException) -> str:
+    """What lies below what the trainer and torch made of it."""
+    cause = error.__context__ or error
+    while isinstance(inner := getattr(cause, "inner_exception", None), BaseException):
+        cause = inner
+    return f"{type(cause).__name__}: {reason_of(cause)}"
 
 
 if __name__ == "__main__":

@@ -119,10 +119,7 @@ def _compiled(python: str, recipe: str, scratch: Path) -> Compiled:
     lines = [json.loads(each) for each in done.stdout.splitlines()]
     made.versions, made.graphs = lines[0] if lines else {}, [*map(Graph.from_json, lines[1:])]
     if done.returncode:
-        # The first says what; below it torch tells how it would be looked into.
-        told = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
-        named = [each for each in done.stderr.splitlines() if each.startswith((PLAIN, GRAPHS))]
-        made.failed = (named or [told])[0]
+        made.failed = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
     return made
 
 
@@ -224,7 +221,7 @@ def _line(recipe: str, graph: Graph) -> str:
         len(graph.cubins),
         _spilling([graph]),
         registers,
-        f"{shared / 1024:.3g} KiB",
+        f"{shared / 1024:.3g} KiB" if shared >= 1024 else f"{shared} B",
         calls or "none",
     ]
     return f"| {' | '.join(map(str, cells))} |"
