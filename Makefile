@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop bench-own calibrate soak soak-crashes mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
+.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -14,6 +14,7 @@ help:
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
+	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
@@ -178,6 +179,10 @@ bench-stop: $(READY)
 
 bench-own: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench own
+
+# For a GPU that is not there: CUDA_PYTHON is of an environment with torch's CUDA build.
+bench-sm90: $(READY)
+	CUDA_PYTHON="$(CUDA_PYTHON)" RECIPES="$(RECIPES)" TABLE="$(TABLE)" $(BIN)/python -m bench sm90
 
 bench-reach: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench reach

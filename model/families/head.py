@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Callable
 
 import torch
@@ -26,9 +27,13 @@ def in_pieces(
     Returns:
         (n,) nats.
     """
-    rows = max(1, MAX_LOGITS // vocab_size)
-    if len(states) <= rows:
+    most = max(1, MAX_LOGITS // vocab_size)
+    if len(states) <= most:
         return token_losses(states, targets)
+    # All alike where that is to be had: of another length the last would be compiled for itself.
+    least = math.ceil(len(states) / most)
+    pieces = next((n for n in range(least, 2 * least) if len(states) % n == 0), least)
+    rows = math.ceil(len(states) / pieces)
     return torch.cat(
         [
             checkpoint(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 import torch
 
-from bench import reach, train
+from bench import cubins, graphs, reach, sm90, train
 from model.families.dense_shape import Shape
 from model.optim import Rules
 
@@ -31,3 +32,56 @@ def test_a_model_of_ours_reaches_something(tmp_path: Path) -> None:
     cpu_s, nats = reach._ours(reach.Text.read(path), steps=3, seed=1)
     assert cpu_s > 0
     assert 0 < nats < 10
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is built with CUDA")
+def test_to_compile_for_a_gpu_asks_for_torchs_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_PYTHON", "")
+    with pytest.raises(SystemExit) as told:
+        next(sm90.run())
+    assert str(told.value) == (
+        f"torch {torch.__version__} is built without CUDA: name an environment with torch's CUDA "
+        "build and gcc: make bench-sm90 CUDA_PYTHON=/path/to/python"
+    )
+
+
+def test_to_compile_for_a_gpu_tells_of_a_python_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_PYTHON", str(tmp_path / "python"))
+    with pytest.raises(SystemExit, match="No such file"):
+        next(sm90.run())
+
+
+@pytest.mark.parametrize(
+    ("magic", "machine", "flags", "wrong"),
+    [
+        (b"\x7fELF", 190, 0x5A0D5A, ""),
+        (b"\x7fELF", 190, 0x500550, "for sm_80, not for sm_90"),
+        (b"\x7fELF", 62, 90, "for machine 62"),
+        (b"PTX\n", 190, 90, "no ELF file"),
+    ],
+)
+def test_a_cubin_is_held_to_the_gpu(magic: bytes, machine: int, flags: int, wrong: str) -> None:
+    content = magic.ljust(18, b"\0") + struct.pack("<H28xI12x", machine, flags)
+    if not wrong:
+        cubins._check("kernel", content, 90)
+        return
+    with pytest.raises(cubins.NotForIt, match=wrong):
+        cubins._check("kernel", content, 90)
+
+
+def test_a_kernel_spills_where_no_configuration_does_without() -> None:
+    lean, wide, poor = (
+        cubins.Cubin(name, 4, 255, stack, stack, 0)
+        for name, stack in (("one", 0), ("one", 64), ("other", 8))
+    )
+    some = graphs.Graph("default", "block", "forward", False, ["one"], [lean, wide])
+    all_of_them = graphs.Graph("default", "head", "forward", False, ["other"], [poor])
+    assert [row.met for row in sm90._rows(sm90.Compiled("gpt350m", {}, [some]))] == [True, True]
+    told = [*sm90._rows(sm90.Compiled("gpt350m", {}, [some, all_of_them]))]
+    assert [row.met for row in told] == [True, False]
+    assert told[1].detail == "other"
+    failed = sm90.Compiled("gpt350m", {}, [some], failed="no cubin was made of two")
+    assert [row.met for row in sm90._rows(failed)] == [False, True]
+    assert "**failed**: no cubin was made of two" in sm90.as_markdown([failed])

@@ -343,6 +343,31 @@ def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatc
     assert model(*batch()).loss.item() == pytest.approx(whole, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "most", "wanted"),
+    [
+        (8192, 2668, [2048] * 4),  # gpt350m: of 2,668 rows each the last would have 188
+        (65536, 2670, [2048] * 32),  # bd3lm
+        (12, 20, [12]),
+        (13, 5, [5, 5, 3]),  # what no number divides ends with another length
+    ],
+)
+def test_a_head_runs_in_pieces_of_one_length(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, most: int, wanted: list[int]
+) -> None:
+    monkeypatch.setattr(head, "MAX_LOGITS", most * SHAPE.vocab_size)
+    lengths: list[int] = []
+
+    def losses(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        lengths.append(len(states))
+        return states[:, 0] + targets
+
+    states, targets = torch.randn(tokens, 2), torch.arange(tokens)
+    made = head.in_pieces(losses, states, targets, SHAPE.vocab_size)
+    assert lengths == wanted
+    torch.testing.assert_close(made, states[:, 0] + targets)
+
+
 @pytest.mark.slow
 def test_compiled_blocks_are_the_same_model() -> None:
     model = make({**VARIANTS["nanochat"], "depth": 1})
