@@ -29,7 +29,10 @@ def command(
     rate: options.Rate = None,
     hours: options.Hours = None,
     steps: Annotated[
-        int | None, typer.Option(help="How many steps it has, for the bar and for a plan by its probe; it is not told.")
+        int | None,
+        typer.Option(
+            help="How many steps it has, for the bar and for a plan by its probe; it is not told."
+        ),
     ] = None,
     checkpoints: Annotated[
         str,
