@@ -13,6 +13,7 @@ help:
 	@echo "make test-quick  those that start no process: for between two changes"
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
+	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
