@@ -108,9 +108,11 @@ class UploadJudge:
         # What is damaged counts as best or latest to an agent that has not read it again, and what
         # was brought here before it was damaged, or left out of a list, to a controller.
         mine = [c for c in made if c.pod_id == rented.pod_id and (c.readable or c.home)]
+        # What was brought here of a disk that is gone, by a restart of the pod's container.
+        brought = [c for c in made if c not in mine and c.home and c.whole]
         for each in mine:
             here = each.home and each.seen("home") == each.manifest
-            if each.whole and not here and self._is_of_worth(each, mine, mine):
+            if each.whole and not here and self._is_of_worth(each, mine, mine, brought):
                 self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
 
     def done(self, pod: SimPod, report: contract.AgentReport) -> None:
@@ -172,10 +174,13 @@ class UploadJudge:
 
     @staticmethod
     def _is_of_worth(
-        made: Checkpoint, mine: Sequence[Checkpoint], all_: Sequence[Checkpoint]
+        made: Checkpoint,
+        mine: Sequence[Checkpoint],
+        all_: Sequence[Checkpoint],
+        brought: Sequence[Checkpoint] = (),
     ) -> bool:
         """Whether the pod owes it: the latest of ``mine``, what was saved before its cooldown, or
-        their best, where the bucket has none as good."""
+        their best, where neither the bucket nor, of those ``brought``, home has one as good."""
         phase, bpb = made.manifest.phase, made.manifest.val_bpb
         latest = _latest([c for c in mine if c.manifest.phase == phase])
         if made.manifest.step in (latest.step, latest.cooldown_from):
@@ -184,6 +189,7 @@ class UploadJudge:
         scores = [
             (c.manifest if c in mine else c.seen("slot")).val_bpb for c in rivals if c is not made
         ]
+        scores += [c.seen("home").val_bpb for c in brought if c.manifest.phase == phase]
         return bpb is not None and all(bpb < score for score in scores if score is not None)
 
     def finish(self) -> None:
