@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RATE = Usd("0.49")
 SKUS = {"local": "CPU", "runpod": "L4", "skypilot": "L4", "sim": "L4"}
 PROVIDERS = tuple(SKUS)
+_NUMBERS = itertools.count()
 
 
 @dataclass
@@ -36,11 +39,15 @@ class Ground:
     compute: Compute
     now: Callable[[], float]
     on: Callable[[float], None]
+    ledger: str = field(
+        default_factory=lambda: f"{(os.getpid() << 8 | next(_NUMBERS)) % 2**32:08x}"
+    )
+    """Another one's for each: pods of this machine are known by name, whoever started them."""
 
     def request(self, generation: int = 1) -> PodRequest:
         """A pod that trains nothing and is held for an hour."""
         now = self.now()
-        name = str(PodName("0a1b2c3d", "r1", generation, int(now) + 3600))
+        name = str(PodName(self.ledger, "r1", generation, int(now) + 3600))
         lease = Lease(
             run_id="r1", pod_name=name, epoch=1, granted_at=now, soft_stop_at=now + 3000,
             hard_stop_at=now + 3600, landing_s=60.0, phases=(), fits_budget=True,
