@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.app.context import Context
 from trmcloud.app.home import make_home
 from trmcloud.app.run_queries import last_report
-from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu
 from trmcloud.core.contract.command_terms import MEASURED, MeasuredSteps
 from trmcloud.core.contract.gpu_counters import GPU_NOTE, GpuWindow, window_from
 from trmcloud.core.contract.records import ContractError, finite, record_of
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.planner.command_probe import Probed
+from trmcloud.core.planner.command_probe import MEMORY_ROOM, Probed
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
 
@@ -42,7 +43,7 @@ def probed_in(context: Context, run: RunState) -> Probed | None:
         return None
     report = last_report(context, run)
     window = window_from(report.notes.get(GPU_NOTE, "")) if report is not None else None
-    busy, used_gb = _gpus(window)
+    busy, used_gb = _gpus(window, GPUS.get(candidate.sku))
     here = candidate.provider == LOCAL
     return Probed(run.run_id, candidate.sku, candidate.gpus, here, measured, busy, used_gb)
 
@@ -75,9 +76,13 @@ def _load(home: Path) -> list[KeptProbe]:
     """Newest first; a damaged file counts as none."""
     try:
         rows = json.loads((home / KEPT_NAME).read_text(encoding="utf-8"))
-        return [record_of(KeptProbe, row) for row in rows]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return []
+    found = []
+    for row in rows if isinstance(rows, list) else ():
+        with suppress(ContractError):  # one that is no probe takes no other with it
+            found.append(record_of(KeptProbe, row))
+    return found
 
 
 def _measured(context: Context, run: RunState) -> MeasuredSteps | None:
@@ -86,16 +91,19 @@ def _measured(context: Context, run: RunState) -> MeasuredSteps | None:
             if line.get("kind") == MEASURED:
                 said = {k: v for k, v in line.items() if k not in ("kind", "step", "at")}
                 try:
-                    return record_of(MeasuredSteps, said)
+                    found = record_of(MeasuredSteps, said)
                 except ContractError:
                     return None
+                return found if 0 < found.fast_s <= found.step_s <= found.slow_s else None
     return None
 
 
-def _gpus(window: GpuWindow | None) -> tuple[float | None, float | None]:
-    """(busy share, GB in use of the fullest)"""
-    if window is None:
+def _gpus(window: GpuWindow | None, gpu: Gpu | None) -> tuple[float | None, float | None]:
+    """(busy share, GB in use of the fullest): a pod tells them, who may say anything, and no more
+    than there is counts. None for what is not known of a GPU of the catalogue."""
+    if window is None or gpu is None:
         return None, None
-    busy = [gpu.busy_percent / 100 for gpu in window.gpus if gpu.busy_percent is not None]
-    used = [gpu.used_mib * 2**20 / 1e9 for gpu in window.gpus if gpu.used_mib is not None]
-    return sum(busy) / len(busy) if busy else None, max(used, default=None)
+    busy = [min(1.0, g.busy_percent / 100) for g in window.gpus if g.busy_percent is not None]
+    used = [g.used_mib * 2**20 / 1e9 for g in window.gpus if g.used_mib is not None]
+    used_gb = min(max(used), gpu.memory_gb / MEMORY_ROOM) if used else None
+    return sum(busy) / len(busy) if busy else None, used_gb

@@ -188,6 +188,8 @@ def test_what_is_no_probe_is_not_kept(tmp_path: Path) -> None:
     assert probed_in(context(tmp_path), run()) is None
     note_probed(context(tmp_path, {**LINE, "step_s": float("nan")}), run())
     note_probed(context(tmp_path, {**LINE, "steps": -1}), run())
+    note_probed(context(tmp_path, {**LINE, "fast_s": 5.0}), run())
+    note_probed(context(tmp_path, {**LINE, "fast_s": 0.0}), run())
     assert not (tmp_path / KEPT_NAME).exists()
 
 
@@ -198,4 +200,23 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / KEPT_NAME).write_text(text)
     assert probe_of(tmp_path, WORDS) is None
     note_probed(context(tmp_path, LINE), run())
+    assert probe_of(tmp_path, WORDS) is not None
+
+
+def test_what_a_pod_tells_beyond_reason_counts_as_all_there_is(
+    tmp_path: Path, told: dict[str, str]
+) -> None:
+    window = GpuWindow(20, 60.0, (GpuCounters(9e8, 9e8, 9e8, 1500.0),))
+    told[GPU_NOTE] = window.to_text()
+    note_probed(context(tmp_path, LINE), run())
+    kept = probe_of(tmp_path, WORDS)
+    assert kept is not None
+    assert kept.busy == 1.0
+    assert kept.least_gb == pytest.approx(GPUS["A100-80GB-SXM"].memory_gb), "it was on one of these"
+
+
+def test_a_damaged_probe_takes_no_other_with_it(tmp_path: Path) -> None:
+    note_probed(context(tmp_path, LINE), run())
+    path = tmp_path / KEPT_NAME
+    path.write_text(f"[17, {path.read_text()[1:]}")
     assert probe_of(tmp_path, WORDS) is not None

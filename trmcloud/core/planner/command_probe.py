@@ -15,7 +15,8 @@ from trmcloud.core.values import dataclass
 
 HOST_FACTOR = 2.0
 """How much faster or slower another host's processors may do what no GPU does."""
-_MEMORY_ROOM = 1.05
+MEMORY_ROOM = 1.05
+"""Of what was in use, what must be there to hold it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Probed:
     @property
     def least_gb(self) -> float:
         """Of a GPU's memory, to hold what was in use; 0 where that is not known."""
-        return (self.used_gb or 0.0) * _MEMORY_ROOM
+        return (self.used_gb or 0.0) * MEMORY_ROOM
 
     def on(self, machine: Machine) -> Elsewhere | None:
         """What it tells of ``machine``: nothing where that has another number of GPUs, or one of
@@ -90,6 +91,6 @@ def elsewhere(
         step_s = Interval(
             measured.fast_s * low, measured.step_s * (low * high) ** 0.5, measured.slow_s * high
         )
-        fits = used_gb * _MEMORY_ROOM <= gpu.memory_gb if used_gb is not None else None
+        fits = used_gb * MEMORY_ROOM <= gpu.memory_gb if used_gb is not None else None
         made.append(Elsewhere(gpu.sku, step_s, fits))
     return tuple(made)
