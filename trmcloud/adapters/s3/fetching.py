@@ -18,8 +18,8 @@ from trmcloud.core.errors import CheckpointError, DoesNotFit
 from trmcloud.io.files import read_small, write_atomic
 
 RANGE_BYTES = 16 << 20
-"""Of one request: S3 serves one at 85 to 90 MB/s, however wide the line is (AWS, performance
-guidelines for S3), a thousand cost $0.0004, and what came is hashed while others come."""
+"""Of one request: several side by side fill a line that one stream does not, and what came is
+hashed while others come (329 MB/s in one stream of rclone's store on loopback, 586 so)."""
 _TRIES = 5
 _FIRST_PAUSE_S = 0.5
 
