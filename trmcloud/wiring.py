@@ -24,7 +24,7 @@ from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.wiring_notices import pod_webhook
 from trmcloud.wiring_runpod import runpod_pods, runpod_setting
-from trmcloud.wiring_skypilot import SkyPilot
+from trmcloud.wiring_skypilot import SkyPilot, sky_home, was_used_by_skypilot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,10 +154,14 @@ def _build(named: Path | None = None) -> tuple[Context, Callable[[], RunPodPods]
         folder_on_pod=_folder_on_pod,
         needs=lambda provider: machine_needs(home, provider),
         trainer_path=python_path,
-        was_used=lambda provider: (home / provider).is_dir(),
+        was_used=lambda provider: _was_used(home, provider),
         pod_webhook=lambda: pod_webhook(home),
     )
     return world, runpod
+
+
+def _was_used(home: Path, provider: str) -> bool:
+    return (home / provider).is_dir() or was_used_by_skypilot(home, provider)
 
 
 def machine_needs(home: Path, provider: str) -> Sequence[Need]:
@@ -322,7 +326,9 @@ def account_checks(
     return [
         lambda: check_needs(machine_needs(home, "runpod"), rents=_rents(environ, home)),
         lambda: check_account(environ, rates.get("runpod")),
-        lambda: check_skypilot(environ, lambda provider: (home / provider).is_dir()),
+        lambda: check_skypilot(
+            environ, lambda provider: _was_used(home, provider), partial(sky_home, home)
+        ),
         lambda: check_bucket(environ, bucket),
     ]
 
@@ -332,5 +338,5 @@ def _rents(environ: Mapping[str, str], home: Path) -> bool:
     from trmcloud.adapters.runpod.settings import account_key
     from trmcloud.adapters.skypilot.command import ENV_SKY
 
-    used = any((home / provider).is_dir() for provider in RENTABLE)
+    used = any(_was_used(home, provider) for provider in RENTABLE)
     return used or bool(environ.get(ENV_SKY)) or account_key(environ) is not None

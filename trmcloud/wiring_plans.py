@@ -64,7 +64,7 @@ class Inputs:
     def enabled_clouds(self) -> Sequence[str]:
         from trmcloud.wiring_skypilot import enabled_by_skypilot
 
-        return enabled_by_skypilot()
+        return enabled_by_skypilot(self._home)
 
 
 def build_planner(home: Path | None = None, clock: Callable[[], float] = time.time) -> Planner:

@@ -8,53 +8,73 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trmcloud.core.catalog.providers import BY_SKYPILOT
+
 if TYPE_CHECKING:
+    from trmcloud.adapters.skypilot.both_homes import BothHomes
     from trmcloud.adapters.skypilot.clusters import Clusters
     from trmcloud.adapters.skypilot.command import Sky
     from trmcloud.adapters.skypilot.compute import SkyPilotCompute
+    from trmcloud.adapters.skypilot.homes import SkyHome
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.export.task import SkyNames
 
 
 class SkyPilot:
-    """SkyPilot's side of the ports: one table of clusters for all providers behind it.
+    """SkyPilot's side of the ports: a home and a table of clusters for each provider behind it,
+    and one table of what was rented in the user's own home before.
 
     ``trainer`` is where the trainer's package is.
     """
 
     def __init__(self, home: Path, trainer: Callable[[], Path]) -> None:
         self._home, self._trainer = home, trainer
-        self._computes: dict[str, SkyPilotCompute] = {}
+        self._computes: dict[str, BothHomes] = {}
         self._shared: tuple[Sky, Clusters] | None = None
 
-    def compute(self, provider: str) -> SkyPilotCompute:
+    def compute(self, provider: str) -> BothHomes:
         """
         Raises:
             ProviderRefused: SkyPilot is not installed.
         """
         if provider in self._computes:
             return self._computes[provider]
-        from trmcloud.adapters.runpod.bundle import boot_payload
-        from trmcloud.adapters.skypilot.aws import ShutdownLimit
+        from trmcloud.adapters.skypilot.both_homes import BothHomes
         from trmcloud.adapters.skypilot.clusters import Clusters
         from trmcloud.adapters.skypilot.command import Sky, find_sky
+
+        program = find_sky(os.environ)
+        if self._shared is None:
+            sky = Sky(program, os.environ)
+            self._shared = sky, Clusters(sky)
+        home = sky_home(self._home, provider)
+        in_own = Sky(program, home.environ())
+        own = self._made(provider, in_own, Clusters(in_own), home.seen, home)
+        earlier = self._made(provider, *self._shared, self._home / provider, None)
+        self._computes[provider] = BothHomes(
+            own, home, earlier, Path.home(), self._home / provider, time.time
+        )
+        return self._computes[provider]
+
+    def _made(
+        self, provider: str, sky: Sky, clusters: Clusters, folder: Path, home: SkyHome | None
+    ) -> SkyPilotCompute:
+        from trmcloud.adapters.runpod.bundle import boot_payload
+        from trmcloud.adapters.skypilot.aws import ShutdownLimit
         from trmcloud.adapters.skypilot.compute import SkyPilotCompute
         from trmcloud.adapters.ssh.keys import KeyStore
 
-        if self._shared is None:
-            sky = Sky(find_sky(os.environ), os.environ)
-            self._shared = sky, Clusters(sky)
-        sky, clusters = self._shared
-        self._computes[provider] = SkyPilotCompute(
+        return SkyPilotCompute(
             provider,
             sky,
             KeyStore(self._home).for_pod,
             lambda: boot_payload(self._trainer()),
-            self._home / provider,
+            folder,
             clusters=clusters,
             shutdown=ShutdownLimit() if provider == "aws" else None,
+            home=home,
+            settings=os.environ,
         )
-        return self._computes[provider]
 
     def link(self, provider: str) -> SshPodLink:
         """Through SkyPilot's own connection to the machine, to the pod's server, which is pinned.
@@ -84,16 +104,30 @@ def skypilot_names() -> SkyNames:
     return SkyNames(clouds, accelerator, LIMIT_SLACK_MINUTES)
 
 
-def enabled_by_skypilot() -> list[str]:
-    """Providers that SkyPilot has access to.
+def sky_home(home: Path, provider: str) -> SkyHome:
+    """Where ``sky`` runs for a provider, below the trmcloud home ``home``."""
+    from trmcloud.adapters.skypilot.homes import SkyHome
+
+    return SkyHome(home, provider, Path.home(), os.environ)
+
+
+def was_used_by_skypilot(home: Path, provider: str) -> bool:
+    """Whether there are traces of its clusters in a home of SkyPilot's for it."""
+    return provider in BY_SKYPILOT and sky_home(home, provider).is_used
+
+
+def enabled_by_skypilot(home: Path) -> list[str]:
+    """Providers for which there is a credential here, and to which SkyPilot says that it has access
+    with it. Each is asked in its own home, whose server is stopped again where it has no cluster.
 
     Raises:
         ProviderError: it is not installed, too old, or cannot be asked.
     """
-    from trmcloud.adapters.skypilot.command import Sky, find_sky
-    from trmcloud.adapters.skypilot.task import CLOUDS
+    from trmcloud.adapters.skypilot.checkup import enabled_in
+    from trmcloud.adapters.skypilot.command import find_sky
+    from trmcloud.adapters.skypilot.credentials import is_there
 
-    sky = Sky(find_sky(os.environ), os.environ)
-    sky.version()
-    enabled = sky.enabled()
-    return [provider for provider, cloud in CLOUDS.items() if cloud in enabled]
+    program = find_sky(os.environ)
+    there = [name for name in BY_SKYPILOT if is_there(name, Path.home(), os.environ)]
+    homes = [sky_home(home, name) for name in there]
+    return [found.provider for found in homes if enabled_in(program, found)]

@@ -26,7 +26,9 @@ from tests.standins import sky_machines
 from tests.standins.downloads import downloads
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
-from tests.standins.sshd import free_port
+from trmcloud.adapters.skypilot.credentials import NEVER
+from trmcloud.adapters.skypilot.homes import SkyHome
+from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
@@ -89,7 +91,6 @@ def skyfarer(tmp_path: Path) -> Iterator[RentedUser]:
         made.environment["TRMCLOUD_INSTALL_TORCH"] = torch.partition("+")[0]
         made.environment |= {
             "TRMCLOUD_SKY": str(SKY),
-            "SKYPILOT_API_SERVER_LOCAL_PORT": str(free_port()),
             "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
         }
         del made.environment["RUNPOD_API_KEY"]
@@ -101,6 +102,11 @@ def skyfarer(tmp_path: Path) -> Iterator[RentedUser]:
             made.end_everything()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 sky(made, "api", "stop")
+
+
+def home_of(user: RentedUser) -> SkyHome:
+    """Where ``sky`` rents for this user: RunPod's own home."""
+    return SkyHome(user.home, RUNPOD_BY_SKYPILOT, user.folder, user.env())
 
 
 def lay_home(home: Path, key: str) -> None:
@@ -117,9 +123,10 @@ def lay_home(home: Path, key: str) -> None:
 
 
 def sky(user: RentedUser, *words: str) -> str:
-    environment = {name: value for name, value in user.env().items() if name != "PYTHONPATH"}
+    home = home_of(user)
+    home.lay()
     done = subprocess.run(
-        [str(SKY), *words], env=environment, cwd=user.folder, stdin=subprocess.DEVNULL,
+        [str(SKY), *words], env=home.environ(), cwd=user.folder, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
     )  # fmt: skip
     return done.stdout
@@ -177,6 +184,95 @@ def test_provision_install_sync_run_logs_and_autodown(skyfarer: RentedUser) -> N
     show("report", skyfarer.run("report", run.run_id))
     show("sky cost-report", sky(skyfarer, "cost-report"))
     assert 0 < float(run.settled) <= float(run.cap)
+
+
+PLANTED = {
+    ".aws/credentials": "[default]\naws_access_key_id = AKIA0000\naws_secret_access_key = {}\n"
+    "[nebius]\naws_access_key_id = NB\naws_secret_access_key = {}-nebius\n",
+    ".aws/config": "[default]\nregion = us-east-1\n[profile nebius]\nregion = {}\n",
+    ".lambda_cloud/lambda_keys": "api_key = {}\n",
+    ".config/vastai/vast_api_key": "{}\n",
+    ".cloudflare/r2.credentials": "[r2]\naws_access_key_id = R2\naws_secret_access_key = {}\n",
+    ".cloudflare/accountid": "{}\n",
+    ".coreweave/cw.credentials": "[cw]\naws_access_key_id = CW\naws_secret_access_key = {}\n",
+    ".coreweave/cw.config": "[profile cw]\nendpoint_url = https://{}.invalid\n",
+    ".cache/huggingface/token": "hf_{}\n",
+    ".huggingface/token": "hf_{}\n",
+    ".config/gcloud/application_default_credentials.json":
+    '{{"type": "authorized_user", "client_id": "x", "client_secret": "{}", "refresh_token": "x"}}',
+    ".kube/config": "apiVersion: v1\nkind: Config\nusers: [{{name: {}}}]\n",
+    ".config/doctl/config.yaml": "access-token: {}\n",
+    ".verda/config.json": '{{"client_id": "x", "client_secret": "{}"}}',
+    ".nebius/credentials.json": '{{"subject-credentials": {{"private-key": "{}"}}}}',
+    ".git-credentials": "https://me:{}@example.invalid\n",
+    ".netrc": "machine api.wandb.ai login user password {}\n",
+}  # fmt: skip
+"""Dummy credentials, as each cloud's own tools write them, with a mark that can be looked for."""
+IN_ENVIRONMENT = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN")
+MARK = "planted-4d1c9a"
+
+
+def plant(user: RentedUser) -> None:
+    for path, text in PLANTED.items():
+        target = user.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text.format(f"{MARK}-{path.strip('.').partition('/')[0]}"))
+    user.environment |= {name: f"{MARK}-{name.lower()}" for name in IN_ENVIRONMENT}
+    user.environment["AWS_ACCESS_KEY_ID"] = "AKIA0001"
+
+
+def test_one_clouds_credential_and_no_other_file_is_on_the_machine(skyfarer: RentedUser) -> None:
+    """Everything else of the user's home and environment stays there."""
+    plant(skyfarer)
+    launch, _ = launched(skyfarer, 1200.0)
+    try:
+        (pod,) = skyfarer.live()
+        inside = skyfarer.standin.control.inside
+        places = "/root /home /tmp /var/tmp /opt /run /mnt /media /workspace /etc"
+        marked = inside(pod.id, f"grep -rlsI {MARK} {places} || true").split()
+        known = " ".join(f"'/root/{path}'" for path in NEVER)
+        there = inside(pod.id, f'for f in {known}; do [ -e "$f" ] && echo "$f"; done; true')
+        key = skyfarer.standin.api_key
+        holding = inside(pod.id, f"grep -rlsI {key} /root /home /etc /opt || true").split()
+        said = inside(
+            pod.id,
+            f"cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -a {MARK} | sort -u || true",
+        )
+        listed = inside(pod.id, "find /root -maxdepth 2 -name '.*' | sort")
+        show("marked files", "\n".join(marked) or "none")
+        show("known places of credentials", there)
+        show("files that hold RunPod's key", "\n".join(holding))
+        show("hidden files", listed)
+        show("marked variables", said or "none")
+        assert marked == []
+        assert there.split() == ["/root/.runpod"]
+        assert "/root/.runpod/config.toml" in holding
+        assert said.strip() == ""
+        shown = skyfarer.run("status", skyfarer.only_run().run_id, "--live")
+        show("trmcloud status", shown)
+        (line,) = [text for text in shown.splitlines() if text.endswith(f"down {name_in(shown)}")]
+        typed = line.partition("by hand")[2].strip()
+        show("typed", typed)
+        done = subprocess.run(
+            ["bash", "-c", typed], input="y\n", env=skyfarer.env(), text=True, timeout=300,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        show("sky down, as it is shown", done.stdout)
+        assert done.returncode == 0
+        until(lambda: not skyfarer.live(), within_s=60.0, what="its end by hand")
+        backups = sorted((home_of(skyfarer).root / "backups").iterdir())
+        show("backups", "\n".join(str(p) for b in backups for p in b.glob(".sky/*.db")))
+        assert 1 <= len(backups) <= 5
+        assert all((backup / ".sky" / "state.db").exists() for backup in backups[-1:])
+    finally:
+        launch.kill()
+        show("launch", launch.communicate()[0])
+
+
+def name_in(shown: str) -> str:
+    """Of the cluster, as the screen has it."""
+    (line,) = [text for text in shown.splitlines() if " down trmc-" in text]
+    return line.rpartition(" ")[2]
 
 
 def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(skyfarer: RentedUser) -> None:

@@ -132,6 +132,16 @@ class Compute(ABC):
         short question that is not asked again for minutes."""
         return ()
 
+    def on_machine(self, pod_name: str = "") -> str:
+        """Which credential of the account lies on a pod (without a name: on the next one), what it
+        opens, and how long it is valid; '' where none does."""
+        return ""
+
+    def by_hand(self, pod_name: str) -> Sequence[str]:
+        """Lines that a person can type to see the pod and to end it by the provider's own client;
+        none where that needs no word of ours."""
+        return ()
+
     def cross_listed(self) -> Sequence[PodSeen]:
         """Pods that a second list of the provider's has and the first one omits."""
         return ()

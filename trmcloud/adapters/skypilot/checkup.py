@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from trmcloud.adapters.skypilot.command import ENV_SKY, Sky, find_sky
+from trmcloud.adapters.skypilot.credentials import is_there
+from trmcloud.adapters.skypilot.homes import SkyHome
 from trmcloud.adapters.skypilot.task import CLOUDS
 from trmcloud.app.doctor import Finding
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, RUNPOD_BY_SKYPILOT_ENDS
@@ -13,24 +17,48 @@ from trmcloud.core.errors import ProviderError
 _NAME = "skypilot"
 
 
-def check_skypilot(environ: Mapping[str, str], used: Callable[[str], bool]) -> list[Finding]:
-    """Nothing is started where it was neither named nor rented through: asking it which clouds it
-    may rent from starts its server. ``used``: whether this home rented from a provider."""
+def enabled_in(program: str, home: SkyHome) -> bool:
+    """Whether SkyPilot has access to its cloud from its own home. A server that was started for
+    the question alone is stopped again.
+
+    Raises:
+        ProviderError: SkyPilot is too old, or cannot be asked.
+    """
+    home.lay()
+    sky = Sky(program, home.environ())
+    sky.version()
+    is_enabled = CLOUDS[home.provider] in sky.enabled(CLOUDS[home.provider])
+    if not home.has_clusters:
+        with contextlib.suppress(ProviderError):
+            sky.run("api", "stop")
+    return is_enabled
+
+
+def check_skypilot(
+    environ: Mapping[str, str],
+    used: Callable[[str], bool],
+    home_of: Callable[[str], SkyHome],
+) -> list[Finding]:
+    """Nothing is started where it was neither named nor rented through: asking it whether it may
+    rent starts a server. ``used``: whether this home rented from a provider; ``home_of``: where
+    ``sky`` runs for it."""
     needed = bool(environ.get(ENV_SKY)) or any(used(provider) for provider in CLOUDS)
+    user_home = Path(environ.get("HOME") or Path.home())
     try:
-        sky = Sky(find_sky(environ), environ)
-        version = sky.version()
+        program = find_sky(environ)
+        version = Sky(program, environ).version()
         if not needed:
             return [Finding(_NAME, "ok", f"{version}; not asked which clouds it may rent from")]
-        enabled = sky.enabled()
+        asked = [name for name in CLOUDS if is_there(name, user_home, environ)]
+        names = sorted(name for name in asked if enabled_in(program, home_of(name)))
     except ProviderError as error:
         if not needed:
             detail = "not used: clouds other than RunPod are rented through it"
             return [Finding(_NAME, "ok", detail)]
         return [Finding(_NAME, "bad", error.what, error.next_step)]
-    names = sorted(provider for provider, cloud in CLOUDS.items() if cloud in enabled)
     if not names:
-        return [Finding(_NAME, "warn", f"{version}; no cloud is enabled", "sky check")]
+        why = f"no cloud is enabled; credentials found: {', '.join(asked) or 'none'}"
+        return [Finding(_NAME, "warn", f"{version}; {why}", "docs/guide/skypilot.md")]
     told = Finding(_NAME, "ok", f"{version}; enabled: {', '.join(names)}")
     if RUNPOD_BY_SKYPILOT not in names:
         return [told]

@@ -62,6 +62,10 @@ class Sky:
     def environ(self) -> Mapping[str, str]:
         return self._environ
 
+    @property
+    def program(self) -> str:
+        return self._program
+
     def version(self) -> str:
         """
         Raises:
@@ -158,13 +162,14 @@ class Sky:
                 next_step=f"sky check {cloud}",
             )
 
-    def enabled(self) -> frozenset[str]:
-        """Clouds that SkyPilot has access to, in its own words.
+    def enabled(self, *clouds: str) -> frozenset[str]:
+        """Clouds that SkyPilot has access to, in its own words; asked about ``clouds`` alone where
+        some are named.
 
         Raises:
             ProviderError: it cannot be asked.
         """
-        return _names(self.read("check"))
+        return _names(self.read("check", *clouds))
 
     def _try(self, *words: str) -> str:
         try:

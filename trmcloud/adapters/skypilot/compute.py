@@ -7,6 +7,9 @@ is not plainly running or being made is "unknown", which counts as spending.
 from __future__ import annotations
 
 import contextlib
+import json
+import math
+import shlex
 import tempfile
 import threading
 import time
@@ -18,9 +21,17 @@ from trmcloud.adapters.skypilot.aws import ShutdownLimit
 from trmcloud.adapters.skypilot.billing import Biller, may_be_billed
 from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
 from trmcloud.adapters.skypilot.command import Sky
+from trmcloud.adapters.skypilot.credentials import COPIED, OnMachine, on_machine
+from trmcloud.adapters.skypilot.homes import SkyHome
 from trmcloud.adapters.skypilot.launches import SUBMITTED, WATCHED_S, Launches
 from trmcloud.adapters.skypilot.proxy import config_of, others_in, proxy_command
-from trmcloud.adapters.skypilot.task import CLOUDS, knows_autodown, limit_minutes, make_task
+from trmcloud.adapters.skypilot.task import (
+    CLOUDS,
+    LIMIT_SLACK_MINUTES,
+    knows_autodown,
+    limit_minutes,
+    make_task,
+)
 from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
 from trmcloud.core.contract.records import instant
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
@@ -51,7 +62,8 @@ ARM_AGAIN_S = 120.0
 class SkyPilotCompute(Compute):
     """``keys`` gives a pod's SSH keys by its name; ``payload`` makes the agent's archive, kept
     below ``folder`` for SkyPilot to send, beside what was seen of each cluster; ``clusters`` may be
-    shared with other providers; ``shutdown`` is AWS's own limit; ``now`` is epoch seconds."""
+    shared with other providers; ``shutdown`` is AWS's own limit; ``home`` is where ``sky`` runs,
+    if not in the user's own; ``settings`` say whence pods install; ``now`` is epoch seconds."""
 
     def __init__(
         self,
@@ -63,9 +75,13 @@ class SkyPilotCompute(Compute):
         *,
         clusters: Clusters | None = None,
         shutdown: ShutdownLimit | None = None,
+        home: SkyHome | None = None,
+        settings: Mapping[str, str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._provider, self._sky, self._keys = provider, sky, keys
+        self._home = home
+        self._settings = settings if settings is not None else sky.environ
         self._payload, self._folder, self._now = payload, folder, now
         self._clusters = clusters if clusters is not None else Clusters(sky, now=now)
         self._shutdown = shutdown
@@ -76,6 +92,7 @@ class SkyPilotCompute(Compute):
         self._noted_at: float | None = None
         self._armed_at: dict[str, float] = {}
         self._came_through: set[str] = set()
+        self._backed_up: set[str] = set()
 
     def require_account(self, rate: Usd) -> None:
         """See, before anything is reserved, that the cloud is there for this user.
@@ -83,6 +100,8 @@ class SkyPilotCompute(Compute):
         Raises:
             AuthError: the cloud is not enabled. ProviderError: SkyPilot is too old, or down.
         """
+        if self._home is not None:
+            self._home.lay()
         self._sky.version()
         self._sky.require_cloud(CLOUDS[self._provider])
 
@@ -96,6 +115,8 @@ class SkyPilotCompute(Compute):
         if parse_pod_name(request.name) is None:
             raise ProviderRefused(f"{request.name!r:.80} is not a name of ours")
         with self._lock:
+            if self._home is not None:
+                self._home.lay()
             for pod in self._pods(fresh=True):
                 if pod.name == request.name and pod.never_made:
                     raise NoCapacity(pod.never_made)
@@ -109,13 +130,17 @@ class SkyPilotCompute(Compute):
                 self._keys(request.name),
                 str(self._archive()),
                 self._now(),
-                self._sky.environ,
+                self._settings,
             )
             request.require_wanted()
             self._clusters.forget()
             # Before it is sent: whoever comes after a crash must know what it costs.
             self._note(request.name, self._now(), rate=request.rate, nodes=request.nodes)
-            self._submit(request.name, text)
+            self._note_credential(request.name)
+            try:
+                self._submit(request.name, text)
+            finally:
+                self._back_up()
             return request.name
 
     def list_pods(self) -> Sequence[PodSeen]:
@@ -141,6 +166,7 @@ class SkyPilotCompute(Compute):
             was_there = "not found" not in said
             if was_there:
                 self._seen.never_made(pod_id, "")
+            self._back_up()
             return bool(active) or was_there
 
     def bill(self, pod_id: str) -> Bill | None:
@@ -160,8 +186,9 @@ class SkyPilotCompute(Compute):
         if knows_autodown(self._provider):
             minutes = row.get("autostop")
             text = f"SkyPilot's autodown, {minutes} min from when it was set, whatever runs"
-            armed = _is_armed(row)
-            limits.append(OwnLimit("autostop", armed, text if armed else "it is not set there"))
+            is_set = _is_armed(row)
+            gap = self._lapse(pod_name) if is_set else "it is not set there"
+            limits.append(OwnLimit("autostop", not gap, gap or text))
         if self._shutdown is not None:
             limits.append(self._shutdown.limit(pod_name))
         return limits
@@ -203,7 +230,68 @@ class SkyPilotCompute(Compute):
             raise Dropped(f"{1 + len(others)} of {nodes} machines have an address", where=pod_name)
         return [proxy_command(config, pod_name, machine) for machine in others]
 
+    def on_machine(self, pod_name: str = "") -> str:
+        found = self._credential(pod_name)
+        return found.words if found is not None else ""
+
+    def by_hand(self, pod_name: str) -> Sequence[str]:
+        """``sky status`` and ``sky down`` of the cluster, in the home that knows it."""
+        verbs = (("status", "-r", pod_name), ("down", pod_name))
+        if self._home is None:
+            return tuple(shlex.join([self._sky.program, *words]) for words in verbs)
+        return tuple(self._home.command(self._sky.program, *words) for words in verbs)
+
+    def knows(self, pod_name: str) -> bool:
+        """Whether its launch was asked for through this home of SkyPilot's."""
+        return self._seen.get(pod_name) is not None
+
+    def stop_server(self) -> bool:
+        """Stop SkyPilot's local server, which the next command starts again; False where it serves
+        the user's own clusters, too."""
+        if self._home is None:
+            return False
+        self._sky.run("api", "stop")
+        return True
+
     # -- how -------------------------------------------------------------------------------------
+
+    def _back_up(self) -> None:
+        if self._home is not None:
+            self._home.back_up(self._now())
+
+    def _note_credential(self, name: str) -> None:
+        """What is on a machine is what was there when it was made."""
+        if self._home is None:
+            return
+        found = self._home.on_machine()
+        until = found.until if found.until is None or math.isfinite(found.until) else "never"
+        text = json.dumps({"what": found.what, "until": until, "why": found.why})
+        write_atomic(self._credential_note(name), text)
+
+    def _credential_note(self, name: str) -> Path:
+        return self._folder / f"{name}.credential"
+
+    def _credential(self, name: str) -> OnMachine | None:
+        """Of a cluster that was launched before there were notes: what is in the user's home."""
+        if name:
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                told = json.loads(self._credential_note(name).read_text(encoding="utf-8"))
+                until = math.inf if told["until"] == "never" else told["until"]
+                if until is None or isinstance(until, int | float):
+                    return OnMachine(str(told["what"]), until, str(told["why"]))
+        if self._home is not None:
+            return self._home.on_machine() if not name else None
+        home = Path(self._sky.environ.get("HOME") or Path.home())
+        return on_machine(self._provider, home, COPIED, self._sky.environ)
+
+    def _lapse(self, pod_name: str) -> str:
+        """Why the cluster's limit cannot be counted on though it is set; '' where it can."""
+        found, name = self._credential(pod_name), parse_pod_name(pod_name)
+        if found is None or name is None:
+            return "it is set, and which credential lies there is not on record: exposed"
+        if found.outlives(name.hard_stop_at + (LIMIT_SLACK_MINUTES + 2) * 60.0):
+            return ""
+        return f"it is set, and may have no valid credential then: {found.why}: exposed"
 
     def _nodes(self, pod_name: str) -> int:
         sighting = self._seen.get(pod_name)
@@ -305,7 +393,12 @@ class SkyPilotCompute(Compute):
                 self._end_exited(name, at)
                 continue
             # Its limit is the last thing that a launch sets.
-            if is_new(row) or (is_up and _is_armed(row)):
+            if is_new(row):
+                continue
+            if is_up and name not in self._backed_up:
+                self._backed_up.add(name)
+                self._back_up()
+            if is_up and _is_armed(row):
                 continue
             if self._has_failed(row, at):
                 # Its machine may be up and paid for, and no agent on it: nobody else would end it.

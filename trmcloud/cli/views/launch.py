@@ -6,6 +6,7 @@ import json
 import shlex
 
 from trmcloud.app.context import Context
+from trmcloud.cli.views.by_hand import plan_credential_rows
 from trmcloud.cli.views.plan import age_days
 from trmcloud.cli.views.plan_limits import limit_rows, told_reasons
 from trmcloud.cli.views.streams import as_is
@@ -103,6 +104,7 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
             )
         )
     rows.append((CHECKPOINTS, plan.survives))
+    rows += plan_credential_rows(context, plan)
     lines = context.ledger.read().lines_for(context.project, context.wall())
     for line in lines:
         if line.cap is not None:

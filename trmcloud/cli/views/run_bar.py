@@ -22,6 +22,7 @@ from trmcloud.app.run_queries import (
     waits_for,
     waits_for_data,
 )
+from trmcloud.cli.views.by_hand import lines_of
 from trmcloud.cli.views.colour import paint
 from trmcloud.cli.views.metric import metric_value, metric_words, steps_words
 from trmcloud.cli.views.reasons import sentence
@@ -78,6 +79,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._trouble_said = ""
         self._unforeseen = self._unlisted_said = False
         self._bucket_said = ""
+        self._by_hand_of = ""
         self._news = News(context)
         self._waits: tuple[Reason | None, float] = (None, 0.0)
 
@@ -105,6 +107,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         if stage and stage != self._stage:
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
+        self._tell_by_hand(run)
         self._tell_unforeseen(run)
         self._tell_trouble(run, now)
         self._tell_bucket(run)
@@ -141,6 +144,15 @@ class RunBar(AbstractContextManager["RunBar"]):
         ending = self._stage.startswith(("Ending", "Settling", "Pulling", GONE))
         without_a_word = run.state is State.SETTLING and run.result is None and not ending
         return (bad and not ending) or without_a_word
+
+    def _tell_by_hand(self, run: RunState) -> None:
+        """Once for each pod: the lines that work without trmcloud, too."""
+        generation = run.generation
+        if generation is None or generation.pod_name == self._by_hand_of:
+            return
+        self._by_hand_of = generation.pod_name
+        for line in lines_of(self._context, run):
+            self._print(f"  by hand: {line}")
 
     def _tell_refused(self, run: RunState) -> None:
         """Why a candidate came to nothing, once each."""

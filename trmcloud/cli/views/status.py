@@ -11,6 +11,7 @@ from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run, spending
 from trmcloud.app.run_queries import bucket_trouble, data_told, last_report, link_trouble, waits_for
 from trmcloud.app.smoke_plan import meaning_of
+from trmcloud.cli.views.by_hand import run_credential_rows
 from trmcloud.cli.views.launch import resumed_rows
 from trmcloud.cli.views.metric import metric_value, metric_words, steps_words
 from trmcloud.cli.views.reasons import reason_json, sentence
@@ -94,6 +95,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     rows += health_rows(context, run)
     if run.live and run.generation is not None and run.generation.provider in BY_SKYPILOT:
         rows.append(("host key", "the pod's is pinned; the first hop's, SkyPilot's own, is not"))
+    rows += run_credential_rows(context, run)
     if run.live and run.generation is not None:
         rows.append(("lands in", duration(run.generation.soft_stop_at - now)))
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
