@@ -24,7 +24,12 @@ from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.wiring_notices import pod_webhook
 from trmcloud.wiring_runpod import runpod_pods, runpod_setting
-from trmcloud.wiring_skypilot import SkyPilot, sky_home, was_used_by_skypilot
+from trmcloud.wiring_skypilot import (
+    SkyPilot,
+    sky_home,
+    skypilot_setting,
+    was_used_by_skypilot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,12 +94,15 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
         UsageError: nothing is rented from ``provider``.
         AuthError: there is no key.
     """
+    if provider in BY_SKYPILOT:
+        world, _, skypilot = _build()
+        return world, skypilot_setting(skypilot, provider)
     if provider != "runpod":
         raise UsageError(
             f"there is no smoke run for {provider!r}: it proves what ends rented pods",
             next_step="trmcloud smoke --provider runpod --max-usd 0.25",
         )
-    world, runpod = _build()
+    world, runpod, _ = _build()
     return world, runpod_setting(runpod())
 
 
@@ -107,7 +115,9 @@ def build_volumes() -> RunPodVolumes:
     return _build()[1]().volumes
 
 
-def _build(named: Path | None = None) -> tuple[Context, Callable[[], RunPodPods]]:
+def _build(
+    named: Path | None = None,
+) -> tuple[Context, Callable[[], RunPodPods], SkyPilot]:
     home = home_dir(os.environ) if named is None else named.absolute()
     close_home(os.environ)
     local = LocalCompute(home, python_path())
@@ -157,7 +167,7 @@ def _build(named: Path | None = None) -> tuple[Context, Callable[[], RunPodPods]
         was_used=lambda provider: _was_used(home, provider),
         pod_webhook=lambda: pod_webhook(home),
     )
-    return world, runpod
+    return world, runpod, skypilot
 
 
 def _was_used(home: Path, provider: str) -> bool:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trmcloud.adapters.skypilot.compute import SkyPilotCompute
     from trmcloud.adapters.skypilot.homes import SkyHome
     from trmcloud.adapters.ssh.link import SshPodLink
+    from trmcloud.app.smoke.setting import SmokeSetting
+    from trmcloud.core.catalog.offers import Offer
     from trmcloud.export.task import SkyNames
 
 
@@ -102,6 +104,61 @@ def skypilot_names() -> SkyNames:
 
     clouds = {name: cloud for name, cloud in CLOUDS.items() if name != RUNPOD_BY_SKYPILOT}
     return SkyNames(clouds, accelerator, LIMIT_SLACK_MINUTES)
+
+
+def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
+    """
+    Raises:
+        NotSupported: nothing on its machines ends them. ProviderRefused: there is no SkyPilot.
+    """
+    from trmcloud.adapters.skypilot.task import knows_autodown
+    from trmcloud.adapters.ssh.round_trip import round_trip
+    from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
+    from trmcloud.core.catalog.providers import traits_of
+    from trmcloud.core.errors import LinkError, NotSupported
+    from trmcloud.core.money import ZERO
+    from trmcloud.core.values import replace
+    from trmcloud.pod.agent.terminate import TERMINATION_NAME
+    from trmcloud.wiring_plans import known_offers
+
+    if not knows_autodown(provider):
+        raise NotSupported(
+            f"SkyPilot knows no autodown at {provider}: its machines cannot end themselves, and "
+            "there is nothing to prove",
+            next_step="trmcloud guard install on a machine that stays on",
+        )
+    compute, link = skypilot.compute(provider), skypilot.link(provider)
+
+    def account() -> AccountFigures:
+        compute.require_account(ZERO)
+        return AccountFigures(None, None, None, "SkyPilot tells no account's money")
+
+    def offers(now: float) -> list[Offer]:
+        whose = traits_of(provider).prices_of or provider
+        found = [offer for offer in known_offers(now) if offer.provider == whose]
+        return [replace(offer, provider=provider) for offer in found]
+
+    def answers(pod_name: str) -> str:
+        return "" if link.answers(pod_name) else str(link.trouble(pod_name) or "no answer")
+
+    def termination(pod_name: str) -> str:
+        try:
+            return link.read_pod_file(pod_name, TERMINATION_NAME)
+        except LinkError:
+            return ""
+
+    return SmokeSetting(
+        provider=provider,
+        account=account,
+        offers=offers,
+        disk_rate=ZERO,
+        answers=answers,
+        round_trip=lambda name, size: round_trip(link.connection(name), size),
+        termination=termination,
+        limit=compute.limit_by,
+        cut=compute.stop_server,
+        on_machine=compute.on_machine(),
+    )
 
 
 def sky_home(home: Path, provider: str) -> SkyHome:

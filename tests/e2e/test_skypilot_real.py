@@ -216,7 +216,8 @@ def plant(user: RentedUser) -> None:
     for path, text in PLANTED.items():
         target = user.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text.format(f"{MARK}-{path.strip('.').partition('/')[0]}"))
+        mark = f"{MARK}-{path.strip('.').partition('/')[0]}"
+        target.write_text(text.format(mark, mark))
     user.environment |= {name: f"{MARK}-{name.lower()}" for name in IN_ENVIRONMENT}
     user.environment["AWS_ACCESS_KEY_ID"] = "AKIA0001"
 
@@ -229,11 +230,11 @@ def test_one_clouds_credential_and_no_other_file_is_on_the_machine(skyfarer: Ren
         (pod,) = skyfarer.live()
         inside = skyfarer.standin.control.inside
         places = "/root /home /tmp /var/tmp /opt /run /mnt /media /workspace /etc"
-        marked = inside(pod.id, f"grep -rlsI {MARK} {places} || true").split()
+        marked = inside(pod.id, f"grep -rls {MARK} {places} || true").split()
         known = " ".join(f"'/root/{path}'" for path in NEVER)
         there = inside(pod.id, f'for f in {known}; do [ -e "$f" ] && echo "$f"; done; true')
         key = skyfarer.standin.api_key
-        holding = inside(pod.id, f"grep -rlsI {key} /root /home /etc /opt || true").split()
+        holding = inside(pod.id, f"grep -rls {key} /root /home /etc /opt || true").split()
         said = inside(
             pod.id,
             f"cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -a {MARK} | sort -u || true",

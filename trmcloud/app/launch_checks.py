@@ -201,12 +201,17 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
     providers = {plan.candidate(name).provider for name in plan.launchable}
     holding = next((t for t in map(traits_of, providers) if t.account_key_on_pod), None)
     if holding is not None and not allowed:
-        title = traits_of(holding.prices_of).title
-        raise UsageError(
-            f"SkyPilot copies the {title} account's own key to every pod it makes there",
-            next_step=f"leave --via out to rent from {title} without; "
-            "or --allow-account-key-on-pod",
-        )
+        if holding.prices_of:
+            title = traits_of(holding.prices_of).title
+            way = f"leave --via out to rent from {title} without; or --allow-account-key-on-pod"
+            whose = f"the {title} account's own key to every pod it makes there"
+        else:
+            way = "rent elsewhere; or --allow-account-key-on-pod"
+            whose = (
+                f"the {holding.name} account's own key to every machine it rents there, and they "
+                "are private people's computers"
+            )
+        raise UsageError(f"SkyPilot copies {whose}", next_step=way)
 
 
 def check_account(context: Context, plan: Plan) -> None:

@@ -116,7 +116,7 @@ AllowAccountKey = Annotated[
     bool,
     typer.Option(
         "--allow-account-key-on-pod",
-        help="RunPod through SkyPilot puts the account's key on the pod.",
+        help="RunPod and vast.ai through SkyPilot put the account's key on the pod.",
     ),
 ]
 Region = Annotated[list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")]

@@ -109,8 +109,11 @@ class BothHomes(Compute):
     def arm(self, pod_name: str, hard_stop_at: float) -> None:
         self.of(pod_name).arm(pod_name, hard_stop_at)
 
-    def stop_server(self) -> bool:
-        return self._own.stop_server()
+    def limit_by(self, pod_name: str, at: float) -> None:
+        self.of(pod_name).limit_by(pod_name, at)
+
+    def stop_server(self) -> None:
+        self._own.stop_server()
 
     # -- how -------------------------------------------------------------------------------------
 

@@ -245,13 +245,24 @@ class SkyPilotCompute(Compute):
         """Whether its launch was asked for through this home of SkyPilot's."""
         return self._seen.get(pod_name) is not None
 
-    def stop_server(self) -> bool:
-        """Stop SkyPilot's local server, which the next command starts again; False where it serves
-        the user's own clusters, too."""
-        if self._home is None:
-            return False
-        self._sky.run("api", "stop")
-        return True
+    def limit_by(self, pod_name: str, at: float) -> None:
+        """Set the cluster's own limit so that it ends the cluster by ``at`` (epoch s), give or take
+        the minute in which SkyPilot looks at it.
+
+        Raises:
+            ProviderError: SkyPilot did not take it.
+        """
+        self.arm(pod_name, at - LIMIT_SLACK_MINUTES * 60.0)
+
+    def stop_server(self) -> None:
+        """Stop the local server of this home, which the next command starts again. That of the
+        user's own home is left alone.
+
+        Raises:
+            ProviderError: it could not be stopped.
+        """
+        if self._home is not None:
+            self._sky.run("api", "stop")
 
     # -- how -------------------------------------------------------------------------------------
 

@@ -43,6 +43,11 @@ FILE_BYTES = 16 << 20
 _LOOK_S = 0.5
 _HANDS_OFF_S = 2.0
 """From here to the hard stop nobody here acts: the pod's end must be its own."""
+LIMIT_AHEAD_S = 300.0
+"""How far before its hard stop a pod's own limit is to have ended it: the limit counts whole
+minutes, is looked at once a minute, and ending takes a while."""
+_LAST_LOOK_S = 15.0
+"""Before the hard stop, when nobody but that limit can have ended it."""
 _NOT_RENTED = "it could not be rented"
 _BILL_WAIT_S = 5.0
 
@@ -155,6 +160,8 @@ class Smoke:
             ended = self._why(why_ended(self._context, driver.run_id), "by the controller")
             self._trouble = ProviderError(f"the pod was ended early: {ended}")
             self._controller_ends(driver, watch)
+        elif self._ground.cut is not None:
+            self._alone(driver, watch, limited=True)
         else:
             self._hands_off(driver, watch)
         self._verify_prepaid()
@@ -268,6 +275,72 @@ class Smoke:
         self._unverified("the pod did not end itself")
         self._controller_ends(driver, watch)
 
+    def _alone(self, driver: RunDriver, watch: PodWatch, *, limited: bool) -> None:
+        """The pod's end with the line from here cut: nothing on this machine is in touch with it or
+        its provider, which is asked afterwards alone. ``limited``: its own limit is set to come
+        before the hard stop, which its agent waits for: what is gone in between was ended by that
+        limit. Else the limit lies minutes behind the hard stop, at which the agent acts."""
+        name, hard_stop_at = watch.name, watch.hard_stop_at
+        if limited and self._set_limit(watch):
+            self._cut()
+            self._sleep_until(driver, hard_stop_at - _LAST_LOOK_S)
+            if self._is_gone(driver, watch, hard_stop_at - _HANDS_OFF_S):
+                how = "autodown, before its hard stop, with SkyPilot's server here stopped"
+                self._say("autodown", True, f"{name} is gone by its own limit: {how}")
+                self._verify("autostop", f"smoke run {driver.run_id}: {how}")
+                return
+            self._say("autodown", False, "still there shortly before its hard stop")
+            self._unverified("SkyPilot's autodown did not end the machine")
+        self._cut()
+        latest = hard_stop_at + self._traits.kill_latency_s
+        self._sleep_until(driver, latest)
+        if self._is_gone(driver, watch, latest + self._traits.kill_latency_s):
+            how = "its agent, after its hard stop, with SkyPilot's server here stopped"
+            self._say("ends itself", True, f"gone by {how}")
+            self._verify("agent", f"smoke run {driver.run_id}: {how}")
+            return
+        self._say("ends itself", False, "still there after its hard stop and the kill latency")
+        self._unverified("the pod did not end itself")
+        self._controller_ends(driver, watch)
+
+    def _set_limit(self, watch: PodWatch) -> bool:
+        left_s = watch.hard_stop_at - LIMIT_AHEAD_S - self._context.wall()
+        if self._ground.limit is None or left_s < 60.0:
+            self._say("autodown", None, "too little time is left to prove it: more --minutes")
+            return False
+        try:
+            self._ground.limit(watch.name, watch.hard_stop_at - LIMIT_AHEAD_S)
+        except ProviderError as error:
+            self._say("autodown", False, f"the limit could not be set: {error}")
+            self._unverified("SkyPilot's autodown could not be set")
+            return False
+        return True
+
+    def _cut(self) -> None:
+        assert self._ground.cut is not None
+        self._ground.cut()
+        self._say("line cut", None, "SkyPilot's server here is stopped; nothing asks or ends it")
+
+    def _sleep_until(self, driver: RunDriver, until: float) -> None:
+        while (now := self._context.wall()) < until:
+            self._context.ledger.beat(driver.run_id, driver.epoch, now)
+            self._context.clock.sleep(_LOOK_S)
+
+    def _is_gone(self, driver: RunDriver, watch: PodWatch, until: float) -> bool:
+        """By the first list that there is, and those that confirm it: whoever is still listed may
+        be ended by this very look."""
+        while (listed := watch.listed()) is None and self._context.wall() < until:
+            self._context.clock.sleep(_LOOK_S)
+        if listed is not False:
+            return False
+
+        def beat() -> None:
+            self._context.ledger.beat(driver.run_id, driver.epoch, self._context.wall())
+
+        return (
+            watch.await_gone(self._context.wall() + self._traits.kill_latency_s, beat) is not None
+        )
+
     def _controller_ends(self, driver: RunDriver, watch: PodWatch) -> None:
         """By the controller's own decision."""
         asked_at = self._context.wall()
@@ -292,8 +365,9 @@ class Smoke:
             missing = plan.reservation - left
             self._say("controller", None, f"a second pod was not tried: {missing} more is needed")
             return
+        is_cut = self._ground.cut is not None
         try:
-            driver = launching.start(self._context, plan, data=LaunchData())
+            driver = launching.start(self._context, plan, data=LaunchData(), detached=is_cut)
         except BudgetRefused as error:
             self._say("controller", None, f"a second pod was not tried: {error}")
             return
@@ -304,6 +378,11 @@ class Smoke:
             self._say("controller", None, f"there was no second pod: {why}")
             return
         watch = PodWatch(self._context, run.generation)
+        if is_cut and "agent" not in self._verified:
+            self._step_until(driver, lambda run: run.result is not None)
+            if terminated_at(self._context, driver.run_id) is None:
+                self._alone(driver, watch, limited=False)
+                return
         self._step_until(
             driver,
             lambda run: terminated_at(self._context, driver.run_id) is not None,

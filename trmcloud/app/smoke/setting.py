@@ -46,6 +46,14 @@ class SmokeSetting:
     answers: Callable[[str], str]
     round_trip: Callable[[str, int], RoundTrip]
     termination: Callable[[str], str]
+    limit: Callable[[str, float], None] | None = None
+    """Sets the provider's own limit on a pod so that it ends it by then (epoch s) at the latest;
+    None where there is none that can be set."""
+    cut: Callable[[], None] | None = None
+    """Stops whatever on this machine is in touch with the provider; the next question starts it
+    again. None where nothing is."""
+    on_machine: str = ""
+    """Which credential of the account will be on the pod."""
 
 
 @dataclass(frozen=True)

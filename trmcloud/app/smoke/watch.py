@@ -55,7 +55,7 @@ class PodWatch:
             now = self._context.wall()
             if now - looked_at >= _LIST_EVERY_S:
                 looked_at = now
-                listed = self._listed()
+                listed = self.listed()
                 if listed:
                     missed_at, missed = None, 0
                 elif listed is False:
@@ -67,8 +67,8 @@ class PodWatch:
                     return None
             self._context.clock.sleep(_PAUSE_S)
 
-    def _listed(self) -> bool | None:
-        """None where there is no list."""
+    def listed(self) -> bool | None:
+        """Whether the provider's list has it now; None where there is no list."""
         try:
             pods = self._context.computes[self._provider].list_pods()
         except ProviderError:

@@ -14,14 +14,20 @@ if TYPE_CHECKING:
     from trmcloud.app.smoke.setting import Step
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
+BY_SKYPILOT_MINUTES = 30.0
 
 
 def command(
     max_usd: Annotated[str, typer.Option(help="Most that may be spent, in USD.", metavar="USD")],
     provider: Annotated[str, typer.Option(help="Whom to rent from.")] = "runpod",
     minutes: Annotated[
-        float, typer.Option(help="Life of each pod, its boot included (RunPod's take up to 7).")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            help="Life of each pod, its boot included: 10 at RunPod, whose boots take up to 7; 30 "
+            "through SkyPilot.",
+            show_default=False,
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
 ) -> None:
     """Rent the cheapest pod, see which kill layers work for this account, end it, show the bill.
@@ -35,9 +41,12 @@ def command(
     from trmcloud.app.smoke.run import Smoke
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.views.reasons import sentence
+    from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.core.money import Usd
     from trmcloud.wiring import build_smoke
 
+    if minutes is None:
+        minutes = BY_SKYPILOT_MINUTES if provider in BY_SKYPILOT else 10.0
     amount = parse_money("--max-usd", max_usd) or Usd(0)
     if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise UsageError(
@@ -57,6 +66,8 @@ def command(
         "spent: that is what is tried here",
         flush=True,
     )
+    if ground.on_machine:
+        print(f"on the machine: {one_line(ground.on_machine)}", flush=True)
     if not yes and not confirmed("  Proceed?"):
         print("nothing was rented, nothing was spent")
         return

@@ -52,7 +52,8 @@ class ProviderTraits:
     network_volumes: bool = False
     """Whether disks that outlive a pod can be rented there."""
     account_key_on_pod: bool = False
-    """Whether its pods hold a key to the whole account."""
+    """Whether its pods hold a key to the whole account, and that must be allowed each time: there
+    is a way without, or the host is a private person."""
     beware: str = ""
     """What whoever plans it is to know."""
 
@@ -139,7 +140,11 @@ TRAITS: Mapping[str, ProviderTraits] = {
     "lambda": _through_skypilot("lambda", ("autostop",)),
     "nebius": _through_skypilot("nebius", ("autostop",)),
     # SkyPilot joins no machines of these: what lies between them is anybody's.
-    "vast-ai": _through_skypilot("vast-ai", ("autostop",), max_nodes=1),
+    "vast-ai": replace(
+        _through_skypilot("vast-ai", ("autostop",), max_nodes=1),
+        account_key_on_pod=True,
+        beware="the account's API key is on the machine, which is a private person's computer",
+    ),
     "digitalocean": _through_skypilot("digitalocean", ("autostop",)),
     # SkyPilot knows no autodown there: a machine cannot end itself.
     "verda": _through_skypilot("verda", (), agent_ends=False, max_nodes=1),
