@@ -98,7 +98,7 @@ def sailing(folder: Path) -> Iterator[Sailor]:
         account = {"url": standin.url, "key": standin.api_key}
         state = folder / "sky.json"
         state.write_text(json.dumps({"runpod": account, "enabled": ["DO"]}))
-        made.environment["TRMCLOUD_SKY"] = str(stand_in(folder / "sky", state))
+        made.environment["TRMCLOUD_SKY"] = str(stand_in(folder / "sky", state, folder / "clock"))
         del made.environment["RUNPOD_API_KEY"]
         yield made
 

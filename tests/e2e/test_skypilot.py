@@ -34,7 +34,12 @@ def by_sky(user: RentedUser) -> RentedUser:
     state = user.folder / "sky.json"
     account = {"url": user.standin.url, "key": user.standin.api_key}
     state.write_text(json.dumps({"runpod": account, "enabled": ["RunPod"]}))
-    user.environment["TRMCLOUD_SKY"] = str(stand_in(user.folder / "sky", state))
+    user.environment["TRMCLOUD_SKY"] = str(
+        stand_in(user.folder / "sky", state, user.folder / "clock")
+    )
+    key = user.folder / ".runpod" / "config.toml"
+    key.parent.mkdir()
+    key.write_text(f'[default]\napi_key = "{user.standin.api_key}"\n')
     del user.environment["RUNPOD_API_KEY"]
     user.looks = ("status", "--live")
     return user
@@ -247,6 +252,7 @@ def test_a_skypilot_that_cannot_rent_is_told_in_one_line_and_nothing_is_reserved
         assert fix in err
         assert "Traceback" not in err
     assert user.ledger().runs == {}
+    (user.folder / ".config" / "gcloud").mkdir(parents=True)
     findings = json.loads(user.run("doctor", "--json", code=(0, 1)))
     (found,) = (one for one in findings if one["name"] == "skypilot")
     assert (found["state"], found["detail"]) == ("ok", "0.14.1; enabled: gcp")

@@ -20,9 +20,11 @@ NAME = str(PodName("0a1b2c3d", "r1", 1, int(NOW) + 3600))
 KEYS = PodKeys("PRIVATE", "ssh-ed25519 AAAA host", "ssh-ed25519 AAAA user")
 
 
-def stand_in(program: Path, state: Path) -> Path:
-    """A ``sky`` command whose memory is ``state``."""
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STANDIN} {state} "$@"\n')
+def stand_in(program: Path, state: Path, clock: Path | None = None) -> Path:
+    """A ``sky`` command whose memory is ``state``; it reads the test's ``clock`` by itself, since
+    only what SkyPilot may see is passed on to it."""
+    given = f"TEST_CLOCK={clock} " if clock is not None else ""
+    program.write_text(f'#!/bin/sh\n{given}exec {sys.executable} -S {STANDIN} {state} "$@"\n')
     program.chmod(0o755)
     return program
 
