@@ -117,7 +117,6 @@ def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
     from trmcloud.core.catalog.providers import traits_of
     from trmcloud.core.errors import LinkError, NotSupported
     from trmcloud.core.money import ZERO
-    from trmcloud.core.values import replace
     from trmcloud.pod.agent.terminate import TERMINATION_NAME
     from trmcloud.wiring_plans import known_offers
 
@@ -136,7 +135,7 @@ def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
     def offers(now: float) -> list[Offer]:
         whose = traits_of(provider).prices_of or provider
         found = [offer for offer in known_offers(now) if offer.provider == whose]
-        return [replace(offer, provider=provider) for offer in found]
+        return [offer._replace(provider=provider) for offer in found]
 
     def answers(pod_name: str) -> str:
         return "" if link.answers(pod_name) else str(link.trouble(pod_name) or "no answer")

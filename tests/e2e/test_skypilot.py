@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.sshd import free_port
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO
@@ -269,3 +270,66 @@ def test_skypilot_is_left_alone_where_nothing_was_rented_through_it(
     user.run("status", "--all")
     user.run("reap")
     assert not state.exists()
+
+
+def smoked(user: RentedUser, **state: object) -> tuple[subprocess.Popen[str], float]:
+    """A smoke run whose line is cut, and its pod's hard stop (epoch s)."""
+    path = user.folder / "sky.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **state}))
+    words = ("--provider", RUNPOD_BY_SKYPILOT, "--max-usd", "0.40", "--minutes", "12", "-y")
+    process = user.start("smoke", *words)
+
+    def is_cut() -> bool:
+        if process.poll() is not None:
+            raise AssertionError("\n".join(process.communicate()))
+        return ["api", "stop"] in json.loads(path.read_text()).get("asked", [])
+
+    until(is_cut, within_s=120.0, what="the line is cut")
+    generation = user.only_run().generation
+    assert generation is not None
+    return process, generation.hard_stop_at
+
+
+@pytest.mark.slow
+def test_a_smoke_run_proves_autodown_with_the_line_to_this_machine_cut(
+    rented: RentedUser,
+) -> None:
+    skyfarer = by_sky(rented)
+    process, hard_stop_at = smoked(skyfarer)
+    asked = len(json.loads((skyfarer.folder / "sky.json").read_text())["asked"])
+    assert len(skyfarer.live()) == 1
+    skyfarer.clock.advance(hard_stop_at - 150.0 - skyfarer.clock())
+    until(lambda: not skyfarer.live(), within_s=30.0, what="autodown")
+    told = json.loads((skyfarer.folder / "sky.json").read_text())["asked"][asked:]
+    assert told == [], "nothing from here asked or ended anything meanwhile"
+    skyfarer.clock.advance(hard_stop_at - 10.0 - skyfarer.clock())
+    out, err = process.communicate(timeout=120)
+    assert "is gone by its own limit: autodown" in out, out + err
+    assert (RUNPOD_BY_SKYPILOT, "autostop") in skyfarer.ledger().verified
+    down = [words for words in told if words[0] == "down"]
+    assert down == []
+
+
+@pytest.mark.slow
+def test_a_smoke_run_whose_autodown_does_nothing_verifies_no_autodown(rented: RentedUser) -> None:
+    skyfarer = by_sky(rented)
+    process, hard_stop_at = smoked(skyfarer, autodown_fails=True)
+    skyfarer.clock.advance(hard_stop_at - 10.0 - skyfarer.clock())
+    until(
+        lambda: (
+            "asked" in json.loads((skyfarer.folder / "sky.json").read_text())
+            and json.loads((skyfarer.folder / "sky.json").read_text())["asked"].count(
+                ["api", "stop"]
+            )
+            > 1
+        ),
+        within_s=60.0,
+        what="it was looked at, and left alone again",
+    )
+    assert (RUNPOD_BY_SKYPILOT, "autostop") not in skyfarer.ledger().verified
+    skyfarer.clock.advance(hard_stop_at + 400.0 - skyfarer.clock())
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 17, out + err
+    assert "still there shortly before its hard stop" in out
+    assert (RUNPOD_BY_SKYPILOT, "autostop") not in skyfarer.ledger().verified
+    assert not skyfarer.live()

@@ -30,6 +30,7 @@ import sky_machines as machines
 
 VERSION = "0.14.1"
 PROVISION = "--provision"
+AUTODOWN = "--autodown"
 TRIED = """\
 ⚙︎ Launching on {infra}.
 sky.exceptions.ResourcesUnavailableError: Failed to acquire resources in all zones in {infra} for \
@@ -46,6 +47,8 @@ Provision failures (tried 1 infra):
 ✗ {infra} — (gpus={wanted}, ...)
   Failed to acquire resources in all zones in {infra} for {{{infra}({wanted})}}.{why}
 """
+AT_MOST_S = 300.0
+"""A process that was left behind ends, whatever becomes of its test."""
 UNREADABLE = "\n\x1b[33mFailed to refresh status for {count} cluster{plural}:\x1b[0m"
 UNREADABLE_WHY = (
     "  \x1b[1m{name}\x1b[0m: Failed to query RunPod cluster '{name}' status: [KeyError] 'EXITED'"
@@ -58,6 +61,10 @@ def main() -> int:
     path, words = Path(sys.argv[1]), sys.argv[2:]
     if words[0] == PROVISION:
         provision(path, words[1])
+        return 0
+
+    if words[0] == AUTODOWN:
+        autodown(path, words[1], float(words[2]))
         return 0
 
     def answered(state: State) -> int:
@@ -139,6 +146,9 @@ def answer(state: State, words: list[str], path: Path) -> int:
     elif verb == "autostop":
         row = clusters[words[2]]
         row["autostop"], row["to_down"] = int(words[words.index("-i") + 1]), "--down" in words
+        row["down_at"] = now() + 60.0 * row["autostop"]
+        if "runpod" in state and not state.get("autodown_fails"):
+            aside(path, AUTODOWN, words[2], str(row["down_at"]))
     elif verb == "cost-report":
         print(json.dumps(state.get("costs", []), indent=2))
     elif verb == "check":
@@ -165,16 +175,37 @@ def launch(state: State, words: list[str], path: Path) -> None:
         "autostop": limit["idle_minutes"], "to_down": limit["down"], "cloud": None,
     }  # fmt: skip
     if "runpod" in state:
-        with open(path.with_suffix(".log"), "ab") as log:
-            subprocess.Popen(
-                [sys.executable, "-S", __file__, str(path), PROVISION, name],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
+        aside(path, PROVISION, name)
     print(f"YAML to run: {words[-1]}\nRunning on cluster: {name}")
     print(f"Submitted sky.launch request: {request_id}")
+
+
+def aside(path: Path, *words: str) -> None:
+    """A process that outlives this command."""
+    with open(path.with_suffix(".log"), "ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-S", __file__, str(path), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def autodown(path: Path, name: str, at: float) -> None:
+    """What SkyPilot's daemon on the machine does by itself at its limit, with the credential that
+    is there, whether or not a server runs on the user's machine. A later limit replaces it."""
+    until = time.monotonic() + AT_MOST_S
+    while time.monotonic() < until:
+        state = json.loads(path.read_text())
+        row = state["clusters"].get(name)
+        if row is None or row.get("down_at") != at:
+            return
+        if now() >= at:
+            for pod in row.get("pods", ()):
+                machines.ask(state["runpod"], "DELETE", f"/pods/{pod}")
+            return
+        time.sleep(0.2)
 
 
 def provision(path: Path, name: str) -> None:

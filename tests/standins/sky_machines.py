@@ -18,7 +18,9 @@ from typing import Any
 GPUS = {
     "A100-80GB": "NVIDIA A100 80GB PCIe",
     "A100-80GB-SXM": "NVIDIA A100-SXM4-80GB",
+    "L4": "NVIDIA L4",
     "L40S": "NVIDIA L40S",
+    "RTX3090": "NVIDIA GeForce RTX 3090",
     "RTX4090": "NVIDIA GeForce RTX 4090",
 }
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
