@@ -30,7 +30,8 @@ class SkyPilot:
     """
 
     def __init__(self, home: Path, trainer: Callable[[], Path]) -> None:
-        self._home, self._trainer = home, trainer
+        self.home = self._home = home
+        self._trainer = trainer
         self._computes: dict[str, BothHomes] = {}
         self._shared: tuple[Sky, Clusters] | None = None
 
@@ -111,6 +112,7 @@ def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
     Raises:
         NotSupported: nothing on its machines ends them. ProviderRefused: there is no SkyPilot.
     """
+    from trmcloud.adapters.prices.tables import load_offers
     from trmcloud.adapters.skypilot.task import knows_autodown
     from trmcloud.adapters.ssh.round_trip import round_trip
     from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
@@ -118,7 +120,6 @@ def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
     from trmcloud.core.errors import LinkError, NotSupported
     from trmcloud.core.money import ZERO
     from trmcloud.pod.agent.terminate import TERMINATION_NAME
-    from trmcloud.wiring_plans import known_offers
 
     if not knows_autodown(provider):
         raise NotSupported(
@@ -134,7 +135,7 @@ def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
 
     def offers(now: float) -> list[Offer]:
         whose = traits_of(provider).prices_of or provider
-        found = [offer for offer in known_offers(now) if offer.provider == whose]
+        found = [offer for offer in load_offers(now, skypilot.home) if offer.provider == whose]
         return [offer._replace(provider=provider) for offer in found]
 
     def answers(pod_name: str) -> str:
