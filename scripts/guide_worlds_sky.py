@@ -45,6 +45,9 @@ def sky(folder: Path) -> Iterator[Reader]:
     state.write_text(json.dumps({"enabled": ["AWS", "GCP", "RunPod"]}))
     user = at_home(User(folder))
     user.environment["TRMCLOUD_SKY"] = str(stand_in(folder / "sky", state))
+    for path in (".aws/credentials", ".config/gcloud/active_config", ".runpod/config.toml"):
+        (user.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (user.folder / path).touch()
     only = {
         "doctor": "skypilot",
         "plan": "^(trm|▸|Recommended|Launch)|^  (price|spot|nothing|lands)",

@@ -103,7 +103,9 @@ class SkyPilotCompute(Compute):
         if self._home is not None:
             self._home.lay()
         self._sky.version()
-        self._sky.require_cloud(CLOUDS[self._provider])
+        cloud = CLOUDS[self._provider]
+        line = self._home.command(self._sky.program, "check", cloud) if self._home else ""
+        self._sky.require_cloud(cloud, line)
 
     def create(self, request: PodRequest) -> str:
         """Submit the launch; its provisioning is not waited for. The cluster's id is its name.
