@@ -72,13 +72,11 @@ def runpod_pods(
 
 
 def runpod_setting(pods: RunPodPods) -> SmokeSetting:
-    from trmcloud.adapters.runpod.create_request import CONTAINER_DISK_GB
     from trmcloud.adapters.runpod.offers import live_offers
-    from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
     from trmcloud.adapters.ssh.round_trip import round_trip
-    from trmcloud.app.pod_request import LEAST_DISK_GB
     from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
     from trmcloud.core.errors import AuthError, LinkError, ProviderError
+    from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_gb, running_rate
     from trmcloud.pod.agent.terminate import TERMINATION_NAME
     from trmcloud.wiring_plans import known_offers
 
@@ -112,7 +110,7 @@ def runpod_setting(pods: RunPodPods) -> SmokeSetting:
         provider="runpod",
         account=account,
         offers=offers,
-        disk_rate=pod_disk_rate(CONTAINER_DISK_GB + LEAST_DISK_GB),
+        disk_rate=running_rate("runpod", pod_disks_gb("runpod", LEAST_WORK_GB)),
         answers=answers,
         round_trip=lambda name, size: round_trip(pods.link.connection(name), size),
         termination=termination,

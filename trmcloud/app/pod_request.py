@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,11 @@ from trmcloud.core.control.lease import make_lease, phases_to_run
 from trmcloud.core.control.pending_pulls import is_held
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError, ProviderRefused
-from trmcloud.core.planner.memory import checkpoint_bytes
+from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.data_source import DataSource, growing_key
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.stop_rules import rules_of
+from trmcloud.core.storage import work_gb
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.bucket import CacheRequest
@@ -35,7 +35,6 @@ LAUNCH_NAME = "launch.json"
 SEND_WITHIN_S = 120.0
 """A create that was decided on longer ago is not sent: its controller slept in between, and
 another one may have found out by now that there is no pod."""
-LEAST_DISK_GB = 30
 
 
 @dataclass(frozen=True)
@@ -275,19 +274,14 @@ def _data(
 
 
 def disk_gb(candidate: Candidate, data: LaunchData) -> int:
-    """Room for what is kept of each phase and the one being written, twice over, and for the data
-    that is made there."""
-    kept = sum(
-        checkpoint_bytes(phase.settings) * (phase.settings.kept_checkpoints + 1)
-        for phase in candidate.phases
-    )
+    """GB of the work disk, by the rule that planned it, with the data as it is now."""
     made = 0
     if data.source is not None and data.source.data_set is not None and candidate.phases:
         made = data.source.data_set.disk_bytes(max(phase.tokens for phase in candidate.phases))
     if data.code and data.folder:
         files = (path for path in Path(data.folder).rglob("*") if path.is_file())
         made = sum(path.stat().st_size for path in files)
-    return LEAST_DISK_GB + ceil(2 * kept / 1e9) + ceil(made / 1e9)
+    return work_gb(stored_bytes(phase.settings for phase in candidate.phases), made)
 
 
 def _volume_gb(candidate: Candidate, room_gb: int) -> int:

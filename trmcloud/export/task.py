@@ -10,15 +10,16 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
+from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.node_share import shared
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.storage import pod_disks_gb, work_gb
 from trmcloud.core.values import dataclass
 from trmcloud.export.script import estimate, spec_text
 from trmcloud.export.shell import comment
 
 _ENTRY = "trmcloud/export/task.sh"
 _CARRIED = "~/.trmcloud/train.sh"
-_DISK_GB = 100
 _INDENT = "    "
 
 
@@ -60,6 +61,8 @@ def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch:
     command that its head shows."""
     phases = "-".join(plan.spec.phases)
     script = _CARRIED if ground.script else _ENTRY
+    stored = stored_bytes(phase.settings for phase in candidate.phases)
+    disk_gb = pod_disks_gb("skypilot", work_gb(stored, 0))
     mounts = ["file_mounts:", f"  {_CARRIED}: {_text(ground.script)}"] if ground.script else []
     lines = [
         *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data)),
@@ -75,7 +78,7 @@ def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch:
         f"  infra: {ground.infra}",
         f"  accelerators: {{{ground.accelerator}: {candidate.gpus}}}",
         f"  max_hourly_cost: {candidate.reserved_rate.plain()}",
-        f"  disk_size: {_DISK_GB}",
+        f"  disk_size: {disk_gb}",
         "  # Behind the watchdog's own end of the cluster, should that fail.",
         f"  autostop: {{idle_minutes: {ground.limit_minutes}, down: true, wait_for: none}}",
         "envs:",

@@ -69,7 +69,9 @@ def test_what_a_bucket_keeps_of_tokens_is_paid_for(trm: Recipe) -> None:
     spec = RunSpec("trm", ("fast",), "8xH100", bucket="s3://b/p")
     found = outlook_on(trm, spec, EIGHT, source=source_of("fineweb-edu"))
     assert found.tokens_gb > 0.1
-    assert kept_micros_per_hour(found) > kept_micros_per_hour(found._replace(data=None))
+    assert kept_micros_per_hour(found, "runpod") > kept_micros_per_hour(
+        found._replace(data=None), "runpod"
+    )
 
 
 def test_a_tokenizer_that_is_given_is_not_waited_for() -> None:

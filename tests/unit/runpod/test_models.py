@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.runpod import models
-from trmcloud.adapters.runpod.storage_prices import pod_disk_rate, volume_per_month, volume_rate
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 
@@ -63,14 +62,6 @@ def test_instants(text: str | None, at: float | None) -> None:
 
 def test_times_are_written_as_they_are_read() -> None:
     assert models.instant(models.rfc3339(1_800_000_000.9)) == 1_800_000_000.0
-
-
-def test_storage_prices() -> None:
-    assert volume_per_month(1000) == Usd(70)
-    assert volume_per_month(2000) == Usd(120)
-    assert volume_rate(730) == Usd("0.07")
-    assert pod_disk_rate(73) == Usd("0.01")
-    assert pod_disk_rate(0) == volume_rate(0) == Usd(0)
 
 
 def seen(notes: Sightings, at: float, rate: str = "1.79") -> None:

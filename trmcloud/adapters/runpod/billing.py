@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection
 from trmcloud.adapters.pod_history import Sighting, Sightings
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.storage_prices import pod_disk_rate
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.storage import running_rate
 from trmcloud.core.values import dataclass
 
 ASK_EVERY_S = 20.0
@@ -124,7 +124,7 @@ def _estimate(sighting: Sighting, now: float) -> Usd:
 
 
 def _rate(sighting: Sighting) -> Usd:
-    return sighting.rate + pod_disk_rate(sighting.disk_gb)
+    return sighting.rate + running_rate("runpod", sighting.disk_gb)
 
 
 def _total(records: list[models.BillingRecord]) -> Usd:

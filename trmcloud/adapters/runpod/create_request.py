@@ -12,11 +12,9 @@ from trmcloud.adapters.runpod.offers import RUNPOD_IDS
 from trmcloud.adapters.runpod.settings import IMAGE, IMAGE_TORCH
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
+from trmcloud.core.storage import asked_work_gb, prices_of
 from trmcloud.ports.compute import PodKeys, PodRequest
 
-CONTAINER_DISK_GB = 20
-"""The container's own disk, wiped at each restart: caches and temporary files."""
-MIN_MOUNT_GB = 10
 WORKSPACE = "/workspace"
 MAX_ENV = 50
 """RunPod takes no more variables than this."""
@@ -65,7 +63,7 @@ class CreateRequests:
         if request.volume:
             mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
         else:
-            size = max(MIN_MOUNT_GB, request.disk_gb)
+            size = asked_work_gb("runpod", request.disk_gb)
             mounts = {"persistent": {"size": size, "path": WORKSPACE}}
         gpu: dict[str, Any] = {"id": gpu_id, "count": request.gpus}
         if request.min_cuda:
@@ -77,7 +75,7 @@ class CreateRequests:
             "cmd": boot_command(),
             "gpu": gpu,
             "cloud": "COMMUNITY" if request.community else "SECURE",
-            "disk": CONTAINER_DISK_GB,
+            "disk": prices_of("runpod").system_gb,
             "mounts": mounts,
             "ports": [f"{contract.POD_SSH_PORT}/tcp"],
             "startSsh": False,

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.storage_prices import volume_per_month, volume_rate
 from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.errors import AmbiguousCreate, NotFoundError, ProviderError, UsageError
 from trmcloud.core.money import Usd
+from trmcloud.core.storage import volume_per_month, volume_rate
 
 MIN_GB, MAX_GB = 10, 4096
 
@@ -94,6 +94,6 @@ def _made(row: models.Volume) -> NetworkVolume:
         row.name,
         row.size,
         row.dataCenter,
-        volume_rate(row.size),
-        volume_per_month(row.size),
+        volume_rate("runpod", row.size),
+        volume_per_month("runpod", row.size),
     )

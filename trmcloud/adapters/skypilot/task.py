@@ -14,6 +14,7 @@ from typing import Any
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
+from trmcloud.core.storage import pod_disks_gb
 from trmcloud.pod.machine.environment import install_settings
 from trmcloud.ports.compute import PodKeys, PodRequest
 
@@ -46,8 +47,6 @@ _NAMES: Mapping[str, str] = {
 }
 _AZURE_NAMES: Mapping[str, str] = {"A100-80GB-PCIe": "A100-80GB", "H100-NVL": "H100"}
 _EVERYWHERE = ("B200", "L40S", "RTX4090", "RTX3090", "L4", "A10G")
-_DISK_GB = 70
-"""System image and environment, beside what a run asks for."""
 LIMIT_SLACK_MINUTES = 3
 """How far behind the hard stop the cluster's own limit lies."""
 POD_LABEL = "trmcloud-pod"
@@ -144,7 +143,7 @@ def make_task(
         "accelerators": {accelerator(provider, request.sku): request.gpus},
         # SkyPilot holds it against the price of one machine.
         "max_hourly_cost": float(request.rate) / request.nodes,
-        "disk_size": _DISK_GB + request.disk_gb,
+        "disk_size": pod_disks_gb(provider, request.disk_gb),
     }
     if request.spot:
         resources["use_spot"] = True

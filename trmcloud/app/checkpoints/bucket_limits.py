@@ -18,9 +18,9 @@ from trmcloud.core.control.pending_pulls import owes_sweep
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.planner.candidates import HOURS_PER_MONTH
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.storage import HOURS_PER_MONTH
 
 _ASK_AGAIN_S = 600.0
 

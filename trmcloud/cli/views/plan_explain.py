@@ -7,7 +7,7 @@ from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu, parse_hardware
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.calibrated import FITTED
-from trmcloud.core.planner.candidates import SPOT_NOTE, VOLUME_MICROS_PER_GB_MONTH
+from trmcloud.core.planner.candidates import SPOT_NOTE
 from trmcloud.core.planner.flops import Work, work_of
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.number_format import assumed_format
@@ -172,10 +172,9 @@ def _money(c: Candidate, plan: Plan) -> list[str]:
     for phase in c.phases:
         lines.append(_saves(c, phase, rate))
     if c.storage:
-        per_gb = Usd.from_micros(VOLUME_MICROS_PER_GB_MONTH)
         kept = sum(checkpoint_bytes(p.settings) * p.settings.kept_checkpoints for p in c.phases)
-        lines.append(_line("storage", f"{kept / 1e9:,.1f} GB × {per_gb}/GB-month, the run and 7"
-                           " days", str(c.storage)))  # fmt: skip
+        what = f"the pod's disks; {kept / 1e9:,.1f} GB kept, the run and 7 days"
+        lines.append(_line("storage", what, str(c.storage)))
     lines += [
         _line("cost", f"p10 {c.cost_p10} · p90 {c.cost_p90}", str(c.cost_p50)),
         _line("lands, is killed", f"{c.soft_stop_s:,.0f} s, {c.hard_stop_s:,.0f} s after start",

@@ -13,8 +13,16 @@ from trmcloud.core.contract.bucket_terms import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.planner.batch_fit import why_untrained
 from trmcloud.core.planner.estimates import HOUR_S, Estimates, lands_at
+from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import About, Candidate, Interval, Remark
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.storage import (
+    HOURS_PER_MONTH,
+    pod_disks_gb,
+    running_rate,
+    volume_rate,
+    work_gb,
+)
 
 _LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
 """What is reserved where a provider's own habits are not known."""
@@ -23,15 +31,6 @@ FREE_HARD_STOP_S = 24 * HOUR_S
 STOP_SLACK = 1.1
 """Hard stop of a run without budget, relative to its P90."""
 
-VOLUME_MICROS_PER_GB_MONTH = 70_000
-"""A network volume: $0.07 per GB and month, RunPod's first terabyte."""
-POD_DISK_MICROS_PER_GB_MONTH = 100_000
-"""A running pod's own disks: $0.10 per GB and month at RunPod, beside its rate."""
-LEAST_VOLUME_GB = 30
-"""A network volume's, before what is kept and the data made there: see ``app.pod_request``."""
-LEAST_POD_DISK_GB = 50
-"""The container's own 20 GB and the least that is rented at /workspace: see ``app.pod_request``."""
-HOURS_PER_MONTH = 730
 SPOT_NOTE = "spot: price × (1 + hazard × (half a checkpoint interval + restart)), a prior hazard"
 STORAGE_AFTER_S = 7 * DAY_S
 """How long a checkpoint may lie before it is fetched; reserved from the start."""
@@ -65,24 +64,23 @@ def kill_latency_s(provider: str) -> float:
     return traits.kill_latency_s if traits is not None else _LONGEST_KILL_LATENCY_S
 
 
-def kept_micros_per_hour(outlook: Estimates) -> int:
-    """Micro-dollars per hour for checkpoints and tokens kept; nothing on the user's own disk."""
+def kept_micros_per_hour(outlook: Estimates, provider: str) -> int:
+    """Micro-dollars per hour for checkpoints and tokens that outlive the pod, in a bucket or on a
+    network volume; where neither is rented, those kept are priced as on a volume."""
     if outlook.bucket:
         kept_gb = outlook.kept_gb + outlook.tokens_gb
         return -int(-kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
     if outlook.machine.local is not None:
         return 0
     if outlook.volume_days is not None:
-        # It is paid for whole, however much is on it.
-        return -(-volume_gb(outlook) * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
-    return -int(-outlook.kept_gb * VOLUME_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
+        return volume_rate(provider, planned_work_gb(outlook)).micros  # used or not
+    return volume_rate(provider, math.ceil(outlook.kept_gb)).micros
 
 
-def volume_gb(outlook: Estimates) -> int:
-    """How large a network volume the run is given, at most: see ``app.pod_request.disk_gb``."""
-    kept = min((phase.settings.kept_checkpoints for phase in outlook.phases), default=1)
-    with_one_more = outlook.kept_gb * (1 + 1 / kept)
-    return LEAST_VOLUME_GB + math.ceil(2 * with_one_more) + math.ceil(outlook.data_gb)
+def planned_work_gb(outlook: Estimates) -> int:
+    """GB of the work disk, or of the network volume in its place, that one machine is given."""
+    phases = (phase.settings for phase in outlook.phases)
+    return work_gb(stored_bytes(phases), outlook.data_gb * 1e9)
 
 
 def after_s(outlook: Estimates) -> float:
@@ -90,14 +88,15 @@ def after_s(outlook: Estimates) -> float:
     return STORAGE_AFTER_S if outlook.volume_days is None else outlook.volume_days * DAY_S
 
 
-def storage_micros_per_hour(outlook: Estimates) -> int:
+def storage_micros_per_hour(outlook: Estimates, provider: str) -> int:
     """Micro-dollars per hour while the pod runs: its own disks, which come on top of its rate, and
     the checkpoints kept."""
+    kept = kept_micros_per_hour(outlook, provider)
     if outlook.machine.local is not None:
-        return kept_micros_per_hour(outlook)
-    disk_gb = outlook.machine.nodes * (LEAST_POD_DISK_GB + 2 * outlook.kept_gb + outlook.data_gb)
-    disks = -int(-disk_gb * POD_DISK_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
-    return disks + kept_micros_per_hour(outlook)
+        return kept
+    on_volume = outlook.volume_days is not None
+    each_gb = pod_disks_gb(provider, planned_work_gb(outlook), on_volume=on_volume)
+    return running_rate(provider, outlook.machine.nodes * each_gb).micros + kept
 
 
 class Storage(NamedTuple):
@@ -112,15 +111,15 @@ class Storage(NamedTuple):
         return cost(self.hourly, seconds) + self.after
 
 
-def storage_of(outlook: Estimates) -> Storage:
-    kept = Usd.from_micros(kept_micros_per_hour(outlook))
-    hourly = Usd.from_micros(storage_micros_per_hour(outlook))
+def storage_of(outlook: Estimates, provider: str) -> Storage:
+    kept = Usd.from_micros(kept_micros_per_hour(outlook, provider))
+    hourly = Usd.from_micros(storage_micros_per_hour(outlook, provider))
     return Storage(hourly, cost(kept, after_s(outlook)))
 
 
-def seconds_of_budget(budget: Usd, rate: Usd, outlook: Estimates) -> float:
+def seconds_of_budget(budget: Usd, rate: Usd, outlook: Estimates, provider: str) -> float:
     """How long ``budget`` lasts at ``rate`` with storage and the week after it paid."""
-    hourly, after = storage_of(outlook)
+    hourly, after = storage_of(outlook, provider)
     if not hourly:
         return affordable_seconds(budget, rate)
     return affordable_seconds(budget - after - _ROUNDING, rate + hourly)
@@ -133,7 +132,7 @@ def seconds_allowed(
     latency_s = kill_latency_s(offer.provider)
     allowed = float("inf")
     if spec.budget is not None:
-        allowed = seconds_of_budget(spec.budget, rate, outlook) - latency_s
+        allowed = seconds_of_budget(spec.budget, rate, outlook, offer.provider) - latency_s
     if spec.deadline_at is not None:
         allowed = min(allowed, spec.deadline_at - now - latency_s)
     return max(0.0, allowed)
@@ -142,7 +141,7 @@ def seconds_allowed(
 def make_candidate(row: Ranked, name: str, spec: RunSpec, now: float) -> Candidate:
     """The Candidate of ``row`` under the id ``name``."""
     offer, outlook, rate = row.offer, row.outlook, row.rate
-    storage = storage_of(outlook)
+    storage = storage_of(outlook, offer.provider)
     soft_s, hard_s = _stops(row, spec, now)
     billed_s = hard_s + kill_latency_s(offer.provider)
     rent = cost(row.most, billed_s)
@@ -178,17 +177,17 @@ def make_candidate(row: Ranked, name: str, spec: RunSpec, now: float) -> Candida
         planned_rate=rate,
         most_rate=row.most,
         storage=storage.cost(min(seconds.p50, hard_s)),
-        volume_rate=_volume_rate(outlook),
-        volume_gb=volume_gb(outlook) if _volume_rate(outlook) else 0,
+        volume_rate=_volume_rate(outlook, offer.provider),
+        volume_gb=planned_work_gb(outlook) if outlook.volume_days is not None else 0,
         nodes=outlook.machine.nodes,
     )
 
 
-def _volume_rate(outlook: Estimates) -> Usd:
+def _volume_rate(outlook: Estimates, provider: str) -> Usd:
     """USD/h of its network volume; nothing where it has none."""
     if outlook.volume_days is None:
         return Usd.from_micros(0)
-    return Usd.from_micros(kept_micros_per_hour(outlook))
+    return Usd.from_micros(kept_micros_per_hour(outlook, provider))
 
 
 def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
@@ -241,7 +240,7 @@ def _reasons(
     filled = spec.fills and row.useful
     add(About.SETTINGS if filled else About.NEED, *_limits_met(row, spec, soft_s, now))
     if outlook.kept_gb >= 100:
-        price = storage_of(outlook).cost(outlook.seconds.p50)
+        price = storage_of(outlook, offer.provider).cost(outlook.seconds.p50)
         kept = f"checkpoints kept take {outlook.kept_gb:,.0f} GB: {price} with a week after the run"
         add(About.STORAGE, kept)
     if offer.provider not in REACHABLE:
@@ -281,7 +280,7 @@ def _of_the_price(row: Ranked, rent: Usd, now: float) -> list[str]:
 
 def _of_a_command(row: Ranked, spec: RunSpec) -> list[str]:
     """What is known of one: how many hours a dollar buys."""
-    hourly = row.rate + storage_of(row.outlook).hourly
+    hourly = row.rate + storage_of(row.outlook, row.offer.provider).hourly
     if not hourly:
         return []
     per_dollar = 1 / float(hourly)
@@ -295,7 +294,9 @@ def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[s
     """What budget, deadline and hours do to the run."""
     outlook = row.outlook
     if not row.useful:
-        whole = cost(row.most, outlook.useful_s) + storage_of(outlook).cost(outlook.useful_s)
+        whole = cost(row.most, outlook.useful_s) + storage_of(outlook, row.offer.provider).cost(
+            outlook.useful_s
+        )
         hours = outlook.useful_s / HOUR_S
         return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
     if spec.command is not None:
@@ -320,7 +321,7 @@ def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[s
     if row.within:
         return lines
     p90_s = outlook.seconds.p90 + outlook.landing_s
-    need = cost(row.most, p90_s) + storage_of(outlook).cost(p90_s)
+    need = cost(row.most, p90_s) + storage_of(outlook, row.offer.provider).cost(p90_s)
     if spec.budget is not None and need > spec.budget:
         lines.append(f"P90 and the landing reserve need {need}, {need - spec.budget} more")
     if spec.deadline_at is not None and p90_s > spec.deadline_at - now:

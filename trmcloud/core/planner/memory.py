@@ -6,7 +6,7 @@ N·(n+1) times what a plain transformer of its size would. All figures are GB of
 
 from __future__ import annotations
 
-from typing import Iterator, Mapping, NamedTuple
+from typing import Iterable, Iterator, Mapping, NamedTuple
 
 from trmcloud.core.planner.flops import Work, work_of
 from trmcloud.core.planner.number_format import assumed_format
@@ -116,6 +116,12 @@ def checkpoint_bytes(settings: PhaseRecipe) -> int:
         return settings.checkpoint_bytes
     work = work_of(settings)
     return work.parameters * 4 + round(state_bytes(settings, work))
+
+
+def stored_bytes(phases: Iterable[PhaseRecipe]) -> int:
+    """The checkpoints that a machine's disk holds at most: those kept of each phase, and the one
+    being written."""
+    return sum(checkpoint_bytes(phase) * (phase.kept_checkpoints + 1) for phase in phases)
 
 
 def weights_bytes(settings: PhaseRecipe) -> float:

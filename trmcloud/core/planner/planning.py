@@ -337,7 +337,7 @@ def _refuse_budget(
     row = min(ranked, key=lambda r: r.most.micros * r.outlook.useful_s)
     overhead = cost(row.most, row.outlook.overhead_p90_s)
     least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
-    least = cost(row.most, least_s) + storage_of(row.outlook).cost(least_s)
+    least = cost(row.most, least_s) + storage_of(row.outlook, row.offer.provider).cost(least_s)
     assert spec.budget is not None
     what = (
         f"{spec.budget} does not buy one useful step on {request.text}: boot, environment and"

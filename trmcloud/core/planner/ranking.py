@@ -30,6 +30,7 @@ from trmcloud.core.planner.speed import Machine, rented_machine, this_machine
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.storage import prices_of
 
 KEPT_CANDIDATES = 40
 
@@ -57,14 +58,15 @@ def rank(
     objective decides. It counts what an offer is planned at; limits, the most it may be billed at.
     """
     nodes = spec.nodes
-    groups: dict[tuple[str, int, bool, bool, bool], _Group] = {}
+    groups: dict[tuple[str, int, bool, bool, bool, int], _Group] = {}
     outlooks: dict[tuple[str, int, bool], Estimates] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
     fresh_since = now - FRESH_DAYS * DAY_S
     for position, offer in enumerate(offers):
         is_cluster = offer.provider in BY_SKYPILOT
-        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, offer.spot)
+        disks = id(prices_of(offer.provider))
+        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, offer.spot, disks)
         group = groups.get(key)
         if group is None:
             machine = _machine(offer, local, measured, nodes)
@@ -159,8 +161,8 @@ class _Group(NamedTuple):
 
 
 def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Group:
-    storage = storage_micros_per_hour(outlook)
-    after = float(kept_micros_per_hour(outlook) * after_s(outlook) / HOUR_S)
+    storage = storage_micros_per_hour(outlook, offer.provider)
+    after = float(kept_micros_per_hour(outlook, offer.provider) * after_s(outlook) / HOUR_S)
     room = math.inf if spec.budget is None else spec.budget.micros - after
     until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
     latency_s = kill_latency_s(offer.provider)
