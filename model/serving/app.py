@@ -107,7 +107,7 @@ def application(served: Served) -> Starlette:
             Refused: _refused,
             HTTPException: _not_here,
             Exception: _unexpected,
-        },  # fmt: skip
+        },
     )
 
 

@@ -250,7 +250,7 @@ def application(page: Page) -> Starlette:
             TrmcloudError: _failed,
             HTTPException: _not_here,
             Exception: _unexpected,
-        },  # fmt: skip
+        },
     )
 
 
