@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 _SENT = (b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"POST /api/runs HTT")
 
@@ -27,10 +27,8 @@ def half_open_at(port: int, count: int) -> Iterator[list[socket.socket]]:
             for number in range(count):
                 one = socket.create_connection(("127.0.0.1", port), timeout=30)
                 made.append(stack.enter_context(one))
-                try:
+                with suppress(ConnectionError):  # it gave way already
                     one.sendall(_SENT[number % len(_SENT)])
-                except ConnectionError:  # it gave way already
-                    pass
             yield made
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -44,10 +44,13 @@ class Names:
         return 421, "this server is not called by that name: use the address it printed"
 
 
+OF_LOOPBACK = Names()
+
+
 def names_of(host: str) -> Names:
     """The names of a server that listens at ``host``."""
     if host in LOOPBACK:
-        return Names()
+        return OF_LOOPBACK
     if host in ANY_ADDRESS:
         own = socket.gethostname(), socket.getfqdn()
         return Names(frozenset(name.lower() for name in own), any_address=True)

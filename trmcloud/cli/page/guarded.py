@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trmcloud.io.web_guard import (
+    OF_LOOPBACK,
     Names,
     Refusal,
     headers_of,
@@ -38,7 +39,7 @@ HEADERS: Mapping[str, str] = {
 class Guarded:
     """``app`` behind these checks. ``names``: the hosts by which it may be called."""
 
-    def __init__(self, app: Any, token: str, *, names: Names = Names()) -> None:
+    def __init__(self, app: Any, token: str, *, names: Names = OF_LOOPBACK) -> None:
         self._app, self._token, self._names = app, token, names
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
