@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -107,12 +108,16 @@ def begun(server: Server, path: bytes) -> socket.socket:
 
 def test_the_one_that_waits_longest_gives_way() -> None:
     with serving(Connections(3)) as server, ExitStack() as stack:
-        waiting = []
+        waiting: list[socket.socket] = []
+
+        def is_full() -> bool:
+            return len(server.bounds) == min(len(waiting), 3)
+
         for number in range(5):
             waiting.append(stack.enter_context(server.connect(HALF)))
-            until(lambda number=number: len(server.bounds) == min(number + 1, 3))
+            until(is_full)
             if number >= 3:
-                until(lambda number=number: is_closed(waiting[number - 3]))
+                until(partial(is_closed, waiting[number - 3]))
         assert server.answer().startswith(b"HTTP/1.1 200")
         assert [is_closed(each) for each in waiting[2:]] == [True, False, False]
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 
+from model.families import decoding
 from model.families.drawing import InTurns, Text, Together
 from model.families.protocol import Sampling
 from model.load import Loaded, load_model
@@ -184,19 +185,15 @@ def test_a_prompt_with_next_to_no_text_is_answered_or_refused(client: Served, pr
 def test_a_fault_in_one_row_ends_that_row_alone(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from model.families import drawing
-
-    real = drawing.choose
-
     def choose(logits: Any, sampling: Sampling, generator: Any) -> int:
         if sampling.seed == 666 and generator.initial_seed() == 666 and counted.pop(0):
             raise RuntimeError("probability tensor contains NaN")
-        return real(logits, sampling, generator)
+        return decoding.choose(logits, sampling, generator)
 
     counted = [False] * 5 + [True] * 100
     with serving(loaded, batch=8) as client:
         alone = [client.generate(**good(number)) for number in range(4)]
-        monkeypatch.setattr(drawing, "choose", choose)
+        monkeypatch.setattr("model.families.drawing.choose", choose)
         with ThreadPoolExecutor(5) as pool:
             bad = pool.submit(client.ask, "POST", "/generate", good(666))
             beside = list(pool.map(lambda number: client.generate(**good(number)), range(4)))

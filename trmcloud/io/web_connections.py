@@ -109,8 +109,8 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.bounds.remove(self)
-        self._deadline = _cancelled(self._deadline)
-        self._unread = _cancelled(self._unread)
+        self._cancel_deadline()
+        self._cancel_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -119,7 +119,7 @@ class BoundedProtocol(H11Protocol):
         self._begun = True
         super().data_received(data)
         if not self.is_waiting:
-            self._deadline = _cancelled(self._deadline)
+            self._cancel_deadline()
 
     def on_response_complete(self) -> None:
         self.kept = self._begun = False
@@ -139,19 +139,29 @@ class BoundedProtocol(H11Protocol):
         self._unread = self.loop.call_later(self.bounds.written_within_s, self.leave)
 
     def resume_writing(self) -> None:
-        self._unread = _cancelled(self._unread)
+        self._cancel_unread()
         super().resume_writing()
 
     def leave(self) -> None:
         """Closes the connection now, whatever is on its way."""
-        self._deadline = _cancelled(self._deadline)
+        self._cancel_deadline()
         self.transport.abort()
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _cancel_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _keep(self) -> None:
         self.kept = True
 
     def _wait(self) -> None:
-        self._deadline = _cancelled(self._deadline)
+        self._cancel_deadline()
         if not self.transport.is_closing():
             self._deadline = self.loop.call_later(self.bounds.headers_within_s, self._too_slow)
 
@@ -179,8 +189,3 @@ class BoundedServer(uvicorn.Server):
         await super().startup(sockets)
         for each in sockets or ():
             each.listen(_PENDING)
-
-
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
