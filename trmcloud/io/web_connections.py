@@ -91,8 +91,12 @@ class BoundedProtocol(H11Protocol):
         served = self.app
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
+            async def send_on(message: Any) -> None:
+                if not self.transport.is_closing():  # asyncio warns of writes to a client that left
+                    await send(message)
+
             scope[KEEP] = self._keep
-            await served(scope, receive, send)
+            await served(scope, receive, send_on)
 
         self.app = app
 
