@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import CannotListen, UsageError
+from trmcloud.core.plain_text import one_line
+from trmcloud.io.web_guard import LOOPBACK, names_of
 from trmcloud.io.web_server import listening, silent_server
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ PORT = 8000
 BATCH = 8
 QUEUE = 64
 _LEAVE_WITHIN_S = 2
+_TOKEN_BYTES = 24
+_SPARE_CONNECTIONS = 64
+"""Beside those whose requests are drawn or wait."""
 _KILL_AFTER_S = 5
 
 
@@ -69,12 +75,16 @@ def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
     from model.serving.engine import Engine
     from model.serving.messages import MAX_BODY_BYTES, Info
 
+    def report(line: str) -> None:
+        print(f"warning: {line}", flush=True)
+
+    def report_pass(error: Exception) -> None:
+        failed = one_line(f"{type(error).__name__}: {error}")
+        report(f"a step of several requests failed, and each was tried alone: {failed}")
+
     model, manifest = loaded.model, loaded.manifest
     engine = Engine(
-        drawing(model, batch, loaded.device),
-        rows=batch,
-        waiting=queue,
-        report=lambda line: print(f"warning: {line}", flush=True),
+        drawing(model, batch, loaded.device, report_pass), rows=batch, waiting=queue, report=report
     )
     info = Info(
         family=loaded.settings.family,
@@ -95,11 +105,27 @@ def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
     return Served(engine, loaded.tokenizer, info, _version(), model.most_given)
 
 
-def server(what: Served) -> Any:
-    """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
-    from model.serving.app import application
+def server(what: Served, host: str = HOST, token: str = "") -> Any:
+    """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end.
 
-    return silent_server(application(what), leave_within_s=_LEAVE_WITHIN_S)
+    Args:
+        host: where it listens; it may be called by that name.
+        token: what every request has to bring; empty: nothing.
+    """
+    from model.serving.app import application
+    from model.serving.guard import Guard
+
+    requests = what.info.batch + what.info.queue + _SPARE_CONNECTIONS
+    return silent_server(
+        Guard(application(what), names_of(host), token),
+        leave_within_s=_LEAVE_WITHIN_S,
+        requests=requests,
+    )
+
+
+def new_token(host: str) -> str:
+    """What requests to a server at ``host`` have to bring: nothing at loopback."""
+    return "" if host in LOOPBACK else secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -137,11 +163,14 @@ def _serve(chosen: argparse.Namespace) -> None:
         check_room(settings, chosen.batch, free_bytes(on_gpu=on_gpu), on_gpu=on_gpu)
         loaded = load_model(Path(chosen.checkpoint))
         what = served(loaded, batch=chosen.batch, queue=chosen.queue)
-        made, host = server(what), f"[{chosen.host}]" if ":" in chosen.host else chosen.host
+        token = new_token(chosen.host)
+        made = server(what, chosen.host, token)
+        host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
         print(
             f"{what.info.phase}/step {what.info.step}, {what.info.family}, "
             f"{what.info.parameters:,} parameters, on {what.info.device}\n"
-            f"http://{host}:{sock.getsockname()[1]}  (Ctrl-C ends it)",
+            f"http://{host}:{sock.getsockname()[1]}  (Ctrl-C ends it)"
+            + (f"\nAuthorization: Bearer {token}  (every request needs it)" if token else ""),
             flush=True,
         )
         made.run(sockets=[sock])

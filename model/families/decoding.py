@@ -49,9 +49,14 @@ def generate(
             fresh, cache = context, Cache(sequence)
 
 
+_LEAST_TEMPERATURE = 1e-6
+"""Below it the likeliest is taken: logits of about 10 lie as far apart as float32 can tell, and
+dividing by much less gives infinity."""
+
+
 def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     """One id by its logits (V,)."""
-    if sampling.temperature == 0:
+    if sampling.temperature < _LEAST_TEMPERATURE:
         return int(logits.argmax())
     if 0 < sampling.top_k < len(logits):
         least = logits.topk(sampling.top_k).values[-1]
@@ -67,4 +72,6 @@ def _nucleus(weights: Tensor, share: float) -> Tensor:
     What is left is not brought back to a sum of 1."""
     ordered, places = weights.sort(descending=True)
     before = ordered.cumsum(dim=-1) - ordered
-    return torch.zeros_like(weights).scatter(0, places, ordered * (before < share))
+    kept = before < share
+    kept[0] = True  # a share that float32 holds for 0
+    return torch.zeros_like(weights).scatter(0, places, ordered * kept)

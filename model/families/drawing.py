@@ -7,7 +7,7 @@ texts go on in turns.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterator, Protocol, Sequence
+from typing import Callable, Iterator, Protocol, Sequence
 
 import torch
 from torch import Tensor
@@ -27,6 +27,11 @@ class Text:
     """What the model goes on from."""
     drawn: int = 0
     ended: bool = False
+    failed: Exception | None = None
+    """Why it ended before its time: an error of its own, which is no other text's."""
+
+    def fail(self, error: Exception) -> None:
+        self.ended, self.failed = True, error
 
 
 class Drawing(Protocol):
@@ -37,7 +42,7 @@ class Drawing(Protocol):
         ...
 
     def step(self) -> list[tuple[Text, int]]:
-        """At most one id more for each text that has not ended; one that ends leaves."""
+        """At most one id more for each text that has not ended; one that ends, or fails, leaves."""
         ...
 
     def remove(self, text: Text) -> None:
@@ -49,10 +54,16 @@ class Drawing(Protocol):
         ...
 
 
-def drawing(model: LanguageModel, rows: int, device: torch.device) -> Drawing:
-    """What draws up to ``rows`` texts from ``model``."""
+def drawing(
+    model: LanguageModel,
+    rows: int,
+    device: torch.device,
+    report: Callable[[Exception], None] | None = None,
+) -> Drawing:
+    """What draws up to ``rows`` texts from ``model``. ``report`` is given what a pass of several
+    texts failed by, though each may go on alone."""
     if isinstance(model, NextToken):
-        return Together(model, rows, device)
+        return Together(model, rows, device, report)
     return InTurns(model)
 
 
@@ -70,8 +81,15 @@ class Together:
     """One pass a step for all texts. A text's beginning goes through the model alone, so that it
     waits for nobody's padding; its generator is its own."""
 
-    def __init__(self, model: NextToken, rows: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: NextToken,
+        rows: int,
+        device: torch.device,
+        report: Callable[[Exception], None] | None = None,
+    ) -> None:
         self._model, self._rows, self._device = model, rows, device
+        self._report, self._reported = report, ""
         self._cache = RowCache(rows, model.sequence)
         self._fresh: list[_Row] = []
         self._going: list[_Row] = []
@@ -84,24 +102,55 @@ class Together:
         return row
 
     def step(self) -> list[tuple[Text, int]]:
-        going = list(self._going)
-        logits: list[Tensor] = []
-        if going:
-            last = torch.tensor([[row.context[-1]] for row in going], device=self._device)
-            logits += self._model.decode(last, self._cache)
-        fresh, self._fresh = self._fresh, []
+        made: list[tuple[Text, int]] = []
+        going, fresh, self._fresh = list(self._going), self._fresh, []
+        logits = self._passed(going)
+        if logits is None:  # whose fault it was shows when each begins anew, alone
+            self.clear()
+            going, fresh, logits = [], [*going, *fresh], ()
+        for row, of in zip(going, logits, strict=True):
+            self._take(row, of, made)
         for row in fresh:
-            alone = Cache(len(row.context))
-            ids = torch.tensor([row.context], device=self._device)
-            logits += self._model.decode(ids, alone)
-            self._cache.append(alone)
-            self._going.append(row)
-        every = [*going, *fresh]
-        return [
-            (row, token)
-            for row, of in zip(every, logits, strict=True)
-            if (token := self._drawn(row, of)) is not None
-        ]
+            try:
+                alone = self._begin(row)
+            except Exception as error:  # the others are not to pay for it
+                row.fail(error)
+            else:
+                self._take(row, alone, made)
+        return made
+
+    def _passed(self, going: Sequence[_Row]) -> Sequence[Tensor] | None:
+        """The logits of each, of one pass; None where that failed."""
+        if not going:
+            return ()
+        last = torch.tensor([[row.context[-1]] for row in going], device=self._device)
+        try:
+            return list(self._model.decode(last, self._cache))
+        except Exception as error:
+            if self._report is not None and repr(error) != self._reported:
+                self._reported = repr(error)  # once, where every pass fails
+                self._report(error)
+            return None
+
+    def _begin(self, row: _Row) -> Tensor:
+        """A text's beginning, alone; it then stands behind the others."""
+        alone = Cache(len(row.context))
+        ids = torch.tensor([row.context], device=self._device)
+        [logits] = self._model.decode(ids, alone)
+        self._cache.append(alone)
+        self._going.append(row)
+        return logits
+
+    def _take(self, row: _Row, logits: Tensor, made: list[tuple[Text, int]]) -> None:
+        """Draws the row's next id from its logits."""
+        try:
+            token = self._drawn(row, logits)
+        except Exception as error:
+            self.remove(row)
+            row.fail(error)
+        else:
+            if token is not None:
+                made.append((row, token))
 
     def remove(self, text: Text) -> None:
         if text in self._fresh:
@@ -150,7 +199,12 @@ class InTurns:
     def step(self) -> list[tuple[Text, int]]:
         made = []
         for text, ids in list(self._texts.items()):
-            token = next(ids, None)
+            try:
+                token = next(ids, None)
+            except Exception as error:  # the others are not to pay for it
+                self.remove(text)
+                text.fail(error)
+                continue
             text.ended = token is None or text.drawn + 1 >= text.sampling.max_tokens
             if token is not None:
                 text.drawn += 1

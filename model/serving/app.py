@@ -33,9 +33,13 @@ from model.serving.page import page_of
 from model.serving.text import TextStream
 from model.tokenizers import TextTokenizer
 from trmcloud.core.errors import DataError
+from trmcloud.core.plain_text import one_line
+from trmcloud.io.web_guard import BodyRefused, keep, read_body
 
 RETRY_AFTER_S = 1
 BODY_WITHIN_S = 30.0
+_LONG = 4096
+"""Characters of a prompt that take more than about a millisecond to become ids."""
 _FAILED = "a step of the model failed; what serves it was told why"
 
 
@@ -99,7 +103,11 @@ def application(served: Served) -> Starlette:
             Route("/docs", page),
         ],
         lifespan=lifespan,
-        exception_handlers={Refused: _refused, HTTPException: _not_here},
+        exception_handlers={
+            Refused: _refused,
+            HTTPException: _not_here,
+            Exception: _unexpected,
+        },
     )
 
 
@@ -109,8 +117,12 @@ async def _generate(served: Served, request: Request) -> Response:
         # So that no page of another site can make a browser ask.
         raise Refused(415, "say that it is JSON: Content-Type: application/json")
     question = _question(await _body(request))
-    start = _start(served, question.prompt)
+    if len(question.prompt) > _LONG:  # so that nobody else waits for it
+        start = await asyncio.to_thread(_start, served, question.prompt)
+    else:
+        start = _start(served, question.prompt)
     drawn = Drawn(served, question, start)
+    keep(request.scope)  # it has one of the places that there are
     if question.stream:
         return StreamingResponse(
             drawn.events(),
@@ -126,18 +138,10 @@ _UNBUFFERED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 async def _body(request: Request) -> bytes:
-    async def read() -> bytes:
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY_BYTES:
-                raise Refused(413, f"a body may have {MAX_BODY_BYTES:,} bytes", _CLOSE)
-        return bytes(body)
-
     try:
-        return await asyncio.wait_for(read(), BODY_WITHIN_S)
-    except asyncio.TimeoutError:
-        raise Refused(408, f"the body did not come within {BODY_WITHIN_S:.0f} s", _CLOSE) from None
+        return await read_body(request.stream(), MAX_BODY_BYTES, BODY_WITHIN_S)
+    except BodyRefused as error:
+        raise Refused(error.status, error.what, _CLOSE) from None
     except ClientDisconnect:
         raise Refused(400, "the client left before its body was here") from None
 
@@ -292,5 +296,10 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = f"{error.detail.lower()}: {request.method} {request.url.path}; see /docs"
+    text = f"{error.detail.lower()}: {request.method} {one_line(request.url.path)}; see /docs"
     return _json(Failure(error=text), error.status_code, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours: it ends this request alone."""
+    return _json(Failure(error=f"unexpected {type(error).__name__}"), 500)

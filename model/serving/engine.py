@@ -13,6 +13,7 @@ from typing import Callable, Sequence
 
 from model.families.drawing import Drawing, Text
 from model.families.protocol import Sampling
+from trmcloud.core.plain_text import one_line
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,15 @@ class Engine:
                     going[text].deliver(token)
             except Exception as error:
                 # Whatever it was, the next requests may fare better: those of now are told.
-                self._report(f"a step failed: {type(error).__name__}: {error}")
+                self._tell("a step failed", error)
                 self._drawing.clear()
                 self._leave(list(self._going), "failed")
                 continue
-            self._leave([each for each in self._going if each.text and each.text.ended])
+            over = [each for each in self._going if each.text and each.text.ended]
+            for ticket in over:
+                if ticket.text is not None and ticket.text.failed is not None:
+                    self._tell("a step failed", ticket.text.failed)
+            self._leave(over)
 
     def _take_in(self) -> bool:
         """Lets requests out and in between two steps, waiting for one where there is none; whether
@@ -128,8 +133,13 @@ class Engine:
                 self._waiting = deque(each for each in self._waiting if not each.given_up)
                 while self._waiting and len(self._going) < self._rows:
                     ticket = self._waiting.popleft()
-                    ticket.text = self._drawing.add(ticket.start, ticket.sampling)
-                    self._going.append(ticket)
+                    try:
+                        ticket.text = self._drawing.add(ticket.start, ticket.sampling)
+                    except Exception as error:
+                        self._tell("a step failed", error)
+                        ticket.deliver(End("failed"))
+                    else:
+                        self._going.append(ticket)
                 if self._closed or self._going:
                     return not self._closed
                 self._changed.wait()
@@ -141,4 +151,8 @@ class Engine:
         for ticket in tickets:
             assert ticket.text is not None
             full = ticket.text.drawn >= ticket.sampling.max_tokens
-            ticket.deliver(End(why or ("length" if full else "stop")))
+            own = "failed" if ticket.text.failed else "length" if full else "stop"
+            ticket.deliver(End(why or own))
+
+    def _tell(self, what: str, error: Exception) -> None:
+        self._report(one_line(f"{what}: {type(error).__name__}: {error}"))

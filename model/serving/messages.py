@@ -6,8 +6,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from trmcloud.core.plain_text import one_line
+
 MAX_BODY_BYTES = 256 * 1024
 _SEEDS = 2**63
+_SHOWN = 80
+"""Characters of a field's name that a refusal repeats."""
 
 
 class Question(BaseModel):
@@ -81,7 +85,7 @@ def line_of(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(each) for each in first["loc"])
     text = " ".join(first["msg"].split())
-    return f"{where}: {text}" if where else text
+    return one_line(f"{where[:_SHOWN]}: {text}" if where else text)
 
 
 def is_json(error: ValidationError) -> bool:

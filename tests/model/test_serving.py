@@ -84,7 +84,7 @@ class Client:
         """A request whose answer is not waited for."""
         body = json.dumps(question).encode()
         head = (
-            "POST /generate HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+            "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         made = socket.create_connection(("127.0.0.1", self.port), timeout=WITHIN_S)

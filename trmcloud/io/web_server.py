@@ -5,16 +5,22 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+_MOST_HEADER_BYTES = 1 << 14
 
-def silent_server(application: Any, *, leave_within_s: int) -> Any:
+
+def silent_server(application: Any, *, leave_within_s: int, requests: int = 0) -> Any:
     """uvicorn's server of an ASGI application; ``run(sockets=[…])`` serves until it is told to end,
-    and gives requests under way so many seconds."""
+    and gives requests under way so many seconds. Its connections are bounded in number and time;
+    ``requests`` is how many may be under way at once where that is more than usual."""
     import uvicorn
 
-    return uvicorn.Server(
+    from trmcloud.io.web_connections import BoundedServer, Connections, most_connections
+
+    return BoundedServer(
         uvicorn.Config(
             application,
             http="h11",
+            h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
             ws="none",
             loop="asyncio",
             lifespan="on",
@@ -23,7 +29,8 @@ def silent_server(application: Any, *, leave_within_s: int) -> Any:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=leave_within_s,
-        )
+        ),
+        Connections(most_connections(requests)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trmcloud.cli.page.guarded import HEADERS, Guarded
+from trmcloud.io.web_guard import Names
 
 TOKEN = "a-token"
 OWN = {"host": "127.0.0.1:8765", "authorization": f"Bearer {TOKEN}"}
@@ -87,7 +88,8 @@ def test_every_answer_tells_browsers_what_it_may_load() -> None:
 
 
 def test_told_to_listen_anywhere_it_goes_by_addresses_and_its_own_name() -> None:
-    guarded = Guarded(_app, TOKEN, names=("host.lan",), anywhere=True)
+    names = Names(frozenset({"host.lan"}), any_address=True)
+    guarded = Guarded(_app, TOKEN, names=names)
     for host, status in (
         ("192.168.1.9:8765", 200),
         ("[fe80::1]:8765", 200),

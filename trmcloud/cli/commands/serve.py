@@ -15,7 +15,7 @@ def command(
         str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
     ] = "",
     host: Annotated[
-        str, typer.Option(help="Address to listen at; there is no authentication.")
+        str, typer.Option(help="Address to listen at; any but loopback needs a token.")
     ] = _LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8000,
     batch: Annotated[
@@ -43,7 +43,8 @@ def command(
     folder = checkpoint_folder(build_context(), checkpoint)
     if host not in _LOOPBACK:
         print(
-            f"warning: there is no authentication: whoever reaches {host} can ask the model",
+            f"warning: {host} is reached from elsewhere, in plain text: who sees the token on its "
+            "way can ask the model",
             file=sys.stderr,
             flush=True,
         )

@@ -2,19 +2,26 @@
 
 A browser sends requests for other sites' pages, too; so a request has to name this server as its
 host (no other name can be made to point here), come from this origin, and carry the token in a
-header, which no form and no image can.
+header, which no form and no image can. The checks are those of ``trmcloud.io.web_guard``.
 """
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from trmcloud.io.web_guard import (
+    OF_LOOPBACK,
+    Names,
+    Refusal,
+    headers_of,
+    keep,
+    refusal_of_origin,
+    refusal_of_token,
+)
+
 API = "/api/"
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -30,26 +37,21 @@ HEADERS: Mapping[str, str] = {
 
 
 class Guarded:
-    """``app`` behind these checks. ``names``: hosts beside loopback by which it may be called;
-    any address of numbers where ``anywhere``, since only names can be pointed elsewhere."""
+    """``app`` behind these checks. ``names``: the hosts by which it may be called."""
 
-    def __init__(
-        self, app: Any, token: str, *, names: Iterable[str] = (), anywhere: bool = False
-    ) -> None:
-        self._app, self._token = app, token
-        self._names, self._anywhere = _LOOPBACK | set(names), anywhere
+    def __init__(self, app: Any, token: str, *, names: Names = OF_LOOPBACK) -> None:
+        self._app, self._token, self._names = app, token, names
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {
-            name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]
-        }
-        refused = self._why_not(scope, headers)
+        refused = self._why_not(scope, headers_of(scope))
         if refused is not None:
             await _refuse(send, *refused)
             return
+        if scope["path"].startswith(API):
+            keep(scope)
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -61,34 +63,18 @@ class Guarded:
 
         await self._app(scope, receive, with_headers)
 
-    def _why_not(self, scope: Any, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        host = headers.get("host", "")
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if not (name in self._names or (self._anywhere and _is_address(name))):
-            return 421, "this server is not called by that name: use the address it printed"
-        origin = headers.get("origin")
-        if origin is not None and origin != f"http://{host}":
-            return 403, "asked from another site"
-        if not scope["path"].startswith(API):
-            return None
+    def _why_not(self, scope: Any, headers: Mapping[str, str]) -> Refusal | None:
+        refused = self._names.refusal(headers.get("host", "")) or refusal_of_origin(headers)
+        if refused is not None or not scope["path"].startswith(API):
+            return refused
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return 403, "asked from another site"
-        given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if not hmac.compare_digest(given, self._token.encode()):
-            return 401, "the token is not this server's: open the address that it printed"
-        if scope["method"] == "POST":
+        refused = refusal_of_token(headers, self._token)
+        if refused is None and scope["method"] == "POST":
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 return 415, "say that it is JSON: Content-Type: application/json"
-        return None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
+        return refused
 
 
 async def _refuse(send: Any, status: int, why: str) -> None:

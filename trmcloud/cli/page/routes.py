@@ -15,7 +15,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -35,6 +35,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.plain_text import one_line
+from trmcloud.io.web_guard import BodyRefused, read_body
 from trmcloud.ports.work import Progress
 
 STATIC = Path(__file__).resolve().parent.parent / "static"
@@ -50,6 +51,7 @@ FILES = {
     "uplot/LICENSE": "text/plain",
 }
 MAX_BODY_BYTES = 1 << 14
+BODY_WITHIN_S = 30.0
 _STATUS: dict[type[TrmcloudError], int] = {
     NotFoundError: 404, ConflictError: 409, UsageError: 422, LedgerError: 503,
 }  # fmt: skip
@@ -107,14 +109,14 @@ class Page:
         seen = self._act().foresee(verb, run_id, cap=_amount(cap))
         return shown.foreseen_json(seen, str(self._folder))
 
-    def do(self, run_id: str, wish: dict[str, Any]) -> dict[str, Any]:
+    def do(self, run_id: str, wish: dict[str, str]) -> dict[str, Any]:
         """What was agreed to, if it still is that: no more dollars than the question named."""
-        verb, cap = str(wish.get("verb", "")), _amount(str(wish.get("cap", "")))
+        verb, cap = wish.get("verb", ""), _amount(wish.get("cap", ""))
         home = self._act()
         seen = home.foresee(verb, run_id, cap=cap)
         if seen.refused:
             raise ConflictError(f"{run_id}: {seen.refused}")
-        agreed = _amount(str(wish.get("agreed", ""))) or Usd(0)
+        agreed = _amount(wish.get("agreed", "")) or Usd(0)
         if seen.at_most > agreed + _CENT:
             raise ConflictError(
                 f"it would spend {seen.at_most} at most by now, and {agreed} was agreed to",
@@ -159,8 +161,8 @@ class Page:
         works = {"land": land, "stop": stop, "save": save, "fetch": fetch, "raise": go_on}
         return works[seen.verb]
 
-    def raise_level(self, level: str, wish: dict[str, Any]) -> dict[str, Any]:
-        amount = _amount(str(wish.get("cap", "")))
+    def raise_level(self, level: str, wish: dict[str, str]) -> dict[str, Any]:
+        amount = _amount(wish.get("cap", ""))
         if amount is None:
             raise UsageError("name the new cap in dollars")
         line = self._act().raise_cap(level, amount, by=f"{getpass.getuser()}, on the page")
@@ -244,7 +246,11 @@ def application(page: Page) -> Starlette:
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,
-        exception_handlers={TrmcloudError: _failed, HTTPException: _not_here},
+        exception_handlers={
+            TrmcloudError: _failed,
+            HTTPException: _not_here,
+            Exception: _unexpected,
+        },
     )
 
 
@@ -261,18 +267,22 @@ def _amount(text: str) -> Usd | None:
         raise UsageError(str(error)) from None
 
 
-async def _wish(request: Request) -> dict[str, Any]:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise UsageError(f"a body may have {MAX_BODY_BYTES:,} bytes")
+async def _wish(request: Request) -> dict[str, str]:
     try:
-        wish = json.loads(bytes(body))
-    except ValueError:
+        body = await read_body(request.stream(), MAX_BODY_BYTES, BODY_WITHIN_S)
+    except BodyRefused as error:
+        raise HTTPException(error.status, error.what, {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the client left before its body was here") from None
+    try:
+        wish = json.loads(body)
+    except (ValueError, RecursionError):  # brackets in brackets, some thousands deep
         raise UsageError("that is no JSON") from None
     if not isinstance(wish, dict):
         raise UsageError("that is no JSON object")
+    for key, value in wish.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{key[:40]}: a text is needed")
     return wish
 
 
@@ -290,4 +300,9 @@ async def _failed(request: Request, error: Exception) -> Response:
 async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = f"{error.detail.lower()}: {request.method} {one_line(request.url.path)}"
-    return _json({"error": text}, error.status_code)
+    return JSONResponse({"error": text}, error.status_code, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours: it ends this request alone."""
+    return _json({"error": f"unexpected {type(error).__name__}; the page stays"}, 500)

@@ -15,10 +15,9 @@ from trmcloud.cli.page.guarded import Guarded
 from trmcloud.cli.page.routes import Page, application
 from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
 from trmcloud.core.errors import CannotListen
+from trmcloud.io.web_guard import ANY_ADDRESS, LOOPBACK, names_of
 from trmcloud.io.web_server import listening, silent_server
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_ANY = ("0.0.0.0", "::")
 _TOKEN_BYTES = 24
 _LEAVE_WITHIN_S = 1
 
@@ -40,9 +39,7 @@ def new_token() -> str:
 
 def server(page: Page, token: str, host: str = LOOPBACK[0]) -> Any:
     """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
-    names = () if host in (*LOOPBACK, *_ANY) else (host, f"[{host}]")
-    own = (socket.gethostname(), socket.getfqdn()) if host in _ANY else ()
-    guarded = Guarded(application(page), token, names=(*names, *own), anywhere=host not in LOOPBACK)
+    guarded = Guarded(application(page), token, names=names_of(host))
     return silent_server(guarded, leave_within_s=_LEAVE_WITHIN_S)
 
 
@@ -68,7 +65,9 @@ def serve(home: Path | None, host: str, port: int, *, run_id: str, live: bool) -
     with open_socket(host, port) as sock:
         token, page = new_token(), page_of(home, Path.cwd(), live=live)
         made = server(page, token, host)
-        shown = f"[{host}]" if ":" in host else socket.gethostname() if host in _ANY else host
+        shown = (
+            f"[{host}]" if ":" in host else socket.gethostname() if host in ANY_ADDRESS else host
+        )
         path = f"run/{run_id}" if run_id else ""
         address = f"http://{shown}:{sock.getsockname()[1]}/{path}#token={token}"
         print(f"{address}\n(Ctrl-C ends the page; runs go on)", flush=True)

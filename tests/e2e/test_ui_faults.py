@@ -1,0 +1,286 @@
+"""``trmcloud ui`` against clients that mean it harm or do not know better; no browser is needed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.e2e.user import User
+from tests.standins.half_open import half_open_at, no_more_files
+
+pytest.importorskip("starlette", reason="the extra `ui`")
+pytest.importorskip("uvicorn", reason="the extra `ui`")
+
+WITHIN_S = 60.0
+BAD_REQUESTS = 2_000
+HALF_OPEN = 1_100
+
+
+class Page:
+    """``trmcloud ui`` as a process that may open 1,024 files."""
+
+    def __init__(self, user: User) -> None:
+        self.process = subprocess.Popen(
+            no_more_files([sys.executable, "-m", "trmcloud", "ui", "--port", "0"]),
+            cwd=user.folder, env=user.env(), stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#token=(\S+)", self.address)
+        assert found is not None, self.address + self.process.communicate(timeout=WITHIN_S)[1]
+        self.port, self.token = int(found[1]), found[2]
+
+    @property
+    def own(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
+        try:
+            connection.request(method, path, body, self.own)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def first_byte_s(self, path: str = "/") -> float:
+        """From the beginning of a new connection to the first byte of the page."""
+        began = time.monotonic()
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10.0) as made:
+            made.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            try:
+                assert made.recv(16).startswith(b"HTTP/1.1 200")
+            except TimeoutError:
+                return float("inf")
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+        out, err = self.process.communicate(timeout=WITHIN_S)
+        assert (self.process.returncode, err) == (0, ""), "it had nothing to complain of"
+        assert out.endswith("ended\n")
+
+
+@pytest.fixture
+def page(user: User) -> Iterator[Page]:
+    made = Page(user)
+    try:
+        yield made
+        made.end()
+    finally:
+        if made.process.poll() is None:
+            os.killpg(made.process.pid, signal.SIGKILL)
+            made.process.communicate()
+
+
+def listening(page: Page) -> tuple[http.client.HTTPConnection, Callable[[], bytes]]:
+    """A stream of news, and what it says next."""
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=WITHIN_S)
+    connection.request("GET", "/api/stream", headers=page.own)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    return connection, answer.readline
+
+
+def test_half_open_connections_without_a_token_leave_the_page_reachable(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet_s = [page.first_byte_s() for _ in range(3)]
+    stream, line = listening(page)
+    assert line() == b"event: hello\n"
+    with half_open_at(page.port, HALF_OPEN) as half_open:
+        taken_s = [page.first_byte_s() for _ in range(3)]
+        status, told = page.ask("GET", "/api/runs")
+        assert (status, json.loads(told)["runs"]) == (200, [])
+        with ThreadPoolExecutor(6) as pool:  # as a browser does
+            assert set(pool.map(lambda _: page.ask("GET", "/api/runs")[0], range(60))) == {200}
+        files = len(os.listdir(f"/proc/{page.process.pid}/fd"))
+        assert files < 512
+        assert sum(_is_open(each) for each in half_open) < 300
+    with capsys.disabled():
+        print(
+            f"\nfirst byte of the page: {1e3 * min(quiet_s):.1f} ms; beside {HALF_OPEN:,} "
+            f"half-open connections {1e3 * max(taken_s):.1f} ms, {files} files open"
+        )
+    assert max(taken_s) < 2.0
+    assert stream.sock is not None
+    assert _is_open(stream.sock), "what has the token gives way to nobody"
+    stream.close()
+
+
+def test_requests_without_a_token_whose_bodies_do_not_come_leave_it_reachable(page: Page) -> None:
+    begun = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(600):
+            made = stack.enter_context(socket.create_connection(("127.0.0.1", page.port)))
+            made.sendall(begun)
+        assert page.first_byte_s() < 2.0
+        assert page.ask("GET", "/api/runs")[0] == 200
+
+
+def test_a_request_that_comes_byte_by_byte_is_ended(page: Page) -> None:
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", page.port), timeout=0.5) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nX-A: ")
+        told = b""
+        while not told:
+            assert time.monotonic() - began < 25.0, "it is waited for without end"
+            slow.sendall(b"a")
+            try:
+                told = slow.recv(100)
+            except TimeoutError:
+                continue
+    assert told.startswith(b"HTTP/1.1 408")
+    assert time.monotonic() - began > 5.0
+
+
+def _is_open(each: socket.socket) -> bool:
+    each.setblocking(False)
+    try:
+        return each.recv(100) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+DEEP = b"[" * 3_000 + b"]" * 3_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 16_000,
+        b'{"a":' * 3_000,
+        b'{"verb": "raise", "cap": ' + DEEP + b"}",
+        b'{"verb": ' + b"[" * 900 + b"]" * 900 + b"}",
+        b'{"verb": "raise", "cap": NaN}',
+        b'{"verb": "raise", "cap": 1e400}',
+        b'{"verb": "raise", "cap": "1e400"}',
+        b'{"verb": "raise", "cap": "1e-320"}',
+        b'{"verb": "raise", "cap": "NaN"}',
+        b'{"verb": "raise", "cap": "-1"}',
+        b'{"verb": "raise", "cap": "' + b"9" * 15_000 + b'"}',
+        b'{"verb": "raise", "cap": ' + b"9" * 5_000 + b"}",
+        b'{"verb": "raise", "cap": true}',
+        b'{"verb": "\\ud800", "cap": "\\udfff"}',
+        b'{"verb": "\\u0000\\u001b[2J"}',
+        b'{"\\ud800": 1}',
+        b'"' + b"a" * 20_000 + b'"',
+        b"\xff\xfe",
+        b"",
+        b"null",
+    ],
+)
+def test_no_body_is_answered_by_a_fault_of_the_server(body: bytes, one_page: Page) -> None:
+    for path in ("/api/runs/r-none/do", "/api/budgets/month"):
+        status, told = one_page.ask("POST", path, body)
+        assert status in (404, 409, 413, 422), told
+        line = json.loads(told)["error"]
+        assert line
+        assert line.isprintable()
+
+
+@pytest.fixture(scope="module")
+def one_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    made = Page(User(tmp_path_factory.mktemp("user")))
+    try:
+        yield made
+        made.end()
+    finally:
+        if made.process.poll() is None:
+            os.killpg(made.process.pid, signal.SIGKILL)
+            made.process.communicate()
+
+
+def test_a_stream_stays_whole_beside_two_thousand_bad_requests(page: Page) -> None:
+    """Their kinds and bytes are drawn from one seed; half of them bring the token."""
+    stream, line = listening(page)
+    assert [line() for _ in range(3)] == [b"event: hello\n", b"data: {}\n", b"\n"]
+    with ThreadPoolExecutor(6) as pool:
+        seeds = range(BAD_REQUESTS)
+        told = list(pool.map(lambda seed: _raw(page, _bad(random.Random(seed), page)), seeds))
+    statuses = {answer.split(b" ", 2)[1] for answer in told if answer}
+    assert statuses <= {b"200", b"400", b"401", b"403", b"404", b"405", b"408", b"409", b"413",
+                        b"415", b"421", b"422"}, statuses  # fmt: skip
+    assert len(statuses) >= 7
+    assert page.ask("GET", "/api/runs")[0] == 200
+    news = b""
+    while b"event: budgets" not in news:
+        news += line()
+    assert news.startswith((b"event: ", b": still here")), "no message was cut"
+    stream.close()
+
+
+def _bad(at: random.Random, page: Page) -> bytes:
+    """The bytes of a request with something wrong in it."""
+    value: Any = at.choice([
+        b"NaN", b"1e400", b"-1", b"9" * at.randrange(1, 6000), b"null", b"true", b"[]", b'"-5"',
+        b"[" * at.randrange(1, 3000), b'"\\ud800"', b'"\\u0000"', b'"1e400"', b'"1e-320"',
+        at.randbytes(at.randrange(40)),
+    ])  # fmt: skip
+    key = at.choice([b"verb", b"cap", b"agreed", b"x"])
+    body = b'{"verb": "raise", "%s": %s}' % (key, value)
+    if at.random() < 0.2:
+        body = body[: at.randrange(len(body))] + at.randbytes(at.randrange(9))
+    path = at.choice([
+        b"/api/runs/r-none/do", b"/api/budgets/month", b"/api/budgets/%00", b"/api/runs/%ff/curves",
+        b"/api/runs/..%2f..%2fetc/foreseen?verb=raise&cap=1e400", b"/static/../../x",
+        b"/" + at.randbytes(4).hex().encode(),
+        b"/api/runs/r/foreseen?cap=%ed%a0%80&verb=" + b"9" * 3000,
+    ])  # fmt: skip
+    lines = [
+        at.choice([b"POST", b"POST", b"GET", b"PUT", b"\x00"]) + b" " + path + b" HTTP/1.1",
+        at.choice([b"Host: localhost"] * 8 + [b"Host: evil.example", b"Host:", b"X: y"]),
+        at.choice([b"Content-Type: application/json"] * 8 + [b"Content-Type: text/plain"]),
+        at.choice([b"Content-Length: %d" % len(body)] * 8 + [
+            b"Content-Length: -1", b"Content-Length: 99999999", b"Transfer-Encoding: chunked",
+        ]),
+        b"Connection: close",
+    ]  # fmt: skip
+    if at.random() < 0.6:
+        lines.append(b"Authorization: Bearer " + page.token.encode())
+    if at.random() < 0.1:
+        lines.append(at.choice([b"Origin: http://evil.example", b"Sec-Fetch-Site: cross-site",
+                                b"Origin: null", at.randbytes(9)]))  # fmt: skip
+    request = b"\r\n".join(lines) + b"\r\n\r\n" + body
+    return request[: at.randrange(len(request))] if at.random() < 0.1 else request
+
+
+def _raw(page: Page, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", page.port), timeout=WITHIN_S) as made:
+        try:
+            made.sendall(request)
+            made.shutdown(socket.SHUT_WR)
+            return made.recv(4000)
+        except ConnectionError:
+            return b""
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
+def test_curl_reads_the_page_beside_half_open_connections(page: Page) -> None:
+    """A second client, whose own time to the first byte is taken."""
+    with half_open_at(page.port, HALF_OPEN):
+        asked = ["curl", "-s", "-m", "10", "-w", "\n%{http_code} %{time_starttransfer}",
+                 f"http://127.0.0.1:{page.port}/"]  # fmt: skip
+        made = subprocess.run(asked, capture_output=True, text=True)
+    assert made.returncode == 0, "it is not reached"
+    status, first_s = made.stdout.splitlines()[-1].split()
+    assert status == "200"
+    assert float(first_s) < 2.0
