@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.core.catalog.providers import LOCAL_TERMINATE_WAIT_S
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
@@ -31,7 +32,7 @@ from trmcloud.ports.link import PodLink, StageItem
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
 
-_TERMINATE_WAIT_S = 3.0
+_KILL_FOR_S = 5.0
 
 
 class LocalCompute(Compute, PodLink):
@@ -89,11 +90,15 @@ class LocalCompute(Compute, PodLink):
         lived = bool(pids)
         watchdog = watchdog_of(folder)
         if watchdog is not None and processes.send(*watchdog, signal.SIGTERM):
-            deadline = time.monotonic() + _TERMINATE_WAIT_S
-            while pids and time.monotonic() < deadline:
+            # It ends the pod by itself; one that is stopped cannot, and is not waited for.
+            deadline = time.monotonic() + LOCAL_TERMINATE_WAIT_S
+            while pids and time.monotonic() < deadline and not processes.stopped(watchdog[0]):
                 time.sleep(0.05)
                 pids = processes.of_pod(pod_id)
-        while processes.kill_pod(pod_id):
+        give_up_at = time.monotonic() + _KILL_FOR_S
+        while left := processes.kill_pod(pod_id):
+            if time.monotonic() > give_up_at:
+                raise ProviderError(f"{left} of its processes cannot be killed", where=pod_id)
             time.sleep(0.02)
         if pids and folder.is_dir():
             self._freeze_end(folder, self._now(), "terminated")

@@ -62,6 +62,10 @@ class ProviderTraits:
         return self.name != "local"
 
 
+LOCAL_TERMINATE_WAIT_S = 1.0
+"""How long a command lets a pod's watchdog on this machine end it, before it does so itself: with
+the time until it looks again (half a second) well within the kill latency."""
+
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
 """RunPod rented through SkyPilot, which copies the account's key to the pod."""
 RUNPOD_BY_SKYPILOT_ENDS = (

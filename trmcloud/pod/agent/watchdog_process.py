@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--pod", required=True)
     arguments = parser.parse_args()
+    processes.bear_limit(arguments.pod)
     Watch(arguments.root, arguments.pod, listen()).run()
 
 
