@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import random
 import signal
@@ -24,12 +25,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.user import SMALL, User, until
-from tests.sim.soak import code_hash
+from tests.e2e.user import ROOT, SMALL, User, until
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.pod.machine import processes
 
+SOURCES = (
+    *("trmcloud/adapters/local/compute.py", "trmcloud/app/drive.py"),
+    *("trmcloud/core/catalog/providers.py", "trmcloud/core/control/controller.py"),
+    *("trmcloud/core/contract/supervisor.py", "trmcloud/pod/agent/loop.py"),
+    *("trmcloud/pod/agent/process.py", "trmcloud/pod/agent/watchdog.py"),
+    *("trmcloud/pod/agent/watchdog_process.py", "trmcloud/pod/machine/processes.py"),
+)
 RATE = Usd("3.60")
 BUDGETS = ("0.016", "0.018", "0.02", "0.024")
 COMMAND, AGENT, WATCHDOG, TRAINER = "command", "agent", "watchdog", "trainer"
@@ -93,6 +100,14 @@ class Result:
     @property
     def holds(self) -> bool:
         return self.over <= ZERO and not self.left
+
+
+def source_hash() -> str:
+    """Of what is tested, as it stands in the tree."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def drawn(number: int, seed: str) -> Round:
@@ -250,9 +265,9 @@ def page(results: Sequence[Result], date: str, command: str, wall_s: float) -> s
         "",
         f"- date: {date}",
         f"- command: `make soak-stops`, that is `{command}`",
-        f"- source: `{code_hash()}`",
-        f"- rounds: **{len(results)}**; signals: {stops} SIGSTOP, {kills} SIGKILL; {wall_s:.0f} s on"
-        f" {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}",
+        f"- source: `{source_hash()}`",
+        f"- rounds: **{len(results)}**; signals: {stops} SIGSTOP, {kills} SIGKILL",
+        f"- {wall_s:.0f} s on {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}",
         f"- rounds that exceeded their budget or left a process: **{len(broken)}**",
         "",
         "| left running | rounds | latest end after the hard stop | overshoot |",
@@ -278,7 +293,7 @@ def main() -> None:
     parser.add_argument("--date", default="")
     parser.add_argument("--seed", default="")
     arguments = parser.parse_args()
-    rounds = [drawn(n, arguments.seed or code_hash()) for n in range(arguments.rounds)]
+    rounds = [drawn(n, arguments.seed or source_hash()) for n in range(arguments.rounds)]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = play_all(rounds, Path(folder), arguments.jobs)

@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import stops
-from tests.e2e.stops import AGENT, COMMAND, KILL, STOP, TRAINER, WATCHDOG, Blow, Round, drawn
-from tests.sim.soak import code_hash
+from tests.e2e.stops import (
+    AGENT,
+    COMMAND,
+    KILL,
+    STOP,
+    TRAINER,
+    WATCHDOG,
+    Blow,
+    Round,
+    drawn,
+    source_hash,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -26,7 +36,7 @@ ALONE = (
 
 def test_each_layer_alone_ends_the_pod_within_the_kill_latency(tmp_path: Path) -> None:
     """The command alone, the agent alone, the watchdog alone, and one round that is drawn."""
-    results = stops.play_all((*ALONE, drawn(3, code_hash())), tmp_path, jobs=4)
+    results = stops.play_all((*ALONE, drawn(3, source_hash())), tmp_path, jobs=4)
     for result in results:
         assert result.holds, f"{result.round}: {result}"
     for result in results[:3]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -178,7 +179,7 @@ class LocalCompute(Compute, PodLink):
         return self._home / contract.PODS_DIR / pod_name
 
     def _spawn(self, pod_name: str, folder: Path) -> None:
-        environment = {key: value for key, value in os.environ.items() if _may_travel(key)}
+        environment = {key: value for key, value in os.environ.items() if may_travel(key)}
         environment[contract.ENV_POD] = pod_name
         environment["PYTHONPATH"] = os.pathsep.join(self._python_path)
         environment["PYTHONUNBUFFERED"] = "1"
@@ -212,6 +213,9 @@ class LocalCompute(Compute, PodLink):
                     return None
                 ended = self._freeze_end(folder, last, "its processes are gone")
         status = PodStatus.RUNNING if ended is None else PodStatus.GONE
+        if status is PodStatus.GONE:
+            with contextlib.suppress(OSError):  # its watchdog does, where it lives to the end
+                os.unlink(folder / GIVEN_NAME)
         return PodSeen(pod_name, pod_name, status, rate, ended)
 
     def _lives(self, pod_name: str, folder: Path) -> bool:
@@ -265,5 +269,14 @@ _TRAVELS_BY_PREFIX = (
 )
 
 
-def _may_travel(name: str) -> bool:
-    return name in _TRAVELS or name.startswith(_TRAVELS_BY_PREFIX)
+#: Words of names that may hold a secret.
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|WEBHOOK|SIGNATURE|PRIVATE|BEARER|AUTHORI"
+    r"|KEYS?(?=_|$)|(?<![^_])(?:AUTH|PASS|PWD|DSN|PAT)(?=_|$)"
+)
+
+
+def may_travel(name: str) -> bool:
+    """Whether a pod sees the user's variable: none by its prefix that may hold a secret."""
+    by_prefix = name.startswith(_TRAVELS_BY_PREFIX) and not _SECRET.search(name.upper())
+    return name in _TRAVELS or by_prefix
