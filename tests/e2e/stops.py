@@ -134,8 +134,8 @@ def play(one: Round, folder: Path, environment: Mapping[str, str] | None = None)
     user = User(folder, environment=dict(environment or {}))
     if one.deaf:
         user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
-    words = ("launch", "local", *SMALL, "--phase", "fast", "-y", "--processes", "1")
-    words += ("--set", "steps=100000", "--budget", one.budget)
+    words = [*("launch", "local", *SMALL, "--phase", "fast", "-y", "--processes", "1")]
+    words += ["--set", "steps=100000", "--budget", one.budget]
     user.warm = False
     with open(folder / "command.log", "w", encoding="utf-8") as log:
         env = user.env()
@@ -257,11 +257,11 @@ def page(results: Sequence[Result], date: str, command: str, wall_s: float) -> s
     lines = [
         "# Stops: a local run's processes under SIGSTOP and SIGKILL",
         "",
-        "Real runs on this machine under a budget of cents. At random moments the command, the agent,",
-        "the watchdog and the trainer's processes are stopped or killed, so that at least one of",
-        "command, agent and watchdog is left running. Most trainers ignore SIGTERM. A round holds if",
-        "rate × the pod's life, by the harness's own clock and by the ledger, is within the budget,",
-        "and no process of the pod is left.",
+        "Real runs on this machine under a budget of cents. At random moments the command, the",
+        "agent, the watchdog and the trainer's processes are stopped or killed, so that at least",
+        "one of command, agent and watchdog is left running. Most trainers ignore SIGTERM. A round",
+        "holds if rate × the pod's life, by the harness's own clock and by the ledger, is within",
+        "the budget, and no process of the pod is left.",
         "",
         f"- date: {date}",
         f"- command: `make soak-stops`, that is `{command}`",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trmcloud.core.catalog.providers import LOCAL_TERMINATE_WAIT_S
+from trmcloud.core.catalog.providers import local_terminate_wait_s
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
@@ -91,9 +91,11 @@ class LocalCompute(Compute, PodLink):
         lived = bool(pids)
         watchdog = watchdog_of(folder)
         if watchdog is not None and processes.send(*watchdog, signal.SIGTERM):
-            # It ends the pod by itself; one that is stopped cannot, and is not waited for.
-            deadline = time.monotonic() + LOCAL_TERMINATE_WAIT_S
-            while pids and time.monotonic() < deadline and not processes.stopped(watchdog[0]):
+            began = time.monotonic()
+            while pids:
+                stopped = processes.stopped(watchdog[0])
+                if time.monotonic() >= began + local_terminate_wait_s(watchdog_stopped=stopped):
+                    break
                 time.sleep(0.05)
                 pids = processes.of_pod(pod_id)
         give_up_at = time.monotonic() + _KILL_FOR_S
