@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
+.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -19,6 +19,7 @@ help:
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
+	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make e2e-own  scripts with both of them under run, and what they print"
@@ -205,6 +206,12 @@ soak-crashes: $(READY)
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
 	TRMCLOUD_TEST_ALL_MOMENTS=1 $(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) \
 		tests/e2e/test_crashes.py tests/crash/test_each_write.py
+
+# Rounds of SIGSTOP and SIGKILL on real local runs; JOBS=1 where the machine is busy.
+ROUNDS ?= 60
+soak-stops: $(READY)
+	$(BIN)/python -m tests.e2e.stops --rounds $(ROUNDS) --jobs $(JOBS) --page docs/soak/stops.md \
+		--date "$$(date +%F)"
 
 # Each in an environment of its own, without torch; what is not found here is named and left out.
 .PHONY: pythons

@@ -215,9 +215,66 @@ def test_a_variable_is_given_by_name_and_no_other_travels(user: User) -> None:
         ["grep", "-rl", "open-sesame", str(user.home)], capture_output=True, text=True
     ).stdout.split()
     names = {Path(place).name for place in places}
-    assert names <= {"environment.json", "train.log"}, "neither plan nor ledger has it"
+    assert names == {"train.log"}, "the script printed it; nothing else has it any more"
+
+
+@pytest.mark.parametrize("reader", ["status", "reap"])
+def test_given_values_are_deleted_by_whoever_finds_a_pod_that_crashed(
+    user: User, reader: str
+) -> None:
+    script(user, "import time\ntime.sleep(600)")
+    user.environment |= {"TOKEN": "open-sesame"}
+    command = ("--env", "TOKEN", "-d", "--", "python3", "train.py")
+    user.run("run", "local", *RATE, "--budget", "0.10", *command)
     [given] = user.home.glob("pods/*/environment.json")
     assert given.stat().st_mode & 0o077 == 0
+    assert "open-sesame" in given.read_text()
+    for pod in user.live_pods():
+        while processes.kill_pod(pod.name):
+            time.sleep(0.02)
+    assert given.exists(), "nothing was left that could have deleted it"
+    user.run(reader)
+    assert not given.exists()
+
+
+DAEMON = """
+import os, signal, sys, time
+if os.fork():
+    time.sleep(600)
+os.setsid()
+if os.fork():
+    os._exit(0)
+pid, chain = int(os.environ["ABOVE"]), []
+while pid > 1:
+    words = open(f"/proc/{pid}/cmdline").read()
+    if "trmcloud.pod" not in words:
+        break
+    chain.append(pid)
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+time.sleep(1.0)
+for pid in reversed(chain):
+    os.kill(pid, signal.SIGKILL)
+os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", "SHED"], {})
+"""
+
+
+@pytest.mark.parametrize("ends", [("stop", "--now"), ("reap", "--yes")], ids=["stop", "reap"])
+def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
+    user: User, ends: tuple[str, ...]
+) -> None:
+    """It forked twice, has a session of its own and an empty environment."""
+    before = set(shed())
+    script(user, "import os\nos.environ['ABOVE'] = str(os.getppid())\n" + DAEMON)
+    limits = ("--budget", "0.1", "--hours", "0.003", "--grace", "1", "-d")
+    user.run("run", "local", *RATE, *limits, "--", "python3", "train.py")
+    until(lambda: bool(set(shed()) - before), within_s=30, what="the daemon has killed them")
+    [pod] = user.live_pods()
+    assert set(processes.of_pod(pod.name)) >= set(shed()) - before
+    if ends[0] == "reap":  # which ends what a run owns no earlier than at its hard stop
+        until(lambda: not 0 <= time.time() < int(pod.name.rpartition("-")[2]) + 4, within_s=60)
+    user.run(*ends)
+    until(lambda: not set(shed()) - before, within_s=20, what="it is ended")
+    assert processes.of_pod(pod.name) == []
 
 
 def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:

@@ -83,6 +83,9 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     assert json.loads(told)["image"] == "somebody/trainer:7"
     assert "open-sesame" not in told, "the provider is told of no value"
     assert "never-leaves" not in told + log
+    kept = [path for path in user.home.rglob("*") if path.is_file()]
+    holders = [path for path in kept if b"open-sesame" in path.read_bytes()]
+    assert {path.name for path in holders} <= {"train.log"}, "the script printed it"
     fetched = user.run("fetch-best", "--into", "best")
     assert "step-00000060: fetched and verified" in fetched
     assert (user.cwd / "best" / "own" / "step-60.pt").stat().st_size == 5000

@@ -470,4 +470,5 @@ BUGS: tuple[Bug, ...] = (
         "if asked_at is not None and 0 <= context.wall() - asked_at < _ASK_AGAIN_S:", "if asked_at is not None:", timing=True),
     Bug("what lies beyond the grants costs nothing", LIMITS, "sum(size for _, size in found)", "len(found)"),
     Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
+    Bug("a stopped watchdog is waited for until the kill latency is used up", PROVIDERS, "return 0.0 if watchdog_stopped else 1.0", "return 3.0"),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.core.catalog.providers import local_terminate_wait_s
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
@@ -31,7 +33,7 @@ from trmcloud.ports.link import PodLink, StageItem
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
 
-_TERMINATE_WAIT_S = 3.0
+_KILL_FOR_S = 5.0
 
 
 class LocalCompute(Compute, PodLink):
@@ -89,11 +91,17 @@ class LocalCompute(Compute, PodLink):
         lived = bool(pids)
         watchdog = watchdog_of(folder)
         if watchdog is not None and processes.send(*watchdog, signal.SIGTERM):
-            deadline = time.monotonic() + _TERMINATE_WAIT_S
-            while pids and time.monotonic() < deadline:
+            began = time.monotonic()
+            while pids:
+                stopped = processes.stopped(watchdog[0])
+                if time.monotonic() >= began + local_terminate_wait_s(watchdog_stopped=stopped):
+                    break
                 time.sleep(0.05)
                 pids = processes.of_pod(pod_id)
-        while processes.kill_pod(pod_id):
+        give_up_at = time.monotonic() + _KILL_FOR_S
+        while left := processes.kill_pod(pod_id):
+            if time.monotonic() > give_up_at:
+                raise ProviderError(f"{left} of its processes cannot be killed", where=pod_id)
             time.sleep(0.02)
         if pids and folder.is_dir():
             self._freeze_end(folder, self._now(), "terminated")
@@ -173,7 +181,7 @@ class LocalCompute(Compute, PodLink):
         return self._home / contract.PODS_DIR / pod_name
 
     def _spawn(self, pod_name: str, folder: Path) -> None:
-        environment = {key: value for key, value in os.environ.items() if _may_travel(key)}
+        environment = {key: value for key, value in os.environ.items() if may_travel(key)}
         environment[contract.ENV_POD] = pod_name
         environment["PYTHONPATH"] = os.pathsep.join(self._python_path)
         environment["PYTHONUNBUFFERED"] = "1"
@@ -207,6 +215,9 @@ class LocalCompute(Compute, PodLink):
                     return None
                 ended = self._freeze_end(folder, last, "its processes are gone")
         status = PodStatus.RUNNING if ended is None else PodStatus.GONE
+        if status is PodStatus.GONE:
+            with contextlib.suppress(OSError):  # its watchdog does, where it lives to the end
+                os.unlink(folder / GIVEN_NAME)
         return PodSeen(pod_name, pod_name, status, rate, ended)
 
     def _lives(self, pod_name: str, folder: Path) -> bool:
@@ -260,5 +271,14 @@ _TRAVELS_BY_PREFIX = (
 )
 
 
-def _may_travel(name: str) -> bool:
-    return name in _TRAVELS or name.startswith(_TRAVELS_BY_PREFIX)
+#: Words of names that may hold a secret.
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|WEBHOOK|SIGNATURE|PRIVATE|BEARER|AUTHORI"
+    r"|KEYS?(?=_|$)|(?<![^_])(?:AUTH|PASS|PWD|DSN|PAT)(?=_|$)"
+)
+
+
+def may_travel(name: str) -> bool:
+    """Whether a pod sees the user's variable: none by its prefix that may hold a secret."""
+    by_prefix = name.startswith(_TRAVELS_BY_PREFIX) and not _SECRET.search(name.upper())
+    return name in _TRAVELS or by_prefix

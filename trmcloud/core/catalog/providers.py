@@ -63,6 +63,15 @@ class ProviderTraits:
         return self.name != "local"
 
 
+def local_terminate_wait_s(*, watchdog_stopped: bool) -> float:
+    """How long a command lets a pod's watchdog on this machine end it, before it does so itself.
+
+    With the time until it looks again (half a second) that is well within the kill latency. A
+    watchdog that is stopped (SIGSTOP) is not waited for.
+    """
+    return 0.0 if watchdog_stopped else 1.0
+
+
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
 """RunPod rented through SkyPilot, which copies the account's key to the pod."""
 RUNPOD_BY_SKYPILOT_ENDS = (

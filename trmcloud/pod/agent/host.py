@@ -108,7 +108,7 @@ class Host(Anchors, Protocol):
         """The result that the report in the bucket bears; '' while it bears none."""
 
     def guarded(self) -> bool:
-        """Whether the watchdog that started this agent is still there to end the pod."""
+        """Whether the watchdog that started this agent still runs, not stopped, to end the pod."""
 
     def end_pod(self) -> bool:
         """By every means the provider leaves, without a watchdog; to be called until it works.

@@ -50,6 +50,7 @@ from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import read_nodes
 from trmcloud.pod.agent.notices import NoticesProcess
 from trmcloud.pod.agent.ranks import job_command, trainer_command
+from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.gpu_sampler import GpuSampler
 from trmcloud.pod.machine.metrics_file import read_metrics
@@ -61,6 +62,7 @@ _TICK_S = 0.5
 _BRIEF_TICK_S = 0.1
 """While nothing is trained: what was rented is paid for all the same."""
 _LINGER_S = 2.0
+_KILL_FOR_S = 5.0
 _WAITING = {"checking": "checking", "installing": "installing", "waiting": "files", "ready": ""}
 _KEPT_EVERY_S = 5.0
 _TRAINER_NAME = "trainer.json"
@@ -314,11 +316,24 @@ class _FilesAndProcesses(AnchorFile):
         return self._transfer.told()
 
     def guarded(self) -> bool:
-        return os.getppid() == self._watchdog
+        return os.getppid() == self._watchdog and not processes.stopped(self._watchdog)
 
     def end_pod(self) -> bool:
-        """On the user's own machine the pod is its processes, and this is the last of them; so it
-        is in a container, whose first process the watchdog was."""
+        """On the user's own machine the pod is its processes: this one kills all others, and is the
+        last. A machine that has ways to end is ended by its watchdog, which is made to run again.
+        """
+        if ways_of(os.environ):
+            if os.getppid() != self._watchdog:
+                return True
+            os.kill(self._watchdog, signal.SIGCONT)
+            return False
+        give_up_at = time.monotonic() + _KILL_FOR_S
+        own = frozenset((os.getpid(),))
+        while processes.kill_pod(self._pod_name, excluding=own) and time.monotonic() < give_up_at:
+            time.sleep(0.02)
+        record = json.dumps({"at": self.now().wall, "reason": "its agent ended it"})
+        with contextlib.suppress(OSError):
+            write_atomic(self._pod_dir / contract.ENDED_NAME, record)
         return True
 
     def log(self, text: str) -> None:

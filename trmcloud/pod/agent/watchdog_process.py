@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.lease_clock_file import AnchorFile
 from trmcloud.pod.agent.watchdog import Watchdog
@@ -81,6 +82,7 @@ class Watch:
         By then all its processes are killed. Returns why.
         """
         processes.adopt_orphans()
+        self._forget_given()
         while True:
             act = self._look()
             if act == Watchdog.END:
@@ -100,6 +102,7 @@ class Watch:
     def end(self, reason: str) -> None:
         """Kill all that belongs to the pod but this process, and note that it was done."""
         self.kill()
+        self._forget_given(self._pod_name)
         record = {"at": time.time(), "reason": reason}
         # A full disk must not keep the pod alive; its end shows by its absence too.
         with contextlib.suppress(OSError):
@@ -115,6 +118,16 @@ class Watch:
             if time.monotonic() > give_up_at:
                 break
             time.sleep(0.02)
+
+    def _forget_given(self, ended: str = "") -> None:
+        """Delete values that were given to a command's pod, once that has ended or is past its hard
+        stop: a network volume outlives pods whose watchdog could not."""
+        for path in self._root.glob(f"{contract.PODS_DIR}/*/{GIVEN_NAME}"):
+            name = contract.parse_pod_name(path.parent.name)
+            past = name is not None and name.hard_stop_at < time.time()
+            if past or path.parent.name == ended:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _look(self) -> str:
         agent = self._agent
@@ -177,6 +190,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--pod", required=True)
     arguments = parser.parse_args()
+    processes.bear_limit(arguments.pod)
     Watch(arguments.root, arguments.pod, listen()).run()
 
 

@@ -1,4 +1,4 @@
-"""Faults 43–64, 71 and 72: checkpoints, links, disks, trainers, guards, and hostile words."""
+"""Faults 43–64, 71, 72 and 78: checkpoints, links, disks, trainers, guards, and hostile words."""
 
 from __future__ import annotations
 
@@ -157,6 +157,30 @@ def _guard_killed(arms: Arms) -> None:
     arms.strike_pod(at, f"{what} is killed", strike)
 
 
+def _held(arms: Arms) -> None:
+    """SIGSTOP to the watchdog, the agent or both, for good; or to one, and SIGKILL to the other."""
+    watchdog, agent = arms.rng.choice(
+        (("stop", ""), ("", "stop"), ("stop", "stop"), ("stop", "kill"), ("kill", "stop"))
+    )
+
+    def strike(rented: Rented) -> None:
+        pod = rented.pod
+        arms.world.observed(arms.number)
+        if watchdog == "stop":
+            pod.stop_watchdog()
+        if agent:
+            (pod.stop_agent if agent == "stop" else pod.kill_agent)()
+        if watchdog == "kill":
+            pod.kill_watchdog()
+
+    told = " and ".join(
+        f"its {name} {how}ped" if how == "stop" else f"its {name} killed"
+        for name, how in (("watchdog", watchdog), ("agent", agent))
+        if how
+    )
+    arms.strike_pod(arms.some_time(0.0, 1.0), f"has {told}", strike)
+
+
 def _slow(arms: Arms) -> None:
     arms.set_knob("slow_factor", arms.rng.uniform(1.3, 4.0), "GPUs are slow")
 
@@ -234,4 +258,5 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "64": ("hostile words", _injected),
     "71": ("out of memory in the last evaluation", _ill("last_evaluation")),
     "72": ("a checkpoint is asked for", _save_asked),
+    "78": ("watchdog or agent stopped", _held),
 }

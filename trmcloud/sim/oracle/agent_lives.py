@@ -25,7 +25,9 @@ class AgentLives:
         self._agents[pod] = self._agents.get(pod, 0) + 1
 
     def since(self, pod: SimPod) -> float:
-        """When its present agent was started; one without an agent yet: now."""
+        """When its present agent was started; without one yet, or with one that is stopped: now."""
+        if pod.agent_stopped:
+            return self.world.queue.now
         return self._since.get(pod, self.world.queue.now)
 
     def agents(self, pod: SimPod) -> int:

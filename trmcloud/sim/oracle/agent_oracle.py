@@ -153,6 +153,10 @@ class AgentOracle:
         self.uploads.done(pod, report)
         self.attempts.done(pod, report)
 
+    def agent_since(self, pod: SimPod) -> float:
+        """When its present agent was started."""
+        return self._lives.since(pod)
+
     def ordered(self, pod: SimPod) -> None:
         """Orders to land have reached the pod."""
         agent = pod.agent
@@ -176,7 +180,9 @@ class AgentOracle:
             return
         if pod.agent is not None and awake and old and any(t.runs(now) for t in pod.trainers_alive):
             self.fail("I2", f"{pod.rented.pod_id}'s agent lets its trainer outlive the hard stop")
-        guarded = pod.guard is not None and now - pod.stopped_until > _LAYER_S
+        guarded = (
+            pod.guard is not None and not pod.guard_stopped and now - pod.stopped_until > _LAYER_S
+        )
         if guarded and not pod.ending and now - pod.booted_at > _LAYER_S:
             self.fail("I2", f"{pod.rented.pod_id}'s watchdog does nothing at the hard stop")
 
@@ -196,6 +202,8 @@ class AgentOracle:
     def _unheeded(self, pod: SimPod, agent: AgentLoop) -> None:
         now, trainer = self.world.queue.now, pod.trainer
         if not pod.running or pod.agent is not agent or "agent" in self.world.off:
+            return
+        if pod.agent_stopped:
             return
         if self._asleep_s(pod):
             self.ordered(pod)

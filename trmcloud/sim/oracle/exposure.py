@@ -5,6 +5,7 @@ The promise counts the other time; a bill may exceed its budget by at most rate 
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
@@ -18,6 +19,7 @@ REACTION_S = 120.0
 GUARD_REACTION_S = 25.0
 """So must a watchdog that could end its pod."""
 CLOCK_OFF_S = 5.0
+_CLOCKS_AGREE_S = 0.5
 ANY_RUN = ""
 
 
@@ -123,9 +125,33 @@ class Exposure:
     def _guard_could(self, rented: Rented) -> bool:
         """Whether its watchdog lives and has a means, now or once it is heard."""
         how = rented.account.habits.self_ends
-        if not rented.pod.running or rented.pod.guard is None:
+        pod = rented.pod
+        if not pod.running or pod.guard is None:
+            return False
+        if pod.guard_stopped and not self._agent_could(rented):
             return False
         return how in ("exit", "shutdown") or not self.world.knobs.pod_key_useless
+
+    def _agent_could(self, rented: Rented) -> bool:
+        """Whether its agent runs, which ends the pod or makes a stopped watchdog run again."""
+        pod = rented.pod
+        return pod.agent is not None and not pod.agent_stopped and "agent" not in self.world.off
+
+    def killable_since(self, rented: Rented) -> float:
+        """Of a pod on this machine: since when one layer or another could have killed it at once;
+        infinite where none could, or where clocks were wrong."""
+        pod, laptop = rented.pod, self.world.laptop
+        if laptop.offset_s or not laptop.awake or abs(rented.granted_ahead_s) > _CLOCKS_AGREE_S:
+            return inf
+        since = self.able.get(rented.run_id, inf) if rented.unowned_at is None else inf
+        if self.world.queue.now < max(rented.refuses_until, rented.undeletable_until):
+            since = inf
+        if pod.running and self._agent_could(rented):
+            agent_since = self.world.check.duties.agent_since(pod)
+            since = min(since, max(agent_since, pod.stopped_until))
+        if pod.running and pod.guard is not None and not pod.guard_stopped:
+            since = min(since, max(pod.booted_at, pod.stopped_until))
+        return since
 
     def _pod_heard_from(self, rented: Rented) -> float:
         """Since when a pod's own call to the provider would get through."""

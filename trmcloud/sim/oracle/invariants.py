@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
+_READY_S = 10.0
+"""A layer that was there so long before a hard stop was there in time."""
 _HEAD_SLACK_S = 60.0
 """Two looks of a machine at the first one of its pod."""
 CANARY = "rpa_CANARY"
@@ -202,6 +204,9 @@ class Invariants:
             twice = self.names[name] == 2 and "17" in self.world.fired
             if not twice:
                 self.fail("I5", f"a second pod of the name {name}")
+        if rented.account.habits.self_ends == "exit":
+            latency_s = traits_of(rented.account.habits.provider).kill_latency_s
+            self.world.queue.at(rented.due_at + latency_s, lambda: self._killed_in_time(rented))
         run = self.world.ledger.read().runs.get(run_id)
         if self.forgotten:
             return
@@ -221,6 +226,14 @@ class Invariants:
             need = (rented.due_at - rented.created_at) * generation.rate.micros / 3600
             if run.reserved.micros + 2 < need - generation.rate.micros / 3600:
                 self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
+
+    def _killed_in_time(self, rented: Rented) -> None:
+        """I1: whichever layer alone was left on this machine, it has killed its pod by now: what
+        lies beyond the kill latency was never reserved."""
+        able_since = self.exposure.killable_since(rented)
+        wrong = self.forgotten or self.truth.undecidable.clocks_moved
+        if not (rented.ended or wrong) and able_since < rented.due_at - _READY_S:
+            self.fail("I1", f"{rented.pod_id} outlives its hard stop and its kill latency")
 
     def pod_ended(self, rented: Rented) -> None:
         self.money.billed(rented.run_id, self.world.queue.now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.errors import ProviderError
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.world.pod import SimPod
@@ -233,9 +233,12 @@ class Account:
         rented.deleting = True
         rented.deleted_at = world.queue.now
         rented.ended_by = rented.ended_by or by
+        takes_s = world.rng.uniform(*self.habits.delete_s)
+        if self.habits.self_ends == "exit" and rented.pod.guard_stopped:
+            takes_s += local_terminate_wait_s(watchdog_stopped=True)
         rented.pod.stop()
         world.say(f"{rented.pod_id} is deleted by {by}")
-        world.queue.after(world.rng.uniform(*self.habits.delete_s), lambda: self.end(rented, by))
+        world.queue.after(takes_s, lambda: self.end(rented, by))
 
     def refuse(self, rented: Rented) -> None:
         """A provider that will not delete this one pod now says so.

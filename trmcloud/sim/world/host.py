@@ -167,10 +167,14 @@ class SimHost:
         return self._pod.uploader.told
 
     def guarded(self) -> bool:
-        return self._pod.guard is not None
+        return self._pod.guard is not None and not self._pod.guard_stopped
 
     def end_pod(self) -> bool:
         rented = self._pod.rented
+        local = rented.account.habits.self_ends == "exit"
+        if self._pod.guard_stopped and not local:
+            self._pod.resume_watchdog()
+            return False
         rented.ended_by = rented.ended_by or "agent"
         rented.account.end_from_inside(rented)
         return rented.account.habits.self_ends == "exit"

@@ -66,6 +66,8 @@ class SimPod:
         self.agent: AgentLoop | None = None
         self.agent_body: SimHost | None = None
         self.stopped_until = 0.0
+        self.guard_stopped = self.agent_stopped = False
+        """Held by SIGSTOP, each by itself, until it is killed."""
         self.running = False
         self.ending = False
         self.agent_done = False
@@ -105,6 +107,7 @@ class SimPod:
         now = self.world.queue.now
         self.running = False
         self.guard = self.agent = None
+        self.guard_stopped = self.agent_stopped = False
         self._agent_event.cancel()
         self._guard_event.cancel()
         for trainer in self.trainers_alive:
@@ -149,7 +152,7 @@ class SimPod:
 
     def look_guard(self) -> None:
         guard, now = self.guard, self.machine.now()
-        if guard is None or not self.running:
+        if guard is None or not self.running or self.guard_stopped:
             return
         if self._stopped():
             self._guard_after(self.stopped_until - self.world.queue.now)
@@ -194,7 +197,7 @@ class SimPod:
             self._guard_after(20.0)
 
     def _kill_all(self) -> None:
-        self.agent = None
+        self.agent, self.agent_stopped = None, False
         self._agent_event.cancel()
         for trainer in self.trainers_alive:
             trainer.kill(self.world.queue.now)
@@ -204,7 +207,7 @@ class SimPod:
     # -- the agent ----------------------------------------------------------------------------
 
     def _start_agent(self) -> None:
-        self.agent_done = False
+        self.agent_done = self.agent_stopped = False
         body = SimHost(self)
         try:
             self.agent = AgentLoop(body, self.name)
@@ -219,9 +222,22 @@ class SimPod:
     def kill_agent(self) -> None:
         """SIGKILL to the agent alone; its trainer goes on."""
         if self.agent is not None:
-            self.agent = None
+            self.agent, self.agent_stopped = None, False
             self._agent_event.cancel()
             self._guard_after(0.25)
+
+    def stop_agent(self) -> None:
+        """SIGSTOP to the agent alone."""
+        self.agent_stopped = self.agent is not None
+
+    def stop_watchdog(self) -> None:
+        """SIGSTOP to the first process alone."""
+        self.guard_stopped = self.guard is not None
+
+    def resume_watchdog(self) -> None:
+        """SIGCONT to it."""
+        self.guard_stopped = False
+        self._guard_after(0.25)
 
     def kill_watchdog(self) -> None:
         """SIGKILL to the first process: the container ends with it."""
@@ -232,10 +248,10 @@ class SimPod:
             self.restart_container(wiped=self.world.knobs.restart_wipes)
         elif habits.self_ends == "exit":
             # Its children live on without it; only the agent still knows the time.
-            self.guard = None
+            self.guard, self.guard_stopped = None, False
             self._guard_event.cancel()
         else:
-            self.guard = None
+            self.guard, self.guard_stopped = None, False
             self._guard_event.cancel()
 
     def trap(self, point: str) -> None:
@@ -258,6 +274,8 @@ class SimPod:
     def tick(self) -> None:
         agent = self.agent
         if agent is None or not self.running or "agent" in self.world.off:
+            return
+        if self.agent_stopped:
             return
         if self._stopped():
             self._tick_after(self.stopped_until - self.world.queue.now)
@@ -293,7 +311,7 @@ class SimPod:
     def _linger(self) -> None:
         """The agent's work is done: it leaves, or stays for what only it can still do."""
         agent = self.agent
-        if agent is None or not self.running:
+        if agent is None or not self.running or self.agent_stopped:
             return
         if self._stopped():
             self._linger_after(self.stopped_until - self.world.queue.now)
