@@ -207,7 +207,9 @@ def check_ledger(receipt: Receipt, chain: Chained | None) -> Check:
             return Check("ledger", Verdict.BROKEN, what)
     if known.get(part.head_seq) != part.head_sha256:
         return Check("ledger", Verdict.BROKEN, "this home's ledger had another newest record then")
-    return Check("ledger", Verdict.MATCHES, f"this home's ledger has all {len(part.records)} records")
+    return Check(
+        "ledger", Verdict.MATCHES, f"this home's ledger has all {len(part.records)} records"
+    )
 
 
 def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:

@@ -15,6 +15,7 @@ import resource
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def test_every_pickle_that_imports_is_found_wherever_it_does(tmp_path: Path) -> 
         assert judged(tmp_path, text) is Effect.CODE
 
 
-_VALUES = (
+_VALUES: tuple[Callable[[random.Random], Any], ...] = (
     lambda draw: draw.random(),
     lambda draw: draw.randrange(1 << 90) - (1 << 89),
     lambda draw: "é\n'" * draw.randrange(300),
