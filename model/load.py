@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError, UsageError
+from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 if TYPE_CHECKING:
@@ -51,15 +53,25 @@ def load_model(folder: Path) -> Loaded:
     """
     import torch
 
-    from model.checkpoint import read_text, verify
+    from model.checkpoint import read_text, stored_tensors, verify
     from model.families import registry
     from model.resume import load_weights
     from model.tokenizers import load_tokenizer
 
-    manifest, settings = _described(folder)
+    manifest, described = _described(folder)
     verify(folder, manifest, kinds=("weights", "tokenizer"))
+    held = {
+        name: tensor.shape for name, tensor in stored_tensors(folder, manifest, "weights").items()
+    }
+    settings = replace(described, dtype="float32")
+    if _layers(settings) > len(held):
+        raise _other_weights(folder, f"its {len(held)} tensors are fewer than its layers")
     try:
-        model = registry.build(replace(settings, dtype="float32"), torch.device("cpu"))
+        # Without memory first: what its settings ask for need not be what its file holds.
+        with torch.device("meta"):
+            asked = registry.build(settings, torch.device("meta")).state_dict()
+        _compare(folder, {name: tuple(each.shape) for name, each in asked.items()}, held)
+        model = registry.build(settings, torch.device("cpu"))
     except (UsageError, TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
         raise CheckpointError(
             f"its settings describe no model: {error}", where=str(folder)
@@ -67,7 +79,74 @@ def load_model(folder: Path) -> Loaded:
     load_weights(folder, manifest, model)
     tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
     device = torch.device("cuda" if has_gpu() else "cpu")
-    return Loaded(model.to(device).eval(), tokenizer, settings, manifest, device)
+    return Loaded(model.to(device).eval(), tokenizer, described, manifest, device)
+
+
+def _layers(settings: PhaseRecipe) -> int:
+    """Blocks with weights of their own; each has a tensor at least."""
+    shared = settings.supervision_steps * (settings.loops + 1)
+    return settings.depth * (shared if settings.control else 1)
+
+
+def _compare(
+    folder: Path, asked: Mapping[str, tuple[int, ...]], held: Mapping[str, tuple[int, ...]]
+) -> None:
+    """
+    Raises:
+        CheckpointError: the weights' file does not hold the tensors that the settings ask for.
+    """
+    for name in sorted({*asked, *held}):
+        one, other = asked.get(name), held.get(name)
+        if one != other:
+            raise _other_weights(folder, f"{_line(name)} is {_shape(other)}, not {_shape(one)}")
+
+
+def _other_weights(folder: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"its weights have another shape than its manifest says: {why}",
+        where=str(folder),
+        next_step="fetch it again, or use another checkpoint",
+    )
+
+
+def _line(name: str) -> str:
+    return one_line(name)[:80]
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    if shape is None:
+        return "missing"
+    return " × ".join(map(str, shape)) or "one number"
+
+
+_MOST: Mapping[str, int] = {
+    "depth": 10_000,
+    "width": 1 << 20,
+    "head_dim": 1 << 20,
+    "vocab_size": 1 << 26,
+    "sequence": 1 << 22,
+    "supervision_steps": 10_000,
+    "loops": 10_000,
+    "hidden": 1 << 24,
+    "kv_heads": 1 << 20,
+    "block": 1 << 22,
+    "question_tokens": 1 << 22,
+    "plan_tokens": 1 << 22,
+    "execution_tokens": 1 << 22,
+}
+"""Of a checkpoint's settings, which a stranger may have written: larger ones are refused before
+anything is made of them."""
+
+
+def _check_sizes(settings: PhaseRecipe) -> None:
+    """
+    Raises:
+        ValueError: a size that is none, or beyond what any model here has.
+    """
+    for name, most in _MOST.items():
+        value = getattr(settings, name)
+        if type(value) is not int or not 0 <= value <= most:
+            raise ValueError(f"{name} is {value!r:.40}, and {most} is the most")
 
 
 def _described(folder: Path) -> tuple[CheckpointManifest, PhaseRecipe]:
@@ -75,7 +154,9 @@ def _described(folder: Path) -> tuple[CheckpointManifest, PhaseRecipe]:
 
     manifest = read_manifest(folder)
     try:
-        return manifest, PhaseRecipe.from_json(manifest.settings)
+        settings = PhaseRecipe.from_json(manifest.settings)
+        _check_sizes(settings)
+        return manifest, settings
     except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"its settings describe no model: {error}", where=str(folder)

@@ -82,7 +82,7 @@ def signature_check(path: Path, signers: Path | None) -> Check:
     if not found.good:
         return Check("signature", Verdict.BROKEN, found.why)
     if found.who:
-        return Check("signature", Verdict.HOLDS, f"by {found.who}, with {found.key}")
+        return Check("signature", Verdict.SIGNED, f"by {found.who}, with {found.key}")
     why = found.why or "whose that is says no file of known signers: --signers FILE"
     return Check("signature", Verdict.OPEN, f"of this file, with {found.key}; {why}")
 

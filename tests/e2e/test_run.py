@@ -89,6 +89,40 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert sorted(entry.name for entry in work.iterdir()) == ["out", "train.py"]
 
 
+#: Saves a pickle that leaves a file behind wherever it is opened, under a name that says data.
+HOSTILE = """
+import os, pickle, time
+class Runs:
+    def __reduce__(self):
+        return os.system, ("touch opened",)
+os.makedirs("out", exist_ok=True)
+for step in range(1, 100000):
+    time.sleep(0.05)
+    print(f"step {step} val_loss={100 / step:.4f}")
+    if step % 10 == 0:
+        with open(f"out/step-{step}.bin", "wb") as file:
+            pickle.dump([Runs(), step], file)
+"""
+
+
+def test_a_manifest_that_says_safe_of_a_pickle_is_not_believed(user: User) -> None:
+    script(user, HOSTILE)
+    assert user.cwd is not None
+    run(user, "--budget", "0.02", "--grace", "2", "--checkpoints", "out", *METRIC)
+    for path in user.home.glob("runs/*/train/checkpoints/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        manifest["extra"]["opens"] = "data"
+        path.write_text(json.dumps(manifest))
+    fetched = user.run("fetch-best", "--into", "best")
+    [own] = (user.cwd / "best" / "own").iterdir()
+    assert "safe: " not in fetched.replace("not safe: ", "")
+    assert "opening it      not safe: a pickle may run code" in fetched
+    assert own.name in fetched
+    told = [line for line in fetched.splitlines() if "sha256" not in line and "/" not in line]
+    assert max(map(len, told)) <= 80
+    assert not list(user.cwd.rglob("opened")), "nothing has opened it"
+
+
 def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: User) -> None:
     script(user, scripts.POLITE)
     user.run(

@@ -89,7 +89,12 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     fetched = user.run("fetch-best", "--into", "best")
     assert "step-00000060: fetched and verified" in fetched
     assert (user.cwd / "best" / "own" / "step-60.pt").stat().st_size == 5000
-    assert "1.667" in fetched
+    assert "val_loss        1.667 by the pod's report\n" in fetched
+    assert "opening it      not known: treat it as code" in fetched
+    assert "val_loss 1.667 by the pod's report" in user.run("status", run.run_id)
+    told = user.run("report")
+    assert "1.667*" in told
+    assert "* by the pod's report: trmcloud eval" in told
 
 
 def test_one_that_is_stopped_lands_and_its_last_words_come_home(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from model import command, sample, score
 from model.load import load_model
 from model.peaks import peak_flops
 from trmcloud.core.catalog.hardware import GPUS
-from trmcloud.core.errors import DataError, MissingExtra
+from trmcloud.core.errors import CheckpointError, DataError, MissingExtra
 
 ROOT = Path(__file__).parents[2]
 
@@ -232,3 +233,50 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
             monkeypatch.setenv("OMP_WAIT_POLICY", given)
         command.run_command(lambda: None)
         assert os.environ["OMP_WAIT_POLICY"] == kept
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("vocab_size", 3_000_000, "another shape than its manifest says"),
+        ("width", 1 << 16, "another shape than its manifest says"),
+        ("depth", 9_999, "fewer than its layers"),
+        ("depth", 10**15, "describe no model"),
+        ("sequence", 10**12, "describe no model"),
+        ("vocab_size", "many", "describe no model"),
+        ("plan_tokens", 10**12, "describe no model"),
+    ],
+)
+def test_a_manifest_of_another_shape_is_refused_before_memory_is_taken(
+    folder: Path, tmp_path: Path, setting: str, value: object, told: str
+) -> None:
+    """In a process of its own, whose most memory the kernel tells, held to one that samples."""
+    changed = tmp_path / "checkpoint"
+    shutil.copytree(folder, changed)
+    manifest = json.loads((changed / "manifest.json").read_text())
+    manifest["settings"][setting] = value
+    (changed / "manifest.json").write_text(json.dumps(manifest))
+    sound, usual_kib, _ = _sampled(folder)
+    code, most_kib, text = _sampled(changed)
+    assert sound == 0
+    assert code == CheckpointError.exit_code, text
+    assert told in text
+    assert "Traceback" not in text
+    assert most_kib < usual_kib + (100 << 10), f"{most_kib >> 10} MiB, not {usual_kib >> 10}"
+
+
+def _sampled(folder: Path) -> tuple[int, int, str]:
+    """(exit code, most resident KiB, all that it said) of ``model.sample``."""
+    command = [sys.executable, "-m", "model.sample", "--checkpoint", str(folder)]
+    process = subprocess.Popen(
+        [*command, "--max-tokens", "2"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    text = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_maxrss, text

@@ -113,9 +113,11 @@ def _mended(context: Context, run: RunState) -> Iterable[Mended]:
 
 # -- checking -----------------------------------------------------------------------------------
 class Verdict(str, Enum):
-    """``OPEN``: it cannot be checked here."""
+    """``MATCHES``: two things that were compared agree, and so could two that a forger made;
+    ``SIGNED``: a key that is known here vouches for it; ``OPEN``: it cannot be checked here."""
 
-    HOLDS = "holds"
+    MATCHES = "matches"
+    SIGNED = "signed"
     BROKEN = "broken"
     OPEN = "open"
 
@@ -134,14 +136,14 @@ Signed = Callable[[Path, Path | None], Check]
 
 
 def check_contents(receipt: Receipt) -> list[Check]:
-    """Whether it is what it was sealed as, and its account what its sources say."""
+    """Whether its hashes match its parts, and its account its sources: all of it the file's own."""
     checks = []
     changed = changed_parts(receipt)
     sealed = f"sealed {receipt.data['seal'][:16]}…, every part as it was"
     if changed:
         checks.append(Check("seal", Verdict.BROKEN, f"changed since: {', '.join(changed)}"))
     else:
-        checks.append(Check("seal", Verdict.HOLDS, sealed))
+        checks.append(Check("seal", Verdict.MATCHES, sealed))
     ledger_id = receipt.sources.ledger.ledger_id
     broken = broken_link(receipt.sources, genesis(ledger_id))
     rows = receipt.sources.ledger.records
@@ -149,7 +151,7 @@ def check_contents(receipt: Receipt) -> list[Check]:
     between = f"; {others} records of other runs stand between them, unseen" if others else ""
     told = f"{len(rows)} records, each with its own hash and that of the one before it{between}"
     checks.append(
-        Check("chain", Verdict.BROKEN, broken) if broken else Check("chain", Verdict.HOLDS, told)
+        Check("chain", Verdict.BROKEN, broken) if broken else Check("chain", Verdict.MATCHES, told)
     )
     checks.append(_check_account(receipt))
     return checks
@@ -168,7 +170,7 @@ def _check_account(receipt: Receipt) -> Check:
     count = len(receipt.sources.curves)
     return Check(
         "account",
-        Verdict.HOLDS,
+        Verdict.MATCHES,
         f"every figure follows from its records, {count} points and "
         f"{len(receipt.sources.checkpoints)} manifests",
     )
@@ -205,7 +207,9 @@ def check_ledger(receipt: Receipt, chain: Chained | None) -> Check:
             return Check("ledger", Verdict.BROKEN, what)
     if known.get(part.head_seq) != part.head_sha256:
         return Check("ledger", Verdict.BROKEN, "this home's ledger had another newest record then")
-    return Check("ledger", Verdict.HOLDS, f"this home's ledger has all {len(part.records)} records")
+    return Check(
+        "ledger", Verdict.MATCHES, f"this home's ledger has all {len(part.records)} records"
+    )
 
 
 def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
@@ -240,7 +244,7 @@ def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
 
 def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check:
     if here == told:
-        return Check("checkpoint", Verdict.HOLDS, f"{here.label}, by its manifest")
+        return Check("checkpoint", Verdict.MATCHES, f"{here.label}, by its manifest")
     ours, theirs = json.loads(mf.to_json(told)), json.loads(mf.to_json(here))
     off = next(key for key in sorted(ours) if ours[key] != theirs.get(key))
     why = f"the manifest's {off} is not what the receipt's says"
@@ -253,7 +257,7 @@ def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
         if not path.exists():
             yield Check(file.name, Verdict.OPEN, "it is not in this folder")
         elif holds(path, file.size_bytes, file.sha256):
-            yield Check(file.name, Verdict.HOLDS, f"sha256 {file.sha256}")
+            yield Check(file.name, Verdict.MATCHES, f"sha256 {file.sha256}")
         else:
             why = f"it is not what the receipt's hash says: {file.sha256[:16]}…"
             yield Check(file.name, Verdict.BROKEN, why)

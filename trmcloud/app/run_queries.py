@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from trmcloud.app.context import Context
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
@@ -16,12 +18,15 @@ from trmcloud.core.control.actions import PULL, TERMINATE
 from trmcloud.core.control.blockers import Waiting
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.pending_pulls import pulled_of
+from trmcloud.core.control.reported import Reported
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small
 from trmcloud.ports.ledger import Driver
+
+_T = TypeVar("_T")
 
 BOOT_PATIENCE_S = 30.0
 """For so long a pod that boots may be out of reach before that is told."""
@@ -41,6 +46,11 @@ class Errand:
 def is_rented(run: RunState) -> bool:
     """Whether the run's present pod is somebody else's machine."""
     return run.generation is not None and run.generation.provider != LOCAL
+
+
+def told_by(run: RunState, value: _T) -> Reported[_T]:
+    """A value as this run's trainer reported it: from this machine, or from one of its pods."""
+    return Reported(value, here=run.trained_here)
 
 
 def last_report(context: Context, run: RunState) -> AgentReport | None:

@@ -73,7 +73,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Verify:
                 as_json=True,
             )
         said = json.loads(capsys.readouterr().out)
-        assert left.value.code == (0 if said["holds"] else ReceiptError.exit_code)
+        assert left.value.code == (0 if said["matches"] else ReceiptError.exit_code)
         return dict(said)
 
     return checked
@@ -112,7 +112,7 @@ def details(said: dict[str, Any], what: str) -> str:
 
 # -- made and read ------------------------------------------------------------------------------
 @pytest.mark.parametrize("run_id", [*told_home.RUNS.values(), told_home.LIVE_RUN])
-def test_each_kind_of_end_has_a_receipt_that_holds(
+def test_each_kind_of_end_has_a_receipt_that_matches(
     home: Path, tmp_path: Path, check: Verify, run_id: str
 ) -> None:
     receipt = made(run_id)
@@ -120,9 +120,9 @@ def test_each_kind_of_end_has_a_receipt_that_holds(
     (tmp_path / "r.json").write_text(receipt.text)
     for name in ("r.html", "r.json"):
         said = check(tmp_path / name)
-        assert said["holds"], said
+        assert said["matches"], said
         found = verdicts(said)
-        assert (found["chain"], found["account"], found["ledger"]) == ("holds",) * 3
+        assert (found["chain"], found["account"], found["ledger"]) == ("matches",) * 3
         assert (found["signature"], found["bill"], found["machine"]) == ("open",) * 3
     assert read_receipt(receipt.text).data == receipt.data
     assert page_of(read_receipt(receipt.text)) == page_of(receipt)
@@ -228,7 +228,7 @@ def test_one_byte_changed_in_the_data_is_found(home: Path, tmp_path: Path, check
             said = check(tmp_path / "r.json")
         except ReceiptError:
             continue
-        assert not said["holds"], (where, text[where], changed[where])
+        assert not said["matches"], (where, text[where], changed[where])
 
 
 def test_a_byte_in_a_record_names_the_record(home: Path, tmp_path: Path, check: Verify) -> None:
@@ -247,7 +247,7 @@ def test_a_figure_that_was_changed_with_every_hash_does_not_follow(
     data = json.loads(made().text)
     data["account"]["money"]["settled_usd"] = "3.71"
     said = _checked(_resealed(data), tmp_path, check)
-    assert verdicts(said)["seal"] == "holds"
+    assert verdicts(said)["seal"] == "matches"
     assert "money.settled_usd is '3.71', and follows as '13.72'" in details(said, "account")
 
 
@@ -324,8 +324,8 @@ def test_a_checkpoint_is_held_against_it_in_another_home(
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "elsewhere"))
     said = check(tmp_path / "r.html", against=str(best))
     found = verdicts(said)
-    assert said["holds"], said
-    assert (found["checkpoint"], found["weights.safetensors"]) == ("holds", "holds")
+    assert said["matches"], said
+    assert (found["checkpoint"], found["weights.safetensors"]) == ("matches", "matches")
     assert (found["optimizer.safetensors"], found["ledger"]) == ("open", "open")
     assert not (tmp_path / "elsewhere").exists(), "a look makes no home"
 
@@ -369,12 +369,15 @@ def test_who_signed_it(home: Path, tmp_path: Path, check: Verify) -> None:
     subprocess.run([*sign, NAMESPACE, str(path)], check=True, capture_output=True)
     said = check(path)
     assert verdicts(said)["signature"] == "open"
+    assert said["matches"]
+    assert not said["signed"], "by a key that nobody here knows"
     assert "ED25519 key SHA256:" in details(said, "signature")
     signers = tmp_path / "signers"
     public = key.with_suffix(".pub").read_text()
     signers.write_text(f'you@example namespaces="{NAMESPACE}" {public}')
     said = check(path, signers=str(signers))
-    assert verdicts(said)["signature"] == "holds"
+    assert verdicts(said)["signature"] == "signed"
+    assert said["signed"]
     assert details(said, "signature").startswith("by you@example, with ED25519 key")
     signers.write_text(f'you@example namespaces="git" {public}')
     assert verdicts(check(path, signers=str(signers)))["signature"] == "open"
@@ -385,6 +388,33 @@ def test_who_signed_it(home: Path, tmp_path: Path, check: Verify) -> None:
     (tmp_path / "r.html.sig").unlink()
     subprocess.run([*sign, "git", str(path)], check=True, capture_output=True)
     assert verdicts(check(path))["signature"] == "broken"
+
+
+def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One that somebody made up, with all its hashes right, is what the words must be true of."""
+    data = json.loads(made().text)
+    data["made_by"] = "a forger"
+    (tmp_path / "forged.json").write_text(canonical(_resealed(data)) + "\n")
+
+    def told(path: Path) -> str:
+        with pytest.raises(SystemExit) as left:
+            verify.command(str(path), against="", signers="", as_json=False)
+        assert left.value.code == 0
+        return capsys.readouterr().out
+
+    here = told(tmp_path / "forged.json")
+    assert "it matches this home's ledger, unsigned" in here
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "another"))
+    elsewhere = told(tmp_path / "forged.json")
+    assert "it matches itself alone: unsigned by a known key" in elsewhere
+    for text in (here, elsewhere):
+        assert "holds" not in text
+        assert max(map(len, text.splitlines())) <= 100
 
 
 def _shown(page: str) -> str:

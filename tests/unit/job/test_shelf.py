@@ -8,15 +8,20 @@ import pickle
 import zipfile
 from itertools import count
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trmcloud.app.checkpoints.own_names import under_own_names
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError
+from trmcloud.core.plain_text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
-from trmcloud.pod.job.shelf import Shelf, restore
-from trmcloud.pod.job.watch import Candidate, Refused, Watcher, what_opening_does
+from trmcloud.pod.job.shelf import Shelf, on_disk, restore
+from trmcloud.pod.job.watch import Candidate, Refused, Watcher
 
 COMMAND = Command(("x",), metric="acc", higher_is_better=True, keep_best=1)
 
@@ -152,7 +157,7 @@ def test_a_folder_is_restored_under_its_own_names(tmp_path: Path, work: Path) ->
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     made = shelf.take(seen(work, "out/checkpoint-7"), 7, None)
     assert made is not None
-    assert made.extra["opens"] == "code"
+    assert "opens" not in made.extra, "that is for the home to find out"
     assert [file.name for file in made.weights] == ["file-0001.bin"], "the largest"
     kept = tmp_path / "checkpoints" / "step-00000007"
     assert sorted(path.name for path in kept.iterdir()) == [
@@ -196,13 +201,63 @@ def test_what_a_crash_left_is_cleared_away(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_what_opening_a_file_does(tmp_path: Path) -> None:
-    def of(name: str, content: bytes) -> str:
-        (tmp_path / name).write_bytes(content)
-        return what_opening_does(tmp_path / name)
+ODD = (
+    "a\x1b]0;owned\x07.pt", "a\nb", "a\rb", "a\tb", "a\x7fb", "a\x9bb", "a\u202eb", "a\u2066b",
+    "a\u200bb", "\ufeffb", "%1B", "%", "%%", "%2", "%25", "100%", "%\x1b", "%2\x1b", "%%1B", "é%é",
+    "plain.pt", "a b", "\U000e0041", "%E2%80%AE", "\u2028",
+)  # fmt: skip
 
-    assert of("a.pt", pickle.dumps([1])) == "code"
-    assert of("b.pt", b"PK\x03\x04rest") == "code"
-    assert of("c.safetensors", b"anything") == "data"
-    assert of("d.ckpt", b"anything") == "unknown"
-    assert what_opening_does(tmp_path / "none") == "unknown"
+
+def test_control_characters_are_written_so_that_no_two_names_are_one() -> None:
+    names = [*ODD, *(one + other for one in ODD for other in ODD)]
+    written = {name: on_disk(name) for name in names}
+    assert len(set(written.values())) == len(set(names))
+    for name, there in written.items():
+        assert unquote(there) == name
+        assert one_line(there) == there, "nothing that a terminal would not show"
+        assert there.count("/") == 0
+    assert on_disk("deep/State of it (50%).bin") == "deep/State of it (50%).bin"
+    assert on_disk("\ud83d") == "%ED%A0%BD", "half of a character, which no disk takes"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_every_name_comes_back(name: str) -> None:
+    assert unquote(on_disk(name)) == name
+    assert not CONTROL.search(on_disk(name))
+
+
+def test_a_hostile_pods_odd_names_reach_no_disk(tmp_path: Path, work: Path) -> None:
+    """Our agent refuses to take such a file; another pod writes into its list what it likes."""
+    folder = work / "out" / "checkpoint-7"
+    folder.mkdir(parents=True)
+    (folder / "a.bin").write_bytes(b"one")
+    (folder / "b.bin").write_bytes(b"other")
+    made = shelf_at(tmp_path).take(seen(work, "out/checkpoint-7"), 7, None)
+    assert made is not None
+    kept = tmp_path / "checkpoints" / "step-00000007"
+    tree = json.loads((kept / "tree.json").read_text())
+    tree["source"] = "out/check\x1b[2Jpoint\n"
+    odd = {"a.bin": "de\u202eep/a\x1b.bin", "b.bin": "de\u202eep/a%1B.bin"}
+    for file in tree["files"]:
+        file["path"] = odd[file["path"]]
+    (kept / "tree.json").write_text(json.dumps(tree))
+    own = under_own_names(made, kept)
+    assert own.path.name == "check%1B[2Jpoint%0A"
+    deep = own.path / "de%E2%80%AEep"
+    assert (deep / "a%1B.bin").read_bytes() == b"one"
+    assert (deep / "a%251B.bin").read_bytes() == b"other"
+    written = list((kept / "own").rglob("*"))
+    assert len(written) == 4
+    assert not [path for path in written if CONTROL.search(path.name)]
+
+
+def test_two_names_that_one_disk_takes_for_one_are_refused(tmp_path: Path, work: Path) -> None:
+    (work / "out" / "model.pt").write_bytes(b"one")
+    shelf = shelf_at(tmp_path)
+    made = shelf.take(seen(work, "out/model.pt"), 7, None)
+    assert made is not None
+    kept = tmp_path / "checkpoints" / "step-00000007"
+    (tmp_path / "into").mkdir()
+    (tmp_path / "into" / "model.pt").write_bytes(b"there before")
+    with pytest.raises(FileExistsError):
+        restore(kept, made, tmp_path / "into")

@@ -6,15 +6,26 @@ import os
 import shutil
 from pathlib import Path
 
+from trmcloud.app.checkpoints.opening import Opening, opening_of
 from trmcloud.core.contract.command_terms import OWN_DIR
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError, ConflictError
-from trmcloud.pod.job.shelf import OPENS, restore
+from trmcloud.core.values import dataclass
+from trmcloud.pod.job.shelf import on_disk, restore, tree_of
 
 
-def under_own_names(manifest: CheckpointManifest, folder: Path) -> tuple[Path, str]:
-    """(the file or folder as the script had it, what opening it may do: see ``TreeFile``). Every
-    hash is checked again; what an earlier call has made is made anew.
+@dataclass(frozen=True)
+class OwnNames:
+    """``path``: the file or folder as the script had it; ``files``: its files' names, each with the
+    effect of opening it, by the bytes that are here."""
+
+    path: Path
+    files: tuple[tuple[str, Opening], ...]
+
+
+def under_own_names(manifest: CheckpointManifest, folder: Path) -> OwnNames:
+    """Every hash is checked again; what an earlier call has made is made anew. Control characters
+    of a name are written as ``on_disk`` does.
 
     Raises:
         CheckpointError: a file is not what its manifest says, or a name is none.
@@ -25,6 +36,7 @@ def under_own_names(manifest: CheckpointManifest, folder: Path) -> tuple[Path, s
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir()
         made = restore(folder, manifest, making)
+        found = tuple(_openings(folder, made))
         if final.is_symlink():
             raise CheckpointError("a link stands where its files should go", where=str(final))
         shutil.rmtree(final, ignore_errors=True)
@@ -35,4 +47,9 @@ def under_own_names(manifest: CheckpointManifest, folder: Path) -> tuple[Path, s
         ) from None
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    return final / made.relative_to(making), str(manifest.extra.get(OPENS, "unknown"))
+    return OwnNames(final / made.relative_to(making), found)
+
+
+def _openings(folder: Path, made: Path) -> list[tuple[str, Opening]]:
+    names = [on_disk(file.path) for file in tree_of(folder).files]
+    return [(name, opening_of(made if made.is_file() else made / name, name)) for name in names]

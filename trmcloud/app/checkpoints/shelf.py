@@ -39,6 +39,8 @@ class Checkpoint:
     latest: bool = False
     at: float | None = None
     """When it was saved, epoch s, where its manifest is here."""
+    trained_here: bool = False
+    """On this machine; else ``val_bpb`` is the report of a pod."""
 
     @property
     def label(self) -> str:
@@ -78,6 +80,7 @@ def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
         Checkpoint(
             kept.phase, kept.step, kept.val_bpb, kept.sha256, kept.size_bytes, tuple(places),
             best=bits == best, latest=bits == latest, at=at,
+            trained_here=run.trained_here,
         )
         for bits, (kept, places, at) in sorted(found.items(), key=lambda one: one[0][:2])
     )  # fmt: skip

@@ -30,8 +30,10 @@ def command(
     Example: trmcloud adopt ./trmcloud-run
     """
     from trmcloud.app.checkpoints import fetching
+    from trmcloud.cli.views.metric import score_rows
     from trmcloud.cli.views.progress import Progress
-    from trmcloud.cli.views.text import bpb, duration, losses, not_evaluated
+    from trmcloud.cli.views.text import duration, not_evaluated
+    from trmcloud.core.control.reported import Reported
     from trmcloud.export import adopt
     from trmcloud.wiring import run_files
 
@@ -55,7 +57,7 @@ def command(
     why = f": {found.why}" if found.why else ""
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{found.run_id} {best.label}: {word}")
-    print(f"  final-step bpb  {bpb(best.val_bpb)}   ℓ {losses(best.step_losses)}")
+    print("\n".join(score_rows(None, Reported(best))))
     print(f"  weights         sha256 {best.sha256}")
     print(f"  lies in         {fetched.folder.absolute()}")
     print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")

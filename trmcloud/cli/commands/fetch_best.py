@@ -42,11 +42,12 @@ def command(
     """
     from trmcloud.app.checkpoints import fetching
     from trmcloud.app.context import find_run
+    from trmcloud.app.run_queries import told_by
     from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.fetch_errand import bring_from_volume
-    from trmcloud.cli.views.metric import score_words
+    from trmcloud.cli.views.metric import score_rows
     from trmcloud.cli.views.own_files import own_files
-    from trmcloud.cli.views.text import losses, not_evaluated
+    from trmcloud.cli.views.text import not_evaluated
     from trmcloud.core.contract.command import RECIPE
     from trmcloud.wiring import build_context
 
@@ -71,10 +72,10 @@ def command(
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{state.run_id} {best.label}: {word}")
-    name, value = score_words(best)
+    metric = score_rows(state.spec.command, told_by(state, best))
     if best.recipe == RECIPE:
-        print("\n".join(own_files(state, fetched, name, value)))
+        print("\n".join(own_files(fetched, metric)))
         return
-    print(f"  {name}  {value}   ℓ {losses(best.step_losses)}")
+    print("\n".join(metric))
     print(f"  weights         sha256 {best.sha256}")
     print(f"  lies in         {fetched.folder.absolute()}")

@@ -184,6 +184,7 @@ def _csv_row(report: RunReport) -> list[object]:
 
 
 def _show(reports: list[RunReport], *, verbose: bool) -> None:
+    from trmcloud.cli.views.metric import marked_words
     from trmcloud.cli.views.text import on_volume, table
     from trmcloud.core.contract.command import RECIPE
     from trmcloud.core.control.report import DRIFT_ALARM
@@ -194,6 +195,8 @@ def _show(reports: list[RunReport], *, verbose: bool) -> None:
         return
     heads = _MONEY if all(r.recipe != RECIPE for r in reports) else _MONEY_OF_COMMANDS
     print("\n".join(table(heads, [_money_row(r) for r in reports])))
+    if any(r.best is not None and r.best.val_bpb is not None and not r.here for r in reports):
+        print(marked_words())
     print()
     print("\n".join(table(_TIME, [_time_row(r) for r in reports])))
     print()
@@ -235,13 +238,12 @@ _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 def _money_row(r: RunReport) -> tuple[str, ...]:
     """What a run cost, and what that bought."""
-    from trmcloud.cli.views.metric import score_words
-    from trmcloud.cli.views.text import bpb
+    from trmcloud.cli.views.metric import score_cell
     from trmcloud.core.contract.command import RECIPE
 
-    best, per = bpb(r.best.val_bpb if r.best is not None else None), r.usd_per_centibpb
+    best, per = score_cell(r.best_told), r.usd_per_centibpb
     if r.recipe == RECIPE:  # a hundredth of its own metric is worth nothing in particular
-        best, per = " ".join(score_words(r.best)) if r.best is not None else "–", None
+        best, per = score_cell(r.best_told, named=True), None
     return (
         r.run_id,
         r.hardware,

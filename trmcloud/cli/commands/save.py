@@ -11,6 +11,7 @@ from trmcloud.cli.views.streams import as_is
 
 if TYPE_CHECKING:
     from trmcloud.app.checkpoints.saving import Asked, Place
+    from trmcloud.core.control.run_state import RunState
 
 
 def command(
@@ -48,10 +49,11 @@ def command(
         require_reach(context, state.generation.provider)
     waiting = AwaitedSave(context, asked, wait)
     state = follow_or_drive(context, asked.run_id, waiting.is_over, lambda state: None)
-    _show(waiting.place(state), asked, as_json=as_json)
+    _show(state, waiting.place(state), asked, as_json=as_json)
 
 
-def _show(place: Place, asked: Asked, *, as_json: bool) -> None:
+def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None:
+    from trmcloud.app.run_queries import told_by
     from trmcloud.cli.views.text import bpb, fields
 
     kept = place.kept
@@ -71,7 +73,9 @@ def _show(place: Place, asked: Asked, *, as_json: bool) -> None:
             file=as_is(),
         )
         return
-    metric = bpb(kept.val_bpb) if kept.val_bpb is not None else "not evaluated yet"
+    metric = "not evaluated yet"
+    if kept.val_bpb is not None:
+        metric = told_by(state, kept.val_bpb).as_reported(bpb)
     print(f"{asked.run_id} {place.label}: saved, {kept.size_bytes / 1e6:,.1f} MB; it goes on")
     rows = [("final-step bpb", metric), ("weights", f"sha256 {kept.sha256}")]
     print("\n".join(fields([*rows, ("lies in" if place.final else "on", place.words)], "  ")))

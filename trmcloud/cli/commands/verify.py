@@ -56,7 +56,13 @@ def command(
     broken = [check for check in checks if check.verdict is Verdict.BROKEN]
     if as_json:
         rows = [{"what": c.what, "verdict": c.verdict.value, "detail": c.detail} for c in checks]
-        told = {"run": made.run_id, "holds": not broken, "checks": rows}
+        signed = any(check.verdict is Verdict.SIGNED for check in checks)
+        told = {
+            "run": made.run_id,
+            "matches": not broken,
+            "signed": signed and not broken,
+            "checks": rows,
+        }
         print(json.dumps(told, indent=1), file=as_is())
     else:
         _show(made, checks)
@@ -88,7 +94,7 @@ def _read(path: Path) -> tuple[Receipt, list[Check]]:
         except ContractError as error:
             raise ReceiptError(f"this is no receipt: {error}") from None
         if at is None:
-            return made, [Check("file", Verdict.HOLDS, "written as receipts are")]
+            return made, [Check("file", Verdict.MATCHES, "written as receipts are")]
         why = f"not written as it was: it differs from byte {at:,} on"
         return made, [Check("file", Verdict.BROKEN, why)]
     page = open_page(content)
@@ -113,7 +119,7 @@ def _read(path: Path) -> tuple[Receipt, list[Check]]:
     if off or shown.keys() != drawn.keys():
         why = f"what it shows is not what its data says: {off or 'another part'}"
         return made, [Check("page", Verdict.BROKEN, why)]
-    return made, [Check("page", Verdict.HOLDS, "every byte as it was, and drawn from its data")]
+    return made, [Check("page", Verdict.MATCHES, "every byte as it was, and drawn from its data")]
 
 
 def _existing(signers: str) -> Path | None:
@@ -138,7 +144,7 @@ def _show(made: Receipt, checks: list[Check]) -> None:
     from trmcloud.core.money import Usd
     from trmcloud.core.plain_text import one_line
 
-    marks = {Verdict.HOLDS: "✔", Verdict.BROKEN: "✘", Verdict.OPEN: "–"}
+    marks = {Verdict.MATCHES: "✔", Verdict.SIGNED: "✔", Verdict.BROKEN: "✘", Verdict.OPEN: "–"}
     sums = made.account["money"]
     outcome = made.account["ended"]["outcome"] or made.account["state"]
     spent = f"{Usd(sums['settled_usd'])} of {Usd(sums['cap_usd'])}"
@@ -146,6 +152,10 @@ def _show(made: Receipt, checks: list[Check]) -> None:
     print("\n".join(fields([(f"{marks[c.verdict]} {c.what}", c.detail) for c in checks])))
     broken = [check.what for check in checks if check.verdict is Verdict.BROKEN]
     if broken:
-        print(f"it does NOT hold: {', '.join(dict.fromkeys(broken))}")
+        print(f"it does NOT match: {', '.join(dict.fromkeys(broken))}")
+    elif any(check.verdict is Verdict.SIGNED for check in checks):
+        print("it matches, and is signed; – could not be checked here")
+    elif any((c.what, c.verdict) == ("ledger", Verdict.MATCHES) for c in checks):
+        print("it matches this home's ledger, unsigned; – could not be checked here")
     else:
-        print("it holds, as far as it can be checked here; – could not be")
+        print("it matches itself alone: unsigned by a known key, anyone could have made it")

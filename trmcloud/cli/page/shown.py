@@ -22,6 +22,7 @@ from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.paid_time import paid_by
+from trmcloud.core.control.reported import Reported
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plain_text import one_line
@@ -104,11 +105,12 @@ def found_json(context: Context, state: RunState) -> list[dict[str, Any]]:
 
 
 def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
+    told = Reported(found.val_bpb, here=found.trained_here)
     return {
         "label": found.label,
         "phase": found.phase,
         "step": found.step,
-        "bpb": bpb(found.val_bpb) if found.val_bpb is not None else "not evaluated",
+        "bpb": "not evaluated" if found.val_bpb is None else told.as_reported(bpb),
         "sha256": found.sha256,
         "mb": round(found.size_bytes / 1e6, 1),
         "best": found.best,

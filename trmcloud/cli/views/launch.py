@@ -36,12 +36,15 @@ def show_plan(
 def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
     """What a run that had ended goes on with: hardware, checkpoint, and what is left of its cap."""
     from trmcloud.app.reports import report_run
+    from trmcloud.app.run_queries import told_by
 
     report = report_run(context, run)
     latest = report.latest
     begins = "what lies on its network volume" if report.on_volume else "the beginning"
     if latest is not None:
-        begins = f"{latest.label} · bpb {bpb(latest.val_bpb)}"
+        scored = latest.val_bpb is not None
+        metric = told_by(run, latest.val_bpb).as_reported(bpb) if scored else bpb(None)
+        begins = f"{latest.label} · bpb {metric}"
     told = dict(plan_rows(context, plan, verbose=verbose))
     rows = [("hardware", told.pop("hardware", report.hardware)), ("goes on from", begins)]
     if latest is not None and report.before_cooldown is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from trmcloud.cli.views.text import bpb
+from trmcloud.cli.views.text import bpb, losses
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.control.reported import BY_POD, MARK, Reported
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.plain_text import one_line
 
@@ -36,11 +37,51 @@ def steps_words(beat: Heartbeat, of: str = "/") -> str:
     return f"{beat.step:,}{of}{beat.steps:,}" if beat.steps else f"{beat.step:,}"
 
 
-def score_words(manifest: CheckpointManifest) -> tuple[str, str]:
-    """(``final-step bpb``, ``2.310``) of a checkpoint, by what its manifest says of itself."""
+def score_rows(command: Command | None, told: Reported[CheckpointManifest]) -> list[str]:
+    """``final-step bpb  2.310   ℓ 3.9 > 3.8``, or a command's own metric, where it has one; a
+    pod's report says that it is one, and the losses get a line of their own."""
+    name = "final-step bpb" if command is None else one_line(command.metric_name)[:40]
+    value = told.as_reported(_value)
+    if command is not None:
+        return [f"  {name:<14}  {value}"] if told.checked(_is_scored) and name else []
+    if not told.checked(_is_scored):
+        return [f"  {name}  {bpb(None)}   ℓ {losses(())}"]
+    of_steps = told.checked(lambda manifest: f"ℓ {losses(manifest.step_losses)}")
+    if told.here:
+        return [f"  {name}  {value}   {of_steps}"]
+    return [f"  {name}  {value}", f"  {'':<14}  {of_steps}"]
+
+
+def score_words(command: Command | None, told: Reported[CheckpointManifest]) -> str:
+    """``val_loss 1.87``, ``bpb 2.310``; a pod's report says that it is one."""
+    name = "bpb" if command is None else one_line(command.metric_name)[:40]
+    return f"{name} {told.as_reported(_value)}" if name else "no metric"
+
+
+def score_cell(told: Reported[CheckpointManifest] | None, *, named: bool = False) -> str:
+    """The number alone, or behind its name, in a table that has ``marked_words`` below it."""
+    if told is None or not told.checked(_is_scored):
+        return "–"
+    return told.as_marked(_named if named else _value)
+
+
+def _named(manifest: CheckpointManifest) -> str:
+    told = manifest.extra.get(_EXTRA)
+    name = told.get("name", "metric") if isinstance(told, dict) else "metric"
+    return f"{one_line(str(name))[:40]} {_value(manifest)}"
+
+
+def marked_words() -> str:
+    return f"{MARK} {BY_POD}: trmcloud eval FOLDER measures a fetched one here"
+
+
+def _is_scored(manifest: CheckpointManifest) -> bool:
+    return manifest.val_bpb is not None
+
+
+def _value(manifest: CheckpointManifest) -> str:
     told = manifest.extra.get(_EXTRA)
     if not isinstance(told, dict):
-        return "final-step bpb", bpb(manifest.val_bpb)
+        return bpb(manifest.val_bpb)
     value = told.get("value")
-    known = float(value) if isinstance(value, (int, float)) else None
-    return one_line(str(told.get("name", "metric")))[:40], number(known)
+    return number(float(value) if isinstance(value, (int, float)) else None)

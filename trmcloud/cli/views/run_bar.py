@@ -349,7 +349,8 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     if beat.saved_step is not None:
         words.append(f"saved step {beat.saved_step:,}")
     if beat.best_step is not None:
-        words.append(f"best {metric_value(run, beat.best_bpb)} at step {beat.best_step:,}")
+        whose = "pod's best" if is_rented(run) else "best"
+        words.append(f"{whose} {metric_value(run, beat.best_bpb)} at step {beat.best_step:,}")
         if (beat.phase, beat.best_step) in run.pulled:
             words[-1] += ", here"
     return words

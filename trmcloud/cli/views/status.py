@@ -9,11 +9,18 @@ from typing import Any
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run, spending
-from trmcloud.app.run_queries import bucket_trouble, data_told, last_report, link_trouble, waits_for
+from trmcloud.app.run_queries import (
+    bucket_trouble,
+    data_told,
+    last_report,
+    link_trouble,
+    told_by,
+    waits_for,
+)
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.cli.views.by_hand import run_credential_rows
 from trmcloud.cli.views.launch import resumed_rows
-from trmcloud.cli.views.metric import metric_value, metric_words, steps_words
+from trmcloud.cli.views.metric import metric_value, metric_words, score_words, steps_words
 from trmcloud.cli.views.reasons import reason_json, sentence
 from trmcloud.cli.views.run_stages import waiting_words
 from trmcloud.cli.views.streams import as_is
@@ -101,7 +108,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
     if report.best is not None:
         best = report.best
-        metric = metric_words(run.spec.command, best.val_bpb)
+        metric = score_words(run.spec.command, told_by(run, best))
         rows.append(("best", f"{best.label} · {metric} · {best.sha256}"))
     if report.latest is not None and report.latest.val_bpb is None:
         latest = report.latest

@@ -98,14 +98,13 @@ class MeasuredSteps:
 
 @dataclass(frozen=True)
 class TreeFile:
-    """One file of a command's checkpoint: its own name below the checkpoint's, the flat name it is
-    kept under, and what opening it may do."""
+    """One file of a command's checkpoint: its own name below the checkpoint's, and the flat name
+    that it is kept under."""
 
     path: Annotated[str, is_inside]
     name: Label
     opens: str = "unknown"
-    """``data``: a format that only holds data; ``code``: a pickle, which runs what it holds;
-    ``unknown``: neither can be told."""
+    """Written by earlier versions, and read by none: the pod's opinion of what opening it does."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,3 @@ class CheckpointTree:
     is_file: bool = False
     """It was one file, and no folder."""
     version: int = 1
-
-    @property
-    def runs_code(self) -> bool:
-        """Whether opening some file of it, the usual way, runs what it holds."""
-        return any(file.opens == "code" for file in self.files)

@@ -13,6 +13,7 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.ledger_facts import Stray
+from trmcloud.core.control.reported import Reported
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass
@@ -67,6 +68,13 @@ class RunReport:
     """What its last pod said of the data that it made; '' where it made none, or said nothing."""
     before_cooldown: CheckpointManifest | None = None
     """With what the cooldown began that the latest is in."""
+    here: bool = False
+    """It trained on this machine alone."""
+
+    @property
+    def best_told(self) -> Reported[CheckpointManifest] | None:
+        """The best, by the report of the pod that trained."""
+        return Reported(self.best, here=self.here) if self.best is not None else None
 
     @property
     def data_usd(self) -> Usd:
@@ -208,6 +216,7 @@ def report_on(
         planned_hours=chosen.hours.p50 if chosen is not None else None,
         planned_tokens_per_s=tokens_per_s[0] if tokens_per_s else None,
         tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
+        here=run.trained_here,
     )
 
 

@@ -258,6 +258,11 @@ class RunState:
         return self.spec.bucket if self.recorded_plan is not None else ""
 
     @property
+    def trained_here(self) -> bool:
+        """Whether no rented machine had a part in it: what it reports, this machine measured."""
+        return bool(self.generations) and all(g.provider == LOCAL for g in self.generations)
+
+    @property
     def trains(self) -> bool:
         """Whether its pod needs nobody here any more to train: code and data are on it, and it may
         upload where it is to."""

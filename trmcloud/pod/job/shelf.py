@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,16 +21,17 @@ from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, Tree
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import dump, load
 from trmcloud.core.errors import CheckpointError
+from trmcloud.core.plain_text import CONTROL
 from trmcloud.io.files import read_small, sync_folder
 from trmcloud.io.hashing import file_sha256
-from trmcloud.pod.job.watch import Candidate, Refused, Seen, what_opening_does, why_half
+from trmcloud.pod.job.watch import Candidate, Refused, Seen, why_half
 
 MAKING = ".making-"
 _CHUNK = 1 << 20
 _TREE_BYTES = 1 << 20
-METRIC, TREE_SHA256, OPENS = "metric", "tree_sha256", "opens"
+METRIC, TREE_SHA256 = "metric", "tree_sha256"
 """Keys of a manifest's ``extra``: what its metric is called and was; the hash of ``tree.json``,
-which stands for all of it; what opening its files may do."""
+which stands for all of it."""
 
 
 class Shelf:
@@ -121,9 +123,7 @@ class Shelf:
             source = candidate.root / seen.path
             digest = _copy_unchanged(source, seen, making / name)
             files.append(CheckpointFile(name, kind, seen.size_bytes, digest))
-            listed.append(TreeFile(seen.path, name, what_opening_does(making / name)))
-            if listed[-1].opens == "unknown":  # by its own name, which the copy has not
-                listed[-1] = TreeFile(seen.path, name, what_opening_does(source))
+            listed.append(TreeFile(seen.path, name))
         tree = CheckpointTree(candidate.source, tuple(listed), candidate.is_file)
         # Where it stood and what it is called is part of what it is, and so are its hashes.
         text = dump(tree)
@@ -148,7 +148,7 @@ class Shelf:
             data_sha256="",
             tokenizer_sha256="",
             files=tuple(files),
-            extra={TREE_SHA256: whole.hexdigest(), OPENS: _worst(listed), **self._told(metric)},
+            extra={TREE_SHA256: whole.hexdigest(), **self._told(metric)},
         )
 
     def _told(self, metric: float | None) -> dict[str, object]:
@@ -188,7 +188,8 @@ def tree_of(folder: Path) -> CheckpointTree:
 
 
 def restore(folder: Path, manifest: CheckpointManifest, into: Path) -> Path:
-    """Copy a checkpoint's files to their own names below ``into``; the file or folder it was.
+    """Copy a checkpoint's files to their own names below ``into``, as ``on_disk`` writes them;
+    return the file or folder that it was.
 
     Raises:
         CheckpointError: a file is not what its manifest says, or its name is none.
@@ -196,17 +197,32 @@ def restore(folder: Path, manifest: CheckpointManifest, into: Path) -> Path:
     """
     tree = tree_of(folder)
     known = {file.name: file for file in manifest.files}
-    base = tree.source.rpartition("/")[2]
+    base = on_disk(tree.source.rpartition("/")[2])
     root = into if tree.is_file else into / base
     for entry in tree.files:
         file = known.get(entry.name)
         source = folder / entry.name
         if file is None or source.is_symlink() or file_sha256(source) != file.sha256:
             raise CheckpointError(f"{entry.path} is not what its manifest says", where=str(folder))
-        target = root / entry.path
+        target = root / on_disk(entry.path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-    return into / tree.files[0].path if tree.is_file else root
+        with open(source, "rb") as reader, open(target, "xb") as writer:  # no two names are one
+            shutil.copyfileobj(reader, writer, _CHUNK)
+    return into / on_disk(tree.files[0].path) if tree.is_file else root
+
+
+_ESCAPED = re.compile(r"%(?=[0-9A-Fa-f]{2})|" + CONTROL.pattern)
+
+
+def on_disk(path: str) -> str:
+    """A name without control characters, as a terminal may show it: their bytes are written like
+    ``%1B``, and so is a ``%`` that would look like one. No two names become the same, and
+    ``urllib.parse.unquote`` gives the name back."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+
+    return _ESCAPED.sub(escaped, path)
 
 
 def _copy_unchanged(source: Path, seen: Seen, target: Path) -> str:
@@ -229,11 +245,6 @@ def _copy_unchanged(source: Path, seen: Seen, target: Path) -> str:
     if (size, about.st_mtime_ns, about.st_ino) != (seen.size_bytes, seen.mtime_ns, seen.inode):
         raise Refused(f"{seen.path} changed while it was copied")
     return digest.hexdigest()
-
-
-def _worst(listed: list[TreeFile]) -> str:
-    opens = {file.opens for file in listed}
-    return next(word for word in ("code", "unknown", "data") if word in opens)
 
 
 def _write(path: Path, content: bytes) -> None:

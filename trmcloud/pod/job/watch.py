@@ -238,19 +238,3 @@ def _half_safetensors(header: bytes, begin: bytes, size: int) -> str:
     if not 0 < length <= len(header) or size < 8 + length + max(ends, default=0):
         return "its safetensors are cut off"
     return ""
-
-
-def what_opening_does(path: Path) -> str:
-    """``code`` for a pickle, whose opening runs what it holds; ``data``; else ``unknown``."""
-    try:
-        with open(path, "rb") as file:
-            begin = file.read(4096)
-    except OSError:
-        return "unknown"
-    if path.suffix in (".safetensors", ".gguf", ".json", ".txt", ".yaml", ".csv", ".md"):
-        return "data"
-    if begin[:4] == b"PK\x03\x04":  # torch.save's zip holds a pickle; numpy's may
-        return "unknown" if path.suffix == ".npz" else "code"
-    if begin[:1] == b"\x80" and begin[1:2] in b"\x02\x03\x04\x05":
-        return "code"
-    return "unknown"
