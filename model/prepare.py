@@ -13,6 +13,7 @@ import argparse
 import functools
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -48,6 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="training tokens to prepare at least (default: a GPU's)",
     )
     parser.add_argument("--cache", default="", help="where downloads and tokens are kept")
+    parser.add_argument(
+        "--doubt-cache",
+        action="store_true",
+        help="others fill the cache, too: hold a random part of each file to its source",
+    )
     parser.add_argument("--workers", type=int, default=0, help="processes (default: one a core)")
     parser.add_argument("--data-set", default="", help="the named data set itself, as JSON")
     parser.add_argument("--column", default="", help="where the text stands in parquet or JSONL")
@@ -88,6 +94,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         workers=chosen.workers,
         patience_s=chosen.patience_s,
         told=_Throttled(_print_progress),
+        choose=secrets.randbelow if chosen.doubt_cache else None,
     )
     stop_at_sigterm(means.stop)
     given = Path(chosen.data_set) if chosen.data_set else None

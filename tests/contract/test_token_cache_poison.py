@@ -138,7 +138,7 @@ def test_what_was_never_pinned_is_not_there(pods: Pods) -> None:
 
 
 def test_two_pods_at_once_keep_apart_and_the_first_pin_stays(pods: Pods) -> None:
-    """The later one lies; whichever stored first, what was pinned first is what the next one has."""
+    """The later one lies: the next one has what was pinned first."""
     both = [pods.grants(name) for name in ("pod-1", "pod-2")]
     (first, cache), (second, other) = (
         pods.with_grants(f"pod-{n}", grants) for n, grants in enumerate(both, 1)
