@@ -82,6 +82,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     from model.preparing import corpus as corpora
     from model.preparing.cache import Cache
     from model.preparing.growing import Means, given_tokenizer, grow, stop_at_sigterm
+    from model.preparing.listing import with_published_hashes
     from model.preparing.whole import prepare
 
     began = time.monotonic()
@@ -104,6 +105,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         by_rows = settings.row_is_text
         corpus = corpora.local_corpus(chosen.source, by_rows=by_rows, like=settings.data)
     elif not data_set.is_whole:
+        data_set = with_published_hashes(data_set, Cache(means.cache), means.fetcher())
         corpus = corpora.named_corpus(chosen.source, data_set)
     if corpus is not None:
         corpus = corpora.with_column(corpus, chosen.column)

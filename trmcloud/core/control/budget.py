@@ -156,7 +156,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     strays = dict(ledger.strays)
     restored = ledger.restored
     deleted = dict(ledger.deleted_volumes)
-    tokens = dict(ledger.tokens)
+    tokens, data = dict(ledger.tokens), dict(ledger.data)
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -177,7 +177,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         elif isinstance(event, ev.TokensPinned):
             tokens[event.bucket, event.key] = _with_pins(tokens, event)
         elif isinstance(event, ev.DataPinned):
-            pass  # what was fetched, on record; the launch note has it for the run's machines
+            data[event.source] = event
         elif isinstance(event, ev.LedgerRestored):
             restored = Restored(record.at, event.since)
         elif isinstance(event, ev.LedgerReconciled):
@@ -187,7 +187,16 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         else:
             _of_a_run(runs, strays, record)
     return LedgerState(
-        ledger.ledger_id, runs, caps, tuple(history), verified, strays, restored, deleted, tokens
+        ledger.ledger_id,
+        runs,
+        caps,
+        tuple(history),
+        verified,
+        strays,
+        restored,
+        deleted,
+        tokens,
+        data,
     )
 
 

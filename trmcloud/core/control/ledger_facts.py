@@ -62,3 +62,5 @@ class LedgerFacts:
     """By (provider, place): when the ledger's network volume there was deleted, epoch s."""
     tokens: Mapping[tuple[str, str], tuple[CachedFile, ...]] = field(default_factory=dict)
     """By (bucket, key): files of token caches as they were first seen, oldest first."""
+    data: Mapping[str, ev.DataPinned] = field(default_factory=dict)
+    """By source: the revision of a data set that was pinned last."""
