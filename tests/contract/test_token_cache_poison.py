@@ -27,7 +27,7 @@ IDS = np.arange(1, 2001, dtype=np.uint16)
 LIES = np.full(2000, 7, dtype=np.uint16)
 
 
-def write(folder: Path, ids: np.ndarray, text_bytes: int) -> None:  # type: ignore[type-arg]
+def write(folder: Path, ids: np.ndarray, text_bytes: int) -> None:
     """A token file and its record, which agree with one another."""
     (folder / "tokens").mkdir(parents=True, exist_ok=True)
     path = folder / f"tokens/{NAME}.bin"
@@ -85,6 +85,8 @@ def test_no_grant_reaches_an_object_that_is_there(pods: Pods) -> None:
 
 def test_a_held_slot_and_its_entry_cannot_be_put_again(pods: Pods) -> None:
     grants = pods.grants("pod-1")
+    if not any("if-none-match" in url for url in grants.puts.values()):
+        pytest.skip("this store takes no conditions: the next test is about such")
     made, cache = pods.with_grants("pod-1", grants)
     write(cache, IDS, 8000)
     settle(made)
