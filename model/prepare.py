@@ -13,6 +13,7 @@ import argparse
 import functools
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -48,6 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="training tokens to prepare at least (default: a GPU's)",
     )
     parser.add_argument("--cache", default="", help="where downloads and tokens are kept")
+    parser.add_argument(
+        "--doubt-cache",
+        action="store_true",
+        help="others fill the cache, too: hold a random part of each file to its source",
+    )
     parser.add_argument("--workers", type=int, default=0, help="processes (default: one a core)")
     parser.add_argument("--data-set", default="", help="the named data set itself, as JSON")
     parser.add_argument("--column", default="", help="where the text stands in parquet or JSONL")
@@ -76,6 +82,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     from model.preparing import corpus as corpora
     from model.preparing.cache import Cache
     from model.preparing.growing import Means, given_tokenizer, grow, stop_at_sigterm
+    from model.preparing.listing import with_published_hashes
     from model.preparing.whole import prepare
 
     began = time.monotonic()
@@ -88,6 +95,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         workers=chosen.workers,
         patience_s=chosen.patience_s,
         told=_Throttled(_print_progress),
+        choose=secrets.randbelow if chosen.doubt_cache else None,
     )
     stop_at_sigterm(means.stop)
     given = Path(chosen.data_set) if chosen.data_set else None
@@ -97,6 +105,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         by_rows = settings.row_is_text
         corpus = corpora.local_corpus(chosen.source, by_rows=by_rows, like=settings.data)
     elif not data_set.is_whole:
+        data_set = with_published_hashes(data_set, Cache(means.cache), means.fetcher())
         corpus = corpora.named_corpus(chosen.source, data_set)
     if corpus is not None:
         corpus = corpora.with_column(corpus, chosen.column)

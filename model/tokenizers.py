@@ -211,6 +211,34 @@ def train_tokenizer(
     return BpeTokenizer.train(texts, vocab_size)
 
 
+def is_as_trained(text: str, kind: str, vocab_size: int) -> bool:
+    """Whether a ``tokenizer.json`` that others made is what ``train_tokenizer`` may have made of
+    some text: byte-level BPE of at most so many ids, which differs in its vocabulary and merges
+    alone and has every byte, so that no text is lost or changed and each id stands for as many
+    bytes as ``byte_lengths`` says. One id per character is learnt again at no cost: never."""
+    from tokenizers import pre_tokenizers
+
+    if kind != "bpe":
+        return False
+    try:
+        content, plain = json.loads(text), json.loads(BpeTokenizer.train([], 257).to_json())
+        vocab = content["model"].pop("vocab")
+        content["model"].pop("merges")
+        plain["model"].pop("vocab")
+        plain["model"].pop("merges")
+        alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+        return (
+            content == plain
+            and len(vocab) <= vocab_size
+            and sorted(vocab.values()) == list(range(len(vocab)))
+            and alphabet < set(vocab)
+            and all(set(token) <= alphabet for token in vocab if token != BOS)
+            and load_tokenizer(text, "").vocab_size == len(vocab)
+        )
+    except (DataError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
 def load_tokenizer(text: str, where: str) -> TextTokenizer:
     """The tokenizer of a ``tokenizer.json``.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.datasets import DataSet
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.control.events import DataPinned
     from trmcloud.core.spec.data_source import DataSource
     from trmcloud.core.spec.recipe import Recipe
 
@@ -55,6 +56,19 @@ class Inputs:
         from trmcloud.adapters.files.data_sets import source_of
 
         return source_of(name)
+
+    def pinned_source(self, source: DataSource) -> tuple[DataSource, DataPinned | None]:
+        from trmcloud.adapters.data_hosts import pin_to_commit
+        from trmcloud.core.control.events import DataPinned
+        from trmcloud.core.values import replace
+
+        found = pin_to_commit(source.data_set) if source.data_set is not None else None
+        if found is None:
+            return source, None
+        pinned = replace(source, data_set=found.data_set)
+        return pinned, DataPinned(
+            source.name, found.repository, found.branch, found.revision, found.data_set.listing
+        )
 
     def pods_can_upload(self) -> bool:
         from trmcloud.adapters.s3 import settings

@@ -14,7 +14,7 @@ from model.preparing.corpus import Corpus, ShardFile
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import file_sha256
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of the token files: a change of what is written for the same text is a new version."""
 
 
@@ -23,7 +23,8 @@ class Tokens:
     """The record beside a token file.
 
     ``largest`` is the largest id, ``sha256`` that of the file. The entropies of its text's bytes
-    are known where it is for validation.
+    are known where it is for validation. ``parts`` are the tokens and documents of each unit of
+    its shard, by which one unit can be held to its text.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Tokens:
     dtype: str
     unigram_bits: float = 0.0
     bigram_bits: float = 0.0
+    parts: tuple[tuple[int, int], ...] = ()
 
 
 class Cache:
@@ -85,10 +87,13 @@ def believed(path: Path, vocab_size: int) -> Tokens | None:
     """The record of a token file, if the file is what it says and holds ids of the vocabulary."""
     try:
         said = json.loads(record_path(path).read_text())
-        record = Tokens(**said)
+        parts = tuple((int(tokens), int(texts)) for tokens, texts in said.get("parts", ()))
+        record = Tokens(**{**said, "parts": parts})
+        if parts and (min(map(min, parts)) < 0 or sum(t for t, _ in parts) != record.tokens):
+            return None
         width = np.dtype(DTYPES[record.dtype]).itemsize
         if path.stat().st_size != record.tokens * width or record.largest >= vocab_size:
             return None
         return record if file_sha256(path) == record.sha256 else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

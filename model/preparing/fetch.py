@@ -17,13 +17,14 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from model.preparing.errors import PassingError
+from trmcloud.core.catalog import hub
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, parse_hosts, rehosted
 from trmcloud.core.errors import DataError
 from trmcloud.io.hashing import file_sha256
@@ -130,6 +131,53 @@ class Fetcher:
         made = Fetched(target, digest, part.size)
         part.finish(record, digest)
         return made
+
+    def pages(self, address: str) -> Iterator[Any]:
+        """A list of Hugging Face's API, page by page.
+
+        Raises:
+            DataError: it is none, or may not be read. PassingError: the host stayed away.
+        """
+        for _ in range(hub.MOST_PAGES):
+            heard_at, tries = self._pauses.monotonic(), 0
+            while True:
+                try:
+                    page, address = self._page(address)
+                    break
+                except _Busy as busy:
+                    self._bear_with(address, busy, heard_at, tries)
+                    tries += 1
+            yield page
+            if not address:
+                return
+        raise DataError("the host's list of files does not end", where=address)
+
+    def _page(self, address: str) -> tuple[Any, str]:
+        """A page, and the address of the next one."""
+        redirects = _Redirects(self._authorization(address))
+        opener = urllib.request.build_opener(redirects)
+        request = urllib.request.Request(
+            rehosted(address, self._hosts), headers={"User-Agent": "trmcloud"}
+        )
+        redirects.authorize(request)
+        try:
+            with opener.open(request, timeout=_TIMEOUT_S) as response:
+                text = response.read(hub.MAX_ANSWER_BYTES)
+                return json.loads(text), hub.next_page(response.headers.get("Link") or "")
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code in _BUSY:
+                    raise _Busy(
+                        f"it answered {error.code}", self._retry_after(error.headers)
+                    ) from None
+                raise DataError(
+                    f"the hashes of the files are not there: the host answered {error.code}",
+                    where=address,
+                ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _Busy(str(getattr(error, "reason", error))) from None
+        except (ValueError, RecursionError):
+            raise DataError("the host's list of files is no JSON", where=address) from None
 
     # -- one try -------------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ class Means:
     patience_s: float = PATIENCE_S
     stop: threading.Event = field(default_factory=threading.Event)
     told: Callable[[str, int, int], None] = lambda stage, done, total: None
+    choose: Callable[[int], int] | None = None
+    """Of a cache that others filled too: see ``Pipeline``."""
 
     def fetcher(self) -> Fetcher:
         return Fetcher(
@@ -95,6 +97,7 @@ def grow(
             dtype=dtype,
             stop=means.stop,
             told=means.told,
+            choose=means.choose,
         )
         meta = pipeline.run()
         check_size(meta["train_tokens"], meta["validation_tokens"], settings, corpus.source)

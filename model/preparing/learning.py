@@ -9,6 +9,7 @@ from pathlib import Path
 from model.preparing import plans
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
+from model.tokenizers import is_as_trained
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.settings import SEGMENTS
 from trmcloud.io.files import write_atomic
@@ -17,8 +18,14 @@ from trmcloud.io.files import write_atomic
 class KeptTokenizer:
     """The cache's tokenizer for one corpus and one kind of vocabulary."""
 
-    def __init__(self, corpus: Corpus, settings: PhaseRecipe, cache: Cache) -> None:
+    def __init__(
+        self, corpus: Corpus, settings: PhaseRecipe, cache: Cache, *, is_own: bool
+    ) -> None:
+        """``is_own``: nobody but this machine writes into the cache."""
         import tokenizers
+
+        self._is_own, self._settings = is_own, settings
+        self.was_refused = False
 
         data_set = corpus.data_set
         said = [
@@ -39,7 +46,15 @@ class KeptTokenizer:
         try:
             kept = json.loads(self._path.read_text())
             text, digest = kept["tokenizer"], kept["sha256"]
-            return text if hashlib.sha256(text.encode()).hexdigest() == digest else ""
+            if hashlib.sha256(text.encode()).hexdigest() != digest:
+                return ""
+            if not self._is_own:
+                wanted = self._settings
+                if is_as_trained(text, wanted.tokenizer, wanted.text_ids):
+                    return text
+                self.was_refused = wanted.tokenizer == "bpe"
+                return ""
+            return text
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return ""
 

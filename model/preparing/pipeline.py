@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,12 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
+from model.entropy import ByteCounts
 from model.preparing import plans, work
 from model.preparing.cache import Cache, Tokens, believed, record_path, write_record
 from model.preparing.corpus import Corpus
 from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew
+from model.preparing.doubt import is_of_its_text
 from model.preparing.errors import DamagedFile, PassingError, Stopped
 from model.preparing.fetch import Fetched, Fetcher
 from model.preparing.folder import GrowingFolder
@@ -57,17 +60,21 @@ class Pipeline:
         dtype: str,
         stop: threading.Event,
         told: Told,
+        choose: Callable[[int], int] | None,
     ) -> None:
         """
         Args:
             tokenizer_json: empty: one is trained on the first shards.
+            choose: a number from 0 up to its argument, not included, that nobody can foresee: of
+                the unit by which a cache that others filled is held to its source. None: the cache
+                is this machine's own.
         """
         self._corpus, self._settings, self._dtype = corpus, settings, dtype
         self._folder, self._cache, self._fetcher = folder, cache, fetcher
         self._wanted, self._telling = wanted, Telling(folder, told, wanted)
         self._crew = Crew(workers, stop)
         self._publisher = Publisher(corpus, settings, folder, dtype, wanted)
-        self._kept = KeptTokenizer(corpus, settings, cache)
+        self._kept = KeptTokenizer(corpus, settings, cache, is_own=choose is None)
         self._tokenizer: TextTokenizer | None = None
         self._tokenizer_json, self._tokenizer_sha256 = tokenizer_json, ""
         self._train = [Shard(number, file) for number, file in enumerate(corpus.train)]
@@ -78,6 +85,7 @@ class Pipeline:
             self._split = max(2, round(1 / settings.validation_fraction))
         self._waiting: list[tuple[int, int, Shard, Job]] = []
         self._is_learning = False
+        self._choose = choose
 
     def run(self) -> dict[str, Any]:
         """Works until all is there; returns what ``meta.json`` says.
@@ -165,6 +173,9 @@ class Pipeline:
         tokens = self._place(shard)
         held_out = self._place(self._validation) if self._split else None
         vocab_size = self._known().vocab_size
+        if self._choose is not None and shard.number == VALIDATION:
+            self._fetch(shard)  # what bits per byte are measured on is made from the text itself
+            return
 
         def look() -> tuple[Tokens | None, Tokens | None]:
             return believed(tokens, vocab_size), believed(
@@ -175,6 +186,9 @@ class Pipeline:
             if found[0] is None or (held_out is not None and found[1] is None):
                 if record_path(tokens).exists():
                     self._telling.damaged(shard.file.name)
+                self._fetch(shard)
+            elif self._choose is not None and self._corpus.layout != "gpt2":
+                shard.doubted = (found[0], *([found[1]] if found[1] is not None else []))
                 self._fetch(shard)
             else:
                 self._end(shard, found[0], tokens)
@@ -219,6 +233,8 @@ class Pipeline:
         if text := self._kept.read():
             self._know_tokenizer(text)
             return
+        if self._kept.was_refused:
+            self._telling.refused_tokenizer()
         for shard in self._train[: self._corpus.data_set.tokenizer_shards]:
             shard.jobs = 1
             self._fetch(shard)
@@ -275,8 +291,12 @@ class Pipeline:
             shard.jobs = len(wanted)
             if not wanted:
                 raise DataError(f"{shard.file.name} holds no text", where=self._corpus.source)
+            shard.chosen = None
+            if shard.doubted and self._choose is not None:
+                shard.chosen = self._choose(len(wanted))
             for number, unit in enumerate(wanted):
                 job = self._job(shard, number, unit)
+                job = replace(job, encode=shard.chosen in (None, number))
                 # Validation first: training cannot begin without it.
                 heappush(self._waiting, (shard.number, number, shard, job))
 
@@ -310,9 +330,66 @@ class Pipeline:
         if len(shard.made) < shard.jobs:
             return
         parts = [shard.made[each] for each in range(shard.jobs)]
+        if shard.doubted:
+            self._compare(shard, parts)
+            return
         self._join(shard, parts, [(m.tokens, m.documents, m.largest) for m in parts])
         if self._split:
             self._join(self._validation, parts, [m.held_out for m in parts])
+
+    def _compare(self, shard: Shard, parts: list[Made]) -> None:
+        """Believes tokens that others made where they are those of the text, as far as one unit
+        tells, and their counts of all of it are right; otherwise makes them anew."""
+        chosen, doubted = shard.chosen, shard.doubted
+        assert chosen is not None
+        targets = [self._place(shard), *([self._place(self._validation)] if self._split else [])]
+
+        counts = _merged(parts) if self._split else None
+        counted = [([m.documents for m in parts], sum(m.text_bytes for m in parts))]
+        if counts is not None:
+            counted.append(([m.held_out[1] for m in parts], counts.total))
+
+        def compare() -> bool:
+            same = []
+            for record, target, (documents, text_bytes) in zip(
+                doubted, targets, counted, strict=True
+            ):
+                made = _part(target, chosen)
+                questions = self._in_segments and record is not doubted[0]
+                same.append(
+                    is_of_its_text(
+                        record,
+                        target,
+                        name=shard.file.name,
+                        dtype=self._dtype,
+                        tokenizer=self._known(),
+                        documents=documents,
+                        text_bytes=text_bytes,
+                        chosen=chosen,
+                        made=made.read_bytes(),
+                        given_bytes=None if questions else text_bytes,
+                        per_document=plans.PARTS if self._in_segments else 1,
+                    )
+                )
+                made.unlink()
+            if counts is not None and counts.total:
+                bits = doubted[1].unigram_bits, doubted[1].bigram_bits
+                same.append(bits == (counts.unigram_bits(), counts.bigram_bits()))
+            return all(same)
+
+        def compared(same: bool) -> None:
+            shard.doubted = ()
+            if same:
+                for each, record, target in zip(
+                    (shard, self._validation), doubted, targets, strict=False
+                ):
+                    self._end(each, record, target)
+                return
+            self._telling.refused(shard.file.name)
+            shard.made.clear()
+            self._divide(shard)
+
+        self._crew.chore(compare, compared)
 
     def _join(self, shard: Shard, parts: list[Made], figures: list[tuple[int, int, int]]) -> None:
         target = self._place(shard)
@@ -321,9 +398,7 @@ class Pipeline:
         unigram, bigram = 0.0, 0.0
         text_bytes = sum(made.text_bytes for made in parts)
         if shard.number == VALIDATION:
-            counts = parts[0].counts
-            for made in parts[1:]:
-                counts.merge(made.counts)
+            counts = _merged(parts)
             text_bytes = counts.total
             if text_bytes:
                 unigram, bigram = counts.unigram_bits(), counts.bigram_bits()
@@ -333,7 +408,7 @@ class Pipeline:
             sha256 = work.join(files, target)
             record = Tokens(
                 shard.file.name, tokens, documents, text_bytes, sha256, largest, self._dtype,
-                unigram, bigram,
+                unigram, bigram, tuple((each[0], each[1]) for each in figures),
             )  # fmt: skip
             write_record(target, record)
             return record
@@ -406,6 +481,14 @@ class Pipeline:
             self._join(shard, [made], [(made.tokens, made.documents, made.largest)])
 
         self._crew.work(copied, work.copy_tokens, path, HEADER_BYTES, start, stop, part)
+
+
+def _merged(parts: list[Made]) -> ByteCounts:
+    """The counts of all parts, which stay as they are."""
+    counts = ByteCounts()
+    for made in parts:
+        counts.merge(made.counts)
+    return counts
 
 
 def _part(target: Path, number: int) -> Path:

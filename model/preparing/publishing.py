@@ -33,7 +33,9 @@ class Shard:
     """Where one file of a corpus stands on its way to tokens.
 
     ``jobs`` is in how many parts it is tokenized, 0 before anything was begun; ``made`` the parts
-    that are done; ``record`` and ``tokens`` are set at the end.
+    that are done; ``record`` and ``tokens`` are set at the end. ``doubted`` are records of tokens
+    that others made, of the shard and of what it holds for validation, until the unit ``chosen``
+    was held to its text.
     """
 
     number: int
@@ -44,6 +46,8 @@ class Shard:
     made: dict[int, Made] = field(default_factory=dict)
     record: Tokens | None = None
     tokens: Path | None = None
+    doubted: tuple[Tokens, ...] = ()
+    chosen: int | None = None
 
 
 class Publisher:

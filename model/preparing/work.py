@@ -36,6 +36,7 @@ class Job:
     ``every``: one document in so many is for validation and goes to ``held_out`` (0: none).
     ``count_bytes``: whether to count the bytes of the validation text. ``in_segments``: whether
     each document is to come as its parts, of which the question's bytes are not counted.
+    ``encode``: False where its text is counted alone, and nothing is written.
     """
 
     data_set: DataSet
@@ -49,6 +50,7 @@ class Job:
     every: int = 0
     count_bytes: bool = False
     in_segments: bool = False
+    encode: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,14 @@ def tokenize(job: Job) -> Made:
     tokenizer = _state["tokenizer"]
     dtype = np.dtype(DTYPES[job.dtype])
     counts = ByteCounts() if job.count_bytes else None
-    kept, aside = _Output(tokenizer, dtype, job.file.name), _Output(tokenizer, dtype, job.file.name)
+    with_tokenizer = tokenizer if job.encode else None
+    kept, aside = (_Output(with_tokenizer, dtype, job.file.name) for _ in range(2))
     number, parts = 0, plans.PARTS if job.in_segments else 1
     with contextlib.ExitStack() as files:
-        out = files.enter_context(open(job.out, "wb"))
-        held_out = files.enter_context(open(job.held_out, "wb")) if job.held_out else None
+        out = files.enter_context(open(job.out if job.encode else os.devnull, "wb"))
+        held_out = None
+        if job.held_out:
+            held_out = files.enter_context(open(job.held_out if job.encode else os.devnull, "wb"))
         made = documents(
             *(job.data_set, job.file.name, job.path, job.unit, job.seed), in_parts=job.in_segments
         )
@@ -164,17 +169,20 @@ def copy_tokens(path: Path, offset: int, start: int, stop: int, out: Path) -> Ma
 
 
 class _Output:
-    """Documents as ids' bytes, and the figures of all of them."""
+    """Documents as ids' bytes, and the figures of all of them; without a tokenizer those of their
+    text."""
 
     def __init__(self, tokenizer: Any, dtype: Any, place: str) -> None:
         self._tokenizer, self._dtype, self._place = tokenizer, dtype, place
         self.tokens = self.documents = self.text_bytes = self.largest = 0
 
     def take(self, texts: list[str]) -> bytes:
-        ids = _encoded(self._tokenizer, texts, self._place)
-        self.tokens += len(ids)
         self.documents += len(texts)
         self.text_bytes += sum(map(_utf8_bytes, texts))
+        if self._tokenizer is None:
+            return b""
+        ids = _encoded(self._tokenizer, texts, self._place)
+        self.tokens += len(ids)
         self.largest = max(self.largest, int(ids.max(initial=0)))
         return bytes(ids.astype(self._dtype).data)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from trmcloud.adapters.files.data_sets import source_of
+from trmcloud.adapters.files.data_sets import load_data_set
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.adapters.runpod.api import RunPodApi
@@ -21,11 +21,13 @@ from trmcloud.adapters.runpod.graphql import RunPodGraphql
 from trmcloud.adapters.runpod.http import Http
 from trmcloud.adapters.runpod.settings import ENV_API, ENV_GRAPHQL, pod_environment
 from trmcloud.app.pod_request import LaunchData, pod_request
+from trmcloud.core.catalog.hub import at_commit
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.recipe import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.ports.compute import PodKeys, PodRequest
@@ -60,7 +62,9 @@ def _request(plan: Any, candidate: Any) -> PodRequest:
         9999, str(name), "runpod", candidate.id, candidate.rate,
         NOW + candidate.soft_stop_s, NOW + candidate.hard_stop_s, NOW,
     )  # fmt: skip
-    data = LaunchData(source=source_of("openwebtext"), hosts="huggingface.co=" + LONG_URL)
+    named = load_data_set("openwebtext")
+    pinned = DataSource(named.name, at_commit(named, "c" * 40, "d" * 64))
+    data = LaunchData(source=pinned, hosts="huggingface.co=" + LONG_URL)
     note = {"data_dir": "", "initial_weights": "/weights", "data": data.to_json()}
     world = SimpleNamespace(
         home=Path("/home"),

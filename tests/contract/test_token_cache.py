@@ -12,9 +12,8 @@ import pytest
 from tests.contract.s3_bucket import request
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
-from trmcloud.core.contract.bucket import CacheGrants, dump_grants, load_grants
-from trmcloud.core.contract.records import ContractError
-from trmcloud.core.contract.token_cache import MOST_SLOTS, load_index, slots_for
+from trmcloud.core.contract.bucket import CachedFile, CacheGrants, dump_grants, load_grants
+from trmcloud.core.contract.token_cache import MOST_SLOTS, slots_for
 from trmcloud.pod.storage.token_cache import TokenCache
 from trmcloud.ports.bucket import CacheRequest
 
@@ -34,6 +33,8 @@ class Pods:
         self.at = f"{prefix}/tokens/{KEY}"
         self.said: list[str] = []
         self.now = 0.0
+        self.pins: tuple[CachedFile, ...] = ()
+        """What the ledger would have."""
         self._count = 0
 
     def next(self, shards: int = 3) -> tuple[TokenCache, Path]:
@@ -43,8 +44,11 @@ class Pods:
         return self.with_grants(name, self.grants(name, shards))
 
     def grants(self, name: str, shards: int = 3) -> CacheGrants:
-        wanted = CacheRequest(KEY, str(self.folder / name / "data-cache"), shards)
-        grants = self.bucket.grant(request(cache=wanted))
+        """As a controller gives them: what earlier pods stored is pinned first."""
+        earlier = [f"pod-{number}" for number in range(self._count + 1)]
+        self.pins += self.bucket.stored_tokens(KEY, earlier, self.pins)
+        wanted = CacheRequest(KEY, str(self.folder / name / "data-cache"), shards, self.pins)
+        grants = self.bucket.grant(request(cache=wanted, pod_name=name))
         cache = load_grants(dump_grants(grants)).cache  # as it goes to the pod
         assert cache is not None
         return cache
@@ -55,8 +59,11 @@ class Pods:
         made.bring(lambda: None)
         return made, Path(grants.folder)
 
-    def index(self) -> dict[str, Any]:
-        return dict(json.loads(self.s3.read(BUCKET, f"{self.at}/index.json")))
+    def stored(self) -> dict[str, dict[str, Any]]:
+        """What the bucket's entries say, by the files' names."""
+        keys = self.s3.keys(BUCKET, f"{self.at}/")
+        texts = [self.s3.read(BUCKET, k) for k in keys if "slot-" in k and k.endswith(".json")]
+        return {entry["name"]: entry for entry in map(json.loads, texts)}
 
 
 @pytest.fixture
@@ -91,7 +98,7 @@ def files(cache: Path) -> dict[str, bytes]:
     return {
         path.relative_to(cache).as_posix(): path.read_bytes()
         for path in cache.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name[0] != "."
     }
 
 
@@ -120,14 +127,15 @@ def test_a_poisoned_one_is_not_believed_made_anew_and_stored_again(pods: Pods) -
     first, cache = pods.next()
     names = [tokens(cache, number) for number in range(2)]
     settle(first)
-    (bad,) = (f for f in pods.index()["files"] if f["name"] == f"{names[0]}.bin")
+    bad = pods.stored()[f"{names[0]}.bin"]
     poisoned = bytes(bad["size_bytes"])
     key = f"{pods.at}/{bad['slot']}"
     pods.s3.client.put_object(Bucket=BUCKET, Key=key, Body=poisoned)
     second, brought = pods.next()
     assert f"{names[0]}.bin" not in files(brought)
     assert f"{names[1]}.bin" in files(brought)
-    assert pods.said[0] == f"{names[0]}.bin in the bucket is damaged: it is made anew"
+    refused = "in the bucket is not what the ledger pinned: it is made anew"
+    assert pods.said[0] == f"{names[0]}.bin {refused}"
     tokens(brought, 0)
     settle(second)
     assert files(pods.next()[1]) == files(cache)
@@ -138,25 +146,29 @@ def test_what_is_not_as_its_record_says_is_not_stored(pods: Pods) -> None:
     name = tokens(cache, 0)
     (cache / f"{name}.bin").write_bytes(b"cut short")
     settle(first)
-    assert [f["name"] for f in pods.index()["files"]] == [f"{name}.json"]
+    assert list(pods.stored()) == [f"{name}.json"]
 
 
 @pytest.mark.parametrize(
-    "text",
+    "changes",
     [
-        b"no index",
-        b'{"version": 9, "files": []}',
-        b'{"version": 1, "files": [{"name": "../../etc/passwd", "slot": "slot-0000",'
-        b' "size_bytes": 1, "sha256": "' + b"0" * 64 + b'"}]}',
+        {"version": 9},
+        {"name": "../../etc/passwd"},
+        {"slot": "pod-9/slot-0000"},
+        {"size_bytes": 1},
+        {"sha256": "0"},
     ],
 )
-def test_an_index_that_is_none_counts_as_empty(pods: Pods, text: bytes) -> None:
-    pods.s3.client.put_object(Bucket=BUCKET, Key=f"{pods.at}/index.json", Body=text)
-    made, cache = pods.next()
-    assert files(cache) == {} if cache.exists() else True
+def test_an_entry_that_is_none_is_never_pinned(pods: Pods, changes: dict[str, Any]) -> None:
+    first, cache = pods.next()
     name = tokens(cache, 0)
-    settle(made)
-    assert {f["name"] for f in pods.index()["files"]} == {f"{name}.bin", f"{name}.json"}
+    settle(first)
+    entry = pods.stored()[f"{name}.bin"]
+    at = f"{pods.at}/{entry['slot']}.json"
+    for text in (json.dumps(entry | changes).encode(), b"no entry", b"[" * 5000):
+        pods.s3.client.put_object(Bucket=BUCKET, Key=at, Body=text)
+        _, brought = pods.next()
+        assert list(files(brought)) == [f"{name}.json"]
 
 
 def test_a_store_that_does_not_answer_holds_nobody_up(
@@ -186,13 +198,5 @@ def test_more_than_was_granted_for_is_left(pods: Pods) -> None:
     for number in range(8):
         tokens(cache, number)
     settle(made)
-    assert len(pods.index()["files"]) == len(slots_for(1)) == 8
-    assert len(slots_for(10_000)) == MOST_SLOTS
-
-
-def test_an_index_says_each_name_and_slot_once() -> None:
-    one = {"name": f"tokens/{'a' * 32}.bin", "slot": "slot-0000", "size_bytes": 1}
-    one["sha256"] = "0" * 64
-    for other in ({**one, "slot": "slot-0001"}, {**one, "name": f"tokens/{'b' * 32}.bin"}):
-        with pytest.raises(ContractError, match="twice"):
-            load_index(json.dumps({"version": 1, "files": [one, other]}).encode())
+    assert len(pods.stored()) == len(slots_for("pod-1", 1)) == 8
+    assert len(slots_for("pod-1", 10_000)) == MOST_SLOTS

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,6 +61,7 @@ class Rig:
     def grow(
         self, out: str = "out", *, cache: str = "cache", wanted: int = 10**9, tokenizer: str = "",
         source: str = "mine", patience_s: float = 600.0, workers: int = 1,
+        choose: Callable[[int], int] | None = None, said: list[str] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         if source == "mine":
             found = find_data_set(source, self.root / "set.json")
@@ -70,8 +71,10 @@ class Rig:
             local = local_corpus(source)
             corpus = local if local is not None else named_corpus(source, one_file(source))
         means = Means(
-            self.host.environment, self.root / cache, workers=workers, patience_s=patience_s
-        )
+            self.host.environment, self.root / cache, workers=workers, patience_s=patience_s,
+            choose=choose,
+            told=lambda stage, done, total: said.append(stage) if said is not None else None,
+        )  # fmt: skip
         return grow(
             corpus, self.settings, self.root / out, means, wanted=wanted, tokenizer=tokenizer
         )

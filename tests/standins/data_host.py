@@ -3,9 +3,10 @@
 A real HTTP server. Paths below ``/datasets/`` are answered as huggingface.co answers them: a
 redirect to another host (the CDN, a second port) that names the file's SHA-256 and size in
 ``X-Linked-ETag`` and ``X-Linked-Size``; every other path is served as it is, as
-raw.githubusercontent.com does. Ranges, strong ETags and ``If-Range`` work. What was asked is kept
-in ``requests``; ``faults`` makes paths misbehave. ``tests/model/test_fetch.py`` holds it against
-Hugging Face's own client.
+raw.githubusercontent.com does. Of each repository the API says the commit and lists the files, with
+the SHA-256 of those that Git LFS keeps, in pages. Ranges, strong ETags and ``If-Range`` work. What
+was asked is kept in ``requests``; ``faults`` makes paths misbehave. ``tests/model/test_fetch.py``
+and ``tests/unit/test_hub.py`` hold it against Hugging Face's own client.
 
 By itself: ``python -m tests.standins.data_host FOLDER [BYTES_PER_SECOND]``; it prints what to set.
 """
@@ -13,6 +14,7 @@ By itself: ``python -m tests.standins.data_host FOLDER [BYTES_PER_SECOND]``; it 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import threading
 import time
@@ -22,8 +24,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_API = "/api/datasets/"
 _CHUNK = 1 << 18
 _BURST_S = 0.1
 
@@ -64,6 +68,8 @@ class Asked:
     method: str
     path: str
     headers: Mapping[str, str]
+    at: str = ""
+    """The path as it was asked for: ``path`` has a branch where this has the commit."""
 
 
 @dataclass
@@ -77,6 +83,12 @@ class DataHost:
     """Paths below /datasets/ are given with this token only."""
     bytes_per_second: float = 0.0
     """Of all connections together; 0: as fast as it goes."""
+    commit: str = COMMIT
+    """What the branch ``main`` points to."""
+    page_size: int = 1000
+    """Files that a page of the API lists."""
+    without_lfs: frozenset[str] = frozenset()
+    """Files that Git itself keeps: no SHA-256 is published of them."""
     hub: str = ""
     cdn: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
@@ -161,7 +173,9 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, *, body: bool) -> None:
             path = self.path.partition("?")[0]
-            host.requests.append(Asked(name, self.command, path, dict(self.headers)))
+            # A commit's files are those of the branch, which points to it.
+            at, path = path, path.replace(f"/resolve/{host.commit}/", "/resolve/main/")
+            host.requests.append(Asked(name, self.command, path, dict(self.headers), at))
             content = host.read(path)
             fault = host.faults.get(path)
             struck = fault if fault and (name == "hub" or not _linked(path)) else None
@@ -178,6 +192,8 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
                 host.ended.wait()
             elif name == "hub" and _linked(path) and host.needs_token and not self._has_token():
                 self._plain(401, b"Invalid credentials\n", "text/plain")
+            elif path.startswith(_API):
+                self._api(path)
             elif content is None:
                 self._plain(
                     404, b"Entry not found\n", "text/plain", {"X-Error-Code": "EntryNotFound"}
@@ -187,13 +203,53 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
             else:
                 self._file(path, content, fault, body=body)
 
+        def _api(self, path: str) -> None:
+            """As huggingface.co answers ``/revision/`` and ``/tree/`` of a data set."""
+            repository, _, rest = path.removeprefix(_API).partition("/revision/")
+            listed = repository.partition("/tree/")
+            repository = listed[0]
+            start = f"/datasets/{repository}/resolve/main/"
+            revision, _, folder = (listed[2] or rest).partition("/")
+            names = sorted(
+                each.removeprefix(start) for each in host.files if each.startswith(start)
+            )
+            if not names or revision not in ("main", host.commit):
+                self._plain(404, b'{"error":"Repository not found"}', "application/json")
+                return
+            if not listed[2]:
+                about = {
+                    "id": repository, "sha": host.commit, "private": False, "tags": [],
+                    "siblings": [{"rfilename": each} for each in names],
+                }  # fmt: skip
+                self._plain(200, json.dumps(about).encode(), "application/json")
+                return
+            inside = f"{folder}/" if folder else ""
+            names = [n for n in names if n.startswith(inside) and "/" not in n[len(inside) :]]
+            query = parse_qs(urlsplit(self.path).query)
+            begin = int(query.get("cursor", ["0"])[0])
+            more = begin + host.page_size < len(names)
+            page = [self._entry(start, each) for each in names[begin : begin + host.page_size]]
+            after = f"{host.hub}{path}?cursor={begin + host.page_size}"
+            extra = {"Link": f'<{after}>; rel="next"'} if more else {}
+            self._plain(200, json.dumps(page).encode(), "application/json", extra)
+
+        def _entry(self, start: str, file: str) -> dict[str, Any]:
+            content = host.read(start + file) or b""
+            blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+            entry = {"type": "file", "oid": blob, "size": len(content), "path": file}
+            if file in host.without_lfs:
+                return entry
+            sha256 = hashlib.sha256(content).hexdigest()
+            lfs = {"oid": sha256, "size": len(content), "pointerSize": 134}
+            return {**entry, "lfs": lfs, "xetHash": sha256[::-1]}
+
         def _has_token(self) -> bool:
             return self.headers.get("Authorization") == f"Bearer {host.needs_token}"
 
         def _redirect(self, path: str, content: bytes) -> None:
             extra = {
                 "Location": f"{host.cdn}{path}?X-Amz-Signature=of-the-cdn",
-                "X-Repo-Commit": COMMIT,
+                "X-Repo-Commit": host.commit,
                 "X-Linked-Size": str(len(content)),
                 "X-Linked-ETag": f'"{host.sha256(path, content)}"',
             }
@@ -221,7 +277,7 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(stop - start))
             self.send_header("Accept-Ranges", "bytes")
             self.send_header("ETag", etag)
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", host.commit)
             if status == 206:
                 self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
             self.end_headers()

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from trmcloud.app.data.check import Checked
+from trmcloud.core.catalog import hub
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
 from trmcloud.core.contract.records import whole
-from trmcloud.core.errors import MissingExtra
+from trmcloud.core.errors import DataError, MissingExtra
 from trmcloud.io.one_request import send
 
 _TIMEOUT_S = 20.0
@@ -70,6 +71,75 @@ def check_files(
             yield Checked(name, False, str(problem))
 
 
+class Pinned(NamedTuple):
+    """A data set at one commit, and the repository and branch that it was found by."""
+
+    data_set: DataSet
+    repository: str
+    branch: str
+    revision: str
+
+
+def pin_to_commit(data_set: DataSet, environ: Mapping[str, str] = os.environ) -> Pinned | None:
+    """The data set at the commit that its branch points to now, with the hash of its files'
+    published hashes; None where its host publishes no revisions.
+
+    Raises:
+        DataError: the host does not say.
+    """
+    files = hub.hub_files(data_set)
+    if files is None:
+        return None
+    address = files.revision_address
+    try:
+        commit = files.revision
+        if not files.is_at_commit:
+            commit = hub.commit_of(_json(_RemoteFile(address, environ))[0])
+            if not commit:
+                raise _Unusable("its answer names no commit")
+        there = hub.HubFiles(files.repository, commit, files.folder)
+        hashes: dict[str, str] = {}
+        address = there.tree_address
+        for _ in range(hub.MOST_PAGES):
+            page, link = _json(_RemoteFile(address, environ))
+            hashes |= hub.hashes_in(page, there.folder)
+            address = hub.next_page(link)
+            if not address:
+                break
+        else:
+            raise _Unusable("its list of files does not end")
+    except _Unusable as problem:
+        raise DataError(
+            f"{data_set.name} cannot be pinned to a commit of {files.repository}: {problem}",
+            where=address or files.tree_address,
+            next_step="try again; or name files of this machine: --data PATH",
+        ) from None
+    known = hub.of_set(data_set, hashes)
+    wrong = [name for name, sha256 in data_set.sha256.items() if known.get(name, sha256) != sha256]
+    if wrong:
+        raise DataError(
+            f"{wrong[0]} at commit {commit[:12]} of {files.repository} is another file than the "
+            "one on record here",
+            where=there.tree_address,
+            next_step="look at what changed there; --data with an address takes it as it is",
+        )
+    pinned = hub.at_commit(data_set, commit, hub.listing_sha256(known))
+    return Pinned(pinned, files.repository, files.revision, commit)
+
+
+def _json(file: _RemoteFile) -> tuple[Any, str]:
+    """(what the host answers, its ``Link`` header)
+
+    Raises:
+        _Unusable: it is no JSON, or nobody answers.
+    """
+    text, link = file.read_whole(hub.MAX_ANSWER_BYTES)
+    try:
+        return json.loads(text), link
+    except (ValueError, RecursionError):
+        raise _Unusable("its answer is no JSON") from None
+
+
 class _Unusable(Exception):
     """Why a file cannot be used, in words."""
 
@@ -113,6 +183,27 @@ class _RemoteFile:
                 reason = getattr(error, "reason", error)
                 raise _Unusable(f"no answer: {reason}"[:200]) from None
         raise _Unusable("the host redirects without end")
+
+    def read_whole(self, most: int) -> tuple[bytes, str]:
+        """(an answer that is no file, its ``Link`` header)
+
+        Raises:
+            _Unusable: there is none, it is too long, or it is elsewhere.
+        """
+        request = urllib.request.Request(self._url, headers={"User-Agent": "trmcloud"})
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with send(request, _TIMEOUT_S) as answer:
+                content = answer.read(most + 1)
+                if len(content) > most:
+                    raise _Unusable("its answer is too long")
+                return content, answer.headers.get("Link") or ""
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _Unusable(self._refusal(error.code)) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise _Unusable(f"no answer: {getattr(error, 'reason', error)}"[:200]) from None
 
     def _refusal(self, code: int) -> str:
         variable = TOKEN_OF_HOST.get(urlsplit(self._address).netloc.lower())

@@ -34,13 +34,15 @@ from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.staging.stage import data_items
 from trmcloud.core.catalog.datasets import ENV_HOSTS
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.hub import at_commit
 from trmcloud.core.catalog.providers import DIRECT
-from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.core.errors import DataError, NotFoundError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
+from trmcloud.ports.plan_inputs import PlanInputs
 from trmcloud.ports.work import Progress
 
 DataProgress = Callable[[str, int, int], None]
@@ -77,7 +79,7 @@ def prepare(
     source_name = resolve_source(request.data or plan.spec.data, settings)
     check_launch(context, plan, request, exposure)
     weights = _sound_weights(context, plan)
-    source = planner.inputs.data_source(source_name)
+    source = pinned_source(context, planner.inputs, planner.inputs.data_source(source_name))
     data, tokens = _make_ready(context, plan, source, weights, progress)
     if not saved:
         if tokens is not None:
@@ -87,6 +89,25 @@ def prepare(
         planner.save(plan)
     check_disk(context.home, plan)  # the data has taken its part
     return Prepared(plan, data, weights)
+
+
+def pinned_source(context: Context, inputs: PlanInputs, source: DataSource) -> DataSource:
+    """The source at the revision that its host has now, which goes on record. Where the host does
+    not say, the revision that is on record.
+
+    Raises:
+        DataError: the host does not say, and none is on record.
+    """
+    try:
+        pinned, found = inputs.pinned_source(source)
+    except DataError:
+        known = context.ledger.read().data.get(source.name)
+        if known is None or source.data_set is None:
+            raise
+        return replace(source, data_set=at_commit(source.data_set, known.revision, known.hashes))
+    if found is not None and context.ledger.read().data.get(source.name) != found:
+        context.ledger.note(found, context.wall())
+    return pinned
 
 
 def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:

@@ -81,7 +81,7 @@ def _wanted(records: Iterable[ev.Record], run_id: str) -> set[int]:
         elif isinstance(event, ev.StrayBilled):
             if (event.provider, event.pod_id) in pods:
                 wanted.add(record.seq)
-        elif record.run_id == run_id or isinstance(event, ev.VolumeDeleted):
+        elif record.run_id == run_id or isinstance(event, ev.VolumeDeleted | ev.DataPinned):
             wanted.add(record.seq)
     return wanted
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trmcloud.app import reap
 from trmcloud.app.bills import final_bills
 from trmcloud.app.checkpoints.bucket_limits import beyond_grants, drop_beyond, swept
+from trmcloud.app.checkpoints.token_pins import pin_tokens
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.drive import RunDriver, land_overdrawn
 from trmcloud.app.run_queries import is_driven
@@ -60,6 +61,7 @@ def _look_after(context: Context, run: RunState) -> RunState:
     beyond = beyond_grants(context, run)
     if beyond is not None:
         facts = (*facts, swept(run, beyond, context.wall()))
+        pin_tokens(context, run)
     if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):
         return run
     epoch = context.ledger.take_over(run_id, context.who, context.wall())

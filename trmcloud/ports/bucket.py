@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -12,7 +12,7 @@ from trmcloud.core.values import dataclass
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trmcloud.core.contract.bucket import Grants
+    from trmcloud.core.contract.bucket import CachedFile, Grants
     from trmcloud.core.contract.manifest import CheckpointManifest
     from trmcloud.ports.link import StageItem
 
@@ -38,12 +38,13 @@ class Shelf:
 
 @dataclass(frozen=True)
 class CacheRequest:
-    """Tokens that a pod makes: ``key`` of what shapes them, the cache's ``folder`` there, and how
-    many ``shards`` it will make at most."""
+    """Tokens that a pod makes: ``key`` of what shapes them, the cache's ``folder`` there, how many
+    ``shards`` it will make at most, and what the ledger has pinned of them, oldest first."""
 
     key: str
     folder: str
     shards: int
+    pins: tuple[CachedFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ class Bucket(Protocol):
         Raises:
             NotSupported: this store takes no presigned requests.
         """
+
+    def stored_tokens(
+        self, key: str, pods: Collection[str], pins: Sequence[CachedFile]
+    ) -> tuple[CachedFile, ...]:
+        """Files of a token cache that these pods say they have stored, and no pin covers."""
 
     def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = ...) -> Shelf:
         """By a list, and the manifests in it. Where an object is larger than was granted, for files

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.control.events import DataPinned
     from trmcloud.core.spec.data_source import DataSource
     from trmcloud.core.spec.recipe import Recipe
 
@@ -45,6 +46,14 @@ class PlanInputs(Protocol):
 
         Raises:
             UsageError: an address that ends in no file's name.
+        """
+
+    def pinned_source(self, source: DataSource) -> tuple[DataSource, DataPinned | None]:
+        """The source at the revision that its host has now, and what to put on record of that;
+        the same source where its host publishes no revisions.
+
+        Raises:
+            DataError: the host does not say.
         """
 
     def pods_can_upload(self) -> bool:

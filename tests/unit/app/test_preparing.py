@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.app import launching, planning, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.data import prepare as data_files
@@ -18,7 +19,8 @@ from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import Prepared
 from trmcloud.core.catalog.offers import Offer
-from trmcloud.core.errors import BudgetRefused, NotSupported, UsageError
+from trmcloud.core.control import events as ev
+from trmcloud.core.errors import BudgetRefused, DataError, NotSupported, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
@@ -28,6 +30,8 @@ REQUEST = LaunchRequest(
     typed=("hardware", "recipe", "phase", "budget", "steps", "accept_exposure"),
 )  # fmt: skip
 TEXT = "word " * 50_000
+
+EDU = "/datasets/karpathy/fineweb-edu-100b-shuffle/resolve/main/"
 
 
 class Counted(Inputs):
@@ -76,8 +80,44 @@ class Launch:
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
+def host() -> Iterator[DataHost]:
+    with serving(DataHost({f"{EDU}shard_00000.parquet": b"rows"})) as made:
+        yield made
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: DataHost) -> Launch:
+    for name, value in host.environment.items():
+        monkeypatch.setenv(name, value)
     return Launch(tmp_path / "home", monkeypatch)
+
+
+def test_a_named_set_is_pinned_to_a_commit_which_goes_on_record(
+    launch: Launch, host: DataHost
+) -> None:
+    def address() -> tuple[str, str]:
+        source = launch.prepare(replace(REQUEST, data="fineweb-edu")).data.source
+        assert source is not None
+        assert source.data_set is not None
+        return source.data_set.base_url, source.data_set.listing
+
+    def recorded() -> list[ev.DataPinned]:
+        records = launch.context.ledger.records()
+        return [each.event for each in records if isinstance(each.event, ev.DataPinned)]
+
+    first = address()
+    assert first[0] == f"https://huggingface.co{EDU}".replace("/main/", f"/{host.commit}/")
+    assert address() == first
+    (pin,) = recorded()
+    repository = "karpathy/fineweb-edu-100b-shuffle"
+    assert pin == ev.DataPinned("fineweb-edu", repository, "main", host.commit, first[1])
+    host.commit = "f" * 40  # somebody changed the set
+    assert address()[0] == first[0].replace(pin.revision, host.commit)
+    assert [each.revision for each in recorded()] == [pin.revision, host.commit]
+    host.faults[f"/api/datasets/{repository}/revision/main"] = Fault(status=503)
+    assert address()[0].endswith(f"/resolve/{host.commit}/"), "what is on record"
+    with pytest.raises(DataError, match="climbmix cannot be pinned to a commit"):
+        launch.prepare(replace(REQUEST, data="climbmix"))
 
 
 def test_prices_are_asked_once_one_plan_is_made_and_it_is_checked_once(launch: Launch) -> None:

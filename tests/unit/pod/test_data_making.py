@@ -98,6 +98,7 @@ def test_it_is_started_once_the_machine_is_ready(machine: Machine) -> None:
     machine.tend()
     machine.tend(60.0)
     ((words, environment),) = machine.until_calls(1)
+    words.remove("--doubt-cache")  # others fill the cache, too
     asked = dict(zip(words[::2], words[1::2], strict=True))
     assert asked["--source"] == "a-set"
     assert asked["--tokens"] == "1000"

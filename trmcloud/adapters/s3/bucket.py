@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -18,9 +18,9 @@ from trmcloud.adapters.s3.client import Client, connect, told
 from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
 from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces, unfinished
 from trmcloud.adapters.s3.spans import LANES, Meter, Source
-from trmcloud.adapters.s3.token_slots import cache_grants
+from trmcloud.adapters.s3.token_slots import cache_grants, stored_files
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.bucket import FileGet, FolderGet, Grants, PhaseSlots
+from trmcloud.core.contract.bucket import CachedFile, FileGet, FolderGet, Grants, PhaseSlots
 from trmcloud.core.contract.bucket_layout import (
     DATA_INDEX_NAME,
     MOST_FILE_BYTES,
@@ -37,6 +37,7 @@ from trmcloud.core.contract.bucket_layout import (
 from trmcloud.core.contract.bucket_terms import LONGEST_GRANT_S
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
+from trmcloud.core.contract.token_cache import TOKENS_DIR
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
 from trmcloud.io.hashing import holds
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
@@ -149,15 +150,36 @@ class S3Bucket:
         cache = None
         if request.cache is not None:
             cache = cache_grants(
-                self.client, self._place, request.cache, partial(self._signed, seconds=seconds)
+                self.client,
+                self._place,
+                request.cache,
+                request.pod_name,
+                self._token_sizes(request.cache.key),
+                partial(self._signed, seconds=seconds),
             )
         return Grants(request.pod_name, until, phases, puts, tuple(gets), report, cache)
 
-    def _signed(self, verb: str, key: str, seconds: int, length: int | None = None) -> str:
-        """``length``: of the body; it is signed with the rest, and another one is refused."""
+    def stored_tokens(
+        self, key: str, pods: Collection[str], pins: Sequence[CachedFile]
+    ) -> tuple[CachedFile, ...]:
+        sizes = self._token_sizes(key)
+        return stored_files(self.client, self._place, key, sizes, pods, pins)
+
+    def _token_sizes(self, key: str) -> dict[str, int]:
+        """Of the objects of a token cache, by their names below its key."""
+        start = self._place.key(TOKENS_DIR, key) + "/"
+        return {found.removeprefix(start): size for found, size in self._keys(start)}
+
+    def _signed(
+        self, verb: str, key: str, seconds: int, length: int | None = None, *, once: bool = False
+    ) -> str:
+        """``length``: of the body; it is signed with the rest, and another one is refused.
+        ``once``: the store refuses it where the object exists."""
         params: dict[str, Any] = {"Bucket": self._place.bucket, "Key": key}
         if length is not None:
             params["ContentLength"] = length
+        if once:
+            params["IfNoneMatch"] = "*"
         with told(self._place):
             return str(
                 self.client.s3.generate_presigned_url(verb, Params=params, ExpiresIn=seconds)

@@ -18,6 +18,8 @@ UP_PART_BYTES = 8 << 20
 """Of a multipart upload: small ones are less to send again, and stores keep them in memory."""
 UP_LANES = 10
 _MOST_PARTS = 10_000
+_IS_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict")
+"""What a store answers where an object is not to be written over."""
 _LARGEST_PUT_BYTES = 5 * 10**9
 """By S3's own limit for one request, 5 GB."""
 
@@ -136,17 +138,34 @@ def put_bytes(
                 **conditional,
             )
         except ClientError as error:
-            if once and code_of(error) in (
-                "PreconditionFailed",
-                "412",
-                "ConditionalRequestConflict",
-            ):
+            if once and code_of(error) in _IS_THERE:
                 return False
             if not (conditional and lacks(error)):
                 raise
             # A store without conditional writes: the caller has looked that there is none.
             return put_bytes(client, key, data, metadata)
     return True
+
+
+def takes_conditions(client: Client, key: str) -> bool:
+    """Whether the store refuses to write over ``key`` where it is asked to; ``key`` is stored."""
+    from botocore.exceptions import ClientError
+
+    if client.plain:
+        return False
+    for _ in range(2):
+        with told(client.place, "write"):
+            try:
+                client.s3.put_object(
+                    Bucket=client.place.bucket, Key=key, Body=b"{}", IfNoneMatch="*"
+                )
+            except ClientError as error:
+                if code_of(error) in _IS_THERE:
+                    return True
+                if lacks(error):
+                    return False
+                raise
+    return False
 
 
 def _put_parts(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trmcloud.app.checkpoints.bucket_limits import granted_file_bytes, granted_shards
+from trmcloud.app.checkpoints.token_pins import pinned_request
 from trmcloud.app.context import Context, bucket_at
-from trmcloud.app.pod_request import tokens_of
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
@@ -87,7 +87,9 @@ def give_grants(
             ],
             file_bytes=file_bytes,
             shards=granted_shards(candidate),
-            cache=None if local or plan.spec.volume else tokens_of(context, run, candidate),
+            cache=None
+            if local or plan.spec.volume
+            else pinned_request(context, bucket, run, candidate),
         )
     )
     link.grant(generation.pod_name, dump_grants(grants))

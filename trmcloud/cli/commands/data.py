@@ -103,7 +103,7 @@ def get(
     """
     from trmcloud.app.data.prepare import need_data_extra
     from trmcloud.app.data.sources import resolve_source
-    from trmcloud.app.preparing import ready_data
+    from trmcloud.app.preparing import pinned_source, ready_data
     from trmcloud.cli.views.data_progress import DataProgress
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner
@@ -112,10 +112,9 @@ def get(
     inputs = build_planner().inputs
     wished = inputs.recipe(recipe)
     settings = wished.resolve(next(iter(wished.phases)), hardware="local", gpus=1)
-    found = inputs.data_source(resolve_source(source, settings))
-    folder, train, validation = ready_data(
-        build_context(), found, settings, DataProgress(), tokens=tokens
-    )
+    context = build_context()
+    found = pinned_source(context, inputs, inputs.data_source(resolve_source(source, settings)))
+    folder, train, validation = ready_data(context, found, settings, DataProgress(), tokens=tokens)
     print(f"{found.name}: {train:,} tokens to train on, {validation:,} to validate on")
     print(f"  lies in {folder}")
 

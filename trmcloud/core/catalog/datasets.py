@@ -86,6 +86,9 @@ class DataSet:
     """At most so much of the validation file's beginning is used."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """By file name, for those whose hash is known."""
+    listing: str = ""
+    """SHA-256 of the files' hashes as their host published them to the launching machine: see
+    ``hub``. Whoever fetches the files asks for those hashes again and holds them to it."""
 
     @property
     def is_whole(self) -> bool:

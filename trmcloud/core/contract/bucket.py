@@ -156,22 +156,23 @@ class CachedFile:
     slot: str
     size_bytes: int
     sha256: Sha256
+    version: int = 1
 
 
 @dataclass(frozen=True)
 class CacheGrants:
     """A pod's part in the tokens that a bucket keeps; see ``token_cache``.
 
-    ``folder`` is its own cache, an absolute path. ``gets`` go there, as far as they can be had;
-    ``held`` says the same with their slots. ``puts`` go by slot; ``index`` is where the index is
-    put.
+    ``folder`` is its own cache, an absolute path. ``gets`` go there, as far as they can be had, by
+    the hashes that the ledger pinned; ``held`` says the same with their slots. ``puts`` go by slot,
+    and by a slot's entry. ``index`` is for pods of earlier versions: they are granted none.
     """
 
     folder: str
     gets: tuple[FileGet, ...]
     held: tuple[CachedFile, ...]
     puts: Mapping[str, str]
-    index: str
+    index: str = ""
 
 
 @dataclass(frozen=True)

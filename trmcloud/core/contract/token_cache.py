@@ -1,60 +1,51 @@
-"""Tokens in a bucket for the next machine that trains on the same data: what lies where. Pure.
+"""Tokens in a bucket for the next machine that trains on the same data: where they lie. Pure.
 
-    <prefix>/tokens/<key>/slot-0000 …      files of a pod's token cache, each whole
-    <prefix>/tokens/<key>/index.json       which slot holds which file, written after it
+    <prefix>/tokens/<key>/<pod>/slot-0000 …       files of a pod's token cache, each whole
+    <prefix>/tokens/<key>/<pod>/slot-0000.json    which file that is, put after it
 
 ``<key>`` stands for the source and all that shapes its tokens. A file's own name is a hash of what
-it was made of, which no presigned request can know beforehand: hence slots, as for checkpoints.
-The index is a pod's text, and so are the tokens: who fetches one believes it by its SHA-256 alone,
-and what is not as the index says is made anew.
+it was made of, which no presigned request can know beforehand: hence slots, as for checkpoints. A
+pod may write below its own name alone, each object once. All of it is a pod's text: the ledger pins
+the hash of every file when it first sees it, and later pods are given the pinned hashes. A pin
+freezes what a pod stored and does not make it true: a reader holds the tokens to their source.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.contract.bucket_layout import MAX_PUT_BYTES
-from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError, load
-from trmcloud.core.values import dataclass
+from trmcloud.core.contract.records import ContractError, load
 
 TOKENS_DIR = "tokens"
 """Of a bucket's prefix."""
-INDEX_NAME = "index.json"
-INDEX_VERSION = 1
+ENTRY_VERSION = 1
+MAX_ENTRY_BYTES = 1 << 12
 MOST_SLOTS = 1024
+_MAX_JSON_BYTES = 64 << 20
+"""Of a tokenizer or a record, which are read whole."""
 _OTHERS = 6
 """Beside two files a shard: validation and the tokenizer, and room for another tokenizer's."""
 
-_SLOT = re.compile(r"slot-[0-9]{4}", re.ASCII)
+_SLOT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,79})/slot-[0-9]{4}", re.ASCII)
 _FILE = re.compile(r"tokens/[0-9a-f]{32}\.(bin|json)|tokenizers/[0-9a-f]{64}\.json", re.ASCII)
 
 
-@dataclass(frozen=True)
-class CacheIndex:
-    """``index.json``."""
-
-    files: tuple[CachedFile, ...]
-    version: int = INDEX_VERSION
-
-
-def load_index(text: bytes) -> tuple[CachedFile, ...]:
-    """What an index says, each name and each slot once.
+def load_entry(text: bytes, slot: str, size_bytes: int) -> CachedFile:
+    """What a pod says of the ``size_bytes`` in ``slot``, which is ``<pod>/slot-0000``.
 
     Raises:
-        ContractError: it is no index, or names what no cache holds.
+        ContractError: it is no entry, that of another slot, or names what no cache holds.
     """
-    files = load(CacheIndex, INDEX_VERSION, text, most=MAX_JSON_BYTES).files
-    for file in files:
-        if not _FILE.fullmatch(file.name) or not _SLOT.fullmatch(file.slot):
-            raise ContractError("CacheIndex: a file that no cache of tokens holds")
-        if file.size_bytes > MAX_PUT_BYTES:
-            raise ContractError("CacheIndex: a file larger than any")
-    for each in ("name", "slot"):
-        if len({getattr(file, each) for file in files}) != len(files):
-            raise ContractError(f"CacheIndex: a {each} twice")
-    return files
+    file = load(CachedFile, ENTRY_VERSION, text, most=MAX_ENTRY_BYTES)
+    most = MAX_PUT_BYTES if file.name.endswith(".bin") else _MAX_JSON_BYTES
+    if not is_cache_file(file.name) or not is_slot(slot) or file.slot != slot:
+        raise ContractError("CachedFile: a file that no cache of tokens holds")
+    if file.size_bytes != size_bytes or size_bytes > most:
+        raise ContractError("CachedFile: of another size than its object")
+    return file
 
 
 def is_cache_file(name: str) -> bool:
@@ -62,14 +53,43 @@ def is_cache_file(name: str) -> bool:
     return _FILE.fullmatch(name) is not None
 
 
-def slots_for(shards: int) -> tuple[str, ...]:
+def is_slot(name: str) -> bool:
+    """Whether it is a slot with its pod's name before it."""
+    return _SLOT.fullmatch(name) is not None
+
+
+def entry_of(slot: str) -> str:
+    return f"{slot}.json"
+
+
+def slots_for(pod_name: str, shards: int) -> tuple[str, ...]:
     """As many as the tokens of so many shards need, or may."""
-    return tuple(f"slot-{n:04d}" for n in range(min(MOST_SLOTS, 2 * shards + _OTHERS)))
+    count = min(MOST_SLOTS, 2 * shards + _OTHERS)
+    return tuple(f"{pod_name}/slot-{n:04d}" for n in range(count))
 
 
-def slot_for(name: str, held: Iterable[CachedFile], slots: Mapping[str, str]) -> str:
-    """Where a file goes: where it lay before, else the first slot that is free; '' for none."""
-    there = {file.name: file.slot for file in held}
-    if name in there:
-        return there[name]
-    return next((slot for slot in slots if slot not in there.values()), "")
+def unpinned(
+    sizes: Mapping[str, int], pods: Collection[str], pins: Iterable[CachedFile]
+) -> tuple[str, ...]:
+    """Slots that ``pods`` have filled and no pin covers, of objects with these sizes by name."""
+    pinned = {file.slot for file in pins}
+    return tuple(
+        slot
+        for slot in sorted(sizes)
+        if is_slot(slot)
+        and slot.partition("/")[0] in pods
+        and slot not in pinned
+        and entry_of(slot) in sizes
+    )
+
+
+def offered(pins: Iterable[CachedFile], sizes: Mapping[str, int]) -> tuple[CachedFile, ...]:
+    """Pinned files that may be fetched: of each name the bytes that were pinned first and are
+    still in the bucket, in every slot that has them."""
+    copies: dict[str, dict[str, list[CachedFile]]] = {}
+    for file in pins:
+        of_name = copies.setdefault(file.name, {}).setdefault(file.sha256, [])
+        if sizes.get(file.slot) == file.size_bytes:
+            of_name.append(file)
+    first = (next(filter(None, of_name.values()), []) for of_name in copies.values())
+    return tuple(file for found in first for file in found)

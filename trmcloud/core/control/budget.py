@@ -11,6 +11,7 @@ import datetime as dt
 from functools import lru_cache
 from typing import Iterable, Mapping
 
+from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.kept_volumes import holds, rents_volume
 from trmcloud.core.control.ledger_facts import LedgerFacts, Restored, Stray
@@ -155,6 +156,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     strays = dict(ledger.strays)
     restored = ledger.restored
     deleted = dict(ledger.deleted_volumes)
+    tokens, data = dict(ledger.tokens), dict(ledger.data)
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -172,6 +174,10 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         elif isinstance(event, ev.VolumeDeleted):
             place = event.provider, event.place
             deleted[place] = (*deleted.get(place, ()), record.at)
+        elif isinstance(event, ev.TokensPinned):
+            tokens[event.bucket, event.key] = _with_pins(tokens, event)
+        elif isinstance(event, ev.DataPinned):
+            data[event.source] = event
         elif isinstance(event, ev.LedgerRestored):
             restored = Restored(record.at, event.since)
         elif isinstance(event, ev.LedgerReconciled):
@@ -181,8 +187,26 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         else:
             _of_a_run(runs, strays, record)
     return LedgerState(
-        ledger.ledger_id, runs, caps, tuple(history), verified, strays, restored, deleted
+        ledger.ledger_id,
+        runs,
+        caps,
+        tuple(history),
+        verified,
+        strays,
+        restored,
+        deleted,
+        tokens,
+        data,
     )
+
+
+def _with_pins(
+    tokens: Mapping[tuple[str, str], tuple[CachedFile, ...]], event: ev.TokensPinned
+) -> tuple[CachedFile, ...]:
+    """A slot's first pin stays: a later one of the same slot changes nothing."""
+    before = tokens.get((event.bucket, event.key), ())
+    slots = {file.slot for file in before}
+    return (*before, *(file for file in event.files if file.slot not in slots))
 
 
 def with_run_event(ledger: LedgerState, record: ev.Record) -> LedgerState:

@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Any, Iterable, Mapping
 
 from trmcloud.core.clock import Instant
+from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.money import Usd
@@ -324,6 +325,29 @@ class VolumeDeleted:
 
 
 @dataclass(frozen=True)
+class TokensPinned:
+    """Files of a token cache in ``bucket`` below ``key`` were first seen: later pods are given
+    these hashes, and no others. Ledger-wide."""
+
+    bucket: str
+    key: str
+    files: tuple[CachedFile, ...]
+
+
+@dataclass(frozen=True)
+class DataPinned:
+    """A data set's files are those of ``revision`` of its host's repository, which ``branch``
+    pointed to; ``hashes`` is the SHA-256 of their published hashes, empty where none are
+    published. Ledger-wide."""
+
+    source: str
+    repository: str
+    branch: str
+    revision: str
+    hashes: str
+
+
+@dataclass(frozen=True)
 class LedgerRestored:
     """An older copy of this ledger was accepted, which knows nothing after ``since`` (epoch s)."""
 
@@ -363,7 +387,7 @@ RunEvent = (
     | Fetched
     | BucketSwept
 )
-Note = StrayCharged | StrayBilled | VolumeDeleted | LedgerReconciled
+Note = StrayCharged | StrayBilled | VolumeDeleted | TokensPinned | DataPinned | LedgerReconciled
 LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
 """Events of the whole ledger: they belong to no run."""
 Event = RunEvent | LedgerEvent
@@ -375,7 +399,8 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
         PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
         SaveRequested, ResultKnown, PodGone, Settled, Billed, LateReport,
         Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
-        StrayCharged, StrayBilled, VolumeDeleted, LedgerRestored, LedgerReconciled,
+        StrayCharged, StrayBilled, VolumeDeleted, TokensPinned, DataPinned, LedgerRestored,
+        LedgerReconciled,
     )
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Mapping
 
+from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
@@ -59,3 +60,7 @@ class LedgerFacts:
     restored: Restored | None = None
     deleted_volumes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     """By (provider, place): when the ledger's network volume there was deleted, epoch s."""
+    tokens: Mapping[tuple[str, str], tuple[CachedFile, ...]] = field(default_factory=dict)
+    """By (bucket, key): files of token caches as they were first seen, oldest first."""
+    data: Mapping[str, ev.DataPinned] = field(default_factory=dict)
+    """By source: the revision of a data set that was pinned last."""

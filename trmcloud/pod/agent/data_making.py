@@ -114,7 +114,7 @@ class DataMaking:
             *("--source", job.data.source, "--out", str(out)),
             *("--settings", str(self._pod_dir / SETTINGS_NAME)),
             *("--tokens", str(job.data.tokens)),
-            *("--cache", str(self._root / contract.DATA_CACHE_DIR)),
+            *("--cache", str(self._root / contract.DATA_CACHE_DIR), "--doubt-cache"),
         ]
         hosts = {ENV_DATA_HOSTS: job.data.hosts} if job.data.hosts else {}
         try:

@@ -33,6 +33,10 @@ class StoreError(Exception):
         self.refused = refused
 
 
+class Exists(StoreError):
+    """The object is there already, and may not be written over."""
+
+
 def is_refused(error: Exception) -> bool:
     """Whether the same request would fail again."""
     return not isinstance(error, StoreError) or error.refused
@@ -60,9 +64,12 @@ class Objects:
         """Store ``length`` bytes that ``read(offset, count)`` gives; ``moved`` hears of each block.
 
         Raises:
-            StoreError: the store did not take them, or did not get what was sent.
+            StoreError: the store did not take them, or did not get what was sent; ``Exists``:
+                it has the object, and the request was granted for a new one.
         """
         headers = {"Content-Length": str(length), "Content-MD5": b64encode(md5).decode("ascii")}
+        if "if-none-match" in url:
+            headers["If-None-Match"] = "*"
         connection, path = self._connection(url)
         try:
             connection.putrequest("PUT", path, skip_accept_encoding=True)
@@ -188,4 +195,6 @@ def _refusal(url: str, status: int, answer: bytes) -> StoreError:
     code = found.group(1).decode("ascii") if found else ""
     passing = status >= 500 or status in (408, 429) or code in ("BadDigest", "RequestTimeout")
     said = " ".join(filter(None, (str(status), code)))
+    if status == 412:
+        return Exists(f"{_name(url)}: {said}", refused=True)
     return StoreError(f"{_name(url)}: {said}", refused=not passing)

@@ -17,13 +17,16 @@ from pathlib import Path
 from trmcloud.core.contract.bucket import CachedFile, CacheGrants
 from trmcloud.core.contract.bucket_layout import MAX_PUT_BYTES
 from trmcloud.core.contract.records import dump
-from trmcloud.core.contract.token_cache import CacheIndex, is_cache_file, slot_for
+from trmcloud.core.contract.token_cache import entry_of, is_cache_file, is_slot
+from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.storage.fetch import Damaged, bring_file
-from trmcloud.pod.storage.presigned import Objects, StoreError
+from trmcloud.pod.storage.presigned import Exists, Objects, StoreError
 
 _AGAIN_AFTER_S = 60.0
 _MOST_FAILURES = 5
 _BLOCK = 1 << 20
+_STORED_NAME = ".stored.json"
+"""In the cache: what this pod stored, and in which slots."""
 
 
 class TokenCache:
@@ -38,7 +41,7 @@ class TokenCache:
     ) -> None:
         self._root, self._say, self._now = root, say, now
         self._grants = grants
-        self._held = {file.name: file for file in grants.held}
+        self._stored = self._recall() | {file.name: file.slot for file in grants.held}
         self._left: set[str] = set()
         self._failures = 0
         self._again_at = 0.0
@@ -50,12 +53,13 @@ class TokenCache:
     # -- before tokens are made -----------------------------------------------------------------
 
     def bring(self, moved: Callable[[], None]) -> None:
-        """Fill the cache with what the bucket has, each file held to its hash. A damaged one is
-        made anew and stored again; a store that does not answer is not asked for the rest."""
+        """Fill the cache with what the bucket has, each file held to the hash that the ledger
+        pinned. A damaged one is made anew and stored again; a store that does not answer is not
+        asked for the rest."""
         folder = self._folder()
         if folder is None:
             return
-        brought = 0
+        brought, damaged = set[str](), set[str]()
         for file in self._grants.gets:
             target = folder / file.name
             if not is_cache_file(file.name) or target.exists():
@@ -65,11 +69,9 @@ class TokenCache:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 bring_file(making, file, moved)
                 os.replace(making, target)
-                brought += 1
-                continue
+                brought.add(file.name)
             except Damaged:
-                self._held.pop(file.name, None)
-                self._say(f"{file.name} in the bucket is damaged: it is made anew")
+                damaged.add(file.name)
             except StoreError as error:
                 self._say(f"tokens in the bucket cannot be had, and are made anew: {error}")
                 break
@@ -78,8 +80,11 @@ class TokenCache:
                 break
             finally:
                 making.unlink(missing_ok=True)
+        for name in sorted(damaged - brought):
+            self._stored.pop(name, None)
+            self._say(f"{name} in the bucket is not what the ledger pinned: it is made anew")
         if brought:
-            self._say(f"{brought} files of tokens came from the bucket")
+            self._say(f"{len(brought)} files of tokens came from the bucket")
 
     # -- while they are made ----------------------------------------------------------------------
 
@@ -90,17 +95,19 @@ class TokenCache:
         path, name = next(self._unstored(), (None, ""))
         if path is None:
             return False
-        slot = slot_for(name, self._held.values(), self._grants.puts)
-        if slot not in self._grants.puts:
+        puts, used = self._grants.puts, set(self._stored.values())
+        slot = next((s for s in puts if is_slot(s) and entry_of(s) in puts and s not in used), "")
+        if not slot:
             self._left.add(name)  # more than were expected: another tokenizer's are there, too
             return True
         objects = Objects()
         try:
             made = self._put(objects, path, name, slot)
-            held = {**self._held, name: made}
-            text = dump(CacheIndex(tuple(held.values()))).encode()
-            _put_bytes(objects, self._grants.index, text)
-            self._held = held
+            _put_bytes(objects, puts[entry_of(slot)], dump(made).encode())
+            self._stored[name] = slot
+            self._remember()
+        except Exists:
+            self._stored[f"taken {slot}"] = slot  # before this process began anew: never twice
         except StoreError as error:
             self._failures += 1
             self._again_at = self._now() + _AGAIN_AFTER_S
@@ -110,6 +117,16 @@ class TokenCache:
         finally:
             objects.close()
         return True
+
+    def _recall(self) -> dict[str, str]:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            text = read_small(Path(self._grants.folder) / _STORED_NAME) or "{}"
+            return {str(name): str(slot) for name, slot in json.loads(text).items()}
+        return {}
+
+    def _remember(self) -> None:
+        if (folder := self._folder()) is not None:
+            write_atomic(folder / _STORED_NAME, json.dumps(self._stored), durable=False)
 
     def _unstored(self) -> Iterator[tuple[Path, str]]:
         """Files that are whole: a token file is once its record is there, which follows it."""
@@ -124,7 +141,7 @@ class TokenCache:
 
     def _wanted(self, folder: Path, path: Path) -> Iterator[tuple[Path, str]]:
         name = path.relative_to(folder).as_posix()
-        known = name in self._held or name in self._left
+        known = name in self._stored or name in self._left
         if not known and is_cache_file(name) and path.is_file() and not path.is_symlink():
             yield path, name
 

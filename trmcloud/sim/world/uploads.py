@@ -6,12 +6,13 @@ supersedes with the very functions of ``core.bucket`` that the real one uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trmcloud.core.contract.bucket import (
+    CachedFile,
     FolderGet,
     Grants,
     PhaseSlots,
@@ -254,6 +255,13 @@ class SimBucket:
         self._gate()
         found = self._world.files.stored(run_id)
         return Shelf(tuple(Stored(manifest, manifest.label) for manifest in found))
+
+    def stored_tokens(
+        self, key: str, pods: Collection[str], pins: Sequence[CachedFile]
+    ) -> tuple[CachedFile, ...]:
+        """None: simulated runs train on data that is brought."""
+        self._gate()
+        return ()
 
     def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         self._gate()
