@@ -13,11 +13,13 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.missing_tools import last_lines
 
 try:
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
@@ -25,6 +27,7 @@ except ImportError:  # without it there is one process, and nothing to share out
     LoadScopeScheduling = object
 
 _BEGAN = pytest.StashKey[float]()
+_NOT_RUN = pytest.StashKey[Sequence[str]]()
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tests.md"
 SHOWN = 30
 NICENESS = 10
@@ -132,6 +135,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The slowest thirty; a page of them where one is asked for."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    config.stash[_NOT_RUN] = last_lines(_reason(report) for report in skipped)
     spent_s: dict[str, float] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -146,6 +151,19 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{took_s:7.1f} s  {nodeid}")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(lines, encoding="utf-8")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last lines of a run: which tests were not run, and what to install for them."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for line in config.stash.get(_NOT_RUN, ()):
+        reporter.write_line(line)
+
+
+def _reason(report: Any) -> str:
+    """Why a test was skipped: a report keeps that behind the place where it was."""
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return str(told).removeprefix("Skipped: ")
 
 
 def slowest(spent_s: Mapping[str, float]) -> list[tuple[str, float]]:
