@@ -155,7 +155,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The last lines of a run: which tests were not run, and what to install for them."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     for line in config.stash.get(_NOT_RUN, ()):
         reporter.write_line(line)
 
