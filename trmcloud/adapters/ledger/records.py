@@ -23,7 +23,7 @@ from trmcloud.ports.ledger import ControllerId, Driver
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 6
+VERSION = 7
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -33,6 +33,7 @@ VERSION = 6
                with other settings
 5  2026-11-23  a run may be stopped at once, without landing
 6  2026-11-23  a run that is reopened may go on with another number of processes
+7  2026-11-23  why a pod is ended may be that its boot failed by the provider's log
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
