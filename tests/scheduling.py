@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.missing_tools import last_lines
+from tests.missing_tools import find, last_lines
 
 try:
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
@@ -50,6 +50,12 @@ _STARTS_PROCESSES = (
     "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/app/test_export",
     "tests/unit/app/test_packing.py", "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
 )  # fmt: skip
+_USES_SSH = (
+    "tests/contract/test_ssh_", "tests/contract/test_runpod_boot.py",
+    "tests/contract/test_runpod_pods.py", "tests/unit/pod/test_sshd.py",
+)  # fmt: skip
+_RENTERS = frozenset(("renter", "rented", "skyfarer"))
+"""Fixtures whose users rent, which needs OpenSSH's client."""
 _WHOLE = ("tests/unit/", "tests/model/")
 _FIRST = {0: _COMPUTING, 1: _TORCH}
 _THEN = (_WAITING, _TORCH, _COMPUTING)
@@ -111,9 +117,13 @@ class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    absent = [name for name in ("ssh", "ssh-keygen") if find(name) is None]
     for item in items:
         if starts_processes(item.nodeid):
             item.add_marker("processes")
+        uses = _RENTERS & set(getattr(item, "fixturenames", ()))
+        if absent and (uses or item.nodeid.startswith(_USES_SSH)):
+            item.add_marker(pytest.mark.skip(reason=f"there is no {absent[-1]} on this machine"))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
