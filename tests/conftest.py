@@ -23,6 +23,7 @@ from tests.scheduling import (
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_terminal_summary,
+    pytest_unconfigure,
     pytest_xdist_make_scheduler,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_terminal_summary",
+    "pytest_unconfigure",
     "pytest_xdist_make_scheduler",
 ]
 

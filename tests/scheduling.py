@@ -13,11 +13,13 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.missing_tools import find, last_lines
 
 try:
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
@@ -25,6 +27,7 @@ except ImportError:  # without it there is one process, and nothing to share out
     LoadScopeScheduling = object
 
 _BEGAN = pytest.StashKey[float]()
+_NOT_RUN = pytest.StashKey[Sequence[str]]()
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tests.md"
 SHOWN = 30
 NICENESS = 10
@@ -47,6 +50,12 @@ _STARTS_PROCESSES = (
     "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/app/test_export",
     "tests/unit/app/test_packing.py", "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
 )  # fmt: skip
+_USES_SSH = (
+    "tests/contract/test_ssh_", "tests/contract/test_runpod_boot.py",
+    "tests/contract/test_runpod_pods.py", "tests/unit/pod/test_sshd.py",
+)  # fmt: skip
+_RENTERS = frozenset(("renter", "rented", "skyfarer"))
+"""Fixtures whose users rent, which needs OpenSSH's client."""
 _WHOLE = ("tests/unit/", "tests/model/")
 _FIRST = {0: _COMPUTING, 1: _TORCH}
 _THEN = (_WAITING, _TORCH, _COMPUTING)
@@ -108,9 +117,13 @@ class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    absent = [name for name in ("ssh", "ssh-keygen") if find(name) is None]
     for item in items:
         if starts_processes(item.nodeid):
             item.add_marker("processes")
+        uses = _RENTERS & set(getattr(item, "fixturenames", ()))
+        if absent and (uses or item.nodeid.startswith(_USES_SSH)):
+            item.add_marker(pytest.mark.skip(reason=f"there is no {absent[-1]} on this machine"))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -132,6 +145,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The slowest thirty; a page of them where one is asked for."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    config.stash[_NOT_RUN] = last_lines(_reason(report) for report in skipped)
     spent_s: dict[str, float] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -146,6 +161,19 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{took_s:7.1f} s  {nodeid}")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(lines, encoding="utf-8")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last lines of a run: which tests were not run, and what to install for them."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    for line in config.stash.get(_NOT_RUN, ()):
+        reporter.write_line(line)
+
+
+def _reason(report: Any) -> str:
+    """Why a test was skipped: a report keeps that behind the place where it was."""
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return str(told).removeprefix("Skipped: ")
 
 
 def slowest(spent_s: Mapping[str, float]) -> list[tuple[str, float]]:

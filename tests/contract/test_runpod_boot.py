@@ -16,6 +16,7 @@ from tests.standins.runpod.client import Client, eventually
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
+from tests.standins.sshd import find_sshd
 from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.bundle import boot_payload
@@ -28,7 +29,7 @@ from trmcloud.ports.compute import PodKeys, PodRequest
 
 WHY_NOT = no_namespaces()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")
-needs_sshd = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no openssh-server")
+needs_sshd = pytest.mark.skipif(find_sshd() is None, reason="no openssh-server")
 ROOT = Path(contract.POD_ROOT)
 
 

@@ -144,6 +144,7 @@ def test_every_other_request_is_as_published(side: Side) -> None:
     for counts, community in (((), False), ((1, 8), False), ((2,), True)):
         offers.read_catalogue(calls.catalogue, counts, community=community)
     calls.ssh_keys()
+    calls.log_text(POD, 200)
     api._get("/pods", {"limit": "1000", "cursor": "Y3JlYXRlZEF0PTE3NDg3ODA0MDA"})
     assert side.noted.wrong == []
 
@@ -155,6 +156,7 @@ def test_every_other_request_is_as_published(side: Side) -> None:
         f"GET /v2/pods/{POD}",
         f"DELETE /v2/pods/{POD}",
         f"POST /v2/pods/{POD}/action",
+        f"GET /v2/pods/{POD}/logs",
         "GET /v2/network-volumes",
         "POST /v2/network-volumes",
         "PATCH /v2/network-volumes/vol_123",
@@ -165,6 +167,7 @@ def test_every_other_request_is_as_published(side: Side) -> None:
     }
     asked = set(side.noted.asked)
     assert "GET /v2/pods?limit=1000&includeClusterPods=true" in asked
+    assert f"GET /v2/pods/{POD}/logs?tail=200" in asked
     assert "GET /v2/billing/pods?bucketSize=hour&lastN=2" in asked
 
 

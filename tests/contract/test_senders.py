@@ -226,6 +226,18 @@ def test_ntfy_that_never_answers_is_left(receiver: Receiver, act: str) -> None:
     assert time.monotonic() - began < 10.0
 
 
+@pytest.mark.parametrize("asks", ["", "?redirect=yes"])
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_notice_goes_nowhere_else(receiver: Receiver, code: int, asks: str) -> None:
+    with receiving() as elsewhere:
+        receiver.always = (code, {"Location": f"{elsewhere.url}/stolen"})
+        where = f"ntfy://user:secret@127.0.0.1:{receiver.port}/topic{asks}"
+        told = AppriseSender("ntfy", where, timeout_s=3.0)(NOTICE.id, BODY)
+        assert not told.taken
+        assert receiver.got, "it was asked"
+        assert elsewhere.got == []
+
+
 def test_the_librarys_log_is_kept_from_the_terminal(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests.missing_tools import find
 from tests.unit.skypilot.rig import KEYS, NOW, request
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.adapters.skypilot.task import CLOUDS, accelerator, make_task
@@ -117,6 +118,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+@pytest.mark.skipif(find("rsync") is None, reason="there is no rsync on this machine")
 def test_it_reads_and_plans_every_task_within_its_price_and_runs_it_dry(tmp_path: Path) -> None:
     clouds = write_catalogue(tmp_path / ".sky" / "catalogs" / "v8")
     write_settings(tmp_path / ".sky" / "config.yaml")

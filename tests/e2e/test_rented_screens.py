@@ -18,6 +18,7 @@ from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User, until
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
+from tests.standins.sshd import find_sshd
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.outcome import Outcome
 
@@ -25,7 +26,7 @@ WHY_NOT = no_namespaces()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}"),
-    pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no openssh-server"),
+    pytest.mark.skipif(find_sshd() is None, reason="no openssh-server"),
 ]
 LONG = ("--phase", "fast", "--steps", "20000")
 ALONE = ("-d", "--accept-loss")

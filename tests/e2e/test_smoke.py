@@ -18,13 +18,14 @@ from tests.standins.runpod.catalog import GPUS
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
+from tests.standins.sshd import find_sshd
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control.exposure import exposure_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
 
 needs_pods = pytest.mark.skipif(
-    bool(no_namespaces()) or not Path("/usr/sbin/sshd").exists(),
+    bool(no_namespaces()) or find_sshd() is None,
     reason=no_namespaces() or "no openssh-server",
 )
 HALF_A_MINUTE = ("--minutes", "0.5", "-y")

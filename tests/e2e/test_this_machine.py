@@ -43,7 +43,7 @@ def findings(user: User) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("there", "lacks"),
-    [(("ssh-keygen", "rsync"), "ssh"), (("ssh", "rsync"), "ssh-keygen")],
+    [(("ssh-keygen",), "ssh"), (("ssh",), "ssh-keygen")],
     ids=["no-ssh", "no-ssh-keygen"],
 )
 def test_without_ssh_nothing_is_rented(

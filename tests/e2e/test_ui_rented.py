@@ -14,6 +14,7 @@ from tests.e2e.user import User, until
 from tests.standins.browser import Browser, find_chromium
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
+from tests.standins.sshd import find_sshd
 from trmcloud.core.outcome import Outcome
 
 WHY_NOT = no_namespaces()
@@ -21,7 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}"),
-    pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no openssh-server"),
+    pytest.mark.skipif(find_sshd() is None, reason="no openssh-server"),
     pytest.mark.skipif(not find_chromium(), reason="there is no chromium here"),
 ]
 __all__ = ["browser", "serve"]

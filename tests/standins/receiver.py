@@ -70,7 +70,7 @@ def receiving(receiver: Receiver | None = None) -> Iterator[Receiver]:
                 assert not isinstance(act, str)
                 self._answer(*act)
 
-        do_PUT = do_POST
+        do_PUT = do_GET = do_POST
 
         def _answer(self, code: int, headers: dict[str, str]) -> None:
             self.send_response(code)

@@ -19,10 +19,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _DEADLINE_S = 20.0
+ENV_NO_SBIN = "TRMCLOUD_TEST_NO_SBIN"
 
 
 def find_sshd() -> str | None:
-    """The server's absolute path, which it insists on being started by; None without one."""
+    """The server's absolute path, which it insists on being started by; None without one.
+
+    Folders that a user's PATH may lack are searched too. With ``TRMCLOUD_TEST_NO_SBIN`` set they
+    are not: so a test takes the server away by its PATH.
+    """
+    if ENV_NO_SBIN in os.environ:
+        return shutil.which("sshd")
     return shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
 
 

@@ -8,7 +8,7 @@ from trmcloud.app.bucket_report import BucketReport
 from trmcloud.app.context import Context, list_pods
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.contract.pod_contract import AgentReport
-from trmcloud.core.control.observation import Bill, Observation, PodSeen
+from trmcloud.core.control.observation import Bill, BootTrouble, Observation, PodSeen
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, ProviderError
 from trmcloud.core.spec.plan import Plan
@@ -65,6 +65,7 @@ class Observer:
             clock=clock,
             stranger_s=self._stranger_s(trouble, now),
             line=str(trouble or ""),
+            boot_trouble=self._boot_trouble(generation) if booting and found is None else None,
             word=self._left_word(run, plan, generation, pods, found),
         )
 
@@ -91,6 +92,12 @@ class Observer:
     def _trouble(self, generation: Generation) -> LinkError | None:
         link = self.context.links[generation.provider]
         return link.trouble(generation.pod_name)
+
+    def _boot_trouble(self, generation: Generation) -> BootTrouble | None:
+        """What the provider's own log says, of a pod whose agent was not heard."""
+        if generation.pod_id is None or generation.provider in self.context.unasked:
+            return None
+        return self.context.computes[generation.provider].boot_trouble(generation.pod_id)
 
     def _stranger_s(self, trouble: LinkError | None, now: float) -> float:
         """For how long this process has met another machine at a booting pod's address."""

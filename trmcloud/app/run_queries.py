@@ -139,6 +139,18 @@ def link_trouble(context: Context, run: RunState) -> LinkError | None:
     return None if early or isinstance(trouble, NoAddress) else trouble
 
 
+def boot_trouble(context: Context, run: RunState) -> str:
+    """What the provider's own log says is wrong with the run's booting pod, in its words; empty
+    where it says nothing, or the pod is being ended."""
+    generation = run.generation
+    if run.state is not State.BOOTING or generation is None or generation.pod_id is None:
+        return ""
+    if generation.provider in context.unasked or ending_was_asked(run):
+        return ""
+    trouble = context.computes[generation.provider].boot_trouble(generation.pod_id)
+    return trouble.text if trouble is not None else ""
+
+
 def answers(context: Context, run: RunState) -> bool:
     """Whether the run's pod let itself be asked last time: one that is missed, or that somebody
     is ending, is in no trouble either, and does not answer."""

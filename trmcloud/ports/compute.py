@@ -13,7 +13,7 @@ from trmcloud.core.values import dataclass
 if TYPE_CHECKING:
     from trmcloud.core.contract.pod_contract import Lease
     from trmcloud.core.contract.trainer_contract import PhaseJob
-    from trmcloud.core.control.observation import Bill, PodSeen
+    from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen
     from trmcloud.core.money import Usd
 
 
@@ -141,6 +141,14 @@ class Compute(ABC):
         """Lines that a person can type to see the pod and to end it by the provider's own client;
         none where that needs no word of ours."""
         return ()
+
+    def boot_trouble(self, pod_id: str) -> BootTrouble | None:
+        """What the provider's own log says is wrong with a pod that boots.
+
+        None where it says nothing, cannot be read, or the provider has no such log. It may be asked
+        at any time: an adapter reads no more often than the provider allows.
+        """
+        return None
 
     def cross_listed(self) -> Sequence[PodSeen]:
         """Pods that a second list of the provider's has and the first one omits."""

@@ -81,6 +81,15 @@ class Knobs:
     """The data centre that pods are put in, whatever was asked for."""
     never_boots: bool = False
     boot_error: bool = False
+    boot_log: list[str] = field(default_factory=list)
+    """What the host says instead of starting the containers of pods made from now on, which stay
+    RUNNING without an address and without a process, as users report."""
+    boot_log_gpus: list[str] = field(default_factory=list)
+    """GPU ids whose pods that befalls; none: all."""
+    boot_log_container: list[str] = field(default_factory=list)
+    """What the containers of pods that do start print first."""
+    logs_status: int = 0
+    """The status of every answer for a log, while it is not 0."""
     ssh_never: bool = False
     price_factor: float = 1.0
     """The billed rate over the list price."""

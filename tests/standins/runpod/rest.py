@@ -176,6 +176,10 @@ class Rest:
 
     def _logs(self, asked: Asked, pod_id: str) -> Answer:
         pod = self._world.find(pod_id)
+        if self._world.knobs.logs_status:
+            answer = problem(self._world.knobs.logs_status, "refused by a knob")
+            answer.forced = True
+            return answer
         wanted = asked.query.get("source")
         if wanted not in (None, "container", "system"):
             return problem(422, "Request validation failed.", ["source: container or system"])
@@ -231,7 +235,7 @@ class Rest:
         early = self._world.knobs.says_running and pod.status in ("PROVISIONING", "STARTING")
         status = "RUNNING" if early else pod.status
         ssh = next(((host, public) for private, host, public in mapped if private == 22), None)
-        if self._world.knobs.ssh_never:
+        if self._world.knobs.ssh_never or pod.stuck == "unstarted":
             ssh = None
         shown: dict[str, Any] = {
             "id": pod.id,

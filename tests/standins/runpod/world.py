@@ -129,7 +129,9 @@ class Context:
             gpu_count=gpu_count,
             cuda=self._cuda(body) if "gpu" in body else None,
             ssh_after_s=self.knobs.ssh_after_s,
-            stuck="never" if self.knobs.never_boots else "error" if self.knobs.boot_error else "",
+            stuck=self._stuck(body),
+            host_says=list(self.knobs.boot_log),
+            prints=list(self.knobs.boot_log_container),
             inside={
                 "fewer_gpus": self.knobs.fewer_gpus,
                 "other_gpu": self.knobs.other_gpu,
@@ -145,6 +147,13 @@ class Context:
         self._boot(pod, at)
         self.pods[pod.id] = pod
         return pod
+
+    def _stuck(self, body: dict[str, Any]) -> str:
+        knobs = self.knobs
+        gpu = body.get("gpu", {}).get("id", "")
+        if knobs.boot_log and (not knobs.boot_log_gpus or gpu in knobs.boot_log_gpus):
+            return "unstarted"
+        return "never" if knobs.never_boots else "error" if knobs.boot_error else ""
 
     def create_later(self, body: dict[str, Any], after_s: float) -> None:
         """A create that was answered with a failure and happens all the same."""
@@ -300,6 +309,12 @@ class Context:
                     continue
                 pod.status, pod.started_at = "RUNNING", pod.running_at
                 pod.say(pod.running_at, "system", f"start container for {pod.id}: begin")
+                if pod.stuck == "unstarted":
+                    for line in pod.host_says:
+                        pod.say(pod.running_at, "system", line)
+                    continue
+                for line in pod.prints:
+                    pod.say(pod.running_at, "container", line)
                 self.machines.boot(pod)
 
     def _boot(self, pod: Pod, at: float) -> None:

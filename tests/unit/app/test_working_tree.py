@@ -10,6 +10,7 @@ import pytest
 
 from trmcloud.app.staging import working_tree
 from trmcloud.app.staging.working_tree import look_at, pack
+from trmcloud.cli.views.working_tree import tree_lines
 from trmcloud.core.errors import DataError
 from trmcloud.pod.job.working_tree import lay_data, unpack
 
@@ -83,6 +84,53 @@ def test_what_is_called_as_keys_are_never_goes(root: Path, name: str) -> None:
     tree = look_at(root)
     assert tree.names == ("train.py",)
     assert tree.keys == (name,)
+
+
+@pytest.mark.parametrize("by_git", [True, False], ids=["git", "no-git"])
+def test_nor_do_secrets_by_their_names(root: Path, by_git: bool) -> None:
+    secrets = {
+        "prod.env", "secrets.toml", "token", "terraform.tfvars", "config/aws.json",
+        "conf/db_password.ini", "infra/terraform.tfstate", "api-key.txt", "my_secrets.yaml",
+    }  # fmt: skip
+    others = {
+        "tokens.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json",
+        "secrets.py", "token.py", "prod.env.example", "data/tokens.bin", "train.py",
+    }  # fmt: skip
+    for name in secrets | others:
+        put(root, name)
+    if by_git:
+        git(root, "init", "-q")
+        git(root, "add", "-A")
+    tree = look_at(root)
+    assert tree.by_git is by_git
+    assert set(tree.keys) == secrets
+    assert set(tree.names) == others
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["AKIA" + "Q2" * 8, "hf_" + "aB" * 17, "rpa_" + "A1" * 20, "ghp_" + "a1" * 18,
+     "glpat-" + "a1" * 10, "sk-ant-" + "a1" * 24, "xoxb-" + "12" * 12, "AIza" + "a1-x_" * 7],
+    ids=lambda token: token[:6],
+)  # fmt: skip
+def test_nor_does_a_file_with_a_token_of_a_known_form(root: Path, token: str) -> None:
+    put(root, "settings.py", f'KEY = "{token}"\n')
+    put(root, "form.py", f'KEY = "{token[:9]}…"  # as such a key begins\n')
+    tree = look_at(root)
+    assert tree.keys == ("settings.py",)
+    assert tree.names == ("form.py", "train.py")
+
+
+def test_a_secret_is_sent_by_its_whole_name_in_the_ignore_file(root: Path) -> None:
+    for name in ("prod.env", "token", "config/aws.json"):
+        put(root, name)
+    put(root, ".trmcloudignore", "!*\n!/config/aws.json\n!prod.env  \n!tok*\n")
+    tree = look_at(root)
+    assert tree.keys == ("token",)
+    assert {"prod.env", "config/aws.json"} <= set(tree.names)
+    lines = tree_lines(tree)
+    assert "  · left out, as keys: token" in lines
+    assert "    to send one all the same: a line !token in .trmcloudignore" in lines
 
 
 def test_nor_does_what_holds_one(root: Path) -> None:

@@ -15,7 +15,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import CREATE, Action, Decision
 from trmcloud.core.control.controller import decide
-from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
+from trmcloud.core.control.observation import Bill, BootTrouble, Observation, PodSeen, PodStatus
 from trmcloud.core.control.run_fold import apply_event
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd
@@ -117,6 +117,7 @@ def ask(
     in_flight: frozenset[str] = frozenset(),
     unbilled: bool = True,
     stranger_s: float = 0.0,
+    boot_trouble: BootTrouble | None = None,
     word: AgentReport | None = None,
     clock: Instant | None = None,
     plan: StubPlan = PLAN,
@@ -130,6 +131,7 @@ def ask(
         in_flight=frozenset(map(ActionKey.parse, in_flight)),
         unbilled=unbilled,
         stranger_s=stranger_s,
+        boot_trouble=boot_trouble,
         word=word,
         clock=clock,
     )

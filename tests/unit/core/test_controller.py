@@ -26,7 +26,7 @@ from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
-from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
+from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import Usd
@@ -45,6 +45,26 @@ def test_another_pods_report_is_not_this_ones() -> None:
     run = booting()
     other = a_report(run, pod_name="trmc-abcd1234-r9-g1-1790000000", result="finished")
     assert ask(run, AT + 60, pods=[the_pod(run)], report=other) == Decision()
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+def test_a_boot_that_its_log_calls_failed_is_ended_while_nothing_was_heard(fatal: bool) -> None:
+    trouble = BootTrouble("layer does not exist", fatal=fatal)
+    run = booting()
+    _, actions = follow(run, AT + 20, pods=[the_pod(run)], boot_trouble=trouble)
+    told = [sentence(action.reason) for action in actions]
+    assert told == (["its boot failed, by the provider's log: layer does not exist"] * fatal)
+    # A pod that has reported is no boot: its agent's word counts, not a line of a log.
+    up = running()
+    report = a_report(up)
+    for now in (AT + 20, AT + 200):
+        heard, actions = follow(up, now, pods=[the_pod(up)], report=report, boot_trouble=trouble)
+        assert TERMINATE not in [action.verb for action in actions]
+        unheard, actions = follow(up, now, pods=[the_pod(up)], boot_trouble=trouble)
+        assert TERMINATE not in [action.verb for action in actions]
+        assert heard.state is unheard.state is State.RUNNING
+    _, (action,) = follow(run, AT + 310, pods=[the_pod(run)], boot_trouble=trouble)
+    assert "layer does not exist" in sentence(action.reason)
 
 
 def test_without_an_agent_by_the_boot_deadline_the_pod_is_ended() -> None:

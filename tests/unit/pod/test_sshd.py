@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.standins.sshd import find_sshd
 from tests.unit.pod.container import KEY, Container, packed
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.pod.machine.sshd import Sshd
 
 Until = Callable[..., None]
 SSHD = "/usr/sbin/sshd"
-needs_sshd = pytest.mark.skipif(not Path(SSHD).exists(), reason="openssh-server is not installed")
+needs_sshd = pytest.mark.skipif(find_sshd() is None, reason="openssh-server is not installed")
 
 
 def a_key(path: Path) -> tuple[str, str]:

@@ -51,10 +51,10 @@ class AppriseSender:
         parts = urlsplit(where)
         query = f"{parts.query}&{limits}" if parts.query else limits
         with _quiet():
-            made = self._apprise.Apprise()
+            made = self._apprise.Apprise(asset=self._asset())
             known = made.add(where) and type(made[0]).__name__ == f"Notify{_PLUGINS[way]}"
             if known and parts.scheme in WAYS[way] and parts.scheme != "https":
-                made = self._apprise.Apprise()
+                made = self._apprise.Apprise(asset=self._asset())
                 known = made.add(urlunsplit(parts._replace(query=query)))
             elif known:
                 made[0].socket_connect_timeout = made[0].socket_read_timeout = timeout_s
@@ -63,7 +63,13 @@ class AppriseSender:
                 f"that is no address for {way}",
                 next_step=f"one like {EXAMPLES[way]}",
             )
+        made[0].redirects = False  # whatever the address itself asks for
         return made[0]
+
+    def _asset(self) -> Any:
+        """Without redirects: an answer must not send a notice, or the key in its address, on to
+        another server."""
+        return self._apprise.AppriseAsset(http_redirects=False)
 
     def __call__(self, notice_id: str, body: str) -> Told:
         told = json.loads(body)

@@ -140,6 +140,15 @@ class RunPodApi:
         except httpx.HTTPError:
             return False
 
+    def log_text(self, pod_id: str, tail: int) -> list[str]:
+        """The newest ``tail`` lines of the pod's log, as lines of an event stream, and what else
+        comes before that falls silent.
+
+        Raises:
+            ProviderError: RunPod did not give it.
+        """
+        return self.http.read_stream(self._url(f"/pods/{pod_id}/logs"), {"tail": str(tail)})
+
     # -- storage ---------------------------------------------------------------------------------
 
     def volumes(self) -> list[models.Volume]:

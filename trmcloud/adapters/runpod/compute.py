@@ -15,6 +15,7 @@ from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.adapters.runpod.billing import Biller
+from trmcloud.adapters.runpod.boot_log import BootLogs
 from trmcloud.adapters.runpod.create_request import ANYWHERE, CreateRequests
 from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPodGraphql
 from trmcloud.adapters.runpod.http import Throttled
@@ -22,7 +23,7 @@ from trmcloud.adapters.runpod.prepaid import Prepaid
 from trmcloud.adapters.runpod.settings import IMAGE
 from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
+from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
     FinalRefusal,
     NotFoundError,
@@ -80,6 +81,7 @@ class RunPodCompute(Compute):
         self._now = now
         self._seen = sightings if sightings is not None else Sightings(None)
         self._biller = Biller(api, self._seen, now)
+        self._boot_logs = BootLogs(api, now)
         self._requests = CreateRequests(keys, payload, image, environment or {})
         self._lock = threading.RLock()
         self._listed: list[models.Pod] = []
@@ -195,6 +197,10 @@ class RunPodCompute(Compute):
             known_too = known | {pod.pod_id for pod in members}
             second = [*members, *self._biller.billed_on(known_too)]
         return tuple(pod for pod in second if pod.pod_id not in known)
+
+    def boot_trouble(self, pod_id: str) -> BootTrouble | None:
+        """As the port says: by the pod's log, read every ten seconds at most."""
+        return self._boot_logs.trouble(pod_id)
 
     def kept_volumes(self) -> Sequence[VolumeSeen]:
         """As the port says: those that bear this ledger's name and stand where that says."""

@@ -8,6 +8,7 @@ No answer is followed elsewhere: a redirect would carry the key to wherever it p
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
@@ -34,6 +35,9 @@ REQUEST_S = 15.0
 READ_BOUND_S = 20.0
 """How long one read may take with all its repetitions: a controller has more to look after."""
 CREATE_S = 60.0
+STREAM_IDLE_S = 1.5
+STREAM_S = 2.0
+STREAM_BYTES = 1 << 18
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 8.0
 _MAX_DETAIL = 300
@@ -186,6 +190,39 @@ class Http:
             reraise=True,
         )
         return retrying(attempt)
+
+    def read_stream(self, url: str, params: Mapping[str, str]) -> list[str]:
+        """The lines of an event stream up to now: until it falls silent for ``STREAM_IDLE_S``, and
+        no longer than ``STREAM_S`` nor more than ``STREAM_BYTES``. Asked for once.
+
+        Raises:
+            ProviderError: there is none, as ``refusal`` says, or no answer came.
+        """
+        where = self.where("GET", url)
+        self.requests += 1
+        ends_at = time.monotonic() + STREAM_S
+        received = bytearray()
+        try:
+            with self._client.stream(
+                "GET",
+                url,
+                params=dict(params),
+                headers={"Accept": "text/event-stream"},
+                timeout=httpx.Timeout(STREAM_IDLE_S, connect=CONNECT_S),
+            ) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self.refusal(response, where)
+                for chunk in response.iter_bytes():
+                    received += chunk
+                    if time.monotonic() >= ends_at or len(received) >= STREAM_BYTES:
+                        break
+        except httpx.ReadTimeout:
+            pass  # as such a stream ends for who does not wait for more
+        except httpx.HTTPError as error:
+            raise Transient(f"RunPod's log cannot be read: {error}", where=where) from None
+        text = bytes(received[:STREAM_BYTES]).decode("utf-8", "replace")
+        return re.split(r"\r\n|\n|\r", text)
 
     def where(self, method: str, url: str) -> str:
         return f"RunPod, {method} {httpx.URL(url).path}"

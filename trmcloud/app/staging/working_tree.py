@@ -1,8 +1,9 @@
 """The user's own code: what of the working tree is sent, and what never is.
 
 Git's list of files where there is one: tracked, and untracked ones that are not ignored; all that
-is not hidden elsewhere. ``.trmcloudignore``, in the language of .gitignore, leaves out more. What
-looks like a key is left out, whoever lists it, and so are links.
+is not hidden elsewhere. ``.trmcloudignore``, in the language of .gitignore, leaves out more. A
+file that looks like a key or a secret, by its name or by a token in it, is left out, whether git
+lists it or not, unless a line of ``.trmcloudignore`` is ``!`` and its whole name. So are links.
 """
 
 from __future__ import annotations
@@ -35,12 +36,43 @@ _KEYS = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*.asc", "id_rsa*",
     "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc", ".npmrc",
     ".git-credentials", "kaggle.json", "credentials", "credentials.json", "client_secret*.json",
-    "service_account*.json", ".htpasswd", "*.ovpn", "known_hosts",
+    "service_account*.json", ".htpasswd", "*.ovpn", "known_hosts", "*.env", "*.env.*", "*.tfvars",
+    "*.tfvars.json", "*.tfstate", "*.tfstate.*", "*.keystore", "*.ppk", "*.agekey", "*.kubeconfig",
+    ".dockerconfigjson", ".pgpass", ".my.cnf", ".boto", ".s3cfg", "rclone.conf", ".vault-token",
+    "wallet.dat",
+)  # fmt: skip
+#: Names of such files whatever their suffix, unless that is a program's.
+_SECRET_STEM = re.compile(
+    r"((.*[._-])?(secrets?|credentials?|passwords?|passwd|api[_-]?keys?|auth[_-]?tokens?"
+    r"|access[_-]?tokens?)([._-].*)?|tokens?|aws|gcp[_-]?key|kubeconfig)"
+)
+_DATA_SUFFIXES = frozenset(
+    ("", ".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt", ".csv", ".properties",
+     ".xml", ".sh", ".env", ".bak", ".old")
 )  # fmt: skip
 _KEY_FOLDERS = frozenset((".ssh", ".aws", ".gnupg", ".runpod", ".kube", ".azure", ".sky", ".git"))
-_PUBLIC = ("*.pub", ".env.example", ".env.sample", ".env.template")
+_PUBLIC = (
+    "*.pub", "*.env.example", "*.env.sample", "*.env.template", "*.tfvars.example", "tokens.txt",
+    "tokens.json", "tokens.csv",
+)  # fmt: skip
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
+#: Tokens that say by their form what they open; of each the published length.
+_TOKEN = re.compile(
+    rb"(?<![0-9A-Za-z])("
+    rb"A(KIA|SIA)[A-Z2-7]{16}"  # AWS: an access key's id, beside which its secret stands
+    rb"|hf_[A-Za-z]{34}"  # Hugging Face
+    rb"|rpa_[0-9A-Z]{40,}"  # RunPod
+    rb"|gh[pousr]_[0-9A-Za-z]{36}|github_pat_[0-9A-Za-z_]{82}"  # GitHub
+    rb"|glpat-[0-9A-Za-z_-]{20}"  # GitLab
+    rb"|sk-(proj|ant|svcacct)-[0-9A-Za-z_-]{40,}"  # OpenAI, Anthropic
+    rb"|xox[abprs]-[0-9A-Za-z-]{20,}"  # Slack
+    rb"|AIza[0-9A-Za-z_-]{35}"  # Google
+    rb"|dop_v1_[0-9a-f]{64}"  # DigitalOcean
+    rb")(?![0-9A-Za-z])"
+)
 _LOOKED_AT_BYTES = 4096
+_SEARCHED_BYTES = 1 << 16
+_TEXT_SUFFIXES = _DATA_SUFFIXES | {".py", ".md", ".ipynb", ".js", ".ts", ".env", ".hcl", ".tf"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +113,7 @@ def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
             links.append(name)
         elif not stat.S_ISREG(about.st_mode):
             continue  # a submodule's folder
-        elif _is_key(root / name, name):
+        elif not ignored.sends(name) and _is_key(root / name, name):
             keys.append(name)
         else:
             names.append(name)
@@ -184,13 +216,19 @@ def _is_key(path: Path, name: str) -> bool:
         return False
     if any(fnmatchcase(base, pattern) for pattern in _KEYS):
         return True
-    if path.suffix in (".py", ".json", ".txt", "", ".cfg", ".conf"):
+    stem, dot, suffix = base.rpartition(".")
+    stem, suffix = (stem, dot + suffix) if stem else (base, "")
+    if suffix in _DATA_SUFFIXES and (_SECRET_STEM.fullmatch(stem)):
+        return True
+    if suffix in _TEXT_SUFFIXES:
         try:
             with open(path, "rb") as file:
-                begin = file.read(_LOOKED_AT_BYTES)
+                begin = file.read(_SEARCHED_BYTES)
         except OSError:
             return False
-        return begin.lstrip().startswith(b"-----BEGIN") and bool(_PRIVATE_KEY.search(begin))
+        head = begin[:_LOOKED_AT_BYTES]
+        is_private = head.lstrip().startswith(b"-----BEGIN") and bool(_PRIVATE_KEY.search(head))
+        return is_private or bool(_TOKEN.search(begin))
     return False
 
 
@@ -213,7 +251,14 @@ class _Ignored:
     """The lines of an ignore file, as gitignore(5) has them: the last that matches decides."""
 
     def __init__(self, lines: Iterable[str]) -> None:
+        lines = list(lines)
+        self._sent = {line.rstrip()[1:].lstrip("/") for line in lines if line.startswith("!")}
         self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
+
+    def sends(self, name: str) -> bool:
+        """Whether a line of its own, ``!`` and the whole name without a wildcard, has the file sent
+        though it looks like a key."""
+        return name in self._sent
 
     def leaves_out(self, name: str) -> bool:
         """Whether a file is left out: it, or a folder that it is in."""

@@ -33,6 +33,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.WORK_DONE: "its work is done",
     _Kind.SAVED_HERE: "its work is done, and its checkpoints are here",
     _Kind.NO_AGENT: "no agent within {boot_deadline_s}",
+    _Kind.BOOT_FAILED: "its boot failed, by the provider's log: {text}",
     _Kind.STRANGER_ANSWERS: (
         "another machine answers at its address: the host key is not the run's"
     ),

@@ -11,6 +11,7 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import (
     answers,
+    boot_trouble,
     bucket_trouble,
     data_told,
     errands,
@@ -42,9 +43,10 @@ from trmcloud.cli.views.text import duration, losses
 from trmcloud.cli.views.worth import next_buys
 from trmcloud.cli.views.wrapping import wrap
 from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
@@ -78,7 +80,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._trouble_at: float | None = None
         self._trouble_said = ""
         self._unforeseen = self._unlisted_said = False
-        self._bucket_said = ""
+        self._boot_said = self._bucket_said = ""
         self._by_hand_of = ""
         self._news = News(context)
         self._waits: tuple[Reason | None, float] = (None, 0.0)
@@ -110,6 +112,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._tell_by_hand(run)
         self._tell_unforeseen(run)
         self._tell_trouble(run, now)
+        self._tell_boot(run)
         self._tell_bucket(run)
         self._tell_waiting(run, now)
         self._tell_pulled(run)
@@ -157,7 +160,7 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _tell_refused(self, run: RunState) -> None:
         """Why a candidate came to nothing, once each."""
         for generation in run.generations[run.first_generation - 1 :]:
-            why = sentence(generation.not_made or generation.unfit)
+            why = sentence(generation.not_made or generation.unfit or _boot_ended(run, generation))
             if why and generation.number > self._refused:
                 self._refused = generation.number
                 self._print(f"  generation {generation.number}: {why}")
@@ -175,6 +178,12 @@ class RunBar(AbstractContextManager["RunBar"]):
         for what, done in self._news.of(run):
             self._print(f"  {what}")
             self._print(f"    {done}")
+
+    def _tell_boot(self, run: RunState) -> None:
+        trouble = boot_trouble(self._context, run)
+        if trouble and trouble != self._boot_said:
+            self._print(f"  the provider's log of the pod: {trouble}")
+            self._boot_said = trouble
 
     def _tell_bucket(self, run: RunState) -> None:
         trouble = bucket_trouble(self._context, run)
@@ -365,3 +374,11 @@ def share_done(run: RunState, beat: Heartbeat, now: float) -> float:
     whole = generation.soft_stop_at - generation.intended_at
     by_time = (now - generation.intended_at) / whole if whole > 0 else 0.0
     return max(0.0, min(1.0, max(by_steps, by_time)))
+
+
+def _boot_ended(run: RunState, generation: Generation) -> Reason | None:
+    """Why a pod that never reported was ended from here; None where it was not, or still lives."""
+    if generation.agent_at is not None or generation.ended_at is None:
+        return None
+    reasons = [tried.reason for tried in run.tries(generation, TERMINATE)]
+    return next((reason for reason in reasons if reason is not None), None)

@@ -10,6 +10,7 @@ from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
 from trmcloud.app.reports import report_run, spending
 from trmcloud.app.run_queries import (
+    boot_trouble,
     bucket_trouble,
     data_told,
     last_report,
@@ -175,6 +176,8 @@ def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
         rows.append(("waits for", waiting_words(waiting, context.wall())))
     if trouble is not None:
         rows.append(("link", str(trouble)))
+    if boot := boot_trouble(context, run):
+        rows.append(("pod's log", boot))
     if bucket := bucket_trouble(context, run):
         rows.append(("bucket", bucket))
     return rows
@@ -241,6 +244,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data["waits_until"] = waiting.until_at if waiting is not None else None
     data["unasked"] = run.live and is_unasked(context, run)
     data["link_trouble"] = str(trouble) if trouble is not None else None
+    data["boot_trouble"] = boot_trouble(context, run) or None
     data["max_overspend"] = guards.overshoot.text if run.live else None
     data["max_overspend_usd"] = float(bound) if run.live and bound is not None else None
     return data

@@ -16,6 +16,9 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
     lines = [f"  code sent       {files}, {size_text(tree.size_bytes)}, {source}"]
     if tree.keys:
         lines.append(f"  · left out, as keys: {_some(tree.keys)}")
+        lines.append(
+            f"    to send one all the same: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}"
+        )
     if tree.links:
         lines.append(f"  · left out, as links: {_some(tree.links)}")
     if verbose:

@@ -263,8 +263,12 @@ def _why_terminate(
         up_at = generation.up_at or generation.intended_at
         if report is None and now >= up_at + traits.boot_deadline_s:
             line = said(ReasonKind.LINK_FAILED, seen.line)
+            if seen.boot_trouble is not None:
+                line = because(ReasonKind.PROVIDER_SAID, text=seen.boot_trouble.text)
             within_s = float(traits.boot_deadline_s)
             return because(ReasonKind.NO_AGENT, line, boot_deadline_s=within_s)
+        if report is None and seen.boot_trouble is not None and seen.boot_trouble.fatal:
+            return because(ReasonKind.BOOT_FAILED, text=seen.boot_trouble.text)
         if report is None and seen.stranger_s >= _STRANGER_S:
             return because(ReasonKind.STRANGER_ANSWERS)
     stopping = run.stop is not None and run.state is not State.ENDING

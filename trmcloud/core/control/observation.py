@@ -62,6 +62,18 @@ class Bill:
 
 
 @dataclass(frozen=True)
+class BootTrouble:
+    """What the provider's own log says is wrong with a pod that boots, in its words: one line.
+
+    ``fatal``: by what is known of such lines, the pod will not come up. It is a reason to end a
+    boot of which nothing was heard, and proves nothing else.
+    """
+
+    text: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True)
 class Observation:
     """What can be seen of one run now. ``absent_lists`` counts the fresh lists in a row that did
     not hold the current generation's pod."""
@@ -77,6 +89,8 @@ class Observation:
     """For how long a machine with another host key has answered at the pod's address."""
     line: str = ""
     """Why the pod could not be asked last time, in words."""
+    boot_trouble: BootTrouble | None = None
+    """Of a pod that boots and has not reported."""
     clock: Instant | None = None
     """What both clocks of whoever looks said then."""
     word: AgentReport | None = None

@@ -45,6 +45,7 @@ class ReasonKind(str, Enum):
     WORK_DONE = "work_done"
     SAVED_HERE = "saved_here"
     NO_AGENT = "no_agent"
+    BOOT_FAILED = "boot_failed"
     STRANGER_ANSWERS = "stranger_answers"
     DID_NOT_LAND = "did_not_land"
     BILLED_ABOVE_RATE = "billed_above_rate"
@@ -89,6 +90,7 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.ORPHANS_COST: {"level": str, "orphans_usd": str},
     _Kind.BUDGET_REFUSED: {"text": str},
     _Kind.NO_AGENT: {"boot_deadline_s": float},
+    _Kind.BOOT_FAILED: {"text": str},
     _Kind.BILLED_ABOVE_RATE: {"billed_usd_per_hour": str, "planned_usd_per_hour": str},
     _Kind.MISPLACED: {"region": str, "wanted_region": str},
     _Kind.UNKNOWN_RESULT: {"result": str},

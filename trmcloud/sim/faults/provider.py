@@ -106,6 +106,12 @@ def _dearer(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.05, 0.95), f"costs {factor:.2f} × from now on", reprice)
 
 
+def _boot_fails(arms: Arms) -> None:
+    """A host that never starts the container, says so in its log, and bills the pod as running."""
+    count = arms.rng.choice((1, 1, 2))
+    arms.set_knob("boots_failing", count, f"{count} pods will fail to boot, as their logs say")
+
+
 def _bill_lags(arms: Arms) -> None:
     arms.set_knob("bill_lag_s", arms.rng.uniform(600, 24 * HOUR_S), "bills lag")
 
@@ -283,4 +289,5 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "41": ("budget cut below what is spent", _cap_cut),
     "42": ("budget raised meanwhile", _cap_raised),
     "73": ("first of several machines lost", _head_lost),
+    "79": ("boot fails, as its log says", _boot_fails),
 }

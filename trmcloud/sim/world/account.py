@@ -18,6 +18,9 @@ from trmcloud.sim.world.provider_profiles import STALE_LIST_S, ProviderProfile
 if TYPE_CHECKING:
     from trmcloud.sim.world.world import SimWorld
 
+BOOT_LOG_S = 60.0
+"""So long after its log says that its boot has failed a pod may live, where somebody can see it."""
+
 
 class Rented:
     """One machine as the provider bills it. Money in micro-dollars, time in true epoch s."""
@@ -52,6 +55,8 @@ class Rented:
         self.land_by = math.inf
         """When it must have landed, where its budget was cut."""
         self.never_boots = False
+        self.boot_failed_at = math.inf
+        """From when on its provider's log says that its boot has failed."""
         self.known = False
         """Whether its run's ledger has had its id."""
         self.landing_s = request.lease.landing_s
@@ -155,7 +160,12 @@ class Account:
         world.check.pod_made(rented)
         world.say(f"{pod_id} is made as {request.name}")
         rented.boots_after_s = rng.uniform(*self.habits.boot_s)
-        if not world.knobs.never_boots:
+        if world.knobs.boots_failing and self.habits.provider == "runpod":
+            world.knobs.boots_failing -= 1
+            rented.boot_failed_at = now + rented.boots_after_s
+            rented.land_by = max(rented.boot_failed_at, rented.visible_at) + BOOT_LOG_S
+            world.queue.at(rented.boot_failed_at, world.wake)
+        elif not world.knobs.never_boots:
             world.queue.after(rented.boots_after_s, rented.pod.boot)
         else:
             world.observed(world.knobs.never_boots)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
-from trmcloud.core.errors import AmbiguousCreate, NoCapacity
+from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
+from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import Compute, PodRequest, VolumeSeen
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
@@ -14,6 +14,8 @@ from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 if TYPE_CHECKING:
     from trmcloud.sim.world.account import Account
     from trmcloud.sim.world.controllers import Process
+
+BOOT_LINE = "error creating container: layer does not exist"
 
 
 class SimCompute(Compute):
@@ -95,7 +97,8 @@ class SimCompute(Compute):
                     continue
                 status = PodStatus.RUNNING if stale else PodStatus.GONE
             else:
-                status = PodStatus.RUNNING if rented.pod.running else PodStatus.CREATING
+                runs = rented.pod.running or now >= rented.boot_failed_at
+                status = PodStatus.RUNNING if runs else PodStatus.CREATING
             if knobs.statuses_unknown and status is not PodStatus.GONE:
                 world.observed("26")
                 status = PodStatus.UNKNOWN
@@ -168,6 +171,22 @@ class SimCompute(Compute):
             world.observed("31")
             amount = amount * 7 // 10
         return Bill(rented.pod_id, Usd.from_micros(amount), final)
+
+    def boot_trouble(self, pod_id: str) -> BootTrouble | None:
+        """RunPod's log alone can be read: of a pod whose boot failed it has a fatal line from then
+        on, and of every other a complaint that means nothing."""
+        account, world = self._account, self._account.world
+        rented = account.pods.get(pod_id)
+        if rented is None or account.habits.provider != "runpod":
+            return None
+        if world.queue.now < rented.boot_failed_at:
+            return BootTrouble("error pulling image, trying again")
+        try:
+            self._gate("list")
+        except ProviderError:
+            return None
+        world.observed("79")
+        return BootTrouble(BOOT_LINE, fatal=True)
 
     def kept_volumes(self) -> Sequence[VolumeSeen]:
         self._process.cross("volumes")

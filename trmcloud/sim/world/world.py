@@ -44,6 +44,8 @@ class Knobs:
     price_at_boot: float = 1.0
     wrong_gpus: bool = False
     never_boots: str = ""
+    boots_failing: int = 0
+    """So many pods made from now on stay up and never start, which their provider's log says."""
     list_omits_s: float = 0.0
     list_flickers: bool = False
     flicker: bool = False

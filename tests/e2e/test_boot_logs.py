@@ -1,0 +1,131 @@
+"""Boots that fail by the provider's own log: ended at once, and the next candidate is taken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.user import until
+from tests.reasons import sentence
+from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.run_state import State
+from trmcloud.core.money import Usd
+from trmcloud.core.outcome import Outcome
+
+WITHIN_S = 60.0
+NVIDIA = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update"
+FATAL = {
+    "driver": f"error starting container: OCI runtime create failed: {NVIDIA} your driver: unknown",
+    "layer": "error creating container: Error response from daemon: layer does not exist",
+    "manifest": "error pulling image: manifest for runpod/pytorch:none not found: manifest unknown",
+    "rate": "error pulling image: toomanyrequests: You have reached your pull rate limit",
+    "disk": "failed to register layer: write /usr/lib/libcublas.so: no space left on device",
+    "mapping": "failed to register layer: Container ID 1000001 cannot be mapped to a host ID",
+}
+BOOT_S = TRAITS["runpod"].boot_deadline_s
+
+
+def launch_of(user: RentedUser, hardware: str = "1xA100", *more: str) -> tuple[str, ...]:
+    wish = ("launch", hardware, *LAUNCH[2:], "--steps", "60", "--budget", "2", *ACCEPT)
+    return (*wish, *user.data, *more)
+
+
+@pytest.mark.parametrize("line", FATAL.values(), ids=FATAL)
+def test_a_fatal_line_ends_the_pod_and_the_next_candidate_is_taken(
+    renter: RentedUser, line: str
+) -> None:
+    renter.standin.control.set(boot_log=[line], boot_log_gpus=["NVIDIA A100-SXM4-80GB"])
+    launch = renter.start(*launch_of(renter))
+    until(lambda: ended_by(renter) != [], within_s=90, what="it is ended")
+    assert renter.clock.added == 0.0, "by real time alone"
+    # The proof that it is gone, and the time that its bill has, are those of any pod.
+    until(lambda: later(renter) and renter.creates() == 2, within_s=90, what="the next one")
+    run = renter.run_in(State.BOOTING)
+    first, second = run.generations
+    assert first.up_at is not None
+    ended = min(run.tries(first, TERMINATE), key=lambda tried: tried.started_at)
+    took_s = ended.started_at - first.up_at
+    print(f"ended {took_s:.1f} s after it was up")
+    assert took_s <= WITHIN_S
+    assert ended.reason is not None
+    assert ended.reason.kind is ReasonKind.BOOT_FAILED
+    assert line[:60] in sentence(ended.reason)
+    (pod,) = renter.live()
+    assert pod.gpu_id == "NVIDIA A100 80GB PCIe"
+    assert second.pod_name == pod.name
+    assert run.settled + run.reserved <= Usd("2")
+    launch.terminate()
+    out, _ = launch.communicate(timeout=60)
+    told = [row for row in out.splitlines() if "generation 1: its boot failed" in row]
+    assert len(told) == 1, out
+    assert line[:40] in told[0]
+
+
+def ended_by(user: RentedUser) -> list[str]:
+    return [pod["ended_by"] for pod in user.truth() if pod["ended_by"]]
+
+
+def later(user: RentedUser) -> bool:
+    user.clock.advance(5.0)
+    return True
+
+
+def test_other_trouble_is_shown_in_the_hosts_words_and_ends_nothing(renter: RentedUser) -> None:
+    words = "warning: \x1b[2J error pulling image, trying again: connection reset by peer"
+    renter.standin.control.set(boot_log=[words])
+    launch = renter.start(*LAUNCH, "--steps", "60", "--budget", "0.30", *renter.data, *ACCEPT)
+    run = renter.run_in(State.BOOTING)
+    shown = "error pulling image, trying again: connection reset by peer"
+    renter.clock.advance(20.0)
+    until(lambda: shown in renter.run("status", run.run_id), within_s=60, what="it is shown")
+    data = json.loads(renter.run("status", run.run_id, "--json"))
+    assert shown in (data[0] if isinstance(data, list) else data)["boot_trouble"]
+    for _ in range(3):
+        read_again(renter)
+        assert ended_by(renter) == []
+    renter.clock.advance(BOOT_S)
+    out, _ = renter.see_out(launch, code=Outcome.LOST.exit_code)
+    run = renter.close_books()
+    assert run.outcome is Outcome.LOST
+    assert "no agent within 15 min 00 s: " in out
+    assert shown in sentence(run.reason)
+    assert "\x1b[2J" not in out
+
+
+def test_what_a_container_prints_ends_nothing(renter: RentedUser) -> None:
+    renter.standin.control.set(boot_log_container=list(FATAL.values()))
+    launch = renter.start(*launch_of(renter))
+    renter.run_in(State.BOOTING)
+    until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="its log is read")
+    for _ in range(6):
+        read_again(renter)
+    assert ended_by(renter) == []
+    assert len(renter.live()) == 1
+    launch.kill()
+    launch.communicate()
+
+
+def test_a_log_that_cannot_be_read_ends_nothing(renter: RentedUser) -> None:
+    renter.standin.control.set(boot_log=[FATAL["driver"]], logs_status=403)
+    launch = renter.start(*launch_of(renter))
+    renter.run_in(State.BOOTING)
+    until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="it is asked for")
+    renter.clock.advance(200.0)
+    until(lambda: renter.asked("GET", logs(renter)) >= 2, within_s=60, what="and again")
+    assert ended_by(renter) == []
+    launch.kill()
+    launch.communicate()
+
+
+def read_again(user: RentedUser) -> None:
+    before = user.asked("GET", logs(user))
+    user.clock.advance(12.0)
+    until(lambda: user.asked("GET", logs(user)) > before, what="its log is read again")
+
+
+def logs(user: RentedUser) -> str:
+    return f"/v2/pods/{user.truth()[0]['id']}/logs"

@@ -1,0 +1,60 @@
+"""Boots that fail by the provider's log, in the simulated world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.test_found import held, pods_made, world
+from trmcloud.sim.faults.table import NAMES, arm_all
+from trmcloud.sim.play import play
+from trmcloud.sim.world.account import BOOT_LOG_S, Rented
+from trmcloud.sim.world.pod import SimPod
+
+
+def test_a_boot_that_fails_by_its_log_is_ended_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where its command is up; the next candidate is taken, and the bill holds."""
+    made: list[Rented] = []
+    begin = SimPod.__init__
+
+    def noting(self: SimPod, *rest: object) -> None:
+        begin(self, *rest)  # type: ignore[arg-type]
+        made.append(self.rented)
+
+    monkeypatch.setattr(SimPod, "__init__", noting)
+    failed, more = [], 0
+    for seed in range(40, 90, 10):
+        made.clear()
+        played = held(world("79", seed=seed, reaper="none"))
+        assert "79" in played.observed
+        for rented in made:
+            if rented.boot_failed_at < float("inf"):
+                since = max(rented.boot_failed_at, rented.visible_at)
+                assert rented.ended_at is not None
+                assert not rented.pod.booted_at
+                failed.append(min(rented.deleted_at, rented.ended_at) - since)
+        more += pods_made(played) > 1
+        assert rented_within_cap(played.runs)
+    assert failed
+    assert max(failed) <= BOOT_LOG_S, failed
+    assert more, "in some of these worlds there is another candidate"
+
+
+def rented_within_cap(runs: tuple[tuple[str, str, int, int], ...]) -> bool:
+    return all(billed <= cap for _, _, billed, cap in runs)
+
+
+def test_a_pod_whose_log_only_complains_is_not_ended() -> None:
+    """Every healthy pod of RunPod has such a line while it boots."""
+    scenario = world(reaper="none")
+    played = play(replace(scenario, faults=(), fault_seeds=()), arm_all)
+    assert played.violation == "", played.detail
+    assert pods_made(played) == 1
+    assert played.runs[0][1] not in ("lost", "not started")
+
+
+def test_the_fault_is_one_of_those_that_worlds_are_drawn_with() -> None:
+    assert NAMES[-1] == "79" or "79" in NAMES
