@@ -11,6 +11,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.control import kept_volumes, orphan_costs
 from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.bookkeeping import require_whole
 from trmcloud.core.control.pending_pulls import owes_sweep
 from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
 from trmcloud.core.values import dataclass
@@ -173,5 +174,6 @@ def find_run(context: Context, name: str | None) -> RunState:
         return newest
     if name in runs:
         return runs[name]
+    require_whole(context.ledger.read(), name)
     known = ", ".join(sorted(runs)[-5:]) or "none"
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")

@@ -45,6 +45,48 @@ class Restored:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """Record ``seq`` is not what was written. ``run_id`` is empty where it is of the whole ledger,
+    ``kind`` where it cannot be told."""
+
+    seq: int
+    kind: str
+    run_id: str
+
+    @property
+    def name(self) -> str:
+        return f"#{self.seq}"
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A run of whose records ``read`` are whole and those numbered ``lost`` are not.
+
+    ``most``: what it may have cost at the most, None where that is not known. ``project`` and
+    ``reserved_at`` are None where they are not known: then every project, every month bears it.
+    ``settled``: what a user has said that it cost, at ``settled_at``.
+    """
+
+    run_id: str
+    read: int
+    lost: tuple[int, ...]
+    most: Usd | None
+    project: str | None = None
+    reserved_at: float | None = None
+    settled: Usd | None = None
+    settled_at: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing can be reserved before somebody says what it cost."""
+        return self.most is None and self.settled is None
+
+    @property
+    def words(self) -> str:
+        return f"its records are damaged; {self.read} of {self.read + len(self.lost)} could be read"
+
+
+@dataclass(frozen=True)
 class LedgerFacts:
     """Everything that the records of a ledger add up to."""
 
@@ -59,3 +101,7 @@ class LedgerFacts:
     restored: Restored | None = None
     deleted_volumes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     """By (provider, place): when the ledger's network volume there was deleted, epoch s."""
+    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
+    """Runs with damaged records, which are not among ``runs``."""
+    unread: tuple[Lost, ...] = ()
+    """Damaged records of the whole ledger that stop reservations."""
