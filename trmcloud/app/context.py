@@ -69,6 +69,8 @@ class Context:
     """Where a process of this machine imports ``trmcloud`` and the trainer from."""
     pod_webhook: Callable[[], str] = lambda: ""
     """``webhook.json``, for a pod whose agent is to tell somebody by itself; '' for none."""
+    backup_trouble: Callable[[], str] = lambda: ""
+    """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
     """What each provider's list said when ``list_pods`` asked for it last."""
     troubles: dict[str, Exception] = field(default_factory=dict)

@@ -20,8 +20,8 @@ from trmcloud.adapters.ledger.records import LedgerRecords, Verified, damaged
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import LedgerError
-from trmcloud.core.values import dataclass
 from trmcloud.io.files import sync_folder
+from trmcloud.ports.ledger import Backup, Restoration
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,36 +29,6 @@ if TYPE_CHECKING:
 KEPT = 5
 _NAME = re.compile(r"ledger-([0-9]{6,12})\.db")
 _LEFT = "new-"
-
-
-@dataclass(frozen=True)
-class Backup:
-    """A copy that was read in full: up to record ``seq``, written at ``at`` (epoch s). ``why`` says
-    what is wrong with one that cannot be used."""
-
-    path: Path
-    number: int
-    seq: int = 0
-    at: float = 0.0
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Restoration:
-    """A backup was put in the ledger's place at ``at``. ``aside`` is where the damaged file is kept,
-    None where there was none; ``newest_seq`` is the newest record that the head named, None where
-    the head was lost, too."""
-
-    backup: Backup
-    at: float
-    aside: Path | None
-    newest_seq: int | None
-    why: str
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the head proves that nothing was written after the backup."""
-        return self.newest_seq == self.backup.seq
 
 
 class LedgerBackups:

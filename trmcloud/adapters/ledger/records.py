@@ -380,7 +380,7 @@ def _placed(path: str, fetched: Rows, head: Head | None) -> Iterator[_Place]:
         if row[0] != seq:
             raise damaged(path, f"a record is missing after number {seq - 1}")
         own = _own_hash(row, before)
-        if own == row[7]:
+        if own is not None and own == row[7]:
             yield _Place(seq, row, before, own, True)
             before = own
             continue

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from trmcloud.adapters.ledger.backups import Backup, Restoration
 from trmcloud.adapters.ledger.file import LedgerFile
 from trmcloud.adapters.ledger.records import Head, LedgerRecords, NeedsAll, Verified
 from trmcloud.core.control import bookkeeping
@@ -21,7 +20,7 @@ from trmcloud.core.control.chain import Link
 from trmcloud.core.control.ledger_facts import Lost
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder
 from trmcloud.core.money import Usd
-from trmcloud.ports.ledger import ControllerId, Driver
+from trmcloud.ports.ledger import Backup, ControllerId, Driver, Restoration
 
 if TYPE_CHECKING:
     import sqlite3
