@@ -248,6 +248,7 @@ class UserActions:
         healed.bill_lag_s, healed.pod_skew_s = knobs.bill_lag_s, 0.0
         world.knobs = healed
         world.armed.clear()
+        world.ledger.mend()
         for machine in (world.laptop, world.server):
             machine.awake = machine.online = True
             machine.offset_s = 0.0
