@@ -37,7 +37,7 @@ def test_an_empty_file_is_damage_and_stays_as_it_is(path: Path) -> None:
         with pytest.raises(LedgerDamaged, match="empty") as caught:
             use(ledger_at(path))
         assert caught.value.where == str(path)
-        assert str(path) in caught.value.next_step
+        assert "trmcloud ledger restore" in caught.value.next_step
     assert path.stat().st_size == 0
 
 
@@ -289,7 +289,7 @@ def test_a_damaged_hash_is_proven_by_the_next(path: Path) -> None:
     open_run(path)
     append(path, "a", "b")
     state = ledger_at(path).read()
-    for seq in (1, 2, 4):
+    for seq in (1, 4):  # by the next record, and by the head
         edit(path, f"UPDATE events SET chain = 'f' || substr(chain, 2) WHERE seq = {seq}")
     assert ledger_at(path).read() == state
     append(path, "c")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from trmcloud.app import launching as use_case
+from trmcloud.app.context import find_run
 from trmcloud.app.checkpoints.fetching import choose, plan_pruning, prune
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
@@ -211,7 +212,7 @@ class UserActions:
         world.ledger.request(wish.run_id, note, world.wall())
 
     def _prune(self, process: Process, wish: Wish) -> None:
-        files, run = self.world.files, process.world.ledger.read().runs[wish.run_id]
+        files, run = self.world.files, find_run(process.world, wish.run_id)
         before = {p: _best(files.manifests(wish.run_id), p) for p in wish.shapes}
         to_go_on_from = {p: _to_go_on_from(files.manifests(wish.run_id), p) for p in wish.shapes}
         prune(process.world, plan_pruning(process.world, run, 1))
