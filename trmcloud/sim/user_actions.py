@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from trmcloud.app import launching as use_case
-from trmcloud.app.context import find_run
 from trmcloud.app.checkpoints.fetching import choose, plan_pruning, prune
+from trmcloud.app.context import find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reconciling import reconcile

@@ -205,6 +205,17 @@ class LedgerBackups:
             os.close(handle)
 
 
+def as_text(raw: bytes) -> str:
+    """Text with damaged bytes in it is read as text that no record's hash is of."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def uri(path: str, mode: str = "rw") -> str:
+    """``mode=rw`` makes SQLite fail, rather than create, where the file has just vanished."""
+    escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file:{escaped}?mode={mode}"
+
+
 @contextmanager
 def _reading(path: str) -> Iterator[sqlite3.Connection]:
     with _connected(path, "ro") as conn:
@@ -220,8 +231,6 @@ def _writing(path: str) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
     import sqlite3
-
-    from trmcloud.adapters.ledger.file import as_text, uri
 
     try:
         with closing(

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.adapters.ledger.backups import LedgerBackups
+from trmcloud.adapters.ledger.backups import LedgerBackups, as_text, uri
 from trmcloud.adapters.ledger.records import SCHEMA, VERSION, Head, damaged
 from trmcloud.core.control.chain import genesis
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerLocked
@@ -197,17 +197,6 @@ class LedgerFile:
             where=self.path,
             next_step="check the folder's permissions and free space",
         )
-
-
-def as_text(raw: bytes) -> str:
-    """Text with damaged bytes in it is read as text that no record's hash is of."""
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def uri(path: str, mode: str = "rw") -> str:
-    """``mode=rw`` makes SQLite fail, rather than create, where the file has just vanished."""
-    escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return f"file:{escaped}?mode={mode}"
 
 
 def _put(temporary: str, path: str) -> None:
