@@ -281,7 +281,10 @@ def test_a_damaged_cap_stops_reservations_until_it_is_set_again(path: Path) -> N
     assert set(ledger_at(path).read().runs) == {"r1"}
     with pytest.raises(BudgetRefused, match="set a cap"):
         open_run(path, "r2")
-    ledger_at(path).set_cap(ev.CapSet("account", "", Usd(20)), AT)
+    ledger_at(path).set_cap(ev.CapSet("project", "thesis", Usd(20)), AT)
+    with pytest.raises(BudgetRefused, match="set a cap"):
+        open_run(path, "r2")
+    ledger_at(path).note(ev.DamageSettled("#1", Usd(0)), AT)
     open_run(path, "r2")
 
 

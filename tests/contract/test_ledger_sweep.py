@@ -211,7 +211,7 @@ def test_no_command_ends_in_a_traceback(
     content = (whole / "ledger.db").read_bytes()
     filled = [place for place, byte in enumerate(content) if byte]
     rng = random.Random(31)
-    for number in range(MANY // 4):
+    for number in range(MANY // 10):
         path = copied(whole, tmp_path, backups=backups)
         damaged = bytearray(content)
         if number % 3 == 2:

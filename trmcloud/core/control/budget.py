@@ -172,7 +172,6 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         event = record.event
         if isinstance(event, ev.CapSet):
             history.append(record)
-            unread = tuple(lost for lost in unread if lost.kind != "CapSet")
             if event.cap is None:
                 caps.pop((event.level, event.key), None)
             else:

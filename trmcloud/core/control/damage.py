@@ -119,15 +119,11 @@ def _folded(state: LedgerState, batch: Sequence[ev.Record]) -> LedgerState:
 def _unread(records: Iterable[ev.Record], lost: Iterable[Lost]) -> tuple[Lost, ...]:
     """Damaged records of the whole ledger that stop reservations still."""
     later = list(records)
-    last_cap = max((r.seq for r in later if isinstance(r.event, ev.CapSet)), default=0)
     settled = {r.event.of for r in later if isinstance(r.event, ev.DamageSettled)}
     return tuple(
         each
         for each in lost
-        if not each.run_id
-        and each.kind not in _HARMLESS
-        and each.name not in settled
-        and not (each.kind == "CapSet" and each.seq < last_cap)
+        if not each.run_id and each.kind not in _HARMLESS and each.name not in settled
     )
 
 

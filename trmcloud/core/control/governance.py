@@ -80,7 +80,9 @@ class Governance:
                     orphans.append(Orphan(pod, because(ReasonKind.OUTLIVED_HARD_STOP)))
             elif name.ledger == self.ledger.ledger_id and name.run_id in kept:
                 # Its run cannot be read: it has the time that was reserved for it, and no more.
-                if self.now > name.hard_stop_at:
+                # By whom it was rented stands in what cannot be read.
+                latest_s = max(traits.kill_latency_s for traits in TRAITS.values())
+                if self.now > name.hard_stop_at + latest_s:
                     orphans.append(Orphan(pod, because(ReasonKind.HARD_STOP_PASSED)))
             elif name.ledger == self.ledger.ledger_id:
                 orphans.append(Orphan(pod, because(ReasonKind.NO_OWNER)))

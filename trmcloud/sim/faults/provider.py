@@ -198,7 +198,8 @@ def _flipped(arms: Arms) -> None:
 
     def flip() -> None:
         records = world.ledger.records()
-        of_ledger = [r.seq for r in records if not r.run_id]
+        # A charge that is written once more, since it could not be read, is not to be put back.
+        of_ledger = [r.seq for r in records if isinstance(r.event, ev.CapSet)]
         of_runs = [r.seq for r in records if r.run_id]
         chosen = of_ledger if of_ledger and arms.rng.random() < 0.15 else of_runs
         if chosen:
