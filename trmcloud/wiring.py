@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -19,9 +20,9 @@ from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
-from trmcloud.core.errors import LedgerError, TrmcloudError, UsageError
+from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.pod.machine import processes
-from trmcloud.ports.ledger import ControllerId
+from trmcloud.ports.ledger import ControllerId, Restoration
 from trmcloud.wiring_notices import pod_webhook
 from trmcloud.wiring_runpod import runpod_pods, runpod_setting
 from trmcloud.wiring_skypilot import (
@@ -57,6 +58,18 @@ ENV_TRAINER = "TRMCLOUD_TRAINER"
 def build_context(home: Path | None = None) -> Context:
     """The world as this process's environment describes it, around ``home`` or the user's own."""
     return _build(home)[0]
+
+
+def build_ledger() -> tuple[SqliteLedger, Path]:
+    """This home's ledger by itself, which no backup replaces unless that is asked for; the home.
+
+    Raises:
+        NotFoundError: this home has none: a home is not made by a look.
+    """
+    home = home_dir(os.environ)
+    if not any((home / name).exists() for name in ("ledger.db", "ledger.head", "backups")):
+        raise NotFoundError(f"there is no ledger in {home}", next_step="trmcloud plan")
+    return SqliteLedger(home / "ledger.db"), home
 
 
 def build_chain() -> SqliteLedger:
@@ -121,7 +134,12 @@ def _build(
     home = home_dir(os.environ) if named is None else named.absolute()
     close_home(os.environ)
     local = LocalCompute(home, python_path())
-    clock, ledger, files = SystemClock(), SqliteLedger(home / "ledger.db"), LocalRunFiles(home)
+    clock, files = SystemClock(), LocalRunFiles(home)
+    ledger = SqliteLedger(
+        home / "ledger.db",
+        wall=lambda: clock.now().wall,
+        on_restored=lambda done: _tell_restored(home, ledger, done),
+    )
     runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id, trainer_package))
     skypilot = SkyPilot(home, trainer_package)
     here = os.uname().nodename + ":" + processes.boot_id()
@@ -166,12 +184,21 @@ def _build(
         trainer_path=python_path,
         was_used=lambda provider: _was_used(home, provider),
         pod_webhook=lambda: pod_webhook(home),
+        backup_trouble=ledger.backup_trouble,
     )
     return world, runpod, skypilot
 
 
 def _was_used(home: Path, provider: str) -> bool:
     return (home / provider).is_dir() or was_used_by_skypilot(home, provider)
+
+
+def _tell_restored(home: Path, ledger: SqliteLedger, done: Restoration) -> None:
+    from trmcloud.app.ledger_care import restored_lines
+    from trmcloud.core.plain_text import one_line
+
+    for line in restored_lines(home, ledger.read(), done):
+        print(one_line(line), file=sys.stderr, flush=True)
 
 
 def machine_needs(home: Path, provider: str) -> Sequence[Need]:

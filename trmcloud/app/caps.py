@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trmcloud.app.context import Context
 from trmcloud.core.control.budget import LEVELS, Line, month_of
-from trmcloud.core.control.events import CapSet
+from trmcloud.core.control.events import CapSet, DamageSettled
 from trmcloud.core.errors import UsageError
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 
 
 def line_of(context: Context, level: str, key: str = "") -> Line:
@@ -35,6 +35,9 @@ def raise_cap(context: Context, line: Line, cap: Usd, *, by: str, next_step: str
 
 
 def set_cap(context: Context, line: Line, cap: Usd, *, by: str) -> Line:
-    """The line as it is then."""
+    """The line as it is then. Where the record of a cap is damaged, this is that cap set again."""
     context.ledger.set_cap(CapSet(line.level, line.key, cap, by=by), context.wall())
+    for lost in context.ledger.read().unread:
+        if lost.kind == "CapSet":
+            context.ledger.note(DamageSettled(lost.name, ZERO, by), context.wall())
     return context.ledger.read().line(line.level, line.key)

@@ -11,6 +11,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.control import kept_volumes, orphan_costs
 from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.bookkeeping import require_whole
 from trmcloud.core.control.pending_pulls import owes_sweep
 from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
 from trmcloud.core.values import dataclass
@@ -68,6 +69,8 @@ class Context:
     """Where a process of this machine imports ``trmcloud`` and the trainer from."""
     pod_webhook: Callable[[], str] = lambda: ""
     """``webhook.json``, for a pod whose agent is to tell somebody by itself; '' for none."""
+    backup_trouble: Callable[[], str] = lambda: ""
+    """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
     """What each provider's list said when ``list_pods`` asked for it last."""
     troubles: dict[str, Exception] = field(default_factory=dict)
@@ -173,5 +176,6 @@ def find_run(context: Context, name: str | None) -> RunState:
         return newest
     if name in runs:
         return runs[name]
+    require_whole(context.ledger.read(), name)
     known = ", ".join(sorted(runs)[-5:]) or "none"
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")

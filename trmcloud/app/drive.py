@@ -25,6 +25,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, LONG, PULL, SAVE, TERMINATE, Action
 from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.bookkeeping import require_whole
 from trmcloud.core.control.controller import decide
 from trmcloud.core.control.governance import govern
 from trmcloud.core.control.pending_pulls import pull_name
@@ -88,7 +89,9 @@ class RunDriver:
 
     def run(self) -> RunState:
         """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
-        return self.context.ledger.read().runs.get(self.run_id) or RunState(self.run_id)
+        ledger = self.context.ledger.read()
+        require_whole(ledger, self.run_id)
+        return ledger.runs.get(self.run_id) or RunState(self.run_id)
 
     def step(self) -> RunState:
         """Once around: facts are appended until none follow, then actions are carried out.

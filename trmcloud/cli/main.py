@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prices": ("The table of offers: list, refresh, diff, show.", "Before"),
     "data": ("Data sets by name: list, show, get, check.", "Before"),
     "budget": ("Caps for account, month and project: set, show, raise, history.", "Before"),
+    "ledger": ("The record of runs and money: check, backups, restore, settle.", "Before"),
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
     "smoke": ("Rent the cheapest pod for minutes; see what ends it. Run this first.", "Before"),
     "guard": ("Let this machine end forgotten pods by itself: install, status, remove.", "Before"),

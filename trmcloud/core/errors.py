@@ -9,6 +9,8 @@
     ├── MissingTool (6)           a program that this machine needs is not there, or does not work
     ├── LedgerError (7)           the ledger cannot be used
     │   ├── LedgerDamaged
+    │   │   └── LedgerOlder
+    │   ├── RunQuarantined
     │   ├── LedgerLocked
     │   ├── LedgerTooNew
     │   └── StaleEpoch            another controller has taken this run over
@@ -100,6 +102,14 @@ class LedgerError(TrmcloudError):
 
 class LedgerDamaged(LedgerError):
     pass
+
+
+class LedgerOlder(LedgerDamaged):
+    """It lacks records that it once had."""
+
+
+class RunQuarantined(LedgerError):
+    """Records of one run are damaged: that run alone cannot be used."""
 
 
 class LedgerLocked(LedgerError):

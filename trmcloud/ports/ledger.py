@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from trmcloud.core.values import dataclass
@@ -32,10 +33,41 @@ class Driver:
     beat_at: float
 
 
+@dataclass(frozen=True)
+class Backup:
+    """A copy that was read in full: up to record ``seq``, written at ``at`` (epoch s). ``why`` says
+    what is wrong with one that cannot be used."""
+
+    path: Path
+    number: int
+    seq: int = 0
+    at: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """A backup was put in the ledger's place at ``at``. ``aside`` is the damaged file's new name,
+    None where there was no file; ``newest_seq`` is the newest record that the head named, None
+    where the head was lost, too."""
+
+    backup: Backup
+    at: float
+    aside: Path | None
+    newest_seq: int | None
+    why: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the head proves that nothing was written after the backup."""
+        return self.newest_seq == self.backup.seq
+
+
 class Ledger(Protocol):
     """The one record of money and runs. Every write is durable before it returns.
 
-    All methods may raise ``LedgerLocked``, ``LedgerDamaged`` or ``LedgerTooNew``.
+    All methods may raise ``LedgerLocked``, ``LedgerDamaged`` or ``LedgerTooNew``; what names a run
+    of which records are damaged raises ``RunQuarantined``, and does nothing.
     """
 
     @property

@@ -7,6 +7,7 @@ from functools import partial
 
 from trmcloud.app import launching as use_case
 from trmcloud.app.checkpoints.fetching import choose, plan_pruning, prune
+from trmcloud.app.context import find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reconciling import reconcile
@@ -211,7 +212,7 @@ class UserActions:
         world.ledger.request(wish.run_id, note, world.wall())
 
     def _prune(self, process: Process, wish: Wish) -> None:
-        files, run = self.world.files, process.world.ledger.read().runs[wish.run_id]
+        files, run = self.world.files, find_run(process.world, wish.run_id)
         before = {p: _best(files.manifests(wish.run_id), p) for p in wish.shapes}
         to_go_on_from = {p: _to_go_on_from(files.manifests(wish.run_id), p) for p in wish.shapes}
         prune(process.world, plan_pruning(process.world, run, 1))
@@ -248,6 +249,7 @@ class UserActions:
         healed.bill_lag_s, healed.pod_skew_s = knobs.bill_lag_s, 0.0
         world.knobs = healed
         world.armed.clear()
+        world.ledger.mend()
         for machine in (world.laptop, world.server):
             machine.awake = machine.online = True
             machine.offset_s = 0.0

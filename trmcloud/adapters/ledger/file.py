@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trmcloud.adapters.ledger.backups import LedgerBackups, as_text, uri
 from trmcloud.adapters.ledger.records import SCHEMA, VERSION, Head, damaged
 from trmcloud.core.control.chain import genesis
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerLocked
@@ -46,6 +47,7 @@ class LedgerFile:
     ) -> None:
         self.path = os.path.abspath(path)
         self.head_path = os.path.join(os.path.dirname(self.path), "ledger.head")
+        self.backups = LedgerBackups(self.path, random_bytes)
         self._busy_timeout_s = busy_timeout_s
         self._random_bytes = random_bytes
 
@@ -86,12 +88,8 @@ class LedgerFile:
             return None
         match = _HEAD.fullmatch(text)
         if match is None:
-            raise LedgerDamaged(
-                "the ledger's side file is damaged",
-                where=self.head_path,
-                next_step=f"if you know of no restored backup, remove {self.head_path}",
-            )
-        return int(match[1]), match[2].decode()
+            return Head(None, "", text)
+        return Head(int(match[1]), match[2].decode(), text)
 
     def write_head(self, seq: int, chain: str) -> None:
         """Note the newest record. A failure is harmless: the record itself is committed."""
@@ -120,12 +118,13 @@ class LedgerFile:
             if size_bytes == 0:
                 raise damaged(self.path, "it is empty")
         conn = sqlite3.connect(
-            _uri(self.path),
+            uri(self.path),
             timeout=self._busy_timeout_s,
             isolation_level=None,
             check_same_thread=False,
             uri=True,
         )
+        conn.text_factory = as_text
         try:
             if write:
                 conn.execute("PRAGMA journal_mode = DELETE")
@@ -144,15 +143,15 @@ class LedgerFile:
         a whole ledger or none, and of two creators one wins."""
         import sqlite3
 
-        if os.path.lexists(self.head_path):
+        if os.path.lexists(self.head_path) or self.backups.exist():
             # The ledger is made before its head: look again, for somebody may just have done so.
             if os.path.lexists(self.path):
                 return
             raise LedgerDamaged(
                 "the ledger is missing, though one was here",
                 where=self.path,
-                next_step="put it back from a backup, or look for pods at your provider and start"
-                f" anew by removing {self.head_path}",
+                next_step="trmcloud ledger restore, or look for pods at your provider and start"
+                f" anew in another home, without {self.head_path}",
             )
         folder = os.path.dirname(self.path)
         temporary = f"{self.path}.new-{self._random_bytes(8).hex()}"
@@ -198,12 +197,6 @@ class LedgerFile:
             where=self.path,
             next_step="check the folder's permissions and free space",
         )
-
-
-def _uri(path: str) -> str:
-    """``mode=rw`` makes SQLite fail, rather than create, where the file has just vanished."""
-    escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return f"file:{escaped}?mode=rw"
 
 
 def _put(temporary: str, path: str) -> None:

@@ -7,16 +7,19 @@ seen. Who drives a run is rewritten in place, so each such row bears a hash of i
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.chain import Link, genesis, link_hash, text_sha256
+from trmcloud.core.control.damage import Contradiction, attributed, fold_damaged
 from trmcloud.core.control.event_json import UnknownEvent, event_from_json, event_to_json
+from trmcloud.core.control.ledger_facts import Lost
 from trmcloud.core.control.run_state import IllegalTransition
-from trmcloud.core.errors import LedgerDamaged, LedgerTooNew
+from trmcloud.core.errors import LedgerDamaged, LedgerOlder, LedgerTooNew
 from trmcloud.core.values import dataclass
 from trmcloud.ports.ledger import ControllerId, Driver
 
@@ -51,9 +54,30 @@ CREATE TABLE drivers(
 _EVENT_TYPES = (int, str, int, int, float, str, str, str)
 _DRIVER_TYPES = (int, str, int, str, float, int, str)
 _LEDGER_ID = re.compile(r"[0-9a-f]{8}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_NEWEST_NEW = VERSION + 7
+"""A version beyond this one is damage: no release has so many in front of another."""
+_EPOCHS_APART = 1000
+"""So far beyond every known epoch the next one is where a damaged row named the newest."""
+_MOST_EPOCHS = 1 << 40
+_NEAR = 64
+"""Among so many of the newest records one is looked for that a damaged head named."""
+_PROOF_BYTES = 2
+"""A head that differs in no more bytes from a record's number and hash is that record's."""
 
-Head = tuple[int, str]
-"""Number and hash of the newest record that is known to have been committed."""
+
+@dataclass(frozen=True)
+class Head:
+    """Number and hash of the newest record that is known to have been committed; ``seq`` is None
+    where ``text``, which the file holds, cannot be read as that."""
+
+    seq: int | None
+    chain: str
+    text: bytes
+
+
+class NeedsAll(Exception):
+    """What is new is damaged, or hangs on what is: to be read together with all before it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +90,10 @@ class Verified:
     chain: str
     counts: Mapping[str, int]
     """Records of each run."""
+    lost: tuple[Lost, ...] = ()
+    """Those that are not what was written."""
+    links: tuple[Link, ...] = ()
+    """Of all whole records, where all were read at once."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +103,8 @@ class Rows:
     known: Verified
     rows: list[tuple[Any, ...]]
     chain_at_head: str | None
+    newest: tuple[tuple[int, str], ...] = ()
+    """The last records' numbers and hashes."""
 
 
 class LedgerRecords:
@@ -86,6 +116,8 @@ class LedgerRecords:
     def fetch(self, conn: sqlite3.Connection, known: Verified | None, head: Head | None) -> Rows:
         """Everything after ``known``, in one snapshot; to be checked by ``verify``."""
         ledger_id = self._meta(conn)
+        if known is not None and known.lost:
+            known = None
         start = Verified(LedgerState(ledger_id), (), 0, genesis(ledger_id), {})
         if known is not None and known.state.ledger_id == ledger_id and known.seq > 0:
             found = conn.execute("SELECT chain FROM events WHERE seq = ?", (known.seq,)).fetchone()
@@ -98,39 +130,115 @@ class LedgerRecords:
             (start.seq,),
         ).fetchall()
         chain_at_head = None
-        if head is not None and head[0] == 0:
+        newest: list[tuple[int, str]] = [(0, genesis(ledger_id))]
+        if head is not None and head.seq == 0:
             chain_at_head = genesis(ledger_id)
         elif head is not None:
-            found = conn.execute("SELECT chain FROM events WHERE seq = ?", (head[0],)).fetchone()
+            found = conn.execute("SELECT chain FROM events WHERE seq = ?", (head.seq,)).fetchone()
             chain_at_head = found[0] if found is not None else None
-        return Rows(start, rows, chain_at_head)
+        if head is not None and chain_at_head != head.chain:
+            newest += conn.execute(
+                "SELECT seq, chain FROM events ORDER BY seq DESC LIMIT ?", (_NEAR,)
+            ).fetchall()
+        return Rows(start, rows, chain_at_head, tuple(newest))
 
     def verify(self, fetched: Rows, head: Head | None) -> Verified:
-        """The ledger's content.
+        """The ledger's content; what is damaged of it is in ``lost``.
 
         Raises:
-            LedgerDamaged: a record that is not what was written, or an older ledger than before.
+            LedgerDamaged: damage that no single record has, or an older ledger than before.
+            NeedsAll: ``fetched`` begins after a known record, and what it holds is damaged.
         """
-        seq, chain = fetched.known.seq, fetched.known.chain
-        counts = dict(fetched.known.counts)
+        start = fetched.known
+        places = list(_placed(self._path, fetched, head))
+        chain = places[-1].chain if places else start.chain
+        seq = start.seq + len(places)
+        if head is not None:
+            self._require_head(fetched, head, {place.seq: place.chain for place in places})
         records: list[ev.Record] = []
-        for row in fetched.rows:
-            record = self._record(row, seq, chain, counts)
-            seq, chain = record.seq, row[7]
-            counts[record.run_id] = row[2]
+        counts = dict(start.counts)
+        found: list[tuple[int, str, int, str]] = []
+        for place in places:
+            record = self._record(place) if place.whole else None
+            if record is None:
+                found.append(_told(place))
+                continue
             records.append(record)
-        if head is not None and fetched.chain_at_head != head[1]:
-            raise LedgerDamaged(
-                "the ledger lacks records it once had: it was restored from a backup, or replaced",
-                where=self._path,
-                next_step="put the newest ledger back, or accept this one and have its pods found:"
-                " trmcloud reap --accept-restored --yes",
-            )
+            counts[record.run_id] = counts.get(record.run_id, 0) + 1
+            if not found and place.row[2] != counts[record.run_id]:
+                raise damaged(self._path, f"a record is missing before number {record.seq}")
+        if not found:
+            try:
+                state = extend_ledger(start.state, records) if records else start.state
+            except (IllegalTransition, ValueError, TypeError, AttributeError):
+                pass
+            else:
+                every = (*start.records, *records)
+                links = () if start.seq else tuple(place.link for place in places)
+                return Verified(state, every, seq, chain, counts, links=links)
+        if start.seq:
+            raise NeedsAll
+        return self._quarantined(start.state.ledger_id, places, records, found)
+
+    def _quarantined(
+        self,
+        ledger_id: str,
+        places: Sequence[_Place],
+        records: Sequence[ev.Record],
+        found: Sequence[tuple[int, str, int, str]],
+    ) -> Verified:
+        """All that the file holds, where some of it is damaged."""
+        numbers: dict[str, list[int]] = {}
+        whole = {record.seq for record in records}
+        for place in places:
+            if place.seq in whole:
+                seen = numbers.setdefault(place.row[1], [])
+                if seen and place.row[2] <= seen[-1]:
+                    raise damaged(self._path, f"record {place.seq} is another one's")
+                seen.append(place.row[2])
         try:
-            state = extend_ledger(fetched.known.state, records) if records else fetched.known.state
-        except (IllegalTransition, ValueError, TypeError, AttributeError) as error:
-            raise damaged(self._path, f"its records contradict one another: {error}") from None
-        return Verified(state, (*fetched.known.records, *records), seq, chain, counts)
+            lost = attributed(found, numbers)
+        except ValueError as error:
+            raise damaged(self._path, str(error)) from None
+        counts = {run_id: seen[-1] for run_id, seen in numbers.items()}
+        for each in lost:
+            at = numbers.get(each.run_id, [0])[-1]
+            after = [s for s in lost if s.run_id == each.run_id]
+            if len(numbers.get(each.run_id, ())) + len(after) > at:
+                counts[each.run_id] = len(numbers.get(each.run_id, ())) + len(after)
+        while True:
+            good = [r for r in records if r.seq not in {each.seq for each in lost}]
+            try:
+                state = fold_damaged(ledger_id, good, lost)
+                break
+            except Contradiction as error:
+                kinds = {r.seq: type(r.event).__name__ for r in records}
+                lost = (*lost, Lost(error.seq, kinds[error.seq], error.run_id))
+        links = tuple(place.link for place in places if place.seq in whole)
+        last = places[-1]
+        return Verified(state, tuple(good), last.seq, last.chain, counts, lost, links)
+
+    def _require_head(self, fetched: Rows, head: Head, chains: Mapping[int, str]) -> None:
+        if head.seq is not None and head.chain in (
+            fetched.chain_at_head,
+            chains.get(head.seq, ""),
+        ):
+            return
+        proven = ((seq, chains.get(seq, chain)) for seq, chain in fetched.newest)
+        if any(_is_near(head.text, seq, chain) for seq, chain in proven):
+            return  # the head is damaged, and what is left of it names this record alone
+        if head.seq is None:
+            raise LedgerDamaged(
+                "the ledger's side file is damaged",
+                where=os.path.join(os.path.dirname(self._path), "ledger.head"),
+                next_step="if you know of no restored backup, remove it; nothing was changed",
+            )
+        raise LedgerOlder(
+            "the ledger lacks records it once had: it was restored from a backup, or replaced",
+            where=self._path,
+            next_step="put the newest ledger back, or accept this one and have its pods found:"
+            " trmcloud reap --accept-restored --yes",
+        )
 
     def insert(
         self, conn: sqlite3.Connection, before: Verified, records: tuple[ev.Record, ...]
@@ -140,7 +248,9 @@ class LedgerRecords:
         The state is folded from what will be read back, not from what was passed in. From here on
         the file is of this version: an older one must not take what it does not know for damage.
         """
-        conn.execute("UPDATE meta SET version = ? WHERE version < ?", (VERSION, VERSION))
+        conn.execute(
+            "UPDATE meta SET version = ?, ledger_id = ?", (VERSION, before.state.ledger_id)
+        )
         chain, counts = before.chain, dict(before.counts)
         stored: list[ev.Record] = []
         for record in records:
@@ -159,22 +269,31 @@ class LedgerRecords:
             stored.append(ev.Record(record.seq, record.run_id, record.epoch, at, event))
         seq = records[-1].seq if records else before.seq
         state = extend_ledger(before.state, stored)
-        return Verified(state, (*before.records, *stored), seq, chain, counts)
+        return Verified(state, (*before.records, *stored), seq, chain, counts, before.lost)
 
     def driver(self, conn: sqlite3.Connection, run_id: str) -> Driver | None:
+        """Who drives a run. Of a row that is damaged or lost nothing is believed: nobody drives the
+        run, under an epoch beyond all that are known, so that every controller is fenced."""
         self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
         row = conn.execute(
             "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
             " WHERE run_id = ?",
             (run_id,),
         ).fetchone()
-        if row is None:
-            known = conn.execute("SELECT 1 FROM events WHERE run_id = ? LIMIT 1", (run_id,))
-            if known.fetchone() is not None:
-                raise damaged(self._path, f"it does not know who drives {run_id}")
+        known = conn.execute(
+            "SELECT max(epoch) FROM events WHERE run_id = ? AND typeof(epoch) = 'integer'",
+            (run_id,),
+        ).fetchone()[0]
+        if row is None and known is None:
             return None
-        if tuple(map(type, row)) != _DRIVER_TYPES or row[6] != _seal(run_id, *row[:6]):
-            raise damaged(self._path, f"its driver of {run_id} is not what was written")
+        if (
+            row is None
+            or tuple(map(type, row)) != _DRIVER_TYPES
+            or row[6] != _seal(run_id, *row[:6])
+        ):
+            told = row[0] if row is not None and isinstance(row[0], int) else 0
+            newest = max(known or 0, told if told < _MOST_EPOCHS else 0)
+            return Driver(min(newest, _MOST_EPOCHS) + _EPOCHS_APART, None, 0.0)
         epoch, host, pid, pid_started, beat_at, released, _ = row
         return Driver(epoch, None if released else ControllerId(host, pid, pid_started), beat_at)
 
@@ -187,53 +306,136 @@ class LedgerRecords:
             (run_id, *row, _seal(run_id, *row)),
         )
 
-    def _record(
-        self, row: tuple[Any, ...], seq: int, chain: str, counts: Mapping[str, int]
-    ) -> ev.Record:
-        if tuple(map(type, row)) != _EVENT_TYPES:
-            raise damaged(self._path, f"record {seq + 1} is not what was written")
-        number, run_id, n, epoch, at, kind, body, link = row
-        if number != seq + 1 or n != counts.get(run_id, 0) + 1:
-            raise damaged(self._path, f"a record is missing after number {seq}")
-        if link != link_hash(chain, *row[:7]):
-            raise damaged(self._path, f"record {number} was changed after it was written")
+    def _record(self, place: _Place) -> ev.Record | None:
+        """None where what stands there, though its hash is right, cannot be read."""
+        number, run_id, _, epoch, at, kind, body, _ = place.row
         try:
             event = event_from_json(kind, json.loads(body))
         except UnknownEvent as error:
             # The chain holds, so it was written as it stands: by one that knows more.
             raise too_new(self._path, f"{error} is not") from None
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise damaged(self._path, f"record {number} cannot be read: {error}") from None
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
         return ev.Record(number, run_id, epoch, at, event)
 
     def _meta(self, conn: sqlite3.Connection) -> str:
+        """The ledger's id. Where its row is damaged, the first record's hash proves what it was."""
         found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
-        if isinstance(version, int) and version > VERSION:
+        if isinstance(version, int) and VERSION < version <= _NEWEST_NEW:
             raise too_new(self._path, f"its format is {version}, and {VERSION} is the newest")
-        if version not in range(1, VERSION + 1) or not isinstance(ledger_id, str):
-            raise damaged(self._path, "its first page is not what was written")
-        if not _LEDGER_ID.fullmatch(ledger_id):
-            raise damaged(self._path, "its id is not what was written")
-        return ledger_id
+        sound = version in range(1, VERSION + 1)
+        if sound and isinstance(ledger_id, str) and _LEDGER_ID.fullmatch(ledger_id):
+            first = self._first(conn)
+            if first is None or first(ledger_id):
+                return ledger_id
+        first = self._first(conn)
+        if first is not None and isinstance(ledger_id, str):
+            for near in _nearby(ledger_id):
+                if first(near):
+                    return near
+        if sound and isinstance(ledger_id, str) and _LEDGER_ID.fullmatch(ledger_id):
+            # The first record, which would prove it, is damaged itself. So does a pod's name.
+            intents = conn.execute("SELECT body FROM events WHERE kind = 'PodIntended' LIMIT 1")
+            intent = intents.fetchone()
+            if intent is None or ledger_id in str(intent[0]):
+                return ledger_id
+        raise damaged(self._path, "its first page is not what was written")
+
+    def _first(self, conn: sqlite3.Connection) -> Callable[[str], bool] | None:
+        """Whether an id is the one that the first record's hash covers; None without a record."""
+        row = conn.execute(
+            "SELECT seq, run_id, n, epoch, at, kind, body, chain FROM events ORDER BY seq LIMIT 1"
+        ).fetchone()
+        if row is None or tuple(map(type, row)) != _EVENT_TYPES or row[0] != 1:
+            return None
+        return lambda ledger_id: link_hash(genesis(ledger_id), *row[:7]) == row[7]
 
 
-def links_in(fetched: Rows) -> tuple[Link, ...]:
-    """Rows with the hash of the one before each: of all that the file holds."""
-    befores = (fetched.known.chain, *(row[7] for row in fetched.rows))
-    return tuple(
-        Link(seq, run_id, n, epoch, at, kind, body, before, own)
-        for (seq, run_id, n, epoch, at, kind, body, own), before in zip(
-            fetched.rows, befores, strict=False
+@dataclass(frozen=True)
+class _Place:
+    """Row ``row`` as record ``seq``: ``whole`` where its hash is right, with ``before`` and its own
+    hash ``chain``; where it is not, ``chain`` is what stands there."""
+
+    seq: int
+    row: tuple[Any, ...]
+    before: str
+    chain: str
+    whole: bool
+
+    @property
+    def link(self) -> Link:
+        _, run_id, n, epoch, at, kind, body, _ = self.row
+        return Link(self.seq, run_id, n, epoch, at, kind, body, self.before, self.chain)
+
+
+def _placed(path: str, fetched: Rows, head: Head | None) -> Iterator[_Place]:
+    """Each row, held to its hash. Where a row's hash itself is damaged, the hash of the next row,
+    or the head, proves what it was.
+
+    Raises:
+        LedgerDamaged: the rows' numbers are not one after another.
+    """
+    seq, before = fetched.known.seq, fetched.known.chain
+    for index, row in enumerate(fetched.rows):
+        seq += 1
+        if row[0] != seq:
+            raise damaged(path, f"a record is missing after number {seq - 1}")
+        own = _own_hash(row, before)
+        if own is not None and own == row[7]:
+            yield _Place(seq, row, before, own, True)
+            before = own
+            continue
+        after = fetched.rows[index + 1] if index + 1 < len(fetched.rows) else None
+        proven = own is not None and (
+            (after is not None and _own_hash(after, own) == after[7])
+            or (head is not None and head.seq == seq and head.chain == own)
         )
+        stands = row[7] if isinstance(row[7], str) else ""
+        chain = own if proven and own is not None else stands
+        yield _Place(seq, row, before, chain, proven)
+        before = chain
+
+
+def _own_hash(row: tuple[Any, ...], before: str) -> str | None:
+    """What the row's hash is, None where it is no record at all."""
+    if tuple(map(type, row[:7])) != _EVENT_TYPES[:7]:
+        return None
+    return link_hash(before, *row[:7])
+
+
+def _told(place: _Place) -> tuple[int, str, int, str]:
+    """(number, run id, n, kind) as a damaged row has them now."""
+    _, run_id, n, _, _, kind, _, _ = place.row
+    return (
+        place.seq,
+        run_id if isinstance(run_id, str) else "",
+        n if isinstance(n, int) else 0,
+        kind if isinstance(kind, str) else "",
     )
+
+
+def _is_near(text: bytes, seq: int, chain: str) -> bool:
+    expected = f"{seq} {chain}\n".encode()
+    if len(text) != len(expected) or seq <= 0:
+        return False
+    return sum(a != b for a, b in zip(text, expected, strict=True)) <= _PROOF_BYTES
+
+
+def _nearby(ledger_id: str) -> Iterator[str]:
+    """Ids of which one character reads as it does now, or none."""
+    if len(ledger_id) == 8:
+        yield ledger_id
+        for place in range(8):
+            for digit in "0123456789abcdef":
+                yield ledger_id[:place] + digit + ledger_id[place + 1 :]
 
 
 def damaged(path: str, why: str) -> LedgerDamaged:
     return LedgerDamaged(
         f"the ledger is damaged: {why}",
         where=path,
-        next_step=f"put {path} back from a backup; nothing was changed",
+        next_step="trmcloud ledger restore; nothing was changed",
     )
 
 

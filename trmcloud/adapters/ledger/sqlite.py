@@ -9,21 +9,24 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.records import LedgerRecords, Verified, damaged, links_in
+from trmcloud.adapters.ledger.records import Head, LedgerRecords, NeedsAll, Verified
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.chain import Link
+from trmcloud.core.control.ledger_facts import Lost
+from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder
 from trmcloud.core.money import Usd
-from trmcloud.ports.ledger import ControllerId, Driver
+from trmcloud.ports.ledger import Backup, ControllerId, Driver, Restoration
 
 if TYPE_CHECKING:
     import sqlite3
 
 BUSY_TIMEOUT_S = 5.0
+_Answer = TypeVar("_Answer")
 
 
 class SqliteLedger:
@@ -40,10 +43,16 @@ class SqliteLedger:
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        wall: Callable[[], float] | None = None,
+        on_restored: Callable[[Restoration], None] = lambda restoration: None,
     ) -> None:
+        """With ``wall``, a file that cannot be read any more is replaced by its newest backup;
+        ``on_restored`` is given what was done."""
         self._file = LedgerFile(path, busy_timeout_s, random_bytes)
         self._records = LedgerRecords(self._file.path)
         self._known: Verified | None = None
+        self._wall = wall
+        self._on_restored = on_restored
 
     @property
     def ledger_id(self) -> str:
@@ -57,15 +66,15 @@ class SqliteLedger:
         return tuple(r for r in records if run_id is None or r.run_id == run_id)
 
     def links(self) -> Sequence[Link]:
-        head = self._file.read_head()
-        with self._file.connection(write=False) as conn:
-            fetched = self._records.fetch(conn, None, head)
-        self._records.verify(fetched, head)
-        return links_in(fetched)
+        self._known = None
+        return self._refreshed().links
 
     def driver(self, run_id: str) -> Driver | None:
-        with self._file.connection(write=False) as conn:
-            return self._records.driver(conn, run_id)
+        def ask() -> Driver | None:
+            with self._file.connection(write=False) as conn:
+                return self._records.driver(conn, run_id)
+
+        return self._mended(ask)
 
     def open_run(
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
@@ -109,6 +118,8 @@ class SqliteLedger:
             bookkeeping.require_run(write.state, run_id)
             bookkeeping.require_epoch(run_id, epoch, write.newest_epoch(run_id))
             write.add(run_id, epoch, events, at)
+        if any(isinstance(event, ev.Closed) for event in events):
+            self.back_up()
 
     def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
         bookkeeping.require_wish(event)
@@ -132,33 +143,148 @@ class SqliteLedger:
         head = self._file.read_head()
         with self._file.connection(write=True) as conn:
             fetched = self._records.fetch(conn, None, head)
-            if head is None or fetched.chain_at_head == head[1]:
+            if head is None or head.seq is None:
                 return False
-            known = self._records.verify(fetched, None)
+            try:
+                self._records.verify(fetched, head)
+                return False
+            except LedgerOlder:
+                known = self._records.verify(fetched, None)
             write = _Write(self._file.path, self._records, conn, known)
             # A copy that went on by itself has records of its own: what it shares is not known.
-            last = -1 if known.seq < head[0] else 0
+            last = -1 if known.seq < head.seq else 0
             since = known.records[last].at if known.records else 0.0
             write.add_note(ev.LedgerRestored(since), at)
         self._known = write.known
         self._file.write_head(write.known.seq, write.known.chain)
         return True
 
+    def back_up(self) -> Backup | None:
+        """Copy the file as it stands. None where that failed: ``backup_trouble`` says so later, and
+        no command fails for it."""
+        try:
+            return self._file.backups.make()
+        except (LedgerError, OSError):
+            return None
+
+    def backups(self) -> Sequence[Backup]:
+        """The newest first, each read in full."""
+        return self._file.backups.listed()
+
+    def backup_trouble(self) -> str:
+        """Why a loss of the file would lose a run that has ended; empty where it would not."""
+        closed = [r.seq for r in self.records() if isinstance(r.event, ev.Closed)]
+        backed = self._file.backups.newest_seq()
+        behind = sum(seq > (backed or 0) for seq in closed)
+        if not behind:
+            return ""
+        runs = "1 run that has" if behind == 1 else f"{behind} runs that have"
+        return f"no backup in {self._file.backups.folder} holds {runs} ended"
+
+    def check(self) -> tuple[Lost, ...]:
+        """Read all of the file anew, and name the records that are not what was written.
+
+        Raises:
+            LedgerDamaged: more than single records is damaged.
+        """
+        self._known = None
+        return self._refreshed().lost
+
+    def mend(self) -> tuple[Lost, ...]:
+        """Put damaged records back from backups, where their hashes prove that they are the same.
+        Returns those that were."""
+        lost = self.check()
+        mended = []
+        with self._file.connection(write=True) as conn:
+            for each in lost:
+                (chain,) = conn.execute(
+                    "SELECT chain FROM events WHERE seq = ?", (each.seq,)
+                ).fetchone()
+                row = self._file.backups.find_record(each.seq, str(chain))
+                if row is not None:
+                    conn.execute("DELETE FROM events WHERE seq = ?", (each.seq,))
+                    conn.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+                    mended.append(each)
+        self._known = None
+        self._refreshed()
+        return tuple(mended)
+
+    def restore(self, at: float, why: str, number: int | None = None) -> Restoration | None:
+        """Put a backup in the file's place, whatever is there; see ``LedgerBackups.restore``."""
+        return self._restored(at, why, lambda: True, number)
+
+    def _restored(
+        self, at: float, why: str, is_damaged: Callable[[], bool], number: int | None = None
+    ) -> Restoration | None:
+        head = self._file.read_head()
+        newest = (head.seq, head.chain) if head is not None and head.seq is not None else None
+        done = self._file.backups.restore(at, why, newest, is_damaged, number)
+        if done is not None:
+            self._known = None
+            with self._file.connection(write=False) as conn:
+                known = self._records.verify(self._records.fetch(conn, None, None), None)
+            self._file.write_head(known.seq, known.chain)
+        return done
+
+    def _mended(self, use: Callable[[], _Answer]) -> _Answer:
+        """``use``, once more where the file could not be read and a backup took its place."""
+        try:
+            return use()
+        except LedgerOlder:
+            raise  # a person put that there: it is theirs to accept
+        except LedgerDamaged as error:
+            if self._wall is None:
+                raise
+            try:
+                done = self._restored(self._wall(), error.what, lambda: self._is_damaged(use))
+            except (LedgerError, OSError):
+                done = None
+            if done is not None:
+                self._on_restored(done)
+            elif self._is_damaged(use):
+                raise
+        return use()
+
+    @staticmethod
+    def _is_damaged(use: Callable[[], object]) -> bool:
+        try:
+            use()
+        except LedgerOlder:
+            return False
+        except LedgerDamaged:
+            return True
+        except LedgerError:
+            return False
+        return False
+
     def _refreshed(self) -> Verified:
+        return self._mended(self._read_on)
+
+    def _read_on(self) -> Verified:
         head = self._file.read_head()
         with self._file.connection(write=False) as conn:
             fetched = self._records.fetch(conn, self._known, head)
-        self._known = self._records.verify(fetched, head)
+        try:
+            self._known = self._records.verify(fetched, head)
+        except NeedsAll:
+            with self._file.connection(write=False) as conn:
+                fetched = self._records.fetch(conn, None, head)
+            self._known = self._records.verify(fetched, head)
         return self._known
+
+    def _verified(self, conn: sqlite3.Connection, head: Head | None) -> Verified:
+        try:
+            return self._records.verify(self._records.fetch(conn, self._known, head), head)
+        except NeedsAll:
+            return self._records.verify(self._records.fetch(conn, None, head), head)
 
     @contextmanager
     def _writing(self) -> Iterator[_Write]:
         """Hold the write lock over everything the ledger says; commit unless something raises."""
-        if self._known is None:
-            self._refreshed()  # The long read, once, while others may still write.
+        self._refreshed()  # The long read, while others may write; a lost file is mended here.
         head = self._file.read_head()
         with self._file.connection(write=True) as conn:
-            known = self._records.verify(self._records.fetch(conn, self._known, head), head)
+            known = self._verified(conn, head)
             write = _Write(self._file.path, self._records, conn, known)
             yield write
         self._known = write.known
@@ -201,9 +327,7 @@ class _Write:
         driver = self._records.driver(self._conn, run_id)
         run = self.state.runs.get(run_id)
         recorded = run.epoch if run is not None else 0
-        if driver is None or driver.epoch < recorded:
-            raise damaged(self._path, f"it does not know who drives {run_id}")
-        return driver.epoch
+        return max(driver.epoch if driver is not None else 0, recorded)
 
     def drive(self, run_id: str, who: ControllerId, at: float) -> int:
         """Make ``who`` the run's driver, under the next epoch."""

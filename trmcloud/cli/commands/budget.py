@@ -105,6 +105,11 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
         print(f"of that, {lines[0].strays} for orphaned pods")
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
+    if lines[0].quarantined:
+        print(f"of that, {lines[0].quarantined} at most for runs whose records are damaged")
+    for lost in context.ledger.read().unread:
+        what = "which set a cap" if lost.kind == "CapSet" else "of the whole ledger"
+        print(f"record {lost.seq}, {what}, is damaged: nothing is reserved · trmcloud ledger check")
     if lines[0].unproven:
         print(f"of that, {lines[0].unproven} at most: bills that are not final yet")
 
@@ -174,4 +179,5 @@ def _as_json(line: Line) -> dict[str, object]:
         "strays_usd": float(line.strays),
         "unproven_usd": float(line.unproven),
         "volumes_usd": float(line.volumes),
+        "quarantined_usd": float(line.quarantined),
     }

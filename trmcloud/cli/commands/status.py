@@ -41,6 +41,13 @@ def command(
         tell(context)  # of what waits: the run it is about may have ended long ago
     else:
         did = catch_up(context)
+    if not run and not as_json:
+        from trmcloud.cli.commands.ledger import hurt_line
+
+        for hurt in context.ledger.read().quarantined.values():
+            print(f"damaged: {hurt_line(hurt)}")
+        if trouble := context.backup_trouble():
+            print(trouble, file=sys.stderr)
     if run:
         runs = [find_run(context, run)]
     else:

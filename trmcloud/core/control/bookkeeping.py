@@ -20,12 +20,14 @@ from trmcloud.core.control.budget import (
     is_owned,
     with_run_event,
 )
+from trmcloud.core.control.ledger_facts import LedgerFacts
 from trmcloud.core.control.orphan_costs import is_pending
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import (
     BudgetRefused,
     ConflictError,
     NotFoundError,
+    RunQuarantined,
     StaleEpoch,
     UsageError,
 )
@@ -124,6 +126,7 @@ def add_note(
 
 
 def require_new(ledger: LedgerState, run_id: str) -> None:
+    require_whole(ledger, run_id)
     if run_id in ledger.runs:
         raise ConflictError(
             f"run {run_id} exists already", next_step=f"see it with: trmcloud status {run_id}"
@@ -131,12 +134,27 @@ def require_new(ledger: LedgerState, run_id: str) -> None:
 
 
 def require_run(ledger: LedgerState, run_id: str) -> RunState:
+    require_whole(ledger, run_id)
     run = ledger.runs.get(run_id)
     if run is None:
         raise NotFoundError(
             f"the ledger knows no run {run_id}", next_step="list the runs with: trmcloud status"
         )
     return run
+
+
+def require_whole(ledger: LedgerFacts, run_id: str) -> None:
+    """
+    Raises:
+        RunQuarantined: the run has damaged records: nothing is written to it.
+    """
+    hurt = ledger.quarantined.get(run_id)
+    if hurt is not None:
+        raise RunQuarantined(
+            f"run {run_id} is in quarantine: {hurt.words}",
+            next_step="put its records back from a backup: trmcloud ledger restore; or say what it"
+            f" cost: trmcloud ledger settle {run_id} USD",
+        )
 
 
 def require_closed(ledger: LedgerState, run_id: str) -> RunState:
@@ -170,6 +188,23 @@ def require_wish(event: ev.RunEvent) -> None:
 def _require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
     if amount < ZERO:
         raise UsageError(f"a reservation of {amount} is below zero")
+    for hurt in ledger.quarantined.values():
+        if hurt.is_open:
+            raise BudgetRefused(
+                f"what run {hurt.run_id} cost is not known: {hurt.words}",
+                next_step="trmcloud ledger restore, or say what it cost: trmcloud ledger settle"
+                f" {hurt.run_id} USD",
+            )
+    for lost in ledger.unread:
+        is_cap = lost.kind == "CapSet"
+        what = "which set a cap" if is_cap else "of the whole ledger"
+        raise BudgetRefused(
+            f"record {lost.seq}, {what}, is damaged: what may be spent is not known",
+            next_step="trmcloud ledger restore, or see trmcloud budget show and set the cap that"
+            " is missing again"
+            if is_cap
+            else f"trmcloud ledger restore, or trmcloud ledger settle {lost.name} USD",
+        )
     if is_pending(ledger):
         raise BudgetRefused(
             "the ledger was restored from a backup: what its pods have cost since is not known yet",

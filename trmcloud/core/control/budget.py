@@ -14,7 +14,7 @@ from typing import Iterable, Mapping
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.kept_volumes import holds, rents_volume
-from trmcloud.core.control.ledger_facts import LedgerFacts, Restored, Stray
+from trmcloud.core.control.ledger_facts import LedgerFacts, Quarantine, Restored, Stray
 from trmcloud.core.control.run_fold import apply_event
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.money import ZERO, Usd
@@ -44,6 +44,8 @@ class Line:
     """Of both, what stands there at most: bills that are not final yet."""
     volumes: Usd = ZERO
     """Of both, what network volumes hold that have outlived their pods."""
+    quarantined: Usd = ZERO
+    """Of what is reserved, what runs with damaged records hold at the most."""
 
     @property
     def remaining(self) -> Usd | None:
@@ -102,8 +104,18 @@ class LedgerState(LedgerFacts):
                 settled += stray.billed or ZERO
                 reserved += stray.amount if stray.billed is None else ZERO
                 unproven += stray.amount if stray.billed is None else ZERO
+        quarantined = ZERO
+        for hurt in self.quarantined.values() if self.quarantined else ():
+            if not _holds(hurt, level, key):
+                continue
+            if hurt.settled is not None:
+                settled += hurt.settled
+            elif hurt.most is not None:
+                reserved += hurt.most
+                unproven += hurt.most
+                quarantined += hurt.most
         cap = self.cap_of(level, key)
-        return Line(level, key, cap, settled, reserved, strays, unproven, volumes)
+        return Line(level, key, cap, settled, reserved, strays, unproven, volumes, quarantined)
 
     def strays_of(self, run_id: str) -> tuple[Stray, ...]:
         return tuple(stray for stray in self.strays.values() if stray.run_id == run_id)
@@ -157,6 +169,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     restored = ledger.restored
     deleted = dict(ledger.deleted_volumes)
     tokens, data = dict(ledger.tokens), dict(ledger.data)
+    quarantined, unread = dict(ledger.quarantined), ledger.unread
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -184,6 +197,12 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
             if restored is None or restored.reconciled_at is not None:
                 raise IllegalTransition("the ledger was not restored: nothing is to be reconciled")
             restored = replace(restored, reconciled_at=record.at)
+        elif isinstance(event, ev.DamageSettled):
+            unread = tuple(lost for lost in unread if lost.name != event.of)
+            hurt = quarantined.get(event.of)
+            if hurt is not None:
+                told = replace(hurt, settled=event.amount, settled_at=record.at)
+                quarantined[event.of] = told
         else:
             _of_a_run(runs, strays, record)
     return LedgerState(
@@ -197,6 +216,8 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         deleted,
         tokens,
         data,
+        quarantined,
+        unread,
     )
 
 
@@ -289,9 +310,19 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         if ledger.cap_of(level, key) is None:
             continue  # asked at every look, and most levels have none
         line = ledger.line(level, key)
-        if line.over:
+        # What a damaged record may hold at the most is no reason to end a run that is sound.
+        if line.over > line.quarantined:
             lines.append(line)
     return tuple(lines)
+
+
+def _holds(hurt: Quarantine, level: str, key: str) -> bool:
+    """Whether a run in quarantine burdens this budget: it does where that cannot be told."""
+    if level == "month":
+        return hurt.reserved_at is None or month_of(hurt.reserved_at) == key
+    if level == "project":
+        return hurt.project is None or hurt.project == key
+    return level == "account" or hurt.run_id == key
 
 
 def _counts(run: RunState, level: str, key: str) -> bool:

@@ -359,6 +359,16 @@ class LedgerReconciled:
     """Every provider was asked since, and what the older copy had forgotten is charged."""
 
 
+@dataclass(frozen=True)
+class DamageSettled:
+    """A user's word on what damaged records stand for: ``of`` is a run, or ``#12`` for record 12 of
+    the whole ledger; ``amount`` counts as spent from now on. Ledger-wide."""
+
+    of: str
+    amount: Usd
+    by: str = ""
+
+
 RunEvent = (
     RunPlanned
     | Reserved
@@ -387,7 +397,15 @@ RunEvent = (
     | Fetched
     | BucketSwept
 )
-Note = StrayCharged | StrayBilled | VolumeDeleted | TokensPinned | DataPinned | LedgerReconciled
+Note = (
+    StrayCharged
+    | StrayBilled
+    | VolumeDeleted
+    | TokensPinned
+    | DataPinned
+    | LedgerReconciled
+    | DamageSettled
+)
 LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
 """Events of the whole ledger: they belong to no run."""
 Event = RunEvent | LedgerEvent
@@ -400,7 +418,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
         SaveRequested, ResultKnown, PodGone, Settled, Billed, LateReport,
         Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
         StrayCharged, StrayBilled, VolumeDeleted, TokensPinned, DataPinned, LedgerRestored,
-        LedgerReconciled,
+        LedgerReconciled, DamageSettled,
     )
 }  # fmt: skip
 

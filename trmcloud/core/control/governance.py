@@ -64,6 +64,7 @@ class Governance:
             generation = run.generation
             if run.live and generation is not None and generation.open:
                 owned[generation.pod_name] = generation
+        kept = {run_id.replace("-", "") for run_id in self.ledger.quarantined}
         orphans = []
         for pod in self.pods.value:
             if pod.gone:
@@ -77,6 +78,12 @@ class Governance:
                     orphans.append(Orphan(pod, because(ReasonKind.NAME_TWICE)))
                 elif self.now > owner.hard_stop_at + _kill_latency_s(owner.provider):
                     orphans.append(Orphan(pod, because(ReasonKind.OUTLIVED_HARD_STOP)))
+            elif name.ledger == self.ledger.ledger_id and name.run_id in kept:
+                # Its run cannot be read: it has the time that was reserved for it, and no more.
+                # By whom it was rented stands in what cannot be read.
+                latest_s = max(traits.kill_latency_s for traits in TRAITS.values())
+                if self.now > name.hard_stop_at + latest_s:
+                    orphans.append(Orphan(pod, because(ReasonKind.HARD_STOP_PASSED)))
             elif name.ledger == self.ledger.ledger_id:
                 orphans.append(Orphan(pod, because(ReasonKind.NO_OWNER)))
             elif self.now > name.hard_stop_at:

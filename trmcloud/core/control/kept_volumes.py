@@ -110,6 +110,8 @@ def is_deleted(ledger: LedgerFacts, run_id: str) -> bool:
 
 def due(ledger: LedgerFacts, now: float) -> tuple[Due, ...]:
     """Volumes whose last stated day is over, and that nothing lives on."""
+    if ledger.quarantined:
+        return ()  # a run that cannot be read may have saved there
     by_place: dict[tuple[str, str], list[Hold]] = {}
     for hold in holds(ledger):
         if hold.deleted_at is None:

@@ -46,6 +46,48 @@ class Restored:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """Record ``seq`` is not what was written. ``run_id`` is empty where it is of the whole ledger,
+    ``kind`` where it cannot be told."""
+
+    seq: int
+    kind: str
+    run_id: str
+
+    @property
+    def name(self) -> str:
+        return f"#{self.seq}"
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A run of whose records ``read`` are whole and those numbered ``lost`` are not.
+
+    ``most``: what it may have cost at the most, None where that is not known. ``project`` and
+    ``reserved_at`` are None where they are not known: then every project, every month bears it.
+    ``settled``: what a user has said that it cost, at ``settled_at``.
+    """
+
+    run_id: str
+    read: int
+    lost: tuple[int, ...]
+    most: Usd | None
+    project: str | None = None
+    reserved_at: float | None = None
+    settled: Usd | None = None
+    settled_at: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing can be reserved before somebody says what it cost."""
+        return self.most is None and self.settled is None
+
+    @property
+    def words(self) -> str:
+        return f"its records are damaged; {self.read} of {self.read + len(self.lost)} could be read"
+
+
+@dataclass(frozen=True)
 class LedgerFacts:
     """Everything that the records of a ledger add up to."""
 
@@ -64,3 +106,7 @@ class LedgerFacts:
     """By (bucket, key): files of token caches as they were first seen, oldest first."""
     data: Mapping[str, ev.DataPinned] = field(default_factory=dict)
     """By source: the revision of a data set that was pinned last."""
+    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
+    """Runs with damaged records, which are not among ``runs``."""
+    unread: tuple[Lost, ...] = ()
+    """Damaged records of the whole ledger that stop reservations."""

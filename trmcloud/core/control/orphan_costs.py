@@ -49,6 +49,8 @@ def charges(
         name = parse_pod_name(pod.name)
         if name is None or name.ledger != ledger.ledger_id:
             continue
+        if any(run_id.replace("-", "") == name.run_id for run_id in ledger.quarantined):
+            continue  # what its run has reserved holds the money for it
         charge = _charge(ledger, provider, pod, name, now)
         if charge is not None:
             made.append(charge)

@@ -197,6 +197,28 @@ def _timer_ignored(arms: Arms) -> None:
         arms.strike_pod(arms.some_time(0.05, 0.9), "has no guard, its timer is ignored", ignore)
 
 
+def _flipped(arms: Arms) -> None:
+    """A record of a run, now and then one of the whole ledger, is damaged until its user has it
+    put back from a backup of the ledger."""
+    world = arms.world
+
+    def flip() -> None:
+        records = world.ledger.records()
+        # A charge that is written once more, since it could not be read, is not to be put back.
+        of_ledger = [r.seq for r in records if isinstance(r.event, ev.CapSet)]
+        of_runs = [r.seq for r in records if r.run_id]
+        chosen = of_ledger if of_ledger and arms.rng.random() < 0.15 else of_runs
+        if chosen:
+            world.ledger.flip(arms.rng.choice(chosen))
+            world.queue.after(10.0 * 8640 ** arms.rng.random(), mend)
+
+    def mend() -> None:
+        world.ledger.mend()
+        world.wake()
+
+    arms.strike(arms.some_time(0.0, 1.05), "a bit flips in the ledger", flip)
+
+
 def _backup(arms: Arms) -> None:
     """The ledger's file is put back to what it was some time ago; its user accepts that later."""
     world = arms.world
@@ -288,6 +310,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "40": ("old backup restored", _backup),
     "41": ("budget cut below what is spent", _cap_cut),
     "42": ("budget raised meanwhile", _cap_raised),
+    "76": ("a bit flipped in the ledger", _flipped),
     "73": ("first of several machines lost", _head_lost),
     "79": ("boot fails, as its log says", _boot_fails),
 }

@@ -50,7 +50,7 @@ class OrphanJudge:
         if isinstance(event, ev.LedgerReconciled):
             self._reconciled()
             return
-        if isinstance(event, ev.VolumeDeleted | ev.TokensPinned | ev.DataPinned):
+        if isinstance(event, ev.VolumeDeleted | ev.TokensPinned | ev.DataPinned | ev.DamageSettled):
             return
         if self._is_sought(event.provider, event.pod_id):
             # It is listed as being made, and nobody can know that none will be found: it is

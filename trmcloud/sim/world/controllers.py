@@ -300,12 +300,14 @@ class LedgerView:
 
     def read(self) -> LedgerState:
         self._gate()
-        state: LedgerState = self._ledger.read()
+        state: LedgerState = self._ledger.seen()
+        if state.quarantined or state.unread:
+            self._process.sim.observed("76")
         return state
 
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
         self._gate()
-        records: Sequence[ev.Record] = self._ledger.records(run_id)
+        records: Sequence[ev.Record] = self._ledger.whole_records(run_id)
         return records
 
     def driver(self, run_id: str) -> Driver | None:

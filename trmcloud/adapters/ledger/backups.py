@@ -1,0 +1,256 @@
+"""Copies of the ledger's file: made after each closed run, verified, and put back where it is lost.
+
+They lie in ``backups`` beside the ledger, numbered; the newest five are kept. A copy is made by
+SQLite's online backup, read in full and held to its hashes before it gets its name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trmcloud.adapters.ledger.records import LedgerRecords, Verified, damaged
+from trmcloud.core.control import bookkeeping
+from trmcloud.core.control import events as ev
+from trmcloud.core.errors import LedgerError
+from trmcloud.io.files import sync_folder
+from trmcloud.ports.ledger import Backup, Restoration
+
+if TYPE_CHECKING:
+    import sqlite3
+
+KEPT = 5
+_NAME = re.compile(r"ledger-([0-9]{6,12})\.db")
+_LEFT = "new-"
+
+
+class LedgerBackups:
+    """The copies of the ledger at ``path``."""
+
+    def __init__(self, path: str, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+        self._path = path
+        self.folder = Path(path).parent / "backups"
+        self._random_bytes = random_bytes
+
+    def exist(self) -> bool:
+        return bool(self._named())
+
+    def listed(self) -> list[Backup]:
+        """All of them, the newest first, each read in full."""
+        return [self._read(number, path) for number, path in reversed(self._named())]
+
+    def newest_seq(self) -> int | None:
+        """How far the newest one goes that can be opened; it is not verified anew."""
+        for _, path in reversed(self._named()):
+            with suppress(LedgerError, OSError), _reading(str(path)) as conn:
+                row = conn.execute("SELECT max(seq) FROM events").fetchone()
+                return int(row[0] or 0)
+        return None
+
+    def make(self) -> Backup:
+        """Copy the ledger as it stands.
+
+        Raises:
+            LedgerError, OSError: nothing was kept; what was there before is as it was.
+        """
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        with self._locked():
+            for name in os.listdir(self.folder):
+                if name.startswith(_LEFT):  # by a process that was killed
+                    os.unlink(self.folder / name)
+            temporary = self.folder / f"{_LEFT}{self._random_bytes(8).hex()}"
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            try:
+                with _reading(self._path) as source, _writing(str(temporary)) as target:
+                    source.backup(target)
+                known = self._known(temporary)
+                named = self._named()
+                number = named[-1][0] + 1 if named else 1
+                path = self.folder / f"ledger-{number:06}.db"
+                _sync(temporary)
+                os.replace(temporary, path)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{temporary}-journal")
+            sync_folder(self.folder)
+            for _, old in self._named()[:-KEPT]:
+                os.unlink(old)
+        return Backup(path, number, known.seq, _last_at(known))
+
+    def restore(
+        self,
+        at: float,
+        why: str,
+        newest: tuple[int, str] | None,
+        is_damaged: Callable[[], bool],
+        number: int | None = None,
+    ) -> Restoration | None:
+        """Put the newest backup that is whole, or the one of that ``number``, in the ledger's
+        place; the damaged file is kept aside. None where nothing was done: there is none, or
+        another process was quicker.
+
+        ``newest``: the newest record that is known to have been committed. Unless the backup ends
+        with it, the copy notes that it was restored, so that nothing is reserved until its pods
+        are found.
+        """
+        if not self.exist():
+            return None
+        with self._locked():
+            if not is_damaged():
+                return None
+            usable = [b for b in self.listed() if not b.why and number in (None, b.number)]
+            if not usable:
+                return None
+            backup = usable[0]
+            temporary = f"{self._path}.new-{self._random_bytes(8).hex()}"
+            try:
+                with open(temporary, "xb") as target:
+                    os.fchmod(target.fileno(), 0o600)
+                    with open(backup.path, "rb") as source:
+                        shutil.copyfileobj(source, target)
+                known = self._known(Path(temporary))
+                if newest != (known.seq, known.chain):
+                    self._note(temporary, known, at)
+                _sync(Path(temporary))
+                aside = self._put_aside(at)
+                os.replace(temporary, self._path)
+            finally:
+                for left in (temporary, f"{temporary}-journal"):
+                    with suppress(FileNotFoundError):
+                        os.unlink(left)
+            sync_folder(Path(self._path).parent)
+        return Restoration(backup, at, aside, newest[0] if newest is not None else None, why)
+
+    def find_record(self, seq: int, chain: str) -> tuple[object, ...] | None:
+        """Record ``seq`` as a backup has it, if its hash is ``chain``."""
+        for _, path in reversed(self._named()):
+            with suppress(LedgerError, OSError), _reading(str(path)) as conn:
+                known = LedgerRecords(str(path))
+                if known.verify(known.fetch(conn, None, None), None).lost:
+                    continue
+                row = conn.execute("SELECT * FROM events WHERE seq = ?", (seq,)).fetchone()
+                if row is not None and row[7] == chain:
+                    return tuple(row)
+        return None
+
+    def _note(self, path: str, known: Verified, at: float) -> None:
+        records = LedgerRecords(path)
+        _, record = bookkeeping.add_note(
+            known.state, known.seq, ev.LedgerRestored(_last_at(known)), at
+        )
+        with _writing(path) as conn:
+            conn.execute("BEGIN IMMEDIATE")
+            records.insert(conn, known, (record,))
+            conn.execute("COMMIT")
+
+    def _put_aside(self, at: float) -> Path | None:
+        """Give the damaged file, and a journal that is left of it, another name."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+        aside = Path(f"{self._path}.damaged-{stamp}")
+        while os.path.lexists(aside):
+            aside = aside.with_name(f"{aside.name}-{self._random_bytes(2).hex()}")
+        # The journal first: in the place of the restored file it would be rolled back into it.
+        with suppress(FileNotFoundError):
+            os.rename(f"{self._path}-journal", f"{aside}-journal")
+        try:
+            os.rename(self._path, aside)
+        except FileNotFoundError:
+            return None
+        return aside
+
+    def _read(self, number: int, path: Path) -> Backup:
+        try:
+            known = self._known(path)
+        except (LedgerError, OSError) as error:
+            return Backup(path, number, why=str(error))
+        return Backup(path, number, known.seq, _last_at(known))
+
+    def _known(self, path: Path) -> Verified:
+        records = LedgerRecords(str(path))
+        with _reading(str(path)) as conn:
+            fetched = records.fetch(conn, None, None)
+            known = records.verify(fetched, None)
+            if known.lost:
+                raise damaged(str(path), f"record {known.lost[0].seq} is not what was written")
+            for run_id in known.state.runs:
+                records.driver(conn, run_id)
+            if conn.execute("PRAGMA quick_check").fetchone() != ("ok",):
+                raise damaged(str(path), "its pages are not what was written")
+        return known
+
+    def _named(self) -> list[tuple[int, Path]]:
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return []
+        found = ((_NAME.fullmatch(name), name) for name in names)
+        return sorted((int(match[1]), self.folder / name) for match, name in found if match)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def as_text(raw: bytes) -> str:
+    """Text with damaged bytes in it is read as text that no record's hash is of."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def uri(path: str, mode: str = "rw") -> str:
+    """``mode=rw`` makes SQLite fail, rather than create, where the file has just vanished."""
+    escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file:{escaped}?mode={mode}"
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[sqlite3.Connection]:
+    with _connected(path, "ro") as conn:
+        yield conn
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[sqlite3.Connection]:
+    with _connected(path, "rw") as conn:
+        yield conn
+
+
+@contextmanager
+def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
+    import sqlite3
+
+    try:
+        with closing(
+            sqlite3.connect(uri(path, mode), uri=True, isolation_level=None, timeout=5.0)
+        ) as conn:
+            conn.text_factory = as_text
+            conn.execute("PRAGMA cell_size_check = ON")
+            conn.execute("PRAGMA trusted_schema = OFF")
+            yield conn
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise damaged(path, str(error)) from None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _last_at(known: Verified) -> float:
+    return known.records[-1].at if known.records else 0.0

@@ -1,0 +1,59 @@
+"""The ledger's file looked after: what a restored one lacks, in words, as far as it can be told."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.ports.ledger import Restoration
+
+_MOST_NAMED = 10
+
+
+def forgotten_runs(home: Path, ledger: LedgerState) -> list[str]:
+    """Runs that have a folder in this home and no record in the ledger."""
+    try:
+        names = sorted(path.name for path in (home / "runs").iterdir() if path.is_dir())
+    except OSError:
+        return []
+    known = {*ledger.runs, *ledger.quarantined}
+    return [name for name in names if name.startswith("r-") and name not in known]
+
+
+def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequence[str]:
+    """What was done to the ledger, what was lost by it, and what to type next."""
+    made = dt.datetime.fromtimestamp(done.backup.at, dt.timezone.utc)
+    kept = f"; the damaged file is kept as {done.aside}" if done.aside is not None else ""
+    lines = [
+        f"the ledger could not be used ({done.why}): backup {done.backup.number}, whose last record"
+        f" is of {made:%Y-%m-%d %H:%M:%S} UTC, was put in its place{kept}"
+    ]
+    if done.is_complete:
+        return [*lines, "nothing was lost: no record was written after that backup"]
+    behind = (done.newest_seq or 0) - done.backup.seq
+    if behind > 0:
+        lines.append(f"lost: records {done.backup.seq + 1} to {done.newest_seq} ({behind})")
+    else:
+        lines.append("lost: all records since then; how many cannot be told")
+    names = forgotten_runs(home, ledger)
+    if names:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        lines.append(f"runs it does not know any more: {', '.join(names[:_MOST_NAMED])}{more}")
+    lines.append(
+        "nothing new is reserved until trmcloud reap --yes says that the ledger is reconciled"
+    )
+    return lines
+
+
+def restored_json(home: Path, ledger: LedgerState, done: Restoration) -> Mapping[str, Any]:
+    return {
+        "restored": done.backup.number,
+        "up_to": done.backup.seq,
+        "newest_known": done.newest_seq,
+        "complete": done.is_complete,
+        "aside": str(done.aside) if done.aside is not None else None,
+        "forgotten_runs": forgotten_runs(home, ledger),
+    }

@@ -1,0 +1,226 @@
+"""``trmcloud ledger``: the one record of runs and money, checked, backed up and restored."""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.core.control.ledger_facts import Quarantine
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="The record of runs and money: check it, list its backups, restore one.\n\n"
+    "Example: trmcloud ledger check",
+)
+
+_YES = typer.Option("-y", "--yes", help="Do not ask.")
+_JSON = typer.Option("--json", help="Print JSON.")
+
+
+@app.command("check")
+def check(as_json: Annotated[bool, _JSON] = False) -> None:
+    """Read every record anew, and hold it to its hash. Nothing is changed.
+
+    Exit code 7 where any is damaged.
+
+    Example: trmcloud ledger check
+    """
+    from trmcloud.wiring import build_ledger
+
+    ledger, _ = build_ledger()
+    lost = ledger.check()
+    state, trouble = ledger.read(), ledger.backup_trouble()
+    count = len(ledger.records()) + len(lost)
+    if as_json:
+        words = {
+            "ledger": state.ledger_id,
+            "records": count,
+            "damaged": [
+                {"seq": each.seq, "kind": each.kind or None, "run": each.run_id or None}
+                for each in lost
+            ],
+            "quarantined": [_hurt_json(hurt) for hurt in state.quarantined.values()],
+            "backup_trouble": trouble or None,
+        }
+        print(json.dumps(words, indent=1), file=as_is())
+        sys.exit(7 if lost else 0)
+    print(f"{state.ledger_id}: {count} records")
+    for each in lost:
+        whose = f"of {each.run_id}" if each.run_id else "of the whole ledger"
+        print(f"record {each.seq} {whose} is not what was written ({each.kind or 'kind unknown'})")
+    for hurt in state.quarantined.values():
+        print(hurt_line(hurt))
+    print("next: trmcloud ledger restore" if lost else "each record is what was written")
+    if trouble:
+        print(trouble)
+    sys.exit(7 if lost else 0)
+
+
+@app.command("backups")
+def backups(
+    make: Annotated[bool, typer.Option("--make", help="Make one now.")] = False,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """List the ledger's backups, the newest first, each read in full.
+
+    One is made after every run that ends; five are kept.
+
+    Example: trmcloud ledger backups
+    """
+    from trmcloud.cli.views.text import table
+    from trmcloud.core.errors import LedgerError
+    from trmcloud.wiring import build_ledger
+
+    ledger, _ = build_ledger()
+    if make and ledger.back_up() is None:
+        ledger.check()
+        raise LedgerError(
+            "no backup could be made: the folder cannot be written, or records are damaged",
+            next_step="free some disk space, or see trmcloud ledger check",
+        )
+    found = ledger.backups()
+    if as_json:
+        rows = [
+            {
+                "number": each.number,
+                "path": str(each.path),
+                "up_to": each.seq,
+                "at": each.at,
+                "why_not": each.why or None,
+            }
+            for each in found
+        ]
+        print(json.dumps(rows, indent=1), file=as_is())
+    elif not found:
+        print("no backups yet: one is made after every run that ends")
+    else:
+        header = ("backup", "last record", "of (UTC)", "state")
+        rows_shown = [(str(b.number), str(b.seq), _when(b.at), b.why or "whole") for b in found]
+        print("\n".join(table(header, rows_shown)))
+
+
+@app.command("restore")
+def restore(
+    backup: Annotated[int, typer.Argument(help="A backup's number; the newest otherwise.")] = 0,
+    yes: Annotated[bool, _YES] = False,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Put damaged records back from backups, or a whole backup in the ledger's place.
+
+    A record is put back where its hash proves that a backup has the same one: nothing is lost by
+    that. With a number, or where records cannot mend the ledger, the whole backup takes its place.
+    The file that was there is kept. What came after the backup is forgotten: pods that it does not
+    know are found and charged, and nothing new is reserved until trmcloud reap --yes says that the
+    ledger is reconciled.
+
+    Example: trmcloud ledger restore
+    """
+    import time
+
+    from trmcloud.app.ledger_care import restored_json, restored_lines
+    from trmcloud.cli.asking import confirmed
+    from trmcloud.core.errors import LedgerDamaged, NotFoundError, UsageError
+    from trmcloud.wiring import build_ledger
+
+    ledger, home = build_ledger()
+    why = "a person asked for it"
+    if not backup:
+        try:
+            lost = ledger.check()
+        except LedgerDamaged as error:
+            why = error.what
+        else:
+            if not lost:
+                raise UsageError(
+                    "the ledger is whole: nothing is to be restored",
+                    next_step="name a backup to go back to it all the same: trmcloud ledger restore"
+                    " NUMBER (trmcloud ledger backups)",
+                )
+            mended, left = ledger.mend(), ledger.check()
+            for each in mended if not as_json else ():
+                print(f"record {each.seq} was put back: its hash is that of the one written")
+            if not left:
+                if as_json:
+                    print(json.dumps({"mended": [each.seq for each in mended]}), file=as_is())
+                return
+            why = f"no backup has record {', '.join(str(each.seq) for each in left)}"
+    usable = [each for each in ledger.backups() if not each.why and backup in (0, each.number)]
+    if not usable:
+        raise NotFoundError(
+            f"there is no whole backup {backup}" if backup else "there is no whole backup",
+            next_step="trmcloud ledger backups; what a run cost can be said by hand: trmcloud"
+            " ledger settle RUN USD",
+        )
+    chosen = usable[0]
+    before = f"backup {chosen.number} ends with record {chosen.seq}, of {_when(chosen.at)} UTC"
+    if not yes and not confirmed(f"{before}: put it in the ledger's place?", before=before):
+        sys.exit(1)
+    done = ledger.restore(time.time(), why, chosen.number)
+    if done is None:
+        raise NotFoundError("there is no whole backup", next_step="trmcloud ledger backups")
+    if as_json:
+        print(json.dumps(restored_json(home, ledger.read(), done), indent=1), file=as_is())
+        return
+    for line in restored_lines(home, ledger.read(), done):
+        print(line)
+
+
+@app.command("settle")
+def settle(
+    name: Annotated[str, typer.Argument(help="A run's id, or #12 for record 12.")],
+    amount: Annotated[str, typer.Argument(help="What it cost, USD.", metavar="USD")],
+) -> None:
+    """Say what a run with damaged records cost: see its provider's bill. That counts as spent.
+
+    Example: trmcloud ledger settle r-1f3a9c 7.25
+    """
+    from trmcloud.core.control.events import DamageSettled
+    from trmcloud.core.errors import NotFoundError, UsageError
+    from trmcloud.core.money import Usd, parse_budget
+    from trmcloud.wiring import build_context
+
+    try:
+        cost = Usd(0) if amount.strip() in ("0", "$0") else parse_budget(amount)
+    except ValueError as error:
+        raise UsageError(str(error), next_step=f"trmcloud ledger settle {name} 7.25") from None
+    context = build_context()
+    state = context.ledger.read()
+    if name not in state.quarantined and name not in {lost.name for lost in state.unread}:
+        raise NotFoundError(
+            f"{name} is neither a run with damaged records nor such a record",
+            next_step="trmcloud ledger check",
+        )
+    context.ledger.note(DamageSettled(name, cost, getpass.getuser()), context.wall())
+    print(f"{name}: counted as {cost}")
+
+
+def hurt_line(hurt: Quarantine) -> str:
+    """A run in quarantine: what is known, what it counts as, what to type next."""
+    if hurt.settled is not None:
+        return f"{hurt.run_id}: {hurt.words}; settled by hand at {hurt.settled}"
+    most = "an amount that is not known" if hurt.most is None else f"{hurt.most} at most"
+    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"
+
+
+def _hurt_json(hurt: Quarantine) -> dict[str, object]:
+    return {
+        "run": hurt.run_id,
+        "read": hurt.read,
+        "damaged": list(hurt.lost),
+        "at_most_usd": float(hurt.most) if hurt.most is not None else None,
+        "settled_usd": float(hurt.settled) if hurt.settled is not None else None,
+    }
+
+
+def _when(at: float) -> str:
+    return f"{dt.datetime.fromtimestamp(at, dt.timezone.utc):%Y-%m-%d %H:%M:%S}"
