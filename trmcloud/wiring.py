@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.clock import SystemClock
 from trmcloud.adapters.local.compute import LocalCompute
+from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.app.context import Context
@@ -156,6 +157,7 @@ def _build(named: Path | None = None) -> tuple[Context, Callable[[], RunPodPods]
         trainer_path=python_path,
         was_used=lambda provider: (home / provider).is_dir(),
         pod_webhook=lambda: pod_webhook(home),
+        intents=IntentFiles(home, intent_folders(os.environ)),
     )
     return world, runpod
 

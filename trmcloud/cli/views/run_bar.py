@@ -209,8 +209,10 @@ class RunBar(AbstractContextManager["RunBar"]):
         error = self._context.troubles.get(run.run_id)
         if error is not None and not self._unforeseen:
             self._unforeseen = True
-            said = f"{type(error).__name__}: {error}"
-            self._print(f"  unexpected {said}; its pod is ended at its hard stop all the same")
+            said = f"unexpected {type(error).__name__}: {error}"
+            if isinstance(error, LedgerError):
+                said = f"{error}; that is tried again, nothing new is begun"
+            self._print(f"  {said}; its pod is ended at its hard stop all the same")
 
     def _tell_waiting(self, run: RunState, now: float) -> None:
         """What nothing goes on without, once each, where the stage alone does not tell."""
