@@ -118,7 +118,8 @@ class RunDriver:
             LedgerError: it cannot be used, and there is no pod to stay for.
         """
         try:
-            if self._unusable is not None and self.context.wall() < self._usable_again_at:
+            waits = self.context.wall() < self._usable_again_at
+            if self._unusable is not None and waits and not self._is_to_end():
                 return self._guard(self._unusable)
             run = self._step()
         except StaleEpoch:
@@ -148,12 +149,20 @@ class RunDriver:
             raise error
         self._require_current()
         self.context.troubles[self.run_id] = error
-        now = self.context.wall()
-        if now >= generation.hard_stop_at or (run.stop is not None and run.stop.at_once):
+        if self._is_to_end():
             self._end_unwritten(generation)
         if not self.errands or not self._must_stay(run) or self._has_gone(generation):
             raise error
         return run
+
+    def _is_to_end(self) -> bool:
+        """Whether its pod is to end though that cannot be put on record: at its hard stop, or since
+        a person said so."""
+        run = self._known
+        if run is None or run.generation is None:
+            return False
+        at_once = run.stop is not None and run.stop.at_once
+        return at_once or self.context.wall() >= run.generation.hard_stop_at
 
     def _require_current(self) -> None:
         """

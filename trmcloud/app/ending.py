@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import field
 from datetime import datetime, timezone
 
+from trmcloud.app import reap
 from trmcloud.app.context import Context, providers_in_use
 from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.core.catalog.hardware import LOCAL
@@ -119,6 +120,10 @@ def end_run(context: Context, run_id: str) -> EndedByName:
     if generation is not None and generation.open:
         # What is known needs no list: it is asked for first.
         _end(context, generation.provider, generation.pod_name, generation.pod_id, asked, failed)
+    if recorded:
+        # What no generation owns is charged before it is ended: no list may show it again.
+        with suppress(LedgerError):
+            reap.end(context, reap.look(context, own_only=True))
     listed = pods_of_run(context, run_id)
     for each in listed.pods:
         done = (each.provider, each.pod.name) in asked

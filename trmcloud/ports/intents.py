@@ -12,8 +12,11 @@ MOST_PODS = 16
 
 @dataclass(frozen=True)
 class Intent:
-    """A person named a run, and its pods are ended. ``ledger``: the ledger's id, empty where it
-    could not be read. ``pods``: as far as they are known, at most ``MOST_PODS``. ``at``: epoch s."""
+    """A person named a run, and its pods are ended.
+
+    ``ledger`` is the ledger's id, empty where it could not be read; ``pods`` those that are known,
+    at most ``MOST_PODS``; ``at`` epoch seconds.
+    """
 
     run_id: str
     ledger: str

@@ -44,7 +44,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import HostKeyChanged
+from trmcloud.core.errors import HostKeyChanged, LedgerError
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
 

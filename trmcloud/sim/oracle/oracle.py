@@ -115,6 +115,8 @@ class Oracle:
             dear = rented is None or rented.rate_micros > rented.agreed_micros
             if dear or self.undecidable.odd(process):
                 return
+            if run.stop is not None and run.stop.at_once:
+                return  # a person said so: what is not saved is lost
             if rented is not None and (generation.agent_at or 0.0) > run.stop_at + rented.landing_s:
                 return  # when it could be told at last, its time to land was over
             if not run.tries(generation, LAND):
