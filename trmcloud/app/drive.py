@@ -134,6 +134,11 @@ class RunDriver:
             self.context.troubles.pop(self.run_id, None)
         return run
 
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether the ledger could not be used when it was tried last."""
+        return self._unusable is not None
+
     def _guard(self, error: LedgerError) -> RunState:
         """The run as it was last known: what is left to do without a ledger.
 

@@ -1,5 +1,5 @@
-"""Faults 1–14, 61, 75 and 77: controllers that die, sleep, double, clocks that lie, and a person who
-ends a run without its ledger."""
+"""Faults 1–14, 61, 75 and 77: controllers that die, sleep, double, clocks that lie, and a person
+who ends a run without its ledger."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _ended_by_name(arms: Arms) -> None:
 
 
 def _to_be_ended(world: SimWorld, run_id: str) -> list[Rented]:
-    """The run's pods that a person who names it can end now: their provider lists them and answers."""
+    """The run's pods that a person who names it can end: their provider lists them and answers."""
     knobs, now = world.knobs, world.queue.now
     deaf_until = (
         knobs.outage_until, knobs.throttled_until, knobs.garbage_until, knobs.key_revoked_until,

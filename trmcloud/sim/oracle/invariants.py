@@ -231,6 +231,8 @@ class Invariants:
         ``slept``: it was stopped in the midst of the call, after its last look at anything.
         """
         now = self.world.queue.now
+        if process.named:
+            self.truth.calls.named_ends.add(rented.pod_id)
         if rented.pod_id in self.foreign:
             if now <= rented.due_at:
                 self.fail("I2", f"{rented.pod_id} is foreign, and was ended")
@@ -244,7 +246,6 @@ class Invariants:
         if generation.open and generation.pod_id == rented.pod_id:
             self.truth.calls.ends(process, rented, run, slept=slept)
         if process.named == run.run_id:
-            self.truth.calls.named_ends.add(rented.pod_id)
             return
         if slept:
             return

@@ -108,6 +108,8 @@ class Oracle:
         if (run.state is State.ENDING and not held) or wall >= generation.hard_stop_at:
             before, at = self._ends.get(key, (None, now))
             same = before is process and process.driver is not None
+            # One that could not write meanwhile stayed, and had no right to before the hard stop.
+            at = max(at, self.world.check.exposure.able.get(run.run_id, now))
             if same and now - at > RETRY_S and not self.undecidable.odd(process):
                 self.fail("wasteful", f"{now - at:.0f} s between two tries to end {key[0]}'s pod")
             self._ends[key] = (process, now)

@@ -215,7 +215,7 @@ class Process:
             else:
                 self.soon(_SLOW_S)
             return
-        for rented, at in self.shown.items():
+        for rented, at in () if driver.is_unwritten else self.shown.items():
             rented.shown_at = max(rented.shown_at, at)
         run = self.sim.ledger.read().runs.get(driver.run_id)
         if run is None or not run.live:
