@@ -1,5 +1,5 @@
 """Ending needs nothing: a person who names a run ends its pod with a full disk, a ledger that is
-damaged or missing, a home that cannot be written to; what was done is on record as soon as it can be.
+damaged or missing, a home that cannot be written to; that is on record as soon as it can be.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def away(renter: RentedUser, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(renter: RentedUser) -> Iterator[SmallDisk]:
-    made = SmallDisk(renter.home)
+    made = SmallDisk(renter.home, size_mb=400)
     yield made
     made.free()
     renter.end_everything()
@@ -156,7 +156,7 @@ def test_in_a_home_that_cannot_be_written_to(
 
 
 def test_where_nothing_at_all_can_be_written(renter: RentedUser, disk: SmallDisk) -> None:
-    """No folder takes the intent: the pod is ended all the same, and the same command records it."""
+    """No folder takes the intent: the pod is ended all the same; said again, it is on record."""
     run = booting(renter)
     disk.fill()
     nowhere = ("XDG_RUNTIME_DIR", "TMPDIR")
