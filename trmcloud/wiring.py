@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.clock import SystemClock
 from trmcloud.adapters.local.compute import LocalCompute
+from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.app.context import Context
@@ -185,6 +186,7 @@ def _build(
         was_used=lambda provider: _was_used(home, provider),
         pod_webhook=lambda: pod_webhook(home),
         backup_trouble=ledger.backup_trouble,
+        intents=IntentFiles(home, intent_folders(os.environ)),
     )
     return world, runpod, skypilot
 

@@ -56,7 +56,7 @@ def runpod_pods(
     keys = KeyStore(home)
     http = Http(key)
     api = RunPodApi(http, settings.api_base(os.environ))
-    volumes = RunPodVolumes(api, ledger_id())
+    volumes = RunPodVolumes(api, ledger_id)
     compute = RunPodCompute(
         api,
         RunPodGraphql(http, settings.graphql_url(os.environ)),

@@ -31,10 +31,10 @@ LAUNCH = (*("launch", "local", *SMALL, "--phase", "fast", "--set", "steps=100000
 class SmallDisk:
     """A file system in memory whose size can be changed while it is in use."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size_mb: int = 100) -> None:
         folder.mkdir(parents=True)
-        self._folder = folder
-        self._mount("-t", "tmpfs", "-o", "size=100m,mode=700", "tmpfs", str(folder))
+        self._folder, self._size = folder, f"size={size_mb}m"
+        self._mount("-t", "tmpfs", "-o", f"{self._size},mode=700", "tmpfs", str(folder))
 
     def fill(self) -> None:
         """Leave no room at all: a page is kept for what grows between looking and shrinking."""
@@ -66,7 +66,7 @@ class SmallDisk:
             filling.join()
 
     def free(self) -> None:
-        self._mount("-o", "remount,size=100m", str(self._folder))
+        self._mount("-o", f"remount,{self._size}", str(self._folder))
 
     def give_back(self) -> None:
         subprocess.run(["umount", "--lazy", str(self._folder)], check=True)

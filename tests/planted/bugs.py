@@ -42,6 +42,7 @@ DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",
 )  # fmt: skip
 RECONCILE = "app/reconciling.py"
+ENDING = "app/ending.py"
 BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/observer.py"
 CLIMBING = "core/contract/climbing.py"
 RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
@@ -471,4 +472,10 @@ BUGS: tuple[Bug, ...] = (
     Bug("what lies beyond the grants costs nothing", LIMITS, "sum(size for _, size in found)", "len(found)"),
     Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
     Bug("a stopped watchdog is waited for until the kill latency is used up", PROVIDERS, "return 0.0 if watchdog_stopped else 1.0", "return 3.0"),
+    # -- endings without a ledger ---------------------------------------------------------------
+    Bug("who cannot write leaves at once", DRIVE, "            return self._guard(error)\n", "            raise\n", timing=True),
+    Bug("who cannot write lets its pod outlive the hard stop", DRIVE, "        if self._is_to_end():\n            self._end_unwritten(generation)\n", "", timing=True),
+    Bug("who cannot write ends its pod before the hard stop", DRIVE, "return at_once or self.context.wall() >= run.generation.hard_stop_at", "return True"),
+    Bug("a person's word needs a ledger", ENDING, "    recorded = _record(context, run_id)\n", "    recorded = _record(context, run_id)\n    if not recorded:\n        raise LedgerError('no')\n"),
+    Bug("a reaper without a ledger ends nothing", RECONCILE, "        end_overdue(context)\n        raise", "        raise", timing=True),
 )  # fmt: skip

@@ -238,6 +238,10 @@ def _play(tally: Tally, first: int, beyond: int, jobs: int, state: Path) -> None
                 _save(state, tally)
                 bad, hours = sum(tally.violations.values()), tally.hours
                 print(f"{tally.done:,} worlds, {hours:,.0f} simulated hours, {bad} violations")
+                print(
+                    f"  exposed: {tally.worst_exposed_s:,.0f} s of one pod at most, "
+                    f"${tally.worst_over_exposed_usd:,.2f} over one budget at most"
+                )
                 for failure in done.result().failures:
                     print(f"  seed {failure['seed']}: {failure['what']}", flush=True)
         except BaseException:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.compute import Compute
     from trmcloud.ports.files import RunFiles
+    from trmcloud.ports.intents import Intents
     from trmcloud.ports.ledger import ControllerId, Ledger
     from trmcloud.ports.link import PodLink, StageItem
     from trmcloud.ports.work import Clock, Workers
@@ -77,6 +78,8 @@ class Context:
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
     unasked: frozenset[str] = frozenset()
     """Providers that this command leaves alone: what is known of their pods is what was heard."""
+    intents: Intents | None = None
+    """What persons had ended while the ledger could not be written."""
     unswept: dict[str, float] = field(default_factory=dict)
     """When this process asked a bucket in vain: one that is down is not asked for every run."""
 

@@ -13,7 +13,7 @@ from trmcloud.app import reap
 from trmcloud.app.bills import final_bills
 from trmcloud.app.checkpoints.bucket_grants import give_grants
 from trmcloud.app.checkpoints.in_bucket import pull
-from trmcloud.app.context import Context
+from trmcloud.app.context import Context, list_pods
 from trmcloud.app.observer import Observer
 from trmcloud.app.pod_request import SEND_WITHIN_S, given_to, pod_request
 from trmcloud.core.catalog.hardware import LOCAL
@@ -43,6 +43,7 @@ from trmcloud.core.errors import (
     BudgetRefused,
     CheckpointError,
     FinalRefusal,
+    LedgerError,
     LinkError,
     NoCapacity,
     ProviderError,
@@ -52,13 +53,16 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
-from trmcloud.ports.work import Progress
+from trmcloud.ports.work import Progress, WorkDone
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0
 _SWEEP_EVERY_S = 30.0
 _BILLS_EVERY_S = 60.0
 _MOST_EVENTS_AT_ONCE = 50
+_LONGEST_RETRY_S, _END_AGAIN_S, _LIST_EVERY_S = 30.0, 10.0, 10.0
+"""While the ledger cannot be used: how often it is tried, a pod is asked to end, and is looked for.
+"""
 
 Watcher = Callable[[RunState], None]
 
@@ -81,6 +85,16 @@ class RunDriver:
     _billed_at: float = -_BILLS_EVERY_S
     _kept: dict[str, Kept] = field(default_factory=dict)
     _pulling: dict[ActionKey, Kept] = field(default_factory=dict)
+    _known: RunState | None = None
+    """The run when its ledger could be read last, under an epoch that was current."""
+    _unusable: LedgerError | None = None
+    _usable_again_at: float = 0.0
+    _retry_s: float = 1.0
+    _ended_at: float = 0.0
+    _listed_at: float = 0.0
+    _missed_at: float | None = None
+    _done: list[WorkDone] = field(default_factory=list)
+    """What workers have done and is not on record yet."""
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
 
@@ -91,14 +105,113 @@ class RunDriver:
         """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
         ledger = self.context.ledger.read()
         require_whole(ledger, self.run_id)
-        return ledger.runs.get(self.run_id) or RunState(self.run_id)
+        run = ledger.runs.get(self.run_id) or RunState(self.run_id)
+        if run.epoch <= self.epoch:
+            self._known = run
+        return run
 
     def step(self) -> RunState:
         """Once around: facts are appended until none follow, then actions are carried out.
 
+        While the ledger cannot be used, nothing is begun: this process stays for as long as its pod
+        may live, tries again, and ends the pod at the hard stop, or where a person said so.
+
         Raises:
             StaleEpoch: another controller has taken the run over.
+            LedgerError: it cannot be used, and there is no pod to stay for.
         """
+        try:
+            waits = self.context.wall() < self._usable_again_at
+            if self._unusable is not None and waits and not self._is_to_end():
+                return self._guard(self._unusable)
+            run = self._step()
+        except StaleEpoch:
+            raise
+        except LedgerError as error:
+            self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S) if self._unusable else 1.0
+            self._usable_again_at = self.context.wall() + self._retry_s
+            self._unusable = error
+            return self._guard(error)
+        if self._unusable is not None:
+            self._unusable = self._missed_at = None
+            self.context.troubles.pop(self.run_id, None)
+        return run
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether the ledger could not be used when it was tried last."""
+        return self._unusable is not None
+
+    def _guard(self, error: LedgerError) -> RunState:
+        """The run as it was last known: what is left to do without a ledger.
+
+        Raises:
+            StaleEpoch: it can be read, and another controller has taken the run over.
+            LedgerError: ``error``; there is no pod to stay for, or no time left to.
+        """
+        with suppress(LedgerError):
+            self.run()
+        run = self._known
+        generation = run.generation if run is not None else None
+        if run is None or generation is None or not generation.open or not run.live:
+            raise error
+        self._require_current()
+        self.context.troubles[self.run_id] = error
+        if self._is_to_end():
+            self._end_unwritten(generation)
+        if not self.errands or not self._must_stay(run) or self._has_gone(generation):
+            raise error
+        return run
+
+    def _is_to_end(self) -> bool:
+        """Whether its pod is to end though that cannot be put on record: at its hard stop, or since
+        a person said so."""
+        run = self._known
+        if run is None or run.generation is None:
+            return False
+        at_once = run.stop is not None and run.stop.at_once
+        return at_once or self.context.wall() >= run.generation.hard_stop_at
+
+    def _require_current(self) -> None:
+        """
+        Raises:
+            StaleEpoch: by what can be read, another one drives the run.
+        """
+        try:
+            driver = self.context.ledger.driver(self.run_id)
+        except LedgerError:
+            return  # it was this one when that could be read last: every write looks
+        if driver is not None and driver.epoch != self.epoch:
+            raise StaleEpoch(f"another controller has taken {self.run_id} over")
+
+    def _end_unwritten(self, generation: Generation) -> None:
+        if not _is_due(self._ended_at, _END_AGAIN_S, self.context.wall()):
+            return
+        self._ended_at = self.context.wall()
+        self.context.workers.cancel()
+        with suppress(TrmcloudError):
+            pod = generation.pod_id or generation.pod_name
+            self.context.computes[generation.provider].terminate(pod)
+
+    def _has_gone(self, generation: Generation) -> bool:
+        """Whether lists have been without its pod for as long as proves that."""
+        now = self.context.wall()
+        if not _is_due(self._listed_at, _LIST_EVERY_S, now):
+            return False
+        self._listed_at = now
+        listed = list_pods(self.context, generation.provider)
+        if isinstance(listed, Unknown) or generation.pod_id is None:
+            return False
+        pods = [pod for pod in listed.value if pod.name == generation.pod_name]
+        if any(not pod.gone for pod in pods):
+            self._missed_at = None
+            return False
+        if self._missed_at is None:
+            self._missed_at = now
+        proof_s = 0.0 if pods else traits_of(generation.provider).absent_s
+        return now - self._missed_at >= proof_s
+
+    def _step(self) -> RunState:
         now = self.context.wall()
         if _is_due(self._governed_at, _GOVERN_EVERY_S, now):
             self._governed_at = now
@@ -187,7 +300,7 @@ class RunDriver:
             except TrmcloudError:
                 raise
             except Exception as error:
-                run = self.run()
+                run = self._known or self.run()
                 if not self._must_stay(run):
                     raise
                 self.context.troubles[self.run_id] = error
@@ -276,24 +389,28 @@ class RunDriver:
 
     def _collect(self, run: RunState) -> RunState:
         """Put on record what workers have done."""
-        for done in self.context.workers.finished():
-            kept = self._pulling.pop(done.key, None)
-            action_id, verb = str(done.key), done.key.verb
-            known = run.actions.get(done.key)
-            if known is None or known.ended_at is not None or run.state is State.CLOSED:
-                continue
-            if done.error is not None:
-                damaged = isinstance(done.error, CheckpointError)
-                kind = FailureKind.DAMAGED if damaged else FailureKind.ERROR
-                self._append(ev.ActionFailed(action_id, verb, kind, str(done.error)))
-                continue
-            events: list[ev.RunEvent] = [ev.ActionFinished(action_id, verb, "")]
-            if kept is not None and run.generation is not None:
-                number = run.generation.number
-                events.append(ev.Pulled(number, kept.phase, kept.step, kept.sha256, kept.val_bpb))
-            self._append(*events)
-            run = self.run()
+        self._done += self.context.workers.finished()
+        while self._done:
+            run = self._note_done(run, self._done[0])
+            self._pulling.pop(self._done.pop(0).key, None)
         return run
+
+    def _note_done(self, run: RunState, done: WorkDone) -> RunState:
+        kept, known = self._pulling.get(done.key), run.actions.get(done.key)
+        action_id, verb = str(done.key), done.key.verb
+        if known is None or known.ended_at is not None or run.state is State.CLOSED:
+            return run
+        if done.error is not None:
+            damaged = isinstance(done.error, CheckpointError)
+            kind = FailureKind.DAMAGED if damaged else FailureKind.ERROR
+            self._append(ev.ActionFailed(action_id, verb, kind, str(done.error)))
+            return run
+        events: list[ev.RunEvent] = [ev.ActionFinished(action_id, verb, "")]
+        if kept is not None and run.generation is not None:
+            number = run.generation.number
+            events.append(ev.Pulled(number, kept.phase, kept.step, kept.sha256, kept.val_bpb))
+        self._append(*events)
+        return self.run()
 
     def _perform(self, run: RunState, action: Action, decided: Instant) -> ev.ActionFinished:
         generation, done = run.generation, ev.ActionFinished(action.id, action.verb)

@@ -8,6 +8,7 @@ from trmcloud.app.checkpoints.bucket_limits import beyond_grants, drop_beyond, s
 from trmcloud.app.checkpoints.token_pins import pin_tokens
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.drive import RunDriver, land_overdrawn
+from trmcloud.app.ending import end_overdue, fold_intents
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
@@ -24,8 +25,23 @@ def reconcile(context: Context) -> list[reap.Did]:
     user types next. Returns each thing that it found and did.
 
     One run's trouble stops no other, nor the end of pods: it is left in ``context.troubles``.
+
+    Raises:
+        LedgerError: it cannot be used; pods that are overdue by their names are ended all the same.
     """
+    try:
+        return _reconcile(context)
+    except StaleEpoch:
+        raise
+    except LedgerError:
+        # What its ledger cannot say of them, the pods' own names do.
+        end_overdue(context)
+        raise
+
+
+def _reconcile(context: Context) -> list[reap.Did]:
     said: list[reap.Did] = []
+    fold_intents(context)
     land_overdrawn(context)
     context.listed.clear()
     context.troubles.clear()

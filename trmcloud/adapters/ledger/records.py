@@ -36,9 +36,9 @@ VERSION = 7
                with other settings
 5  2026-11-23  a run may be stopped at once, without landing
 6  2026-11-23  a run that is reopened may go on with another number of processes
-7  2026-11-23  hashes of token files and revisions of data sets are pinned; why a pod is ended may be
-               that its boot failed by the provider's log; what damaged records stand for may be
-               settled by a user
+7  2026-11-23  hashes of token files and revisions of data sets are pinned; a pod may be ended
+               because its boot failed by the provider's log; what damaged records stand for may
+               be settled by a user
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

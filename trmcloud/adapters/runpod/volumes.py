@@ -5,6 +5,7 @@ They cost money by the hour until they are deleted, whether a pod uses them or n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from trmcloud.adapters.runpod import models
@@ -30,9 +31,16 @@ class NetworkVolume(NamedTuple):
 
 
 class RunPodVolumes:
-    def __init__(self, api: RunPodApi, ledger_id: str) -> None:
+    """``ledger_id`` is asked for when volumes are: pods are listed and ended without a ledger."""
+
+    def __init__(self, api: RunPodApi, ledger_id: str | Callable[[], str]) -> None:
         self._api = api
-        self._prefix = f"{POD_PREFIX}-{ledger_id}-"
+        self._ledger_id = ledger_id
+
+    @property
+    def _prefix(self) -> str:
+        named = self._ledger_id
+        return f"{POD_PREFIX}-{named if isinstance(named, str) else named()}-"
 
     def ours(self) -> list[NetworkVolume]:
         """Volumes that this ledger made."""

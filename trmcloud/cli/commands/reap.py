@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trmcloud.cli.views.streams import as_is
+
+if TYPE_CHECKING:
+    from trmcloud.app.context import Context
 
 GUARD_GRACE_S = 30.0
 """How long the guard stays to tell what is due."""
 
 
 def command(
+    run: Annotated[
+        str, typer.Argument(help="A run whose pods are to end, whatever owns them.")
+    ] = "",
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End what is found.")] = False,
     accept_restored: Annotated[
         bool,
         typer.Option(help="Go on from a ledger that was restored from a backup."),
     ] = False,
+    all_of: Annotated[
+        str,
+        typer.Option(metavar="LEDGER_ID", help="End every pod whose name bears this ledger's id."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     guard_every: Annotated[
         int, typer.Option(help="Set by the guard: minutes between its visits.", hidden=True)
@@ -33,19 +43,28 @@ def command(
     A ledger that was restored from a backup is accepted with --accept-restored. Pods that it has
     forgotten are found and charged; until none can be left, nothing new is reserved.
 
+    With a run's id, or with --all-of, the pods that bear that name are listed and, after a question
+    or with --yes, ended, before their hard stop too. That needs no ledger: it works with a full
+    disk, a damaged or missing ledger, or a home that cannot be written to.
+
     Example: trmcloud reap --yes
     """
     from trmcloud.app import reap
+    from trmcloud.app.ending import end_overdue
     from trmcloud.app.reconciling import reconcile
     from trmcloud.cli.catching_up import tell_troubles, trouble_code
     from trmcloud.cli.telling import GRACE_S, tell
     from trmcloud.cli.views.reasons import did_line, reason_json, sentence
     from trmcloud.cli.views.volumes import volume_lines
     from trmcloud.core.control.orphan_costs import is_pending
-    from trmcloud.core.errors import UsageError
+    from trmcloud.core.errors import LedgerError, UsageError
     from trmcloud.wiring import build_context
 
     context = build_context()
+    if run or all_of:
+        if (run and all_of) or accept_restored or as_json:
+            raise UsageError("name a run or a ledger, and nothing beside it but --yes")
+        sys.exit(_end_named(context, run, all_of, yes=yes))
     # By its timer nobody waits for it, and it may be the only one who is awake.
     tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
     if accept_restored and not context.ledger.accept_restored(context.wall()):
@@ -53,7 +72,13 @@ def command(
             "the ledger was not restored from a backup: there is nothing to accept",
             next_step="trmcloud reap --yes",
         )
-    found = reap.look(context)
+    try:
+        found = reap.look(context)
+    except LedgerError:
+        # What it cannot say of them, the pods' own names do.
+        for provider, name in end_overdue(context) if yes else ():
+            print(f"ended {name} on {provider}: its hard stop has passed")
+        raise
     did = reap.end(context, found) if yes else []
     if yes:
         did += reconcile(context)
@@ -88,3 +113,49 @@ def command(
         for text in volume_lines(context.ledger.read(), context.wall()):
             print(text)
     sys.exit(11 if found.unreachable else trouble_code(context))
+
+
+def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
+    """End the pods of a run, or of a ledger, by their names; the exit code."""
+    from trmcloud.app import ending
+    from trmcloud.app.reconciling import reconcile
+    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.views.ending import ending_code, tell_ending, tell_listed
+    from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
+
+    if yes and run:
+        ended = ending.end_run(context, run)
+        tell_listed(ended.listed)
+        found = ended.listed
+    else:
+        if run:
+            found = ending.pods_of_run(context, run)
+        else:
+            found = ending.list_named(
+                context, lambda name: name.ledger == ledger_id, everywhere=True
+            )
+        tell_listed(found)
+        if found.pods:
+            count = len(found.pods)
+            question = f"end {'this pod' if count == 1 else f'these {count} pods'} now?"
+            if not yes and not confirmed(question, before=f"{count} would be ended"):
+                return 0
+            ended = ending.end_run(context, run) if run else ending.end_all(context, found)
+    if not found.pods and not (yes and run and ended.asked):
+        if found.unreachable:
+            return 11
+        named = f"of {run}" if run else f"of ledger {ledger_id}"
+        raise NotFoundError(
+            f"no pod {named} is listed by {', '.join(found.asked) or 'any provider'}",
+            next_step="trmcloud status --all",
+        )
+    why = ""
+    try:
+        if ended.recorded:
+            reconcile(context)
+    except LedgerError as error:
+        why = str(error)
+    except TrmcloudError:
+        pass  # the pods were asked to end; the next command settles what is left
+    tell_ending(run, ended, why)
+    return ending_code(ended)

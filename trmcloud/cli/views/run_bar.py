@@ -47,7 +47,7 @@ from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import Generation, RunState, State
-from trmcloud.core.errors import HostKeyChanged
+from trmcloud.core.errors import HostKeyChanged, LedgerError
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
 
@@ -230,8 +230,10 @@ class RunBar(AbstractContextManager["RunBar"]):
         error = self._context.troubles.get(run.run_id)
         if error is not None and not self._unforeseen:
             self._unforeseen = True
-            said = f"{type(error).__name__}: {error}"
-            self._print(f"  unexpected {said}; its pod is ended at its hard stop all the same")
+            said = f"unexpected {type(error).__name__}: {error}"
+            if isinstance(error, LedgerError):
+                said = f"{error}; that is tried again, nothing new is begun"
+            self._print(f"  {said}; its pod is ended at its hard stop all the same")
 
     def _tell_waiting(self, run: RunState, now: float) -> None:
         """What nothing goes on without, once each, where the stage alone does not tell."""

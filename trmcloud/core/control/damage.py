@@ -18,7 +18,15 @@ from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import replace
 
 _BURDENS = ("CapSet", "StrayCharged", "LedgerRestored")
-_HARMLESS = ("LayerVerified", "StrayBilled", "VolumeDeleted", "LedgerReconciled", "DamageSettled")
+_HARMLESS = (
+    "LayerVerified",
+    "StrayBilled",
+    "VolumeDeleted",
+    "LedgerReconciled",
+    "DamageSettled",
+    "TokensPinned",
+    "DataPinned",
+)
 """Without one of these the ledger holds more money, or trusts less, than with it."""
 
 

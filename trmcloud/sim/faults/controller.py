@@ -1,14 +1,18 @@
-"""Faults 1–14, 61 and 75: controllers that die, sleep, double, and clocks that lie."""
+"""Faults 1–14, 61, 75 and 77: controllers that die, sleep, double, clocks that lie, and a person
+who ends a run without its ledger."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.ending import EndedByName, end_run
 from trmcloud.core.control.run_state import RunState
 from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.world.account import Rented
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.machines import Machine
+from trmcloud.sim.world.world import SimWorld
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 _LOOKING = (
@@ -191,6 +195,51 @@ def _looking_killed(arms: Arms) -> None:
         arms.trap(point, "kill", skip=skip, then=then, kinds=("reap", "user"))
 
 
+def _ended_by_name(arms: Arms) -> None:
+    """77: a person ends a run while its ledger cannot be used."""
+    world, rng = arms.world, arms.rng
+    knob = rng.choice(("disk_full_until", "disk_full_until", "ledger_damaged_until"))
+    seconds, wait_s = rng.uniform(120, 7200), rng.uniform(1, 100)
+
+    def name_one() -> None:
+        runs = [run for run in world.ledger.read().runs.values() if run.live and run.generation]
+        if not runs:
+            return
+        run: RunState = rng.choice(runs)
+        process = Process(world, world.laptop, "user")
+        process.named = run.run_id
+        before = _to_be_ended(world, run.run_id)
+        done = process.do(partial(end_run, process.world, run.run_id))
+        lived = process.alive
+        process.kill()
+        if not isinstance(done, EndedByName) or not lived:
+            return
+        world.observed(arms.number)
+        for rented in before:
+            if rented.pod_id not in world.check.truth.calls.named_ends:
+                world.check.fail("I2", f"{rented.pod_id} was to end, as a person said, and was not")
+
+    def begin() -> None:
+        arms.from_now(knob, seconds)
+        world.queue.after(wait_s, name_one)
+
+    arms.strike(arms.some_time(0, 1.0), f"a person ends a run, {knob} for {seconds:.0f} s", begin)
+
+
+def _to_be_ended(world: SimWorld, run_id: str) -> list[Rented]:
+    """The run's pods that a person who names it can end: their provider lists them and answers."""
+    knobs, now = world.knobs, world.queue.now
+    deaf_until = (
+        knobs.outage_until, knobs.throttled_until, knobs.garbage_until, knobs.key_revoked_until,
+    )  # fmt: skip
+    if now < max(deaf_until) or not (world.laptop.online and world.laptop.awake):
+        return []
+    if knobs.list_flickers or world.check.forgotten or world.armed:
+        return []
+    mine = [rented for rented in world.living() if rented.run_id == run_id]
+    return [rented for rented in mine if now >= rented.visible_at]
+
+
 FAULTS: dict[str, tuple[str, Fault]] = {
     "1": ("killed before the intent", _kill_at("PodIntended.before", "open.before")),
     "2": ("killed after the intent", _kill_at("PodIntended.after", "open.after")),
@@ -208,4 +257,5 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "14": ("stopped for longer than the lease", _stopped),
     "61": ("a fenced controller goes on", _zombie),
     "75": ("killed while it sees to others", _looking_killed),
+    "77": ("a person ends a run without its ledger", _ended_by_name),
 }

@@ -34,6 +34,8 @@ class CallJudge:
         self._asked: set[str] = set()
         self.may_end: dict[Process, str] = {}
         """By controller: the run whose pod's end it has written down to ask for; empty: none's."""
+        self.named_ends: set[str] = set()
+        """Pods that were asked to end by a person who named their run."""
         self.refusal: Exception | None = None
         """The last answer for which a command was right to refuse."""
 
@@ -73,9 +75,13 @@ class CallJudge:
         if generation.pod_name != request.name or not generation.open:
             self.fail("I5", f"{request.name} is asked for, and was given up long ago")
 
-    def ends(self, process: Process, rented: Rented, run: RunState) -> None:
+    def ends(self, process: Process, rented: Rented, run: RunState, *, slept: bool) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
         if self.may_end.get(process) == run.run_id:
+            return
+        if process.named == run.run_id:
+            return  # a person's right, of its own: it needs no ledger
+        if self._may_end_unwritten(process, run, slept=slept):
             return
         generation, now = run.generation, process.machine.now().wall
         latency_s = traits_of(rented.account.habits.provider).kill_latency_s
@@ -83,6 +89,23 @@ class CallJudge:
             self.fail("I6", f"{rented.pod_id} is ended by one that did not write so")
         elif latency_s >= LOOKS_S and not self._was_tried(process, run, latency_s):
             self.fail("I2", f"{rented.pod_id} is ended by the last layer, and the run never tried")
+
+    def _may_end_unwritten(self, process: Process, run: RunState, *, slept: bool) -> bool:
+        """At the hard stop, or where a person said so, the run's driver ends its pod though it
+        cannot write; one that can read that another has taken the run over does not."""
+        driver, generation, ledger = process.driver, run.generation, self.world.ledger
+        if driver is None or driver.run_id != run.run_id or generation is None:
+            return False
+        at_once = run.stop is not None and run.stop.at_once
+        if not at_once and process.machine.now().wall < generation.hard_stop_at:
+            return False
+        if slept:
+            return True  # it might, when it began to ask
+        if self.world.ledger_writable:
+            return False
+        newest = ledger.driver(run.run_id)
+        current = newest is not None and newest.epoch == driver.epoch
+        return current or not self.world.ledger_readable
 
     def _was_tried(self, process: Process, run: RunState, latency_s: float) -> bool:
         """Whether the run has done its own to end its pod, or this is not who was there to."""

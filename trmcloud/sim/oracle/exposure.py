@@ -33,8 +33,12 @@ class Exposure:
         self.able: dict[str, float] = {}
         """By run: since when a controller drives it that is up, heard, and has the right time;
         under ``ANY_RUN``, since when there is one for pods that nobody owns."""
+        self.ending: dict[str, float] = {}
+        """Likewise, whether or not anything can be written: at its hard stop a pod is ended all the
+        same."""
         self._stuck: set[str] = set()
         self._reap_since: float | None = None
+        self._reap_ending_since: float | None = None
 
     def look(self, now: float) -> None:
         """Something happened: who can act from now on?"""
@@ -45,11 +49,13 @@ class Exposure:
             knobs.key_revoked_until,
             knobs.garbage_until,
         )
-        heard = heard and self.world.ledger_writable
+        # A copy of the ledger that was restored says what is no longer true, until it is accepted.
+        ends = heard and not self.world.ledger.is_older
+        writes = heard and self.world.ledger_writable
         drives: set[str] = set()
         stuck: set[str] = set()
         reaps = False
-        if heard:
+        if ends:
             for process in self.world.processes:
                 machine, driver = process.machine, process.driver
                 able = machine.awake and machine.online and not process.busy
@@ -60,16 +66,11 @@ class Exposure:
                     reaps = True
                 elif driver is not None:
                     drives.update((driver.run_id, ANY_RUN))
-        for run_id in list(self.able):
-            if run_id not in drives:
-                del self.able[run_id]
-        for run_id in drives:
-            self.able.setdefault(run_id, now)
+        _since(self.able, drives if writes else set(), now)
+        _since(self.ending, drives, now)
         self._stuck = stuck
-        if not reaps:
-            self._reap_since = None
-        elif self._reap_since is None:
-            self._reap_since = now
+        self._reap_ending_since = (self._reap_ending_since or now) if reaps else None
+        self._reap_since = (self._reap_since or now) if reaps and writes else None
 
     def seconds(self, rented: Rented, since: float, until: float) -> float:
         """Seconds of (since, until] in which no layer could have ended this pod's billing.
@@ -85,7 +86,7 @@ class Exposure:
             if world.knobs.list_flickers:
                 seen_at = max(seen_at, rented.created_at + STALE_LIST_S)
             owned = rented.unowned_at is None
-            able_since = self.able.get(rented.run_id if owned else ANY_RUN)
+            able_since = self.ending.get(rented.run_id) if owned else self.able.get(ANY_RUN)
             # Where a wrong clock granted the lease, controllers believe in a later hard stop.
             if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:
                 able_since = None
@@ -95,12 +96,13 @@ class Exposure:
                 able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
             # One that is alive and stuck still counts as the run's driver: nobody takes over.
             stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
-            if self._reap_since is not None and not (owned and stuck) and not untold:
+            reap_since = self._reap_ending_since if owned else self._reap_since
+            if reap_since is not None and not (owned and stuck) and not untold:
                 due = rented.due_at
                 if rented.unowned_at is not None:
                     due = min(due, rented.unowned_at)
                 wait = self.reap_every_s + REACTION_S
-                able_at = min(able_at, max(self._reap_since, seen_at, due) + wait)
+                able_at = min(able_at, max(reap_since, seen_at, due) + wait)
             if self._guard_could(rented):
                 able_at = min(
                     able_at,
@@ -158,3 +160,11 @@ class Exposure:
         if rented.account.habits.self_ends != "api":
             return 0.0
         return max(self.world.knobs.pod_api_down_until, self.world.knobs.outage_until)
+
+
+def _since(since: dict[str, float], those: set[str], now: float) -> None:
+    """Keep since when each of ``those`` is one of them."""
+    for name in set(since) - those:
+        del since[name]
+    for name in those:
+        since.setdefault(name, now)

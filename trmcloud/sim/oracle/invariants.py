@@ -244,6 +244,8 @@ class Invariants:
         ``slept``: it was stopped in the midst of the call, after its last look at anything.
         """
         now = self.world.queue.now
+        if process.named:
+            self.truth.calls.named_ends.add(rented.pod_id)
         if rented.pod_id in self.foreign:
             if now <= rented.due_at:
                 self.fail("I2", f"{rented.pod_id} is foreign, and was ended")
@@ -255,9 +257,13 @@ class Invariants:
         if run is None or generation is None or generation.pod_name != rented.name:
             return
         if generation.open and generation.pod_id == rented.pod_id:
-            self.truth.calls.ends(process, rented, run)
+            self.truth.calls.ends(process, rented, run, slept=slept)
+        if process.named == run.run_id:
+            return
         if slept:
             return
+        if run.stop is not None and run.stop.at_once:
+            return  # a person said so: what is not saved is lost
         healthy = (
             generation.open
             and generation.pod_id in (None, rented.pod_id)

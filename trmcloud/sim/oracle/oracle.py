@@ -108,6 +108,8 @@ class Oracle:
         if (run.state is State.ENDING and not held) or wall >= generation.hard_stop_at:
             before, at = self._ends.get(key, (None, now))
             same = before is process and process.driver is not None
+            # One that could not write meanwhile stayed, and had no right to before the hard stop.
+            at = max(at, self.world.check.exposure.able.get(run.run_id, now))
             if same and now - at > RETRY_S and not self.undecidable.odd(process):
                 self.fail("wasteful", f"{now - at:.0f} s between two tries to end {key[0]}'s pod")
             self._ends[key] = (process, now)
@@ -115,6 +117,8 @@ class Oracle:
             dear = rented is None or rented.rate_micros > rented.agreed_micros
             if dear or self.undecidable.odd(process):
                 return
+            if run.stop is not None and run.stop.at_once:
+                return  # a person said so: what is not saved is lost
             if rented is not None and (generation.agent_at or 0.0) > run.stop_at + rented.landing_s:
                 return  # when it could be told at last, its time to land was over
             if not run.tries(generation, LAND):

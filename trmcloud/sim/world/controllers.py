@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.app import reap
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.ending import end_overdue
 from trmcloud.app.reconciling import reconcile
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
@@ -63,6 +64,8 @@ class Process:
         self._event: Entry | None = None
         self.stop_when: Callable[[RunState], bool] | None = None
         self.every_s = 300.0
+        self.named: str = ""
+        """The run that a person has named to it, whose pods are to end."""
         self.shown: dict[Rented, float] = {}
         """Pods of its run that a list showed it in the look that it is at, and when."""
         self.bucket_refused_at: float | None = None
@@ -81,6 +84,7 @@ class Process:
             stage_items=lambda run: (),
             folder_on_pod=lambda kind, folder: f"/sim/{kind}",
             notes=world.notes,
+            intents=machine.intents,
             bucket=lambda place: SimBucket(world, self),
         )
         world.processes.append(self)
@@ -188,7 +192,11 @@ class Process:
         first only where there is anything that is not this ledger's."""
         said: list[reap.Did] = []
         if self.sim.check.foreign:
-            said = reap.end(self.world, reap.look(self.world))
+            try:
+                said = reap.end(self.world, reap.look(self.world))
+            except LedgerError:
+                end_overdue(self.world)
+                raise
         return said + reconcile(self.world)
 
     def _drive_on(self, driver: RunDriver) -> None:
@@ -207,7 +215,7 @@ class Process:
             else:
                 self.soon(_SLOW_S)
             return
-        for rented, at in self.shown.items():
+        for rented, at in () if driver.is_unwritten else self.shown.items():
             rented.shown_at = max(rented.shown_at, at)
         run = self.sim.ledger.read().runs.get(driver.run_id)
         if run is None or not run.live:

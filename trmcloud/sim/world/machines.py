@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trmcloud.core.clock import Instant
+from trmcloud.ports.intents import Intent
 from trmcloud.sim.world.queue import EventQueue
+
+
+class KeptIntents:
+    """``Intents`` of a machine: in its memory, whatever becomes of the ledger's disk."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Intent] = {}
+
+    def keep(self, intent: Intent) -> str:
+        self._kept[intent.run_id] = intent
+        return "memory"
+
+    def kept(self) -> Sequence[Intent]:
+        return tuple(self._kept.values())
+
+    def drop(self, intent: Intent) -> None:
+        self._kept.pop(intent.run_id, None)
 
 
 class Machine:
@@ -13,6 +33,7 @@ class Machine:
         self._queue = queue
         self.name = name
         self.offset_s = offset_s
+        self.intents = KeptIntents()
         self.awake = True
         self.online = True
         self.boot_at = queue.now - 1000.0

@@ -247,15 +247,16 @@ class SimWorld:
             raise ProviderError("the answer is no JSON")
 
     @property
-    def ledger_writable(self) -> bool:
+    def ledger_readable(self) -> bool:
         knobs = self.knobs
         free_at = max(
-            knobs.ledger_locked_until,
-            knobs.ledger_damaged_until,
-            knobs.ledger_too_new_until,
-            knobs.disk_full_until,
+            knobs.ledger_locked_until, knobs.ledger_damaged_until, knobs.ledger_too_new_until
         )
         return self.queue.now >= free_at and not self.ledger.is_older
+
+    @property
+    def ledger_writable(self) -> bool:
+        return self.queue.now >= self.knobs.disk_full_until and self.ledger_readable
 
     def link_up(self, process: Process) -> bool:
         if self.queue.now < self.knobs.link_down_until or not process.machine.online:

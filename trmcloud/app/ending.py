@@ -1,0 +1,306 @@
+"""Ending pods that a person named, by a run's id or a ledger's, with or without a ledger.
+
+The pods' own names say whose they are. That is enough to end them; what was done is put on record
+as soon as something can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import field
+from datetime import datetime, timezone
+
+from trmcloud.app import reap
+from trmcloud.app.context import Context, providers_in_use
+from trmcloud.app.out_of_reach import OutOfReach
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import BY_SKYPILOT, traits_of
+from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.observation import PodSeen
+from trmcloud.core.control.reason import ReasonKind, because, said
+from trmcloud.core.control.run_state import IllegalTransition, RunState
+from trmcloud.core.errors import AuthError, ConflictError, LedgerError, StaleEpoch, TrmcloudError
+from trmcloud.core.values import dataclass
+from trmcloud.ports.intents import Intent
+
+_FORGET_AFTER_S = 30 * 86400.0
+"""An intent that no ledger here has a run for is kept for so long."""
+
+
+@dataclass(frozen=True)
+class NamedPod:
+    provider: str
+    pod: PodSeen
+    name: PodName
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Pods that bear names of ours, and (provider, why) of each that gave no list."""
+
+    pods: tuple[NamedPod, ...]
+    unreachable: tuple[tuple[str, str], ...] = ()
+    asked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EndedByName:
+    """The pods that a provider was asked to end, as (provider, name); (provider, name, why) of each
+    that it did not take; where the intent is kept until a ledger has it (empty: nowhere)."""
+
+    asked: tuple[tuple[str, str], ...]
+    failed: tuple[tuple[str, str, str], ...]
+    listed: Listed
+    recorded: bool
+    kept_at: str = field(default="")
+
+
+def pods_of_run(context: Context, run_id: str) -> Listed:
+    """The run's living pods, as the providers list them.
+
+    A ledger that can be read and has runs says which ledger's pods are meant; else the one whose
+    pods bear the run's id.
+
+    Raises:
+        ConflictError: pods of two ledgers bear it, and this home's own cannot be read.
+    """
+    ledger = _readable(context)
+    mine = run_id.replace("-", "")
+    own = ledger.ledger_id if ledger is not None and ledger.runs else ""
+
+    def is_meant(name: PodName) -> bool:
+        return name.run_id == mine and own in ("", name.ledger)
+
+    found = list_named(context, is_meant, everywhere=not own or run_id not in _runs(ledger))
+    ledgers = sorted({each.name.ledger for each in found.pods})
+    if len(ledgers) > 1:
+        raise ConflictError(
+            f"pods of {len(ledgers)} ledgers bear the name of {run_id}: {', '.join(ledgers)}",
+            next_step=f"trmcloud reap --all-of {ledgers[0]}",
+        )
+    return found
+
+
+def list_named(
+    context: Context, is_meant: Callable[[PodName], bool], *, everywhere: bool
+) -> Listed:
+    """Living pods whose names are meant. ``everywhere``: by all providers that can be asked from
+    here, not only by those that the ledger knows."""
+    pods: list[NamedPod] = []
+    unreachable: list[tuple[str, str]] = []
+    asked: list[str] = []
+    for provider, listed in _lists(context, everywhere=everywhere):
+        if isinstance(listed, str):
+            unreachable.append((provider, listed))
+            continue
+        asked.append(provider)
+        for pod in listed:
+            name = parse_pod_name(pod.name)
+            if not pod.gone and name is not None and is_meant(name):
+                pods.append(NamedPod(provider, pod, name))
+    return Listed(tuple(pods), tuple(unreachable), tuple(asked))
+
+
+def end_run(context: Context, run_id: str) -> EndedByName:
+    """End every pod of a run that a person named, whether or not anything can be written.
+
+    Raises:
+        ConflictError: see ``pods_of_run``.
+    """
+    run = _runs(_readable(context)).get(run_id)
+    recorded = _record(context, run_id)
+    at = context.wall()
+    kept_at = "" if recorded else _keep(context, run_id, at, ())
+    asked: list[tuple[str, str]] = []
+    failed: list[tuple[str, str, str]] = []
+    generation = run.generation if run is not None and run.live else None
+    if generation is not None and generation.open:
+        # What is known needs no list: it is asked for first.
+        _end(context, generation.provider, generation.pod_name, generation.pod_id, asked, failed)
+    if recorded:
+        # What no generation owns is charged before it is ended: no list may show it again.
+        with suppress(LedgerError):
+            reap.end(context, reap.look(context, own_only=True))
+    listed = pods_of_run(context, run_id)
+    for each in listed.pods:
+        done = (each.provider, each.pod.name) in asked
+        same = generation is not None and each.pod.pod_id in (generation.pod_id, each.pod.name)
+        if not (done and same):
+            _end(context, each.provider, each.pod.name, each.pod.pod_id, asked, failed)
+    if not recorded:
+        recorded = _record(context, run_id)
+        if not recorded:
+            kept_at = _keep(context, run_id, at, tuple(name for _, name in asked)) or kept_at
+        elif context.intents is not None:
+            context.intents.drop(Intent(run_id, "", at))
+    ended = tuple(dict.fromkeys(asked))
+    gone = {(provider, name) for provider, name in ended}
+    left = tuple(each for each in failed if each[:2] not in gone)
+    return EndedByName(ended, left, listed, recorded, kept_at)
+
+
+def end_all(context: Context, found: Listed) -> EndedByName:
+    """End pods that were listed by name alone; of runs that this ledger knows, that is recorded."""
+    asked: list[tuple[str, str]] = []
+    failed: list[tuple[str, str, str]] = []
+    at, recorded, kept_at = context.wall(), True, ""
+    ledger = _readable(context)
+    own = ledger.ledger_id if ledger is not None else ""
+    for each in found.pods:
+        if own in ("", each.name.ledger):
+            run_id = _run_id(each.name)
+            if ledger is None or run_id in ledger.runs:
+                known = _record(context, run_id)
+                if not known:
+                    kept_at = _keep(context, run_id, at, (each.pod.name,)) or kept_at
+                recorded = recorded and known
+        _end(context, each.provider, each.pod.name, each.pod.pod_id, asked, failed)
+    return EndedByName(tuple(asked), tuple(failed), found, recorded, kept_at)
+
+
+def end_overdue(context: Context) -> list[tuple[str, str]]:
+    """End pods of ours whose own hard stop, and the time that a kill takes, have passed: by their
+    names alone, for whom the ledger cannot be used. (provider, name) of each."""
+    now = context.wall()
+    asked: list[tuple[str, str]] = []
+    for provider, listed in _lists(context, everywhere=False):
+        if isinstance(listed, str):
+            continue
+        for pod in listed:
+            name = parse_pod_name(pod.name)
+            if pod.gone or name is None:
+                continue
+            if now > name.hard_stop_at + 1 + traits_of(provider).kill_latency_s:
+                _end(context, provider, pod.name, pod.pod_id, asked, [])
+    return asked
+
+
+def fold_intents(context: Context) -> None:
+    """Put on record what persons had ended while this ledger could not be written.
+
+    Raises:
+        LedgerError: it still cannot be.
+    """
+    for intent in context.intents.kept() if context.intents is not None else ():
+        assert context.intents is not None
+        ledger = context.ledger.read()
+        run = ledger.runs.get(intent.run_id)
+        if intent.ledger not in ("", ledger.ledger_id) or run is None:
+            # It may be put back from a backup yet.
+            if not 0 <= context.wall() - intent.at < _FORGET_AFTER_S:
+                context.intents.drop(intent)
+            continue
+        if run.live and _reopened_at(context, intent.run_id) <= intent.at:
+            _wish(context, intent.run_id, intent)
+        context.intents.drop(intent)
+
+
+def _lists(
+    context: Context, *, everywhere: bool
+) -> Iterator[tuple[str, tuple[PodSeen, ...] | str]]:
+    """(provider, its list, or why there is none), one after the other."""
+    in_use = _in_use(context)
+    others = tuple(
+        name
+        for name in context.computes
+        if name not in BY_SKYPILOT or name == LOCAL or context.was_used(name)
+    )
+    known = in_use or ()
+    # Without a ledger whoever can be asked is; SkyPilot only where this home has a trace of it:
+    # asking starts a server.
+    wide = everywhere or in_use is None
+    for name in dict.fromkeys((*known, *others) if wide else known):
+        try:
+            compute = context.computes[name]
+            listed = tuple(compute.list_pods())
+        except TrmcloudError as error:
+            keyless = isinstance(context.computes.get(name), OutOfReach)
+            if name in known or not (keyless and isinstance(error, AuthError)):
+                yield name, str(error)
+        except OSError as error:
+            yield name, error.strerror or str(error)
+        else:
+            yield name, listed
+
+
+def _in_use(context: Context) -> tuple[str, ...] | None:
+    """By the ledger; None where it cannot be read, or knows of no run."""
+    try:
+        return providers_in_use(context) if context.ledger.read().runs else None
+    except LedgerError:
+        return None
+
+
+def _readable(context: Context) -> LedgerState | None:
+    try:
+        return context.ledger.read()
+    except LedgerError:
+        return None
+
+
+def _runs(ledger: LedgerState | None) -> dict[str, RunState]:
+    return dict(ledger.runs) if ledger is not None else {}
+
+
+def _run_id(name: PodName) -> str:
+    return f"{name.run_id[:1]}-{name.run_id[1:]}"
+
+
+def _end(
+    context: Context,
+    provider: str,
+    pod_name: str,
+    pod_id: str | None,
+    asked: list[tuple[str, str]],
+    failed: list[tuple[str, str, str]],
+) -> None:
+    try:
+        context.computes[provider].terminate(pod_id or pod_name)
+        asked.append((provider, pod_name))
+    except TrmcloudError as error:
+        failed.append((provider, pod_name, str(error)))
+    except OSError as error:
+        failed.append((provider, pod_name, error.strerror or str(error)))
+
+
+def _record(context: Context, run_id: str) -> bool:
+    """Whether the ledger has the person's wish now, or needs none."""
+    try:
+        run = context.ledger.read().runs.get(run_id)
+        if run is None:
+            return False
+        if run.live and not (run.stop is not None and run.stop.at_once):
+            _wish(context, run_id)
+        return True
+    except StaleEpoch:
+        raise
+    except LedgerError:
+        return False
+
+
+def _wish(context: Context, run_id: str, done: Intent | None = None) -> None:
+    more = None
+    if done is not None:
+        at = datetime.fromtimestamp(done.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        pods = ", ".join(done.pods) or "no pod was found"
+        more = said(ReasonKind.SAID, f"done at {at} without the ledger: {pods}")
+    reason = because(ReasonKind.STOP_NOW, more)
+    with suppress(IllegalTransition):  # it has ended meanwhile
+        context.ledger.request(run_id, ev.StopRequested("user", reason), context.wall())
+
+
+def _keep(context: Context, run_id: str, at: float, pods: tuple[str, ...]) -> str:
+    if context.intents is None:
+        return ""
+    ledger = _readable(context)
+    own = ledger.ledger_id if ledger is not None and ledger.runs else ""
+    return context.intents.keep(Intent(run_id, own, at, pods))
+
+
+def _reopened_at(context: Context, run_id: str) -> float:
+    """When the run was resumed last; 0 where it never was."""
+    records = context.ledger.records(run_id)
+    return max((each.at for each in records if isinstance(each.event, ev.Reopened)), default=0.0)
