@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def test_a_receipts_page_says_whose_numbers_it_shows(context: Context) -> None:
     if rented.trained_here:
         runs[0] = rented_run(context)
     for run in runs:
-        page = page_of(receipt_of(context, chain, run, "trmcloud"))
+        page = unescape(page_of(receipt_of(context, chain, run, "trmcloud")))
         if run.trained_here:
             assert BY_POD not in page
         else:

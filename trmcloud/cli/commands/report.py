@@ -57,8 +57,8 @@ def command(
     from trmcloud.app.context import find_run
     from trmcloud.app.measured_runs import note_measured, speeds_of
     from trmcloud.app.reports import report_run
-    from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.app.run_queries import told_by
+    from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.cli.views.target import target_lines, verdict_of
     from trmcloud.cli.views.volumes import volume_lines, volumes_json
     from trmcloud.core.errors import UsageError

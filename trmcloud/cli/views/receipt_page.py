@@ -82,7 +82,7 @@ def _section(name: str, title: str, body: str) -> str:
 def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
     sums, ended = account["money"], account["ended"]
     outcome = ended["outcome"] or f"{account['state']}, not closed yet"
-    best = _named(account, "best")
+    best, by = _named(account, "best"), _by(account)
     meant = MEANINGS.get(Outcome(ended["outcome"]), "") if ended["outcome"] else ""
     lines = [
         f"<h1>Receipt of {words(receipt.run_id)}</h1>",
@@ -90,7 +90,7 @@ def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
         f"<p><strong>{words(outcome)}</strong>{f' · {words(meant)}' if meant else ''}</p>",
         f"<p>{money(sums['settled_usd'])} of {money(sums['cap_usd'])} · "
         f"{duration(sums['paid_seconds'])} paid"
-        + (f" · best {bpb(best['val_bpb'])} bits per byte at {words(best['checkpoint'])}{_by(account)}" if best
+        + (f" · best {bpb(best['val_bpb'])} bits per byte at {words(best['checkpoint'])}{by}" if best
            else "") + "</p>",
     ]  # fmt: skip
     if not account["final"]:
@@ -255,8 +255,8 @@ def _end(account: Mapping[str, Any]) -> str:
         rows.append(("asked to land by", words(ended["asked_by"])))
         rows.append(("because", words(_reason(ended["asked_why"]))))
     for phase in account["phases"]:
-        said = f"{phase['outcome']} at step {phase['step'] or 0:,}, bpb {bpb(phase['val_bpb'])}{_by(account)}"
-        rows.append((str(phase["phase"]), words(said)))
+        said = f"{phase['outcome']} at step {phase['step'] or 0:,}, bpb {bpb(phase['val_bpb'])}"
+        rows.append((str(phase["phase"]), words(f"{said}{_by(account)}")))
     for phase, verdict in account["gates"].items():
         told = "passed" if verdict.get("passed") else "failed"
         rows.append((f"gate after {phase}", words(f"{told}{_by(account)}")))

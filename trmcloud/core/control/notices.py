@@ -145,7 +145,7 @@ def _of_event(
                 hardware=later.hardware,
             )
     elif isinstance(event, ev.GateJudged):
-        told = {"phase": event.phase, "passed": event.passed}
+        told: dict[str, Fact] = {"phase": event.phase, "passed": event.passed}
         yield made(NoticeKind.GATE, f"gate/{event.phase}", **told, **_by_pod(after))
     elif isinstance(event, ev.ResultKnown):
         if event.result == Outcome.UNFIT.value:
