@@ -61,6 +61,8 @@ class Training:
     tokens_per_s: float | None
     next_usd_buys: float | None
     next_hour_buys: float | None
+    trained_here: bool = False
+    """Whether this machine measured it; a rented pod said it otherwise."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def training_of(run: RunState, beat: Heartbeat) -> Training:
         tokens_per_s=beat.tokens_per_second,
         next_usd_buys=gain_per_usd(curve, left, rate) if known and curve is not None else None,
         next_hour_buys=gain_soon(curve, left) if known and curve is not None else None,
+        trained_here=run.trained_here,
     )
 
 

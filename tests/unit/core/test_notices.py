@@ -97,10 +97,10 @@ def test_a_run_that_goes_well_is_told_at_its_gate_and_at_its_end() -> None:
     book.add("r1", ev.ResultKnown("finished"), at=AT + 600)
     first = book.due(begun, now=AT + 600)
     assert tails(first) == ["r1/g1/gate/fast", "r1/g1/ended"]
-    assert first[0].facts == {"phase": "fast", "passed": True}
+    assert first[0].facts == {"phase": "fast", "passed": True, "reported_by": "pod"}
     assert first[1].facts == {
         "outcome": "finished", "spent_usd": "0.6", "cap_usd": "10", "phase": "fast", "step": 900,
-        "val_bpb": 1.4,
+        "val_bpb": 1.4, "reported_by": "pod",
     }  # fmt: skip
     gone = (ev.PodGone(1, AT + 610), ev.Settled(1, Usd("0.61"), Usd("0.61")), ev.Closed("finished"))
     book.add("r1", *gone, at=AT + 620)

@@ -42,6 +42,8 @@ def test_what_this_machine_measured_is_shown_as_it_is() -> None:
 
 WRONG = """
 from trmcloud.cli.views.metric import score_cell, score_rows, score_words
+from trmcloud.cli.views.metric import best_words, metric_cell, metric_words, training_rows
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.cli.views.text import bpb
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.reported import Reported
@@ -53,6 +55,12 @@ def shown(best: CheckpointManifest, told: Reported[float]) -> None:
     bpb(told)
     print(told + 1)
     print("best " + told)
+
+def heard(beat: Heartbeat) -> None:
+    metric_words(None, beat)
+    metric_cell(None, beat)
+    best_words(None, beat)
+    training_rows(None, beat)
 """
 
 
@@ -73,4 +81,4 @@ def test_views_that_take_a_bare_value_or_print_a_report_do_not_type_check(tmp_pa
         check=False,
     )
     lines = {line.partition("wrong.py:")[2].partition(":")[0] for line in done.stdout.splitlines()}
-    assert {"8", "9", "10", "11", "12", "13"} <= lines, done.stdout + done.stderr
+    assert set(map(str, (*range(10, 16), *range(18, 22)))) <= lines, done.stdout + done.stderr

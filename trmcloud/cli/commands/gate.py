@@ -26,6 +26,7 @@ def command(
     Example: trmcloud gate r-1f3a9c
     """
     from trmcloud.app.context import find_run
+    from trmcloud.app.run_queries import told_by
     from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.views.run import show_verdict
     from trmcloud.core.contract.gate import judge
@@ -42,8 +43,17 @@ def command(
         raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
     verdict = judge(phases[0], metrics, strict=strict_guide)
     if as_json:
-        print(json.dumps({"run": state.run_id, **verdict.to_json()}), file=as_is())
+        print(
+            json.dumps(
+                {
+                    "run": state.run_id,
+                    "reported_by": told_by(state, verdict).by,
+                    **verdict.to_json(),
+                }
+            ),
+            file=as_is(),
+        )
     else:
         print(state.run_id)
-        show_verdict(phases[0], verdict.to_json())
+        show_verdict(phases[0], told_by(state, verdict.to_json()))
     sys.exit(0 if verdict.passed else Outcome.GATE_FAILED.exit_code)

@@ -57,6 +57,7 @@ def command(
     from trmcloud.app.context import find_run
     from trmcloud.app.measured_runs import note_measured, speeds_of
     from trmcloud.app.reports import report_run
+    from trmcloud.app.run_queries import told_by
     from trmcloud.cli.catching_up import catch_up, trouble_code
     from trmcloud.cli.views.target import target_lines, verdict_of
     from trmcloud.cli.views.volumes import volume_lines, volumes_json
@@ -100,7 +101,7 @@ def command(
         _show(reports, verbose=verbose)
         for state, report in zip(states, reports, strict=True):
             if (made := verdict_of(state, report)) is not None:
-                for text in target_lines(made):
+                for text in target_lines(told_by(state, made)):
                     print(f"{report.run_id}: {text}")
         for text in volume_lines(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
@@ -205,7 +206,8 @@ def _show(reports: list[RunReport], *, verbose: bool) -> None:
         print()
     for r in reports:
         if r.bucket and r.best is not None:
-            print(f"{r.run_id}: its best is {r.best.label} in {r.bucket}")
+            whose = "" if r.here else "pod's "
+            print(f"{r.run_id}: its {whose}best is {r.best.label} in {r.bucket}")
         if r.on_volume and r.best is None:
             print(f"{r.run_id}: its best is {on_volume(r.run_id)}")
     for r in reports:

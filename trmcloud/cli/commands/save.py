@@ -53,10 +53,12 @@ def command(
 
 
 def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None:
+    from trmcloud.app.checkpoints.shelf import HERE
     from trmcloud.app.run_queries import told_by
     from trmcloud.cli.views.text import bpb, fields
+    from trmcloud.core.control.reported import BY_POD
 
-    kept = place.kept
+    kept, is_here = place.kept, place.at.kind == HERE
     if as_json:
         print(
             json.dumps(
@@ -67,7 +69,9 @@ def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None
                     "sha256": kept.sha256,
                     "size_bytes": kept.size_bytes,
                     "lies_in": place.words,
-                    "safe": place.final,
+                    "safe": is_here,
+                    "kept": place.final,
+                    "reported_by": told_by(state, kept).by,
                 }
             ),
             file=as_is(),
@@ -76,6 +80,8 @@ def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None
     metric = "not evaluated yet"
     if kept.val_bpb is not None:
         metric = told_by(state, kept.val_bpb).as_reported(bpb)
-    print(f"{asked.run_id} {place.label}: saved, {kept.size_bytes / 1e6:,.1f} MB; it goes on")
+    by = "" if is_here else f" {BY_POD}"
+    size = f"{kept.size_bytes / 1e6:,.1f} MB"
+    print(f"{asked.run_id} {place.label}: saved{by}, {size}; it goes on")
     rows = [("final-step bpb", metric), ("weights", f"sha256 {kept.sha256}")]
     print("\n".join(fields([*rows, ("lies in" if place.final else "on", place.words)], "  ")))

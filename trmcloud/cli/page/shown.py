@@ -22,7 +22,7 @@ from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.paid_time import paid_by
-from trmcloud.core.control.reported import Reported
+from trmcloud.core.control.reported import BY_POD, Reported
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plain_text import one_line
@@ -69,7 +69,9 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def training_json(training: Training) -> dict[str, Any]:
-    """What changes with each heartbeat."""
+    """What changes with each heartbeat. ``reported_by``: whose word all of it is."""
+    told = Reported(_finite(training.best_bpb), here=training.trained_here)
+    is_scored = told.checked(lambda best: best is not None)
     return {
         "phase": training.phase,
         "state": training.state,
@@ -80,7 +82,9 @@ def training_json(training: Training) -> dict[str, Any]:
         "loss": _finite(training.loss),
         "passes": [_finite(each) for each in training.passes],
         "bpb": bpb(_finite(training.val_bpb)),
-        "best": bpb(_finite(training.best_bpb)),
+        "best": told.as_reported(bpb) if is_scored else bpb(None),
+        "reported_by": told.by,
+        "by": "" if told.here else BY_POD,
         "best_step": training.best_step,
         "saved_step": training.saved_step,
         "tokens_per_s": _finite(training.tokens_per_s),
@@ -114,6 +118,7 @@ def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
         "sha256": found.sha256,
         "mb": round(found.size_bytes / 1e6, 1),
         "best": found.best,
+        "best_words": told.as_pods(lambda _: "best") if found.best else "",
         "latest": found.latest,
         "places": [{"kind": place.kind, "where": _where(place)} for place in found.places],
     }

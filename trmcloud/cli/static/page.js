@@ -237,7 +237,7 @@ function allRuns(told) {
       [stateOf(run), run.trouble || run.waits_for ? element("div", { class: "dim", text: run.trouble || `waits for ${run.waits_for}` }) : ""],
       t ? [`${t.phase} ${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}`,
         run.live ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": `steps of ${run.id}` }) : ""] : ["–"],
-      [t ? t.bpb : "–", t && run.live && t.buys ? element("div", { class: "dim", text: t.buys }) : ""],
+      [t ? t.bpb : "–", t && t.by && t.bpb !== "–" ? element("div", { class: "dim", text: t.by }) : "", t && run.live && t.buys ? element("div", { class: "dim", text: t.buys }) : ""],
       [moneyBar(run.money), element("div", { text: `${run.money.proven.text}${run.money.at_most.usd - run.money.proven.usd >= .01 ? ` (≤ ${run.money.at_most.text})` : ""} of ${run.money.cap.text}` }),
         run.live ? element("div", { class: "dim", text: `${run.money.reserved.text} reserved, ${run.money.left.text} left` }) : ""],
       [lights(run.layers, false), run.live ? element("div", { class: "dim", text: `max overspend ${run.max_overspend}` }) : ""],
@@ -357,6 +357,7 @@ function oneRun(told) {
           ["tokens a second", t && t.tokens_per_s ? Math.round(t.tokens_per_s).toLocaleString("en") : ""],
           ["driven", run.live && (run.driven ? "by a command" : "by this page, while it is open")]])),
       box("Bits per byte", element("p", { class: "big", text: t ? t.bpb : "–" }),
+        t && t.by ? element("p", { class: "dim", text: t.by }) : "",
         rows([["best", t && t.best !== "–" ? `${t.best} at step ${(t.best_step ?? 0).toLocaleString("en")}` : ""],
           ["losses", t && t.passes.length ? t.passes.map((x) => (x === null ? "–" : x >= .001 ? x.toFixed(3) : x.toPrecision(3))).join(" > ") : ""],
           ["pays", run.live && t && t.buys]])));
@@ -378,7 +379,7 @@ function oneRun(told) {
     const places = { here: "this machine", bucket: "bucket", pod: "its pod alone", volume: "network volume", fetched: "fetched to" };
     const heads = ["checkpoint", "bits per byte", "size", "sha256 of the weights", "lies in"];
     const lines = [...run.checkpoints].reverse().map((each) => element("tr", {}, [
-      `${each.best ? "★ " : ""}${each.label}${each.best ? " · best" : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb} MB`,
+      `${each.best ? "★ " : ""}${each.label}${each.best ? ` · ${each.best_words}` : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb} MB`,
       element("span", { class: "hash", text: each.sha256 }), element("span", { text: each.places.map((place) => `${places[place.kind]} ${place.where}`.trim()).join("; ") }),
     ].map((cell, n) => element("td", { "data-name": heads[n], class: { 2: "short", 3: "hash" }[n] }, element("div", {}, cell)))));
     shelf.replaceChildren(element("h2", { text: "Checkpoints" }), run.checkpoints.length

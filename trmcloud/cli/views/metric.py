@@ -7,14 +7,53 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.reported import BY_POD, MARK, Reported
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.plain_text import one_line
 
 _EXTRA = "metric"
 
 
-def metric_words(command: Command | None, score: float | None) -> str:
-    """``bpb 2.310``, ``val_loss 1.87``; of a command without a metric ``no metric``."""
+def metric_words(command: Command | None, told: Reported[Heartbeat]) -> str:
+    """``bpb 2.310``, ``pod's val_loss 1.87``; of a command without a metric ``no metric``."""
+    if told.checked(lambda beat: beat.val_bpb is None) or (command and not command.metric_name):
+        return told.checked(lambda beat: _metric(command, beat.val_bpb))
+    return told.as_pods(lambda beat: _metric(command, beat.val_bpb))
+
+
+def metric_cell(command: Command | None, told: Reported[Heartbeat] | None) -> str:
+    """The number alone, in a table that has ``marked_words`` below it."""
+    if told is None or told.checked(lambda beat: beat.val_bpb is None):
+        return _number(command, None)
+    return told.as_marked(lambda beat: _number(command, beat.val_bpb))
+
+
+def best_words(command: Command | None, told: Reported[Heartbeat]) -> str:
+    """``best 2.310 at step 1,200``; '' before there is one."""
+    if told.checked(lambda beat: beat.best_step is None):
+        return ""
+    return told.as_pods(
+        lambda b: f"best {_number(command, b.best_bpb)} at step {b.best_step or 0:,}"
+    )
+
+
+def losses_words(told: Reported[Heartbeat]) -> str:
+    """``ℓ 5.9 > 4.7``; '' where it has said none."""
+    if told.checked(lambda beat: not beat.step_losses):
+        return ""
+    return told.as_pods(lambda beat: f"ℓ {losses(beat.step_losses)}")
+
+
+def training_rows(command: Command | None, told: Reported[Heartbeat]) -> list[tuple[str, str]]:
+    """How far it is, and by what it is judged, with whose word it is."""
+    done = told.as_reported(lambda b: f"{b.phase} step {steps_words(b, ' of ')} · {b.state}")
+    if command is not None:
+        scored = told.checked(lambda beat: beat.val_bpb is not None)
+        by = told.as_reported if scored and command.metric_name else told.checked
+        return [("training", done), ("metric", by(lambda b: _metric(command, b.val_bpb)))]
+    said = told.as_reported(lambda b: f"ℓ {losses(b.step_losses)} · {_metric(None, b.val_bpb)}")
+    return [("training", done), ("losses", said)]
+
+
+def _metric(command: Command | None, score: float | None) -> str:
     if command is None:
         return f"bpb {bpb(score)}"
     if not command.metric_name:
@@ -22,9 +61,8 @@ def metric_words(command: Command | None, score: float | None) -> str:
     return f"{one_line(command.metric_name)} {number(command.shown(score))}"
 
 
-def metric_value(run: RunState, score: float | None) -> str:
-    """The number alone, beside others in a column."""
-    command = run.spec.command
+def _number(command: Command | None, score: float | None) -> str:
+    """The number alone."""
     return bpb(score) if command is None else number(command.shown(score))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.control.outcome_words import MEANINGS
+from trmcloud.core.control.reported import BY_POD, POD
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
@@ -30,15 +31,22 @@ def words_of(notice: Notice) -> Mapping[str, str]:
     return {"title": one_line(title)[:120], "text": one_line(text)[:600]}
 
 
+def _by(facts: Mapping[str, Any]) -> str:
+    return f" {BY_POD}" if facts.get("reported_by") == POD else ""
+
+
 def _started(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
     run = notice.run_id
-    return f"{run} has started", f"{facts['phase']} is trained. trmcloud status {run}"
+    return f"{run} has started", f"{facts['phase']} is trained{_by(facts)}. trmcloud status {run}"
 
 
 def _gate(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
     run = notice.run_id
     told = "passed" if facts["passed"] else "FAILED"
-    return f"{run}: gate {told}", f"The gate after {facts['phase']} {told}. trmcloud gate {run}"
+    return (
+        f"{run}: gate {told}",
+        f"The gate after {facts['phase']} {told}{_by(facts)}. trmcloud gate {run}",
+    )
 
 
 def _cap(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -58,7 +66,9 @@ def _ended(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
     if "spent_usd" in facts:
         told.append(f"{Usd(facts['spent_usd'])} of {Usd(facts['cap_usd'])} by our clock")
     if "step" in facts:
-        told.append(f"{facts['phase']} step {facts['step']:,}, bpb {bpb(facts.get('val_bpb'))}")
+        told.append(
+            f"{facts['phase']} step {facts['step']:,}, bpb {bpb(facts.get('val_bpb'))}{_by(facts)}"
+        )
     return f"{run}: {outcome}", f"{'; '.join(told)}. trmcloud status {run}"
 
 
@@ -67,12 +77,13 @@ def _trouble(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
     where = f"{facts['phase']} step {facts['step']:,}: " if "phase" in facts else ""
     told = _WHAT.get(what, what.replace("_", " "))
     if not facts["mended"]:
-        return f"{run}: {what.replace('_', ' ')}", f"{where}{told}. trmcloud status {run}"
+        text = f"{where}{told}{_by(facts)}. trmcloud status {run}"
+        return f"{run}: {what.replace('_', ' ')}", text
     by = f"now with {facts['changed']}" if facts["changed"] else "from its last checkpoint"
     lost = f"{facts['lost_steps']:,} steps and {duration(facts['lost_s'])} lost"
     return (
         f"{run}: mended, {what.replace('_', ' ')}",
-        f"{where}{told}; goes on {by}, {lost}. trmcloud status {run}",
+        f"{where}{told}; goes on {by}, {lost}{_by(facts)}. trmcloud status {run}",
     )
 
 

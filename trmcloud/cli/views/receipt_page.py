@@ -10,11 +10,13 @@ from trmcloud.cli.views.line_chart import Mark, Series, legend, line_chart
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.text import bpb, count, duration
 from trmcloud.core import codec
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.outcome_words import MEANINGS
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.receipt import Receipt
 from trmcloud.core.control.receipt_page import seal_page
 from trmcloud.core.control.report import PARTS
+from trmcloud.core.control.reported import BY_POD, PODS
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.spec import RunSpec
@@ -80,7 +82,7 @@ def _section(name: str, title: str, body: str) -> str:
 def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
     sums, ended = account["money"], account["ended"]
     outcome = ended["outcome"] or f"{account['state']}, not closed yet"
-    best = _named(account, "best")
+    best, by = _named(account, "best"), _by(account)
     meant = MEANINGS.get(Outcome(ended["outcome"]), "") if ended["outcome"] else ""
     lines = [
         f"<h1>Receipt of {words(receipt.run_id)}</h1>",
@@ -88,7 +90,7 @@ def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
         f"<p><strong>{words(outcome)}</strong>{f' · {words(meant)}' if meant else ''}</p>",
         f"<p>{money(sums['settled_usd'])} of {money(sums['cap_usd'])} · "
         f"{duration(sums['paid_seconds'])} paid"
-        + (f" · best {bpb(best['val_bpb'])} bits per byte at {words(best['checkpoint'])}" if best
+        + (f" · best {bpb(best['val_bpb'])} bits per byte at {words(best['checkpoint'])}{by}" if best
            else "") + "</p>",
     ]  # fmt: skip
     if not account["final"]:
@@ -237,7 +239,10 @@ def _marks(account: Mapping[str, Any], x: Callable[[Mapping[str, Any]], float]) 
     if best is not None:
         mine = best["checkpoint"].partition("/")[0], best["step"], "save"
         saved = [p for p in account["curves"] if (p["phase"], p["step"], p["kind"]) == mine]
-        made += [Mark(x(point), "best saved") for point in saved[-1:]]
+        made += [
+            Mark(x(point), f"{PODS} best saved" if _by(account) else "best saved")
+            for point in saved[-1:]
+        ]
     return made[:24]
 
 
@@ -251,10 +256,10 @@ def _end(account: Mapping[str, Any]) -> str:
         rows.append(("because", words(_reason(ended["asked_why"]))))
     for phase in account["phases"]:
         said = f"{phase['outcome']} at step {phase['step'] or 0:,}, bpb {bpb(phase['val_bpb'])}"
-        rows.append((str(phase["phase"]), words(said)))
+        rows.append((str(phase["phase"]), words(f"{said}{_by(account)}")))
     for phase, verdict in account["gates"].items():
         told = "passed" if verdict.get("passed") else "failed"
-        rows.append((f"gate after {phase}", words(told)))
+        rows.append((f"gate after {phase}", words(f"{told}{_by(account)}")))
     moments = [
         (instant(row["at"]), words(_CODES.get(row["what"], row["what"])), words(_about(row)),
          money(row["usd"]))
@@ -320,7 +325,7 @@ def _checkpoints(account: Mapping[str, Any]) -> str:
                             and made["checkpoint"] == best["checkpoint"]):  # fmt: skip
             continue
         both = "best and latest" if made is best and best == latest else name
-        parts.append(named_rows(_hashes(both, made)))
+        parts.append(named_rows(_hashes(both, made, _by(account))))
     rows = [
         (words(each["checkpoint"]), bpb(each["val_bpb"]), f"{each['size_bytes'] / 1e6:,.1f} MB",
          f"<code>{words(each['weights_sha256'])}</code>")
@@ -328,15 +333,15 @@ def _checkpoints(account: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     if not rows:
         return "<p>None is known here.</p>"
-    header = ("checkpoint", "bits per byte", "size", "weights, SHA-256")
+    header = ("checkpoint", f"bits per byte{_by(account)}", "size", "weights, SHA-256")
     return "\n".join([*parts, html_table(header, rows)])
 
 
-def _hashes(name: str, made: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _hashes(name: str, made: Mapping[str, Any], by: str) -> list[tuple[str, str]]:
     about = {"code_sha256": "its trainer did not say", "packages_sha256": "nor did it say"}
     about |= made["provenance"] or {}
     rows = [
-        (name, words(f"{made['checkpoint']} · {bpb(made['val_bpb'])} bits per byte")),
+        (name, words(f"{made['checkpoint']} · {bpb(made['val_bpb'])} bits per byte{by}")),
         *((file, f"<code>{words(known)}</code>") for file, known in made["files"].items()),
         ("data", f"<code>{words(made['data_sha256'])}</code>"),
         ("tokenizer", f"<code>{words(made['tokenizer_sha256'])}</code>"),
@@ -379,6 +384,12 @@ def _check(receipt: Receipt) -> str:
         "by a signature beside it, if there is one. Losses, code and packages are what the machine "
         "that trained said of itself; what was billed is the provider's to show.</p>"
     )
+
+
+def _by(account: Mapping[str, Any]) -> str:
+    """Whose word its metrics and gates are, where a machine was rented."""
+    rented = any(each["provider"] != LOCAL for each in account["machines"])
+    return f" {BY_POD}" if rented else ""
 
 
 def _named(account: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launching import OverButForItsBill, ends_as, follow_or_drive, request_stop
-from trmcloud.app.run_queries import told_uploaded
+from trmcloud.app.run_queries import told_by, told_uploaded
 from trmcloud.app.smoke_plan import meaning_of, never_heard
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
@@ -20,6 +20,7 @@ from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.reported import Reported
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.money import ZERO
@@ -105,7 +106,7 @@ def show_end(context: Context, run: RunState) -> int:
     if told := sentence(why):
         print(f"  why: {one_line(told)}")
     for phase, judged in run.gates.items():
-        show_verdict(phase, judged.verdict)
+        show_verdict(phase, told_by(run, judged.verdict))
     from trmcloud.cli.views.health import health_rows  # with statistics, which nothing else needs
     from trmcloud.cli.views.recovered import recovered_rows
     from trmcloud.cli.views.target import target_rows
@@ -144,14 +145,15 @@ def show_end(context: Context, run: RunState) -> int:
     return outcome.exit_code
 
 
-def show_verdict(phase: str, data: Any) -> None:
+def show_verdict(phase: str, told: Reported[Any]) -> None:
     try:
-        verdict = verdict_from_json(data)
+        verdict = told.checked(verdict_from_json)
     except ContractError:
         # An earlier version kept whatever a pod called its verdict.
         print(f"  gate after {one_line(phase)}: its verdict cannot be read")
         return
-    print(f"  gate after {one_line(phase)}: {'passed' if verdict.passed else 'FAILED'}")
+    judged = told.as_reported(lambda _: "passed" if verdict.passed else "FAILED")
+    print(f"  gate after {one_line(phase)}: {judged}")
     for check in verdict.checks:
         mark = {True: "✔", False: "✘", None: "–"}[check.passed]
         weight = "" if check.blocking else "  (does not block)"

@@ -20,12 +20,13 @@ from trmcloud.app.run_queries import (
     last_beat,
     last_report,
     link_trouble,
+    told_by,
     waits_for,
     waits_for_data,
 )
 from trmcloud.cli.views.by_hand import lines_of
 from trmcloud.cli.views.colour import paint
-from trmcloud.cli.views.metric import metric_value, metric_words, steps_words
+from trmcloud.cli.views.metric import best_words, losses_words, metric_words, steps_words
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.recovered import News
 from trmcloud.cli.views.run_stages import (
@@ -39,7 +40,7 @@ from trmcloud.cli.views.run_stages import (
     where,
 )
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader
-from trmcloud.cli.views.text import duration, losses
+from trmcloud.cli.views.text import duration
 from trmcloud.cli.views.worth import next_buys
 from trmcloud.cli.views.wrapping import wrap
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -298,8 +299,10 @@ class RunBar(AbstractContextManager["RunBar"]):
         below = [" · ".join([*money_words(run, beat, now), *pulling])]
         beside = columns() - len(first) - _BAR_WIDTH - 8
         if len(" · ".join(rest)) > beside:  # the long list of losses gets a line of its own
-            below = [word for word in rest if word.startswith("ℓ")] + below
-            rest = [word for word in rest if not word.startswith("ℓ")]
+            below = [word for word in rest if "ℓ " in word] + below
+            rest = [word for word in rest if "ℓ " not in word]
+        if len(" · ".join(rest)) > beside and not run.trained_here:  # whose word it is is not cut
+            below, rest = [" · ".join(rest), *below], []
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
         line.add_row(_shown(first), bar, _shown(f"{100 * share:3.0f} %"), _shown(" · ".join(rest)))
         self._update(Group(line, *_lines(below)), lasting=True)
@@ -335,18 +338,19 @@ def _lines(texts: Iterable[str]) -> list[Any]:
 
 
 def _progress(run: RunState, beat: Heartbeat) -> str:
-    return f"step {steps_words(beat)} · {metric_words(run.spec.command, beat.val_bpb)}"
+    return f"step {steps_words(beat)} · {metric_words(run.spec.command, told_by(run, beat))}"
 
 
 def training_words(run: RunState, beat: Heartbeat) -> list[str]:
-    """``fast step 120/3,000``, ``0.11 s/step``, ``ℓ 5.9 > 4.7``, ``bpb 2.31``."""
+    """``fast step 120/3,000``, ``0.11 s/step``, ``ℓ 5.9 > 4.7``, ``pod's bpb 2.31``."""
+    told = told_by(run, beat)
     state = "" if beat.state == "training" else f" {beat.state}"
     words = [f"{beat.phase}{state} step {steps_words(beat)}"]
     if beat.step_seconds:
         words.append(f"{beat.step_seconds:.2f} s/step")
-    if beat.step_losses:
-        words.append(f"ℓ {losses(beat.step_losses)}")
-    words.append(metric_words(run.spec.command, beat.val_bpb))
+    if each_step := losses_words(told):
+        words.append(each_step)
+    words.append(metric_words(run.spec.command, told))
     return words
 
 
@@ -358,10 +362,10 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     if buys := next_buys(run, beat):
         words.append(buys)
     if beat.saved_step is not None:
-        words.append(f"saved step {beat.saved_step:,}")
-    if beat.best_step is not None:
-        whose = "pod's best" if is_rented(run) else "best"
-        words.append(f"{whose} {metric_value(run, beat.best_bpb)} at step {beat.best_step:,}")
+        whose = "" if run.trained_here else "pod "
+        words.append(f"{whose}saved step {beat.saved_step:,}")
+    if best := best_words(run.spec.command, told_by(run, beat)):
+        words.append(best)
         if (beat.phase, beat.best_step) in run.pulled:
             words[-1] += ", here"
     return words

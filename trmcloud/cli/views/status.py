@@ -21,16 +21,17 @@ from trmcloud.app.run_queries import (
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.cli.views.by_hand import run_credential_rows
 from trmcloud.cli.views.launch import resumed_rows
-from trmcloud.cli.views.metric import metric_value, metric_words, score_words, steps_words
+from trmcloud.cli.views.metric import marked_words, metric_cell, score_words, training_rows
 from trmcloud.cli.views.reasons import reason_json, sentence
 from trmcloud.cli.views.run_stages import waiting_words
 from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, losses, on_volume, table
+from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, table
 from trmcloud.cli.views.volumes import volume_lines, volumes_json
 from trmcloud.cli.views.worth import next_buys, worth_json
 from trmcloud.core.catalog.providers import BY_SKYPILOT
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.report import Spending
+from trmcloud.core.control.reported import MARK
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 
@@ -40,7 +41,10 @@ _TOLD = Usd("0.01")
 
 def show_table(context: Context, runs: Sequence[RunState]) -> None:
     header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "max overspend")
-    print("\n".join(table(header, [_row(context, run) for run in runs])))
+    rows = [_row(context, run) for run in runs]
+    print("\n".join(table(header, rows)))
+    if any(cell.endswith((MARK, f"{MARK} ✔")) for row in rows for cell in row[3:5]):
+        print(marked_words())
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
     unasked = [run.run_id for run in runs if run.live and is_unasked(context, run)]
@@ -81,17 +85,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     if run.live and (told := data_told(context, run)):
         rows.append(("data", told))
     if beat is not None:
-        rows.append(
-            (
-                "training",
-                f"{beat.phase} step {steps_words(beat, ' of ')} · {beat.state}",
-            )
-        )
-        metric = metric_words(run.spec.command, beat.val_bpb)
-        if run.spec.command is None:
-            rows.append(("losses", f"ℓ {losses(beat.step_losses)} · {metric}"))
-        else:
-            rows.append(("metric", metric))
+        rows += training_rows(run.spec.command, told_by(run, beat))
         if run.live and (buys := next_buys(run, beat)):
             rows.append(("pays", buys))
     from trmcloud.cli.views.formats import format_rows
@@ -134,7 +128,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     from trmcloud.cli.views.run import show_verdict
 
     for phase, judged in run.gates.items():
-        show_verdict(phase, judged.verdict)
+        show_verdict(phase, told_by(run, judged.verdict))
     if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
         print(f"next: {next_commands}")
 
@@ -189,7 +183,8 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
     beat = guards.beat
     best = "–"
     if report.best is not None:
-        best = f"s{report.best.step}" + (" ✔" if run.fetched else "")
+        told = told_by(run, report.best.step)
+        best = told.as_marked(lambda step: f"s{step}") + (" ✔" if run.fetched else "")
     layers = " · ".join(
         x.name + (" ✔" if x.state == VERIFIED else "") for x in guards.layers if x.state in WORKING
     )
@@ -198,7 +193,7 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
         f"{run.run_id} {report.hardware}",
         state,
         f"{_spent(spending(context, run))} / {run.cap}",
-        metric_value(run, beat.val_bpb if beat is not None else None),
+        metric_cell(run.spec.command, told_by(run, beat) if beat is not None else None),
         best,
         layers or ("–" if not run.live else "none armed"),
         guards.overshoot.text if run.live else "–",
@@ -226,6 +221,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data["volumes"] = volumes_json(context.ledger.read(), context.wall(), run.run_id)
     data["step"] = beat.step if beat is not None else None
     data["val_bpb"] = beat.val_bpb if beat is not None else None
+    data["reported_by"] = told_by(run, beat).by if beat is not None else None
     data.update(worth_json(run, beat))
     data["kill_layers"] = [
         {

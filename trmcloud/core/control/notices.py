@@ -26,6 +26,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.reported import POD
 from trmcloud.core.control.run_fold import apply_event
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd
@@ -144,10 +145,11 @@ def _of_event(
                 hardware=later.hardware,
             )
     elif isinstance(event, ev.GateJudged):
-        yield made(NoticeKind.GATE, f"gate/{event.phase}", phase=event.phase, passed=event.passed)
+        told: dict[str, Fact] = {"phase": event.phase, "passed": event.passed}
+        yield made(NoticeKind.GATE, f"gate/{event.phase}", **told, **_by_pod(after))
     elif isinstance(event, ev.ResultKnown):
         if event.result == Outcome.UNFIT.value:
-            yield made(NoticeKind.TROUBLE, UNFIT, what=UNFIT, mended=False)
+            yield made(NoticeKind.TROUBLE, UNFIT, what=UNFIT, mended=False, **_by_pod(after))
         else:
             yield made(NoticeKind.ENDED, "ended", **_end_facts(after, event.result, at))
     elif isinstance(event, ev.PodGone) and after.result is None:
@@ -185,7 +187,13 @@ def _end_facts(run: RunState, outcome: str, at: float) -> dict[str, Fact | Usd]:
             facts["step"] = last.step
         if last.val_bpb is not None:
             facts["val_bpb"] = last.val_bpb
+        facts |= _by_pod(run)
     return facts
+
+
+def _by_pod(run: RunState) -> dict[str, Fact]:
+    """Whose word a fact is; nothing where the run trained on this machine."""
+    return {} if run.trained_here else {"reported_by": POD}
 
 
 def _lost_facts(run: RunState, at: float) -> dict[str, Fact | Usd]:
@@ -222,7 +230,8 @@ def _of_report(ledger: LedgerState, run: RunState, observed: Observed) -> Iterab
     for notice in notices_of(report):
         # How a run ended is on record before it is told: there it has its price.
         if notice.id.startswith(mine) and notice.kind is not NoticeKind.ENDED:
-            yield notice
+            facts = {**notice.facts, **_by_pod(run)}
+            yield Notice(notice.id, notice.kind, notice.run_id, notice.at, facts)
 
 
 def _of_symptoms(ledger: LedgerState, symptoms: Iterable[Symptom], now: float) -> Iterable[Notice]:
@@ -236,6 +245,7 @@ def _of_symptoms(ledger: LedgerState, symptoms: Iterable[Symptom], now: float) -
             "what": symptom.rule,
             "step": symptom.step,
             "mended": False,
+            **(_by_pod(run) if run is not None else {}),
         }
         yield Notice(fact_id, NoticeKind.TROUBLE, symptom.run_id, now, facts)
 

@@ -13,7 +13,7 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.ledger_facts import Stray
-from trmcloud.core.control.reported import Reported
+from trmcloud.core.control.reported import POD, Reported
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass
@@ -143,7 +143,12 @@ class RunReport:
             "steps": self.steps_done,
             "best": None
             if best is None
-            else {"checkpoint": best.label, "val_bpb": best.val_bpb, "sha256": best.sha256},
+            else {
+                "checkpoint": best.label,
+                "val_bpb": best.val_bpb,
+                "sha256": best.sha256,
+                "reported_by": None if self.here else POD,
+            },
             "bucket": self.bucket,
             "on_volume": self.on_volume,
             "usd_per_centibpb": self.usd_per_centibpb,

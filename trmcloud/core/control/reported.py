@@ -8,6 +8,9 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 BY_POD = "by the pod's report"
+PODS = "pod's"
+POD = "pod"
+"""``reported_by`` in JSON and in facts of notices."""
 MARK = "*"
 
 
@@ -33,6 +36,16 @@ class Reported(Generic[T]):
         """In a table, below which ``MARK`` is explained."""
         said = words(self._told)
         return said if self.here else f"{said}{MARK}"
+
+    def as_pods(self, words: Callable[[T], str]) -> str:
+        """In a line that has room for little: ``pod's bpb 2.31``."""
+        said = words(self._told)
+        return said if self.here else f"{PODS} {said}"
+
+    @property
+    def by(self) -> str | None:
+        """Whose word it is, for programs; None where this machine measured it."""
+        return None if self.here else POD
 
     def checked(self, by: Callable[[T], R]) -> R:
         """The result of ``by``, which holds the value against bytes on this machine."""
