@@ -88,3 +88,15 @@ def test_it_asks_before_it_replaces(home: Path) -> None:
     code, said = command("ledger", "restore", "1", "--yes")
     assert code == 0
     assert "nothing was lost" in said
+
+
+def test_check_reads_pages_that_only_writes_meet(home: Path) -> None:
+    content = bytearray(home.read_bytes())
+    for page in range(4096, len(content), 4096):
+        content[page + 1 : page + 3] = b"\x0f\xfd"
+    home.write_bytes(content)
+    code, said = command("ledger", "check")
+    assert code == 7
+    assert "pages" in said
+    assert command("ledger", "restore", "--yes")[0] == 0
+    assert command("ledger", "check")[0] == 0

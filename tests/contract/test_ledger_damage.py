@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -12,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, WHO, append, begun, edit, head_of, ledger_at, open_run
+from tests.contract.ledger_file import (
+    AT,
+    WHO,
+    append,
+    begun,
+    begun_in,
+    edit,
+    head_of,
+    ledger_at,
+    open_run,
+)
 from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
@@ -25,6 +36,7 @@ from trmcloud.core.errors import (
     StaleEpoch,
 )
 from trmcloud.core.money import Usd
+from trmcloud.ports.ledger import Restoration
 
 
 def test_an_empty_file_is_damage_and_stays_as_it_is(path: Path) -> None:
@@ -348,6 +360,114 @@ def test_five_backups_are_kept_each_whole_and_its_owners_alone(path: Path) -> No
     edit(path, "UPDATE events SET at = at + 1 WHERE seq = 3")
     assert ledger_at(path).back_up() is None, "a damaged ledger displaces no whole backup"
     assert len(ledger_at(path).backups()) == 5
+
+
+def test_pods_of_one_run_push_out_no_backup_of_runs_that_have_ended(path: Path) -> None:
+    for name in ("r2", "r3"):
+        epoch = open_run(path, name)
+        ledger_at(path).append(name, epoch, [ev.Closed("failed")], AT + 1)
+    open_run(path)
+    for number in range(9):
+        append(path, f"a{number}")
+        assert ledger_at(path).back_up(for_pod=True) is not None
+    assert [each.number for each in ledger_at(path).backups()] == [11, 10, 9, 2, 1]
+    for number in range(4):
+        append(path, f"b{number}")
+        assert ledger_at(path).back_up() is not None
+    assert [each.number for each in ledger_at(path).backups()] == [15, 14, 13, 12, 2]
+
+
+def intended(generation: int = 1) -> ev.PodIntended:
+    rate, stop_at = Usd("1.5"), AT + 3600
+    name = f"trmc-00000000-r1-{generation}"
+    return ev.PodIntended(generation, name, "runpod", "c1", rate, stop_at, stop_at + 60)
+
+
+def test_a_pod_is_in_a_backup_before_it_is_asked_for(path: Path) -> None:
+    """A loss of the ledger forgets no run whose pod lives: it is driven on, by later epochs."""
+    epoch = open_run(path)
+    ledger = ledger_at(path)
+    ledger.append("r1", epoch, [intended()], AT + 1)
+    path.write_bytes(path.read_bytes()[:5000])
+    done: list[Restoration] = []
+    again = SqliteLedger(path, wall=lambda: AT + 9.5, on_restored=done.append)
+    run = again.read().runs["r1"]
+    assert [each.is_complete for each in done] == [True]
+    assert run.live
+    assert run.generation is not None
+    assert run.generation.pod_name == "trmc-00000000-r1-1"
+    assert run.reserved == Usd(1)
+
+
+def test_a_later_driver_that_was_forgotten_stays_fenced(path: Path) -> None:
+    epoch = open_run(path)
+    ledger_at(path).append("r1", epoch, [intended()], AT + 1)
+    forgotten = ledger_at(path).take_over("r1", WHO, AT + 2)
+    append(path, "a")
+    path.write_bytes(b"")
+    again = SqliteLedger(path, wall=lambda: AT + 9.5)
+    assert again.read().restored is not None
+    driver = again.driver("r1")
+    assert driver is not None
+    assert driver.controller is None
+    newer = again.take_over("r1", WHO, AT + 10)
+    with pytest.raises(StaleEpoch):
+        again.append("r1", forgotten, [begun("b")], AT + 11)
+    assert newer > forgotten
+    again.append("r1", newer, [begun("b")], AT + 11)
+
+
+def test_a_pod_that_no_backup_holds_is_told(path: Path) -> None:
+    epoch = open_run(path)
+    (path.parent / "backups").write_bytes(b"in the way")
+    ledger_at(path).append("r1", epoch, [intended()], AT + 1)
+    assert "the pod of r1" in ledger_at(path).backup_trouble()
+    (path.parent / "backups").unlink()
+    assert ledger_at(path).back_up(for_pod=True) is not None
+    assert ledger_at(path).backup_trouble() == ""
+
+
+def test_a_process_that_is_stopped_with_the_backups_locked_stops_no_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = open_run(path)
+    assert ledger_at(path).back_up() is not None
+    monkeypatch.setattr("trmcloud.adapters.ledger.backups._LOCK_WAIT_S", 0.1)
+    with open(path.parent / "backups" / "lock", "r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ledger_at(path).append("r1", epoch, [intended()], AT + 1)
+        assert "the pod of r1" in ledger_at(path).backup_trouble()
+
+
+@pytest.mark.parametrize("kind", [0x0D, 0x0A], ids=["records", "drivers"])
+def test_a_page_that_only_writes_meet_is_found_and_restored(path: Path, kind: int) -> None:
+    """The free space of a page is damaged: each record can be read, and none be written."""
+    epoch = open_run(path)
+    ledger_at(path).append("r1", epoch, [intended()], AT + 1)
+    content = bytearray(path.read_bytes())
+    hurt = [page for page in range(4096, len(content), 4096) if content[page] == kind]
+    for page in hurt:
+        content[page + 1 : page + 3] = b"\x0f\xfd"
+    assert hurt
+    path.write_bytes(content)
+    plain = ledger_at(path)
+    assert plain.read().runs["r1"].live, "each record can be read"
+    with pytest.raises(LedgerDamaged, match="pages"):
+        plain.check()
+    done: list[Restoration] = []
+    again = SqliteLedger(path, wall=lambda: AT + 9, on_restored=done.append)
+    newer = again.take_over("r1", WHO, AT + 10)
+    assert newer > epoch
+    if not done:
+        with pytest.raises(StaleEpoch):  # which driver was the newest is lost with the file
+            again.append("r1", newer, [begun("b")], AT + 11)
+        newer = again.take_over("r1", WHO, AT + 11)
+    again.append("r1", newer, [begun("b")], AT + 12)
+    assert len(done) == 1
+    assert done[0].is_complete
+    assert done[0].aside is not None
+    assert ledger_at(path).check() == ()
+    assert begun_in(ledger_at(path)) == {"b"}
 
 
 def test_a_closed_run_is_backed_up_and_a_failure_of_that_is_told(path: Path) -> None:

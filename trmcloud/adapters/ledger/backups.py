@@ -1,7 +1,8 @@
-"""Copies of the ledger's file: made after each closed run, verified, and put back where it is lost.
+"""Copies of the ledger's file: made for each pod and after each closed run, verified, and put back
+where the file is lost.
 
-They lie in ``backups`` beside the ledger, numbered; the newest five are kept. A copy is made by
-SQLite's online backup, read in full and held to its hashes before it gets its name.
+They lie in ``backups`` beside the ledger, numbered; five are kept, see ``_spare``. A copy is made
+by SQLite's online backup, read in full and held to its hashes before it gets its name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +20,20 @@ from typing import TYPE_CHECKING
 from trmcloud.adapters.ledger.records import LedgerRecords, Verified, damaged
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
-from trmcloud.core.errors import LedgerError
+from trmcloud.core.errors import LedgerError, LedgerLocked
 from trmcloud.io.files import sync_folder
-from trmcloud.ports.ledger import Backup, Restoration
+from trmcloud.ports.ledger import Backup, Driver, Restoration
 
 if TYPE_CHECKING:
     import sqlite3
 
 KEPT = 5
-_NAME = re.compile(r"ledger-([0-9]{6,12})\.db")
+_NEWEST = 2
+"""So many of the newest are kept whatever they were made for."""
+_NAME = re.compile(r"ledger-([0-9]{6,12})(-pod)?\.db")
 _LEFT = "new-"
+_LOCK_WAIT_S = 5.0
+_LOCK_AGAIN_S = 0.02
 
 
 class LedgerBackups:
@@ -54,8 +59,8 @@ class LedgerBackups:
                 return int(row[0] or 0)
         return None
 
-    def make(self) -> Backup:
-        """Copy the ledger as it stands.
+    def make(self, *, for_pod: bool = False) -> Backup:
+        """Copy the ledger as it stands; ``for_pod``: since a pod is on record, and no run ended.
 
         Raises:
             LedgerError, OSError: nothing was kept; what was there before is as it was.
@@ -73,7 +78,7 @@ class LedgerBackups:
                 known = self._known(temporary)
                 named = self._named()
                 number = named[-1][0] + 1 if named else 1
-                path = self.folder / f"ledger-{number:06}.db"
+                path = self.folder / f"ledger-{number:06}{'-pod' if for_pod else ''}.db"
                 _sync(temporary)
                 os.replace(temporary, path)
             finally:
@@ -82,7 +87,7 @@ class LedgerBackups:
                 with suppress(FileNotFoundError):
                     os.unlink(f"{temporary}-journal")
             sync_folder(self.folder)
-            for _, old in self._named()[:-KEPT]:
+            for old in _spare([path for _, path in self._named()]):
                 os.unlink(old)
         return Backup(path, number, known.seq, _last_at(known))
 
@@ -120,6 +125,7 @@ class LedgerBackups:
                 known = self._known(Path(temporary))
                 if newest != (known.seq, known.chain):
                     self._note(temporary, known, at)
+                _fence(temporary, known, at)
                 _sync(Path(temporary))
                 aside = self._put_aside(at)
                 os.replace(temporary, self._path)
@@ -183,8 +189,7 @@ class LedgerBackups:
                 raise damaged(str(path), f"record {known.lost[0].seq} is not what was written")
             for run_id in known.state.runs:
                 records.driver(conn, run_id)
-            if conn.execute("PRAGMA quick_check").fetchone() != ("ok",):
-                raise damaged(str(path), "its pages are not what was written")
+            require_whole_pages(conn, str(path))
         return known
 
     def _named(self) -> list[tuple[int, Path]]:
@@ -199,10 +204,65 @@ class LedgerBackups:
     def _locked(self) -> Iterator[None]:
         handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            give_up_at = time.monotonic() + _LOCK_WAIT_S
+            while not _is_locked(handle):
+                # A process that is stopped may hold it for ever: none waits so long with a pod.
+                if time.monotonic() > give_up_at:
+                    raise LedgerLocked(
+                        f"another process has held the backups for {_LOCK_WAIT_S:g} s",
+                        where=str(self.folder),
+                        next_step="try again; if it stays so, look for a stopped trmcloud process",
+                    )
+                time.sleep(_LOCK_AGAIN_S)
             yield
         finally:
             os.close(handle)
+
+
+def _fence(path: str, known: Verified, at: float) -> None:
+    """Let no run have a driver, and its next one an epoch beyond all that were: the lost file may
+    have named later drivers than the backup does, of whom one may still live."""
+    records = LedgerRecords(path)
+    with _writing(path) as conn:
+        conn.execute("BEGIN IMMEDIATE")
+        for run_id, run in known.state.runs.items():
+            driver = records.driver(conn, run_id)
+            if driver is not None and run.live:
+                epoch = max(driver.epoch + 1, int(at))
+                records.put_driver(conn, run_id, Driver(epoch, None, driver.beat_at))
+        conn.execute("COMMIT")
+
+
+def _spare(paths: Sequence[Path]) -> list[Path]:
+    """Which of the backups, the oldest first, are beyond ``KEPT``: of those that were made for a
+    pod the oldest, the newest two of all excepted; where there is none, the oldest of all. So the
+    pods of one run that is often mended push out no copy made after a run ended."""
+    kept, spare = list(paths), []
+    while len(kept) > KEPT:
+        for_pods = [path for path in kept[:-_NEWEST] if path.stem.endswith("-pod")]
+        gone = for_pods[0] if for_pods else kept[0]
+        kept.remove(gone)
+        spare.append(gone)
+    return spare
+
+
+def _is_locked(handle: int) -> bool:
+    """Whether this process holds the lock now."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def require_whole_pages(conn: sqlite3.Connection, path: str) -> None:
+    """Pages that no read needs are read too: a write would meet them.
+
+    Raises:
+        LedgerDamaged: a page is not what was written.
+    """
+    if conn.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+        raise damaged(path, "its pages are not what was written")
 
 
 def as_text(raw: bytes) -> str:

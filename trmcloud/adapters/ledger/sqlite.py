@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from trmcloud.adapters.ledger.backups import require_whole_pages
 from trmcloud.adapters.ledger.file import LedgerFile
 from trmcloud.adapters.ledger.records import Head, LedgerRecords, NeedsAll, Verified
 from trmcloud.core.control import bookkeeping
@@ -79,65 +80,82 @@ class SqliteLedger:
     def open_run(
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
     ) -> int:
-        with self._writing() as write:
-            bookkeeping.require_new(write.state, run_id)
-            epoch = write.drive(run_id, who, at)
-            write.add(run_id, epoch, (planned, ev.Reserved(amount)), at)
-        return epoch
+        def write(into: _Write) -> int:
+            bookkeeping.require_new(into.state, run_id)
+            epoch = into.drive(run_id, who, at)
+            into.add(run_id, epoch, (planned, ev.Reserved(amount)), at)
+            return epoch
+
+        return self._written(write)
 
     def reopen_run(
         self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
     ) -> int:
-        with self._writing() as write:
-            bookkeeping.require_closed(write.state, run_id)
-            epoch = write.drive(run_id, who, at)
-            write.add(run_id, epoch, (reopened, ev.Reserved(amount)), at)
-        return epoch
+        def write(into: _Write) -> int:
+            bookkeeping.require_closed(into.state, run_id)
+            epoch = into.drive(run_id, who, at)
+            into.add(run_id, epoch, (reopened, ev.Reserved(amount)), at)
+            return epoch
+
+        return self._written(write)
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
-        with self._writing() as write:
-            bookkeeping.require_run(write.state, run_id)
-            return write.drive(run_id, who, at)
+        def write(into: _Write) -> int:
+            bookkeeping.require_run(into.state, run_id)
+            return into.drive(run_id, who, at)
+
+        return self._written(write)
 
     def release(self, run_id: str, epoch: int) -> None:
         """A controller that was taken over has nothing to release: no error, no effect."""
-        with self._file.connection(write=True) as conn:
-            driver = self._records.driver(conn, run_id)
-            if driver is not None and driver.epoch == epoch:
-                self._records.put_driver(conn, run_id, replace(driver, controller=None))
+
+        def write() -> None:
+            with self._file.connection(write=True) as conn:
+                driver = self._records.driver(conn, run_id)
+                if driver is not None and driver.epoch == epoch:
+                    self._records.put_driver(conn, run_id, replace(driver, controller=None))
+
+        self._again(write)
 
     def beat(self, run_id: str, epoch: int, at: float) -> None:
-        with self._file.connection(write=True) as conn:
-            driver = self._records.driver(conn, run_id)
-            bookkeeping.require_epoch(run_id, epoch, driver.epoch if driver else 0)
-            if driver is not None:
-                self._records.put_driver(conn, run_id, replace(driver, beat_at=at))
+        def write() -> None:
+            with self._file.connection(write=True) as conn:
+                driver = self._records.driver(conn, run_id)
+                bookkeeping.require_epoch(run_id, epoch, driver.epoch if driver else 0)
+                if driver is not None:
+                    self._records.put_driver(conn, run_id, replace(driver, beat_at=at))
+
+        self._again(write)
 
     def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
-        with self._writing() as write:
-            bookkeeping.require_run(write.state, run_id)
-            bookkeeping.require_epoch(run_id, epoch, write.newest_epoch(run_id))
-            write.add(run_id, epoch, events, at)
+        def write(into: _Write) -> None:
+            bookkeeping.require_run(into.state, run_id)
+            bookkeeping.require_epoch(run_id, epoch, into.newest_epoch(run_id))
+            into.add(run_id, epoch, events, at)
+
+        self._written(write)
         if any(isinstance(event, ev.Closed) for event in events):
             self.back_up()
+        elif any(isinstance(event, ev.PodIntended | ev.PodUp) for event in events):
+            self.back_up(for_pod=True)
 
     def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
         bookkeeping.require_wish(event)
-        with self._writing() as write:
-            run = bookkeeping.require_run(write.state, run_id)
-            write.add(run_id, run.epoch, (event,), at)
+
+        def write(into: _Write) -> None:
+            run = bookkeeping.require_run(into.state, run_id)
+            into.add(run_id, run.epoch, (event,), at)
+
+        self._written(write)
 
     def set_cap(self, event: ev.CapSet, at: float) -> None:
-        with self._writing() as write:
-            write.add_cap(event, at)
+        self._written(lambda write: write.add_cap(event, at))
 
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
-        with self._writing() as write:
-            write.add_verified(event, at)
+        self._written(lambda write: write.add_verified(event, at))
 
     def note(self, event: ev.Note, at: float) -> None:
-        with self._writing() as write:
-            write.add_note(event, at)
+        self._written(lambda write: write.add_note(event, at))
 
     def accept_restored(self, at: float) -> bool:
         head = self._file.read_head()
@@ -159,11 +177,11 @@ class SqliteLedger:
         self._file.write_head(write.known.seq, write.known.chain)
         return True
 
-    def back_up(self) -> Backup | None:
+    def back_up(self, *, for_pod: bool = False) -> Backup | None:
         """Copy the file as it stands. None where that failed: ``backup_trouble`` says so later, and
         no command fails for it."""
         try:
-            return self._file.backups.make()
+            return self._file.backups.make(for_pod=for_pod)
         except (LedgerError, OSError):
             return None
 
@@ -172,14 +190,21 @@ class SqliteLedger:
         return self._file.backups.listed()
 
     def backup_trouble(self) -> str:
-        """Why a loss of the file would lose a run that has ended; empty where it would not."""
-        closed = [r.seq for r in self.records() if isinstance(r.event, ev.Closed)]
-        backed = self._file.backups.newest_seq()
-        behind = sum(seq > (backed or 0) for seq in closed)
-        if not behind:
-            return ""
+        """Why a loss of the file would lose a run that has ended, or a pod; empty where it would
+        not."""
+        records, live = self.records(), {r.run_id for r in self.read().runs.values() if r.live}
+        backed = self._file.backups.newest_seq() or 0
+        behind = sum(r.seq > backed for r in records if isinstance(r.event, ev.Closed))
         runs = "1 run that has" if behind == 1 else f"{behind} runs that have"
-        return f"no backup in {self._file.backups.folder} holds {runs} ended"
+        lost = [f"{runs} ended"] if behind else []
+        lost += sorted(
+            f"the pod of {r.run_id}"
+            for r in {r.run_id: r for r in records if isinstance(r.event, ev.PodIntended)}.values()
+            if r.seq > backed and r.run_id in live
+        )
+        if not lost:
+            return ""
+        return f"no backup in {self._file.backups.folder} holds {', '.join(lost)}"
 
     def check(self) -> tuple[Lost, ...]:
         """Read all of the file anew, and name the records that are not what was written.
@@ -188,7 +213,10 @@ class SqliteLedger:
             LedgerDamaged: more than single records is damaged.
         """
         self._known = None
-        return self._refreshed().lost
+        lost = self._refreshed().lost
+        with self._file.connection(write=False) as conn:
+            require_whole_pages(conn, self._file.path)
+        return lost
 
     def mend(self) -> tuple[Lost, ...]:
         """Put damaged records back from backups, where their hashes prove that they are the same.
@@ -245,6 +273,36 @@ class SqliteLedger:
                 raise
         return use()
 
+    def _again(self, use: Callable[[], _Answer]) -> _Answer:
+        """``use``, a write, once more where it met a damaged page and a backup took the file's
+        place. What raised was rolled back."""
+        try:
+            return use()
+        except LedgerOlder:
+            raise
+        except LedgerDamaged as error:
+            if self._wall is None or not self._has_damaged_pages():
+                raise
+            try:
+                done = self._restored(self._wall(), error.what, self._has_damaged_pages)
+            except (LedgerError, OSError):
+                done = None
+            if done is not None:
+                self._on_restored(done)
+            elif self._has_damaged_pages():
+                raise
+        return use()
+
+    def _has_damaged_pages(self) -> bool:
+        try:
+            with self._file.connection(write=False) as conn:
+                require_whole_pages(conn, self._file.path)
+        except LedgerDamaged:
+            return True
+        except LedgerError:
+            return False
+        return False
+
     @staticmethod
     def _is_damaged(use: Callable[[], object]) -> bool:
         try:
@@ -277,6 +335,15 @@ class SqliteLedger:
             return self._records.verify(self._records.fetch(conn, self._known, head), head)
         except NeedsAll:
             return self._records.verify(self._records.fetch(conn, None, head), head)
+
+    def _written(self, write: Callable[[_Write], _Answer]) -> _Answer:
+        """What ``write`` returns, committed."""
+
+        def use() -> _Answer:
+            with self._writing() as into:
+                return write(into)
+
+        return self._again(use)
 
     @contextmanager
     def _writing(self) -> Iterator[_Write]:

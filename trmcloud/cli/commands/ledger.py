@@ -73,7 +73,7 @@ def backups(
 ) -> None:
     """List the ledger's backups, the newest first, each read in full.
 
-    One is made after every run that ends; five are kept.
+    One is made for every pod that is rented and after every run that ends; five are kept.
 
     Example: trmcloud ledger backups
     """
@@ -102,7 +102,7 @@ def backups(
         ]
         print(json.dumps(rows, indent=1), file=as_is())
     elif not found:
-        print("no backups yet: one is made after every run that ends")
+        print("no backups yet: one is made for every pod and after every run that ends")
     else:
         header = ("backup", "last record", "of (UTC)", "state")
         rows_shown = [(str(b.number), str(b.seq), _when(b.at), b.why or "whole") for b in found]
