@@ -76,18 +76,23 @@ def test_a_script_makes_its_named_data_where_it_runs(tmp_path: Path) -> None:
     user.folder.mkdir()
     tiny = [word for word in TINY if word not in ("--budget", "0.035")]
     named = ("--data", "fineweb-edu", "--steps", "20", "--budget", "1")
-    user.run("export", "local", *tiny, *named, "-o", "train.sh")
     empty = tmp_path / "elsewhere"
     empty.mkdir()
     host = web_corpus.put_on(DataHost(), tmp_path / "corpus")
     with serving(host):
+        user.environment |= host.environment
+        said = user.run("export", "local", *tiny, *named, "-o", "train.sh")
+        assert f"pinned to commit {host.commit}" in said
+        host.requests.clear()
         bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": sys.executable}
         ended = subprocess.run(
             ["bash", str(user.folder / "train.sh")], cwd=empty, env=bare | host.environment,
             capture_output=True, text=True, timeout=180,
         )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    assert any("shard_00000.parquet" in asked.path for asked in host.requests)
+    shards = {asked.at for asked in host.requests if "shard_00000.parquet" in asked.path}
+    assert any(f"/resolve/{host.commit}/" in at for at in shards)
+    assert not any("/resolve/main/" in at for at in shards)
     told = json.loads(user.run("adopt", str(empty), "--into", str(tmp_path / "best"), "--json"))
     assert told["outcome"] == "finished"
     assert told["checkpoint"] == "fast/step-00000020"

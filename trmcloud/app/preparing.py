@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.app import plans
@@ -30,14 +31,17 @@ from trmcloud.app.launch_checks import (
 )
 from trmcloud.app.launch_request import LaunchRequest, parse_money, refuse_changes
 from trmcloud.app.planning import Planner
-from trmcloud.app.pod_request import LaunchData
+from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.staging.stage import data_items
 from trmcloud.core.catalog.datasets import ENV_HOSTS
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.hub import at_commit
+from trmcloud.core.catalog.hub import at_commit, hub_files
 from trmcloud.core.catalog.providers import DIRECT
-from trmcloud.core.errors import DataError, NotFoundError, UsageError
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.events import DataPinned
+from trmcloud.core.errors import DataError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.money import Usd
+from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
@@ -79,7 +83,9 @@ def prepare(
     source_name = resolve_source(request.data or plan.spec.data, settings)
     check_launch(context, plan, request, exposure)
     weights = _sound_weights(context, plan)
-    source = pinned_source(context, planner.inputs, planner.inputs.data_source(source_name))
+    source = pinned_source(
+        context, planner.inputs, planner.inputs.data_source(source_name), progress
+    )
     data, tokens = _make_ready(context, plan, source, weights, progress)
     if not saved:
         if tokens is not None:
@@ -91,9 +97,12 @@ def prepare(
     return Prepared(plan, data, weights)
 
 
-def pinned_source(context: Context, inputs: PlanInputs, source: DataSource) -> DataSource:
+def pinned_source(
+    context: Context, inputs: PlanInputs, source: DataSource, progress: DataProgress
+) -> DataSource:
     """The source at the revision that its host has now, which goes on record. Where the host does
-    not say, the revision that is on record.
+    not say, the revision that is on record. A revision other than the one on record is a line of
+    ``progress``.
 
     Raises:
         DataError: the host does not say, and none is on record.
@@ -105,9 +114,31 @@ def pinned_source(context: Context, inputs: PlanInputs, source: DataSource) -> D
         if known is None or source.data_set is None:
             raise
         return replace(source, data_set=at_commit(source.data_set, known.revision, known.hashes))
-    if found is not None and context.ledger.read().data.get(source.name) != found:
-        context.ledger.note(found, context.wall())
+    if found is not None:
+        state = context.ledger.read()
+        before = state.data.get(source.name)
+        if before is not None and before.revision != found.revision:
+            progress(_changed(context, state, before, found), 0, 0)
+        if before != found:
+            context.ledger.note(found, context.wall())
     return pinned
+
+
+def _changed(context: Context, state: LedgerState, before: DataPinned, now: DataPinned) -> str:
+    """One line: the data set's files are other ones than the newest run's that trained on it."""
+    since = "it was last used here"
+    for run_id in reversed(tuple(state.runs)):
+        with suppress(TrmcloudError, KeyError, TypeError, ValueError):
+            used = LaunchData.of_note(read_launch_note(context.home, run_id)).source
+            at = used.data_set if used is not None and used.name == before.source else None
+            files = hub_files(at) if at is not None else None
+            if files is not None and files.revision == before.revision:
+                since = run_id
+                break
+    return (
+        f"{one_line(before.source)} changed since {since}: {before.branch} of {before.repository} "
+        f"was at commit {before.revision[:12]}, now {now.revision[:12]}"
+    )
 
 
 def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:

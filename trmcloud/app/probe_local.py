@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trmcloud.app import probes
@@ -29,6 +29,7 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.flops import work_of
+from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.pod.agent.ranks import trainer_command
@@ -67,11 +68,13 @@ class Probe:
         self._settings = candidate.phases[0].settings
         self._source = planner.inputs.data_source(resolve_source(spec.data, self._settings))
 
-    def prepare(self, home: Path, python_path: Sequence[str]) -> Path:
-        """The data that it takes."""
+    def prepare(
+        self, home: Path, python_path: Sequence[str], pin: Callable[[DataSource], DataSource]
+    ) -> Path:
+        """The data that it takes, at the revision that ``pin`` gives."""
         tokens = (PROBE_STEPS + 1) * self._settings.tokens_per_step(self.processes)
         folder, _ = prepare(
-            home, self._source, self._settings, python_path, lambda stage, done, total: None,
+            home, pin(self._source), self._settings, python_path, lambda stage, done, total: None,
             tokens=tokens,
         )  # fmt: skip
         return folder

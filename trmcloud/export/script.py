@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from trmcloud.app.pod_request import pod_check
+from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.spec.plan import Candidate, Plan, plan_to_json
@@ -34,8 +35,26 @@ _MIN_CUDA = "12.0"
 """torch for CUDA 12.8 runs on any driver of CUDA 12, by its minor versions' compatibility."""
 
 
-def script(plan: Plan, candidate: Candidate, payload: Payload, *, form: str, data: str) -> str:
-    """The script for ``candidate``. ``data`` is a path on the machine that will run it.
+@dataclass(frozen=True)
+class PinnedData:
+    """A data set that the script downloads. ``data_set`` is None where its host did not say which
+    revision it has; ``words`` say which it is, or that there is none."""
+
+    words: str
+    data_set: DataSet | None = None
+
+
+def script(
+    plan: Plan,
+    candidate: Candidate,
+    payload: Payload,
+    *,
+    form: str,
+    data: str,
+    pinned: PinnedData | None = None,
+) -> str:
+    """The script for ``candidate``. ``data`` is a path on the machine that will run it, or a data
+    set that it downloads: then ``pinned`` says at which revision.
 
     Raises:
         NotSupported: another form than bash and sbatch.
@@ -47,7 +66,10 @@ def script(plan: Plan, candidate: Candidate, payload: Payload, *, form: str, dat
     lines = [
         "#!/usr/bin/env bash",
         *(_slurm_lines(candidate) if slurm else ()),
-        *(f"# {comment(line)}".rstrip() for line in (*estimate(plan, candidate, data), *_USE)),
+        *(
+            f"# {comment(line)}".rstrip()
+            for line in (*estimate(plan, candidate, data, pinned), *_USE)
+        ),
         "",
         f"DEFAULT_DATA={quote(data)}",
         f"TOKENS={max(phase.tokens for phase in candidate.phases)}",
@@ -60,6 +82,7 @@ def script(plan: Plan, candidate: Candidate, payload: Payload, *, form: str, dat
         "END_OF_SPEC",
         "}",
         "",
+        *_data_set_lines(pinned),
         _BODY.read_text(encoding="utf-8").partition("\n")[2].rstrip(),
         "",
         'main "$@"',
@@ -70,6 +93,21 @@ def script(plan: Plan, candidate: Candidate, payload: Payload, *, form: str, dat
         "",
     ]
     return "\n".join(lines)
+
+
+def _data_set_lines(pinned: PinnedData | None) -> list[str]:
+    """The data set's own record, so that a script fetches the files of its revision alone."""
+    if pinned is None or pinned.data_set is None:
+        return []
+    return [
+        "# The data set at its revision, used where DATA is the one named above.",
+        "write_data_set() {",
+        "    cat <<'END_OF_DATA_SET'",
+        json.dumps(pinned.data_set.to_json()),
+        "END_OF_DATA_SET",
+        "}",
+        "",
+    ]
 
 
 def spec_text(plan: Plan, candidate: Candidate, *, slurm: bool = False) -> str:
@@ -107,7 +145,9 @@ def _slurm_lines(candidate: Candidate) -> list[str]:
     ]
 
 
-def estimate(plan: Plan, chosen: Candidate, data: str) -> list[str]:
+def estimate(
+    plan: Plan, chosen: Candidate, data: str, pinned: PinnedData | None = None
+) -> list[str]:
     """What stands at a script's head: hardware, price, time, cost and stops."""
 
     def day(at: float) -> str:
@@ -135,5 +175,6 @@ def estimate(plan: Plan, chosen: Candidate, data: str) -> list[str]:
         f"  stops     lands {chosen.soft_stop_s:,.0f} s after its first start, killed after "
         f"{chosen.hard_stop_s:,.0f} s: at most {chosen.worst_case} at this price",
         f"  data      {data}",
+        *([f"            {pinned.words}"] if pinned is not None else []),
         "",
     ]

@@ -127,7 +127,13 @@ prepare_data() {
         return
     fi
     local name said
-    name="$(printf '%s' "$DATA" | sha256sum)"
+    local at=''
+    if [[ "$DATA" == "${DEFAULT_DATA:-}" ]] && declare -F write_data_set >/dev/null; then
+        at="$RUN_DIR/data-set.json"
+        write_data_set >"$at"
+    fi
+    # Another revision of the same data set is other data.
+    name="$( { printf '%s' "$DATA"; if [[ -n "$at" ]]; then cat "$at"; fi; } | sha256sum)"
     DATA_DIR="$RUN_DIR/data-${name:0:12}"
     # One that grows has its meta.json before all of it is there.
     if [[ -f "$DATA_DIR/meta.json" ]] && ! grep -q '"complete": false' "$DATA_DIR/meta.json"; then
@@ -135,7 +141,7 @@ prepare_data() {
     fi
     say "preparing data and tokenizer from $DATA"
     within "$PYTHON" -P -m model.prepare "--source=$DATA" "--settings=$RUN_DIR/settings.json" \
-        "--out=$DATA_DIR" "--tokens=${TOKENS:-0}" >"$RUN_DIR/prepare.log" 2>"$RUN_DIR/prepare.err" || {
+        "--out=$DATA_DIR" "--tokens=${TOKENS:-0}" ${at:+"--data-set=$at"} >"$RUN_DIR/prepare.log" 2>"$RUN_DIR/prepare.err" || {
         said="$(sed -n 's/^error: //p' "$RUN_DIR/prepare.err" | head -n 1)"
         die 9 "${said:-preparing the data was ended before it was done}" \
             'DATA=/path/to/a/text/file/or/folder'

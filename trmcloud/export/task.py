@@ -15,7 +15,7 @@ from trmcloud.core.spec.node_share import shared
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.storage import pod_disks_gb, work_gb
 from trmcloud.core.values import dataclass
-from trmcloud.export.script import estimate, spec_text
+from trmcloud.export.script import PinnedData, estimate, spec_text
 from trmcloud.export.shell import comment
 
 _ENTRY = "trmcloud/export/task.sh"
@@ -56,7 +56,15 @@ def limit_minutes(candidate: Candidate, slack_minutes: int, nodes: int = 1) -> i
     return math.ceil(shared(candidate, nodes).hard_stop_s / 60.0) + slack_minutes
 
 
-def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch: str) -> str:
+def task(
+    plan: Plan,
+    candidate: Candidate,
+    ground: Ground,
+    *,
+    data: str,
+    launch: str,
+    pinned: PinnedData | None = None,
+) -> str:
     """The task, as YAML. ``data`` is a path on the cluster or python-stdlib; ``launch`` is the
     command that its head shows."""
     phases = "-".join(plan.spec.phases)
@@ -65,7 +73,7 @@ def task(plan: Plan, candidate: Candidate, ground: Ground, *, data: str, launch:
     disk_gb = pod_disks_gb("skypilot", work_gb(stored, 0))
     mounts = ["file_mounts:", f"  {_CARRIED}: {_text(ground.script)}"] if ground.script else []
     lines = [
-        *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data)),
+        *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data, pinned)),
         *_on_several(candidate, ground.nodes),
         f"#   {comment(launch)}",
         "#",

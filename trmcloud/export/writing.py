@@ -7,21 +7,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trmcloud.app import plans
+from trmcloud.app.data.sources import data_set_names
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
+from trmcloud.core.catalog.datasets import is_address
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotSupported, UsageError
+from trmcloud.core.plain_text import one_line
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import PHASES, Recipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 from trmcloud.export.payload import make_payload
-from trmcloud.export.script import BASH, FORMS, SBATCH, script
+from trmcloud.export.script import BASH, FORMS, SBATCH, PinnedData, script
 from trmcloud.export.shell import quote
 from trmcloud.export.task import Ground, SkyNames, limit_minutes, task
 from trmcloud.io.files import write_atomic
+from trmcloud.ports.plan_inputs import PlanInputs
 
 DEFAULT_DATA = "python-stdlib"
 """Text that is on every machine, so that a task launched as it stands does not rent in vain."""
@@ -49,6 +53,8 @@ class Exported:
     path: Path
     carrier: Path
     chosen: Candidate
+    data_words: str = ""
+    """At which revision it fetches its data set; empty where it fetches none."""
 
 
 def write(request: ExportRequest, planner: Planner, trainer: Path, sky_names: SkyNames) -> Exported:
@@ -88,18 +94,19 @@ def write(request: ExportRequest, planner: Planner, trainer: Path, sky_names: Sk
         raise DataError(
             f"recipe {wished.recipe} brings no data of its own", next_step="--data PATH"
         )
-    payload = make_payload(trainer)
-    text = script(plan, chosen, payload, form=BASH if sky else request.form, data=data)
+    payload, pinned = make_payload(trainer), _pinned(planner.inputs, data)
+    form = BASH if sky else request.form
+    text = script(plan, chosen, payload, form=form, data=data, pinned=pinned)
     carrier.write_text(text, encoding="utf-8")
     os.chmod(carrier, 0o755)
     if sky:
         beside = f"./{carrier.name}"
         made = make_task(
             plan, chosen, sky_names,
-            data=data, path=Path(path.name), script=beside, nodes=request.nodes,
+            data=data, path=Path(path.name), script=beside, nodes=request.nodes, pinned=pinned,
         )  # fmt: skip
         path.write_text(made, encoding="utf-8")
-    return Exported(path, carrier, chosen)
+    return Exported(path, carrier, chosen, pinned.words if pinned is not None else "")
 
 
 def write_guides(
@@ -147,6 +154,7 @@ def make_task(
     path: Path,
     script: str = "",
     nodes: int = 1,
+    pinned: PinnedData | None = None,
 ) -> str:
     """The task's text; ``script`` is the exported script beside it that carries the sources."""
     ground = Ground(
@@ -156,7 +164,29 @@ def make_task(
         script=script,
         nodes=nodes,
     )
-    return task(plan, chosen, ground, data=data, launch=f"sky launch {quote(str(path))}")
+    launch = f"sky launch {quote(str(path))}"
+    return task(plan, chosen, ground, data=data, launch=launch, pinned=pinned)
+
+
+def _pinned(inputs: PlanInputs, data: str) -> PinnedData | None:
+    """The data set at the revision that its host has now; None where nothing is downloaded."""
+    if not is_address(data) and data not in data_set_names():
+        return None  # a path of the machine that runs the script
+    source = inputs.data_source(data)
+    if source.data_set is None or not source.data_set.is_remote:
+        return None
+    try:
+        pinned, found = inputs.pinned_source(source)
+    except DataError as error:
+        why = one_line(error.what)
+        return PinnedData(f"NOT pinned: it fetches the branch as it is when it runs ({why})")
+    if found is None:
+        known = len(source.data_set.sha256)
+        held = f"hashes known for {known} of its files" if known else "no hashes are known"
+        return PinnedData(f"its host publishes no revisions; {held}")
+    hashes = "its files held to the published hashes" if found.hashes else "no hashes published"
+    words = f"pinned to commit {found.revision} of {found.repository} ({found.branch}), {hashes}"
+    return PinnedData(words, pinned.data_set)
 
 
 def _launchable(plan: Plan) -> Candidate:

@@ -18,10 +18,13 @@ from trmcloud.app.data import prepare as data_files
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import Prepared
+from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import BudgetRefused, DataError, NotSupported, UsageError
 from trmcloud.core.spec.plan import Plan
+from trmcloud.export import writing
+from trmcloud.export.task import SkyNames
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
 
@@ -118,6 +121,57 @@ def test_a_named_set_is_pinned_to_a_commit_which_goes_on_record(
     assert address()[0].endswith(f"/resolve/{host.commit}/"), "what is on record"
     with pytest.raises(DataError, match="climbmix cannot be pinned to a commit"):
         launch.prepare(replace(REQUEST, data="climbmix"))
+
+
+def test_a_changed_data_set_is_one_line_that_names_the_run_before(
+    launch: Launch, host: DataHost
+) -> None:
+    def lines() -> list[str]:
+        said: list[str] = []
+        preparing.pinned_source(
+            launch.context, launch.planner.inputs, launch.planner.inputs.data_source("fineweb-edu"),
+            lambda stage, done, total: said.append(stage),
+        )  # fmt: skip
+        return said
+
+    ready = launch.prepare(replace(REQUEST, data="fineweb-edu"))
+    assert lines() == []
+    run = launching.start(launch.context, ready.plan, data=ready.data).run()
+    old, host.commit = host.commit, "f" * 40
+    assert lines() == [
+        f"fineweb-edu changed since {run.run_id}: main of karpathy/fineweb-edu-100b-shuffle was at "
+        f"commit {old[:12]}, now {'f' * 12}"
+    ]
+    assert lines() == [], "it is on record"
+
+
+def test_an_export_names_the_commit_or_says_that_there_is_none(
+    launch: Launch, host: DataHost, tmp_path: Path
+) -> None:
+    names = SkyNames({"runpod": "runpod"}, lambda provider, sku: sku, 10)
+    model = bundle_root() / "model"
+
+    def exported(form: str = "bash") -> tuple[str, str, str]:
+        wished = replace(REQUEST, data="fineweb-edu")
+        at = str(tmp_path / ("t.yaml" if form == "sky" else "t.sh"))
+        made = writing.write(
+            writing.ExportRequest(wished, form, output=at, force=True), launch.planner, model, names
+        )
+        return made.data_words, made.carrier.read_text(), made.path.read_text()
+
+    words, carried, _ = exported()
+    assert f"pinned to commit {host.commit} of karpathy/fineweb-edu-100b-shuffle" in words
+    assert f"/resolve/{host.commit}/" in carried
+    assert "/resolve/main/" not in carried
+    head = carried.partition("DEFAULT_DATA=")[0]
+    assert f"# {' ' * 12}{words}"[:60] in head
+    words, carried, task = exported("sky")
+    assert host.commit in task.partition("\nname:")[0]
+    host.faults["/api/datasets/karpathy/fineweb-edu-100b-shuffle/revision/main"] = Fault(status=503)
+    words, carried, _ = exported()
+    assert words.startswith("NOT pinned: it fetches the branch as it is when it runs")
+    assert "NOT pinned" in carried.partition("DEFAULT_DATA=")[0]
+    assert "write_data_set() {" not in carried
 
 
 def test_prices_are_asked_once_one_plan_is_made_and_it_is_checked_once(launch: Launch) -> None:

@@ -78,7 +78,7 @@ def prepare(
     """
     if source.made_there or _are_shards(source, settings):
         return _prepare_shards(home, source, settings, python_path, progress, tokenizer, tokens)
-    folder = home / DATA_DIR / _key(source.name, settings, tokenizer)
+    folder = home / DATA_DIR / _key(source, settings, tokenizer)
     meta = _meta(folder)
     if meta is not None:
         _check_size(meta, settings)
@@ -249,11 +249,12 @@ def _meta(folder: Path) -> dict[str, Any] | None:
     return meta if isinstance(meta, dict) else None
 
 
-def _key(source: str, settings: PhaseRecipe, tokenizer: Path | None) -> str:
+def _key(source: DataSource, settings: PhaseRecipe, tokenizer: Path | None) -> str:
     """A name for what is prepared: the source as it is now, and all that shapes the tokens."""
-    parts = [
-        source,
-        *_signature(source),
+    parts = [source.name, *_signature(source.name)]
+    if source.data_set is not None and source.data_set.listing:
+        parts += [source.data_set.base_url, source.data_set.listing]
+    parts += [
         settings.tokenizer,
         settings.characters,
         str(settings.text_ids),

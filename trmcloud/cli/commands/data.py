@@ -113,8 +113,10 @@ def get(
     wished = inputs.recipe(recipe)
     settings = wished.resolve(next(iter(wished.phases)), hardware="local", gpus=1)
     context = build_context()
-    found = pinned_source(context, inputs, inputs.data_source(resolve_source(source, settings)))
-    folder, train, validation = ready_data(context, found, settings, DataProgress(), tokens=tokens)
+    progress = DataProgress()
+    named = inputs.data_source(resolve_source(source, settings))
+    found = pinned_source(context, inputs, named, progress)
+    folder, train, validation = ready_data(context, found, settings, progress, tokens=tokens)
     print(f"{found.name}: {train:,} tokens to train on, {validation:,} to validate on")
     print(f"  lies in {folder}")
 

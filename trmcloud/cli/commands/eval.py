@@ -95,7 +95,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     from trmcloud.app.data.prepare import prepared_from
     from trmcloud.app.data.sources import resolve_source
     from trmcloud.app.pod_request import LaunchData, read_launch_note
-    from trmcloud.app.preparing import ready_data
+    from trmcloud.app.preparing import pinned_source, ready_data
     from trmcloud.cli.views.data_progress import DataProgress
     from trmcloud.core.errors import DataError
     from trmcloud.core.spec.recipe import PhaseRecipe
@@ -116,9 +116,12 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
             next_step=f"name one to score on: --data {named}",
         )
     settings = PhaseRecipe.from_json(manifest.settings)
-    source = build_planner().inputs.data_source(resolve_source(data, settings))
+    inputs = build_planner().inputs
+    source = inputs.data_source(resolve_source(data, settings))
     if source.name == own_source:
         return own.folder  # not the part of it that was trained on
+    progress = DataProgress()
+    source = pinned_source(context, inputs, source, progress)
     tokenizer = sound_file(folder, "tokenizer")
     if source.made_there:
         # Its validation file is made whatever else is; of the rest a batch will do.
@@ -127,7 +130,5 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     else:
         # Nothing is trained here: all of the text but one batch is scored.
         wanted, tokens = replace(settings, validation_fraction=_SCORED, batch=1), 0
-    made, _, _ = ready_data(
-        context, source, wanted, DataProgress(), tokenizer=tokenizer, tokens=tokens
-    )
+    made, _, _ = ready_data(context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens)
     return str(made)

@@ -60,6 +60,8 @@ def command(
     chosen, carrier = made.chosen, made.carrier
     print(f"{made.path}: {chosen.hardware}, about {chosen.hours.p50:,.2f} h and {chosen.cost_p50}")
     print(f"  killed {chosen.hard_stop_s:,.0f} s after its start, at most {chosen.worst_case}")
+    if made.data_words:
+        print(f"  · data: {made.data_words}")
     for reason in chosen.reasons:
         print(f"  · {reason.text}")
     if carrier != made.path:

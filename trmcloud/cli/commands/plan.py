@@ -140,12 +140,21 @@ def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
     import sys
 
     from trmcloud.app.home import home_dir
+    from trmcloud.app.preparing import pinned_source
     from trmcloud.app.probe_local import Probe
-    from trmcloud.wiring import python_path
+    from trmcloud.cli.views.data_progress import DataProgress
+    from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.wiring import build_context, python_path
 
     home, path = home_dir(os.environ), python_path()
     probe = Probe(planner, spec, where)
-    data = probe.prepare(home, path)
+
+    def pin(source: DataSource) -> DataSource:
+        if source.data_set is None or not source.data_set.is_remote:
+            return source
+        return pinned_source(build_context(), planner.inputs, source, DataProgress())
+
+    data = probe.prepare(home, path, pin)
     about = f"{probe.recipe} on {probe.machine}, {probe.processes} processes"
     print(f"probing {about} …", file=sys.stderr)
     found = probe.measure(home, data, path, os.environ)

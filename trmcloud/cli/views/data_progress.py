@@ -21,6 +21,11 @@ class DataProgress:
                 self._said.append(stage)
                 print(f"data: {stage}", file=sys.stderr)
             return
+        if " " in stage and not total:  # a sentence of its own stays on the screen
+            if stage not in self._said:
+                self._said.append(stage)
+                draw(f"\r\x1b[K  data: {one_line(stage)}\n")
+            return
         share = f" {100 * done / total:3.0f} %" if total else ""
         draw(f"\r\x1b[K  data: {one_line(stage)}{share}")
         if stage == "done":
