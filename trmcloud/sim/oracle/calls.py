@@ -101,8 +101,8 @@ class CallJudge:
             return False
         if slept:
             return True  # it might, when it began to ask
-        if self.world.ledger_writable:
-            return False
+        if self.world.ledger_writable and run.run_id not in ledger.seen().quarantined:
+            return False  # of a run whose records are damaged nothing can be written by anyone
         newest = ledger.driver(run.run_id)
         current = newest is not None and newest.epoch == driver.epoch
         return current or not self.world.ledger_readable

@@ -66,7 +66,9 @@ class Exposure:
                     reaps = True
                 elif driver is not None:
                     drives.update((driver.run_id, ANY_RUN))
-        _since(self.able, drives if writes else set(), now)
+        # Of a run whose records are damaged nothing can be written, whoever drives it.
+        hurt = self.world.ledger.seen().quarantined.keys()
+        _since(self.able, drives - hurt if writes else set(), now)
         _since(self.ending, drives, now)
         self._stuck = stuck
         self._reap_ending_since = (self._reap_ending_since or now) if reaps else None

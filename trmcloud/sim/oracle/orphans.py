@@ -45,6 +45,17 @@ class OrphanJudge:
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 
+    def _is_unread(self, pod_id: str) -> bool:
+        """Whether a run whose records are damaged owns this pod. Its bill changes no money: the
+        fold leaves it out as soon as the run can be read."""
+        ledger = self.world.ledger
+        owners = [
+            run.run_id
+            for run in ledger.read().runs.values()
+            if any(g.pod_id == pod_id for g in run.generations)
+        ]
+        return any(run_id in ledger.seen().quarantined for run_id in owners)
+
     def noted(self, event: ev.Note) -> None:
         self._made_good(event)
         if isinstance(event, ev.LedgerReconciled):
@@ -63,6 +74,8 @@ class OrphanJudge:
             self.fail("I4", f"{event.pod_id} is charged, and is none of ours")
             return
         generations = (g for r in self.world.ledger.read().runs.values() for g in r.generations)
+        if isinstance(event, ev.StrayBilled) and self._is_unread(event.pod_id):
+            return  # a stray that its run came to own: that it did cannot be read until it is mended
         if any(g.pod_id == event.pod_id for g in generations):
             self.fail("I4", f"{event.pod_id} is charged to its run and once more")
         bill = rented.micros(self.world.queue.now) + rented.storage_micros
