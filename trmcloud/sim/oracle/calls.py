@@ -138,6 +138,29 @@ class CallJudge:
             return
         self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
 
+    def left(self, process: Process, known: RunState | None) -> None:
+        """A driver's command ends since its ledger cannot be used. ``known``: its run after its
+        last whole step. Where its pod lives and can be listed, it was to stay until the hard stop:
+        nobody else may be there to end it."""
+        driver, now = process.driver, self.world.queue.now
+        if driver is None or known is None or known.generation is None or not driver.errands:
+            return
+        run = self.world.ledger.read().runs.get(driver.run_id)
+        generation = run.generation if run is not None else None
+        newest = self.world.ledger.driver(driver.run_id)
+        current = newest is not None and newest.epoch == driver.epoch
+        if run is None or generation is None or not run.live or not current:
+            return
+        if known.generation.pod_name != generation.pod_name or not generation.open:
+            return
+        odd = self.world.check.forgotten or self.undecidable.clocks_moved
+        if odd or self.undecidable.odd(process) or self.world.knobs.list_flickers:
+            return
+        for rented in self.world.living():
+            mine = rented.pod_id == generation.pod_id and now >= rented.visible_at
+            if mine and process.machine.now().wall < generation.hard_stop_at:
+                self.fail("I2", f"{rented.pod_id} lives, and its driver leaves without a ledger")
+
     def taken_over(self, process: Process, run_id: str) -> None:
         """Somebody becomes a run's driver; by a command, only where nobody drives it."""
         if process.kind == "launch" or self.undecidable.woken or self.undecidable.clocks_moved:

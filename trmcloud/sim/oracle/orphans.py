@@ -75,7 +75,7 @@ class OrphanJudge:
             return
         generations = (g for r in self.world.ledger.read().runs.values() for g in r.generations)
         if isinstance(event, ev.StrayBilled) and self._is_unread(event.pod_id):
-            return  # a stray that its run came to own: that it did cannot be read until it is mended
+            return  # a stray that its run came to own, which cannot be read for now
         if any(g.pod_id == event.pod_id for g in generations):
             self.fail("I4", f"{event.pod_id} is charged to its run and once more")
         bill = rented.micros(self.world.queue.now) + rented.storage_micros

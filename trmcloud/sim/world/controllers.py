@@ -25,6 +25,7 @@ from trmcloud.core.errors import (
     LedgerLocked,
     LedgerTooNew,
     ProviderError,
+    StaleEpoch,
     TrmcloudError,
 )
 from trmcloud.core.money import Usd
@@ -60,7 +61,7 @@ class Process:
         self.since = world.queue.now
         self.driver: RunDriver | None = None
         self.wait_s = _QUICK_S
-        self._last: object = None
+        self._last: RunState | None = None
         self._event: Entry | None = None
         self.stop_when: Callable[[RunState], bool] | None = None
         self.every_s = 300.0
@@ -211,6 +212,8 @@ class Process:
             locked = isinstance(got, LedgerError)
             self.sim.note_error(got)
             if locked:
+                if not isinstance(got, StaleEpoch):
+                    self.sim.check.truth.calls.left(self, self._last)
                 self.kill()
             else:
                 self.soon(_SLOW_S)
