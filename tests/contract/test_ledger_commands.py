@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, append, edit, ledger_at, open_run
+from tests.contract.ledger_file import AT, WHO, append, edit, ledger_at, open_run
+from tests.plans import a_candidate, plan_json
 from trmcloud.cli.main import main
 from trmcloud.core.control import events as ev
+from trmcloud.core.money import Usd
 
 
 @pytest.fixture
@@ -77,8 +81,6 @@ def test_a_lost_file_is_restored_by_the_next_command_and_says_what_was_lost(home
 
 
 def append_cap(path: Path) -> None:
-    from trmcloud.core.money import Usd
-
     ledger_at(path).set_cap(ev.CapSet("account", "", Usd(5)), AT + 3)
 
 
@@ -100,3 +102,58 @@ def test_check_reads_pages_that_only_writes_meet(home: Path) -> None:
     assert "pages" in said
     assert command("ledger", "restore", "--yes")[0] == 0
     assert command("ledger", "check")[0] == 0
+
+
+SWEPT = (
+    ("status", "--all"), ("stop", "r1"), ("stop", "--now", "r1"), ("reap", "--yes"),
+    ("report",), ("report", "r1"), ("ledger", "check"),
+)  # fmt: skip
+EXITS = {
+    "status": {0, 3, 7},
+    "stop": {0, 2, 3, 7, 8},
+    "reap": {0, 7},
+    "report": {0, 3, 7},
+    "ledger": {0, 7},
+}
+"""Well, not found, or the ledger's code; ``stop`` refuses a run that has ended, too."""
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["closed", "live"])
+@pytest.mark.parametrize("backups", [True, False], ids=["backups", "no backups"])
+def test_no_damaged_file_is_a_traceback(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backups: bool, live: bool
+) -> None:
+    """30 files of each kind: ten are cut, twenty have a bit flipped."""
+    if live:
+        shutil.rmtree(home.parent)
+        planned = ev.RunPlanned(plan_json(a_candidate()), Usd(10), "thesis")
+        ledger_at(home).open_run("r1", planned, Usd(1), WHO, AT)
+        append(home, "a", "b")
+    content = home.read_bytes()
+    filled = [place for place, byte in enumerate(content) if byte]
+    rng = random.Random(32)
+    found: dict[int, int] = {}
+    for number in range(30):
+        damaged = bytearray(content)
+        if number % 3 == 0:
+            damaged = damaged[: rng.randrange(len(content))]
+        else:
+            damaged[rng.choice(filled)] ^= 1 << rng.randrange(8)
+        for words in SWEPT:
+            folder = tmp_path / "swept"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(home.parent, folder)
+            if not backups:
+                shutil.rmtree(folder / "backups", ignore_errors=True)
+            (folder / "ledger.db").write_bytes(damaged)
+            monkeypatch.setenv("TRMCLOUD_HOME", str(folder))
+            code, said = command(*words)
+            place = (number, words, code, said)
+            assert "Traceback" not in said, place
+            assert "error: unexpected" not in said, place
+            assert code in EXITS[words[0]], place
+            if code == 7:
+                assert said.strip(), place
+            found[code] = found.get(code, 0) + 1
+    assert found[0] > 0, found
+    assert found[7] > 0, found

@@ -8,6 +8,7 @@ from functools import partial
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import EndedByName, end_run
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import LedgerError, StaleEpoch
 from trmcloud.sim.faults.arm import Arms, Fault
 from trmcloud.sim.world.account import Rented
 from trmcloud.sim.world.controllers import Process
@@ -212,6 +213,8 @@ def _ended_by_name(arms: Arms) -> None:
         done = process.do(partial(end_run, process.world, run.run_id))
         lived = process.alive
         process.kill()
+        if isinstance(done, LedgerError) and not isinstance(done, StaleEpoch):
+            world.check.fail("I2", f"{run.run_id} was to end, as a person said: {done}")
         if not isinstance(done, EndedByName) or not lived:
             return
         world.observed(arms.number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Exposure:
         """Likewise, whether or not anything can be written: at its hard stop a pod is ended all the
         same."""
         self._stuck: set[str] = set()
+        self._hurt: set[str] = set()
+        self._hurt_until: dict[str, float] = {}
+        """By run: until when its records were damaged."""
         self._reap_since: float | None = None
         self._reap_ending_since: float | None = None
 
@@ -68,6 +72,9 @@ class Exposure:
                     drives.update((driver.run_id, ANY_RUN))
         # Of a run whose records are damaged nothing can be written, whoever drives it.
         hurt = self.world.ledger.seen().quarantined.keys()
+        for run_id in {*hurt, *self._hurt}:
+            self._hurt_until[run_id] = now
+        self._hurt = {*hurt}
         _since(self.able, drives - hurt if writes else set(), now)
         _since(self.ending, drives, now)
         self._stuck = stuck
@@ -88,6 +95,11 @@ class Exposure:
             if world.knobs.list_flickers:
                 seen_at = max(seen_at, rented.created_at + STALE_LIST_S)
             owned = rented.unowned_at is None
+            if not owned and rented.run_id in self._hurt_until:
+                # Whose it is cannot be read: it has the time that its name says, and no more.
+                latest_s = max(traits.kill_latency_s for traits in TRAITS.values())
+                told_at = min(self._hurt_until[rented.run_id], rented.due_at + latest_s)
+                seen_at = max(seen_at, told_at)
             able_since = self.ending.get(rented.run_id) if owned else self.able.get(ANY_RUN)
             # Where a wrong clock granted the lease, controllers believe in a later hard stop.
             if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:

@@ -244,6 +244,7 @@ class Invariants:
         ``slept``: it was stopped in the midst of the call, after its last look at anything.
         """
         now = self.world.queue.now
+        self.strays.ended(rented)
         if process.named:
             self.truth.calls.named_ends.add(rented.pod_id)
         if rented.pod_id in self.foreign:

@@ -45,6 +45,11 @@ class OrphanJudge:
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 
+    def ended(self, rented: Rented) -> None:
+        """A controller asks for a pod's end: by its name alone, where nothing can be written."""
+        if not self.world.ledger_writable:
+            self._unwritten.add(rented.pod_id)
+
     def _is_unread(self, pod_id: str) -> bool:
         """Whether a run whose records are damaged owns this pod. Its bill changes no money: the
         fold leaves it out as soon as the run can be read."""
