@@ -149,6 +149,7 @@ def test_no_damaged_file_is_a_traceback(
             assert code in EXITS[words[0]], place
             if code == 7:
                 assert said.strip(), place
+                assert "name the run" not in said, place
             found[code] = found.get(code, 0) + 1
     assert found[0] > 0, found
     assert found[7] > 0, found

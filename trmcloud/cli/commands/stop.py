@@ -38,7 +38,7 @@ def command(
             _end_by_name(context, run, error)
         if isinstance(error, LedgerError) and not now:
             error.next_step = "trmcloud stop --now RUN ends its pod without the ledger"
-        elif isinstance(error, LedgerError):
+        elif not run and isinstance(error, LedgerError):
             error.next_step = "name the run: trmcloud stop --now RUN"
         raise
 
