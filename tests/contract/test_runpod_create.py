@@ -44,7 +44,7 @@ from trmcloud.ports.compute import PodRequest
 
 WHY_NOT = no_namespaces()
 isolated_only = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")
-LEAST_ROOM_BYTES = 8_000
+LEAST_ROOM_BYTES = 7_000
 """Where less is left, it is time for what docs/decisions/0015 names, before agents have grown."""
 POOR = (
     "bash",

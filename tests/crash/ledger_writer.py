@@ -194,7 +194,7 @@ class AtEachWrite:
             raise Violation("the next writer did not come to the end")
         SqliteLedger(path).set_cap(ev.CapSet("account", "", CAP), AT)
         left = {entry.name for entry in folder.iterdir() if ".new-" not in entry.name}
-        if left != {"ledger.db", "ledger.head"}:
+        if left != {"ledger.db", "ledger.head", "backups"}:
             raise Violation(f"files are left over: {sorted(left)}")
         if not killed:
             self.writes, self._number = self._number - 1, 0

@@ -309,7 +309,7 @@ def test_what_is_asked_for_in_vain(trained: User, serve: Callable[..., Serving])
         ({"verb": "raise", "cap": "2"}, 409),
         ({"verb": "land", "agreed": "-5"}, 422),
         ([1], 422),
-        ("x" * 20_000, 422),
+        ("x" * 20_000, 413),
     ):
         answered, told = serving.ask(f"{path}/do", wish)
         assert (answered, bool(told["error"])) == (status, True), told

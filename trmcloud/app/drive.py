@@ -301,7 +301,7 @@ class RunDriver:
                 raise
             except Exception as error:
                 run = self._known or self.run()
-                if not self._must_stay(run):
+                if not self._must_stay(run) or (run.generation and self._has_gone(run.generation)):
                     raise
                 self.context.troubles[self.run_id] = error
             watch(run)

@@ -27,7 +27,8 @@ SCREENS = (
     ("report",), ("report", "-v"), ("report", FAILED), ("logs", LANDED), ("gate", LANDED),
     ("prune", LANDED), ("fetch-best", LANDED), ("resume", FAILED), ("stop", LANDED),
     ("save", FAILED), ("reap",), ("budget", "show"), ("budget", "history"),
-    ("budget", "raise", "month", "100"), ("doctor",), ("guard", "status"), ("data", "list"),
+    ("budget", "raise", "month", "100"), ("doctor",), ("ledger", "check"), ("ledger", "backups"),
+    ("guard", "status"), ("data", "list"),
     ("data", "show", "gsm8k"), ("prices", "show", "H100-SXM"), ("prices", "list"),
     ("prices", "list", "--guides"), ("prices", "diff"), ("plan", "--budget", "1000"),
     ("plan", "--budget", "1000", "-v", "--all"), ("plan", "--budget", "15"),
@@ -117,7 +118,7 @@ def _whole(shown: str) -> set[str]:
 def test_every_command_has_a_screen_here() -> None:
     assert {words[0] for words in SCREENS} >= set(COMMANDS) - {"sample"}
     groups = {name for name in COMMANDS if hasattr(load_command(name), "commands")}
-    assert groups == {"budget", "prices", "data", "guard", "notify", "volumes"}
+    assert groups == {"budget", "prices", "data", "guard", "ledger", "notify", "volumes"}
 
 
 LONG = (
