@@ -120,10 +120,10 @@ class RunDriver:
             StaleEpoch: another controller has taken the run over.
             LedgerError: it cannot be used, and there is no pod to stay for.
         """
+        waits = self.context.wall() < self._usable_again_at
+        if self._unusable is not None and waits and not self._is_to_end():
+            return self._guard(self._unusable)
         try:
-            waits = self.context.wall() < self._usable_again_at
-            if self._unusable is not None and waits and not self._is_to_end():
-                return self._guard(self._unusable)
             run = self._step()
         except StaleEpoch:
             raise
