@@ -474,6 +474,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("what lies beyond the grants costs nothing", LIMITS, "sum(size for _, size in found)", "len(found)"),
     Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
     Bug("a stopped watchdog is waited for until the kill latency is used up", PROVIDERS, "return 0.0 if watchdog_stopped else 1.0", "return 3.0"),
+    Bug("after a failed boot the bill is waited for", BILLING, "return said_so and generation.agent_at is None", "return False", timing=True),
+    Bug("a failed boot is left to its deadline", CONTROL, "if report is None and seen.boot_trouble is not None and seen.boot_trouble.fatal:", "if False:", timing=True),
     # -- endings without a ledger ---------------------------------------------------------------
     Bug("who cannot write leaves at once", DRIVE, "            return self._guard(error)\n", "            raise\n", timing=True),
     Bug("who cannot write lets its pod outlive the hard stop", DRIVE, "        if self._is_to_end():\n            self._end_unwritten(generation)\n", "", timing=True),

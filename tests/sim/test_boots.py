@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.test_found import held, pods_made, world
 from trmcloud.sim.faults.table import NAMES, arm_all
+from trmcloud.sim.oracle.boots import NEXT_WITHIN_S, BootJudge
 from trmcloud.sim.play import play
 from trmcloud.sim.world.account import BOOT_LOG_S, Rented
 from trmcloud.sim.world.pod import SimPod
@@ -41,6 +42,39 @@ def test_a_boot_that_fails_by_its_log_is_ended_within_a_minute(
     assert failed
     assert max(failed) <= BOOT_LOG_S, failed
     assert more, "in some of these worlds there is another candidate"
+
+
+@pytest.mark.parametrize("seed", range(40, 90, 10))
+def test_the_next_candidate_is_asked_for_within_a_minute_of_the_fatal_line(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """By the world's own clock, from the moment that the log can say so, though bills lag."""
+    made: list[Rented] = []
+    judges: list[BootJudge] = []
+    begin, judge = SimPod.__init__, BootJudge.__init__
+
+    def noting(self: SimPod, *rest: object) -> None:
+        begin(self, *rest)  # type: ignore[arg-type]
+        made.append(self.rented)
+
+    def judging(self: BootJudge, *rest: object) -> None:
+        judge(self, *rest)  # type: ignore[arg-type]
+        judges.append(self)
+
+    monkeypatch.setattr(SimPod, "__init__", noting)
+    monkeypatch.setattr(BootJudge, "__init__", judging)
+    scenario = world("79", "31", seed=seed, reaper="none")
+    candidates = len(scenario.wishes[0].plan.launchable)
+    held(scenario)
+    assert sum(each.judged for each in judges) >= 1
+    failed = [rented for rented in made if rented.boot_failed_at < float("inf")]
+    assert failed
+    later = [*made[1:], None]
+    for rented, following in zip(made, later, strict=True):
+        if rented in failed and following is not None:
+            took_s = following.created_at - max(rented.boot_failed_at, rented.visible_at)
+            assert took_s <= NEXT_WITHIN_S
+    assert len(made) > 1 or candidates == 1, "there is another candidate"
 
 
 def rented_within_cap(runs: tuple[tuple[str, str, int, int], ...]) -> bool:

@@ -22,7 +22,7 @@ from tests.unit.core.runs import (
 )
 from trmcloud.core.clock import Instant, Seen, Unknown
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_liveness import absence_needed_s, is_absent, proven_end
@@ -37,6 +37,13 @@ DELETED = AT + 510
 
 def ended(at: float, *, taken: bool, verb_ended: bool = True) -> ActionState:
     return ActionState(TERMINATE, at, at if verb_ended else None, taken=taken)
+
+
+def failed_try(at: float) -> ActionState:
+    return ActionState(TERMINATE, at, at, FailureKind.AMBIGUOUS)
+
+
+TWICE = (ended(DELETED, taken=True), ended(DELETED + 2, taken=True))
 
 
 def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **changes: Any) -> RunState:
@@ -62,10 +69,22 @@ def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **change
         ((ended(DELETED, taken=True), ended(DELETED + 2, taken=True)), 5, 300.0),
         # Denied while the list still held it: somebody's word is wrong.
         ((ended(DELETED, taken=True), ended(DELETED + 2, taken=False)), 5, 300.0),
-        ((ended(DELETED, taken=True), ended(DELETED + 5, taken=False)), 5, 300.0),
-        # Denied once it was missing: that fits.
+        ((ended(DELETED, taken=True), ended(DELETED + 4.9, taken=False)), 5, 300.0),
+        # Denied once it was missing, be it in the same instant: that fits.
+        ((ended(DELETED, taken=True), ended(DELETED + 5, taken=False)), 5, 30.0),
         ((ended(DELETED, taken=True), ended(DELETED + 6, taken=False)), 5, 30.0),
         ((ended(DELETED - 9, taken=False), ended(DELETED, taken=True)), 5, 300.0),
+        # Taken twice: the list alone does not do, nor a try that failed or is under way,
+        ((*TWICE, failed_try(DELETED + 9)), 5, 300.0),
+        ((*TWICE, ended(DELETED + 9, taken=False, verb_ended=False)), 5, 300.0),
+        # nor what was denied while the list still held it;
+        ((*TWICE, ended(DELETED + 3, taken=False), ended(DELETED + 9, taken=False)), 5, 300.0),
+        # but that there is none, by both words: of the list and of the deletion.
+        ((*TWICE, ended(DELETED + 9, taken=False)), 5, 30.0),
+        ((*TWICE, ended(DELETED + 9, taken=False)), 60.5, 300.0),
+        # Taken once more since it is missing: it is there, and the list is wrong.
+        ((*TWICE, ended(DELETED + 9, taken=True)), 5, 300.0),
+        ((*TWICE, ended(DELETED + 9, taken=False), ended(DELETED + 12, taken=True)), 5, 300.0),
     ],
 )
 def test_a_deletion_that_was_taken_shortens_what_proves_its_end(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -33,12 +33,14 @@ from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
+from trmcloud.core.control.billing import has_failed_to_boot, late_bills, settle_unbilled
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
-from trmcloud.core.control.renting import hard_stop_within
+from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.renting import hard_stop_within, try_next
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
-from trmcloud.core.spec.plan import Candidate
+from trmcloud.core.spec.plan import Candidate, Plan
 
 ALONE = StubPlan((FIRST,))
 
@@ -327,3 +329,99 @@ def test_somebody_elses_pod_is_not_taken_for_ours() -> None:
     assert run.generation is not None
     others = [PodSeen("id-9", f"{run.generation.pod_name}x", PodStatus.RUNNING, Usd(1))]
     assert ask(run, AT + 5, pods=others) == Decision()
+
+
+# -- after a boot that failed --------------------------------------------------------------------
+
+
+NO_BOOT = because(ReasonKind.BOOT_FAILED, text="layer does not exist")
+
+
+def boot_failed(why: Reason = NO_BOOT, *, gone_at: float = AT + 60) -> RunState:
+    """A run that ended its pod since its log said that it cannot boot, and found it gone."""
+    run = booting()
+    run = apply(run, ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 20)
+    done = ev.ActionFinished("r1/g1/terminate/1", TERMINATE, taken=True, reason=why)
+    run = apply(run, done, at=AT + 21)
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + 22)
+    run = apply(run, *ask(run, gone_at, pods=[gone]).events, at=gone_at)
+    assert run.state is State.SETTLING
+    return run
+
+
+SO_FAR = Bill("id-1", Usd("0.01"), final=False)
+
+
+@pytest.mark.parametrize("bill", [None, SO_FAR, replace(SO_FAR, amount=Usd("0.4"))])
+def test_after_a_failed_boot_the_next_is_asked_for_at_once(bill: Bill | None) -> None:
+    run = boot_failed()
+    again, actions = follow(run, AT + 60, bill=bill)
+    assert [str(a.id) for a in actions] == ["r1/g2/create/1"]
+    first, second = again.generations
+    assert (first.billed, second.candidate_id) == (None, "second")
+    # The most that the first can have cost stays reserved for it, what is billed by now at least.
+    most = cost(FIRST.rate, 22 + TRAITS.kill_latency_s)
+    expected = most if bill is None else max(most, bill.amount)
+    assert first.settled == expected > ZERO
+    assert again.reserved + again.settled == RESERVATION
+    # Its bill takes the estimate's place, while the second lives.
+    late = late_bills(again, {1: Bill("id-1", Usd("0.02"), final=True)})
+    billed = apply(again, *late, at=AT + 900)
+    assert (billed.settled, billed.reserved) == (Usd("0.02"), again.reserved)
+
+
+def test_a_final_bill_that_is_there_is_taken_and_no_estimate() -> None:
+    final = Bill("id-1", Usd("0.03"), final=True)
+    again, _ = follow(boot_failed(), AT + 60, bill=final)
+    assert (again.generations[0].settled, again.generations[0].billed) == (final.amount,) * 2
+    assert again.reserved == RESERVATION - final.amount
+
+
+@pytest.mark.parametrize(
+    ("run", "seen"),
+    [
+        (
+            boot_failed(because(ReasonKind.STRANGER_ANSWERS)),
+            {},
+        ),  # no log has said why: the bill has its time
+        (stopped(boot_failed(), AT + 60), {}),
+        (boot_failed(), {"plan": StubPlan((FIRST,))}),
+        (boot_failed(), {"plan": StubPlan((FIRST, replace(FIRST, id="dear", rate=Usd(9999))))}),
+        (boot_failed(), {"pods": [the_pod(boot_failed())]}),  # listed again: not gone after all
+        (boot_failed(), {"pods": Unknown(AT + 60)}),
+    ],
+    ids=["no line", "stopped", "no other", "too dear", "listed again", "no list"],
+)
+def test_where_no_other_would_be_rented_sooner_its_bill_is_waited_for(
+    run: RunState, seen: dict[str, Any]
+) -> None:
+    assert ask(run, AT + 60, **seen) == Decision()
+    assert run.reserved == RESERVATION
+
+
+def test_an_agent_that_was_heard_makes_it_no_failed_boot() -> None:
+    run = boot_failed()
+    heard = replace(run.generations[0], agent_at=AT + 19)
+    assert has_failed_to_boot(run, run.generations[0])
+    assert not has_failed_to_boot(run, heard)
+    assert ask(replace(run, generations=(heard,)), AT + 60) == Decision()
+
+
+def test_a_life_that_no_one_clock_has_seen_is_left_to_its_bill_after_a_failed_boot_too() -> None:
+    run = boot_failed()
+    (generation,) = run.generations
+    known = (RESERVATION, Unknown(AT), TRAITS.kill_latency_s, ZERO)
+    for unproven in ({"lived_s": None}, {"gone_at": None}):
+        assert settle_unbilled(replace(generation, **unproven), *known) is None  # type: ignore[arg-type]
+    timed = settle_unbilled(generation, *known)
+    assert timed == ev.Settled(1, cost(FIRST.rate, 22 + TRAITS.kill_latency_s), None)
+    unseen = replace(run, generations=(replace(generation, lived_s=None),))
+    assert ask(unseen, AT + 9999) == Decision()
+
+
+def test_what_the_next_may_cost_is_what_the_first_would_be_settled_at_leaves() -> None:
+    run = boot_failed()
+    for amount in (ZERO, Usd("0.2")):
+        again = try_next(run, cast(Plan, PLAN), TRAITS, amount)
+        assert again == ev.Reserved(RESERVATION - amount)
+    assert try_next(run, cast(Plan, PLAN), TRAITS, RESERVATION) is None

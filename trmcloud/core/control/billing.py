@@ -2,7 +2,8 @@
 
 Providers bill late, by up to hours. A run does not wait for that: it settles at the most its pod
 can have cost, so that its reservation is free and another machine may be rented, and is corrected
-when the bill is final.
+when the bill is final. Where a boot has failed by the provider's own log and another machine can be
+rented with what is left, it does so at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Mapping
 
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.observation import Bill
+from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd, cost
 
@@ -39,10 +42,26 @@ def settle(
         return ev.Settled(generation.number, amount, amount)
     if generation.gone_at is None or now < generation.gone_at + BILL_WAIT_S:
         return None
-    if generation.lived_s is None:
+    return settle_unbilled(generation, reserved, bill, kill_latency_s, storage)
+
+
+def settle_unbilled(
+    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float, storage: Usd
+) -> ev.Settled | None:
+    """The estimate in the bill's place, without waiting for it; None where the pod is not proven to
+    be gone, and where nothing but the bill can tell how long it lived."""
+    if generation.gone_at is None or generation.lived_s is None:
         return None
     amount = estimate(generation, reserved, bill, kill_latency_s, storage)
     return ev.Settled(generation.number, amount, None)
+
+
+def has_failed_to_boot(run: RunState, generation: Generation) -> bool:
+    """Whether its pod was ended since its provider's log said that it cannot boot, and no agent was
+    ever heard: nothing is left to wait for but its bill."""
+    ends = run.tries(generation, TERMINATE)
+    said_so = any(a.reason is not None and a.reason.kind is ReasonKind.BOOT_FAILED for a in ends)
+    return said_so and generation.agent_at is None
 
 
 def estimate(

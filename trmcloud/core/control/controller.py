@@ -29,7 +29,7 @@ from trmcloud.core.control.actions import (
     next_attempt,
     next_long,
 )
-from trmcloud.core.control.billing import settle
+from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
 from trmcloud.core.control.observation import Observation, PodSeen
 from trmcloud.core.control.pending_pulls import is_held, is_pulled, pull_name, unsaved
 from trmcloud.core.control.pod_liveness import (
@@ -83,7 +83,13 @@ def decide(
             return Decision(events=late)
         storage, volume = _storage(plan, generation, traits)
         rent = max(run.reserved - volume, ZERO)
-        settled = settle(generation, rent, seen.bill, traits.kill_latency_s, storage, now)
+        known = (generation, rent, seen.bill, traits.kill_latency_s, storage)
+        settled = settle(*known, now)
+        if settled is None and has_failed_to_boot(run, generation):
+            # Only where that rents the next one sooner: else the bill, which is exact, has its time
+            settled = settle_unbilled(*known)
+            if settled is None or try_next(run, plan, traits, settled.amount) is None:
+                return Decision()
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
             return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())

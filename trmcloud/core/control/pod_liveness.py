@@ -72,19 +72,24 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     less, where that began when its deletion had just been taken.
 
     Until it was listed once, a list may lack it since it is new; an absence that was there before
-    is not the deletion's; and after one that was taken and did nothing the next says nothing.
+    is not the deletion's. Where a second one was taken too, the first may have done nothing: then
+    the list alone proves no more than without any, unless a deletion that was asked for since the
+    pod is missing was answered by "there is none", and none by anything else.
     """
     generation = current_generation(run)
     tried = run.tries(generation, TERMINATE)
     taken = [a for a in tried if a.taken]
-    if len(taken) != 1 or taken[0].ended_at is None or generation.up_at is None:
+    if not taken or taken[0].ended_at is None or generation.up_at is None:
         return traits.absent_s
     missed_at = generation.missed_at if generation.missed_at is not None else taken[0].ended_at
     its_own = 0.0 <= missed_at - taken[0].ended_at <= _SOON_GONE_S
     # Told that there is no such pod while the list still holds it: whose word counts is unknown.
     its_own = its_own and not any(
-        a is not taken[0] and a.started_at <= missed_at and not a.taken for a in tried
+        a is not taken[0] and a.started_at < missed_at and not a.taken for a in tried
     )
+    if len(taken) > 1:
+        later = [a for a in tried if a.started_at >= missed_at and a.finished]
+        its_own = its_own and bool(later) and not any(a.taken for a in later)
     return traits.absent_deleted_s if its_own else traits.absent_s
 
 

@@ -20,7 +20,7 @@ from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_liveness import failed_late, find_pod, is_absent, note_absence
 from trmcloud.core.control.reason import Reason, ReasonKind, because, said
 from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.money import ZERO, affordable_seconds
+from trmcloud.core.money import ZERO, Usd, affordable_seconds
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
 
@@ -83,13 +83,18 @@ def _came_to_nothing(generation: Generation) -> bool:
     return silent or generation.unfit is not None
 
 
-def try_next(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Reserved | None:
-    """What is left of the reservation, for the next candidate; None where the run is over."""
+def try_next(
+    run: RunState, plan: Plan, traits: ProviderTraits, settled: Usd | None = None
+) -> ev.Reserved | None:
+    """What is left of the reservation, for the next candidate; None where the run is over.
+
+    ``settled``: what the last generation would be settled at, where it is not yet.
+    """
     generation = current_generation(run)
     candidate = _untried(run, plan)
     if candidate is None or run.stop is not None or not _came_to_nothing(generation):
         return None
-    left = run.reservation - (generation.settled or ZERO)
+    left = run.reservation - (settled or generation.settled or ZERO)
     enough_s = candidate.startup_s.p50 + candidate.landing_s
     if affordable_seconds(left - candidate.storage, candidate.reserved_rate) <= (
         enough_s + traits.kill_latency_s

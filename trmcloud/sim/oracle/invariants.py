@@ -21,6 +21,7 @@ from trmcloud.core.control.run_state import State
 from trmcloud.core.money import Usd
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle
+from trmcloud.sim.oracle.boots import BootJudge
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, Exposure
 from trmcloud.sim.oracle.money import MoneyJudge
 from trmcloud.sim.oracle.oracle import Oracle
@@ -71,6 +72,7 @@ class Invariants:
         self.strays = OrphanJudge(world, self.fail)
         self.volumes = VolumeJudge(world, self.fail)
         self.oversize = OversizeJudge(world, self.fail)
+        self.boots = BootJudge(world, self.fail)
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:

@@ -165,6 +165,7 @@ class Account:
             rented.boot_failed_at = now + rented.boots_after_s
             rented.land_by = max(rented.boot_failed_at, rented.visible_at) + BOOT_LOG_S
             world.queue.at(rented.boot_failed_at, world.wake)
+            world.check.boots.watch(rented)
         elif not world.knobs.never_boots:
             world.queue.after(rented.boots_after_s, rented.pod.boot)
         else:

@@ -150,7 +150,9 @@ class SimCompute(Compute):
             account.delete(rented, by)
         self._process.cross("terminate.after")
         # A 404 says that it knows no such pod; it may come up again.
-        return rented is not None and account.world.queue.now >= rented.visible_at
+        if rented is None or (rented.ended_at is not None and not account.habits.lists_gone):
+            return False
+        return account.world.queue.now >= rented.visible_at
 
     def bill(self, pod_id: str) -> Bill | None:
         account, world = self._account, self._account.world

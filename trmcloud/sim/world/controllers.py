@@ -15,7 +15,9 @@ from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import end_overdue
 from trmcloud.app.reconciling import reconcile
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.pending_pulls import is_held
 from trmcloud.core.control.run_state import RunState, State
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HELD_LONG_S = 600.0
 _QUICK_S, _SLOW_S, _COARSE_S = 1.0, 30.0, 1800.0
+_LOOK_S = 0.5
 
 
 class Killed(BaseException):
@@ -269,6 +272,12 @@ class Process:
             left = generation.hard_stop_at - self.machine.now().wall
             if 0 <= left < wait_s:
                 return left + self.sim.rng.uniform(0.1, 0.6)
+            if generation.missed_at is not None and has_failed_to_boot(run, generation):
+                # One that looks twice a second finds it proven at once that it is gone.
+                proof_s = traits_of(generation.provider).absent_deleted_s
+                left = generation.missed_at + proof_s - self.machine.now().wall
+                if 0 <= left < wait_s:
+                    return left + _LOOK_S
         return wait_s
 
 
