@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import LAUNCH, SMALL, User, until
+from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
+
+
+def _said(user: User, *arguments: str) -> str:
+    """Both streams of a command that ends well, on one line."""
+    process = user.start(*arguments)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return " ".join(f"{out} {err}".split())
 
 
 def best_of(user: User) -> Path:
@@ -39,7 +48,7 @@ def _flip_bit(path: Path) -> None:
 
 def _age(path: Path) -> None:
     with sqlite3.connect(path) as conn:
-        conn.execute("UPDATE meta SET version = 99")
+        conn.execute(f"UPDATE meta SET version = {VERSION + 1}")
     conn.close()
 
 
@@ -49,17 +58,40 @@ def _age(path: Path) -> None:
         (_truncate, "the ledger is damaged"),
         (_overwrite, "the ledger is damaged"),
         (_make_empty, "the ledger is damaged: it is empty"),
-        (_flip_bit, "was changed after it was written"),
-        (_age, "this ledger was written by a newer version of trmcloud"),
         (Path.unlink, "the ledger is missing, though one was here"),
     ],
 )
-def test_a_ledger_that_cannot_be_believed(
+def test_a_ledger_that_cannot_be_read_is_restored_and_what_was_lost_is_said(
     owner: User, harm: Callable[[Path], None], says: str
 ) -> None:
+    before = owner.only_run()
     harm(owner.home / "ledger.db")
+    shown = _said(owner, "status")
+    assert f"the ledger could not be used ({says}" in shown
+    assert "backup 3" in shown
+    assert "nothing was lost: no record was written after that backup" in shown
+    assert owner.only_run() == before
+    assert "could not be used" not in _said(owner, "status"), "it is said once"
+
+
+def test_a_flipped_bit_quarantines_its_run_and_nothing_new_is_rented(owner: User) -> None:
+    run_id = owner.only_run().run_id
+    _flip_bit(owner.home / "ledger.db")
+    shown = owner.run("status")
+    assert f"damaged: {run_id}: its records are damaged; 11 of 12 could be read" in shown
+    assert "it counts as $1.00 at most" in shown
+    for arguments in (("fetch-best", run_id), ("resume", run_id)):
+        assert "trmcloud ledger restore" in owner.refused(*arguments, code=7)
+    owner.run("ledger", "restore", "--yes")
+    assert "damaged" not in owner.run("status")
+    assert owner.only_run().run_id == run_id
+
+
+def test_a_ledger_of_a_newer_version_is_left_as_it_is(owner: User) -> None:
+    _age(owner.home / "ledger.db")
     for arguments in (("status",), (*LAUNCH, "--budget", "1"), ("fetch-best",), ("resume",)):
-        assert says in owner.refused(*arguments, code=7)
+        said = owner.refused(*arguments, code=7)
+        assert "this ledger was written by a newer version of trmcloud" in said
     assert len(list(owner.home.glob("runs/*"))) == 1
 
 

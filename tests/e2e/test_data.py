@@ -150,7 +150,7 @@ def test_get_goes_on_where_it_stopped(reader: User, host: DataHost) -> None:
     asked = len(host.requests)
     assert reader.run(*get, "20000") == first
     again = [each.path for each in host.requests[asked:]]
-    assert not [path for path in again if "/api/" not in path], "what is there is not asked for again"
+    assert all("/api/" in path for path in again), "what is there is not asked for again"
     more = reader.run(*get, "150000")
     assert more.splitlines()[1] == first.splitlines()[1], "the same folder goes on"
     assert more != first

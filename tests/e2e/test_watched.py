@@ -80,4 +80,4 @@ def test_it_is_watched_saved_landed_told_and_verified_elsewhere(
     receipt = Path(other.folder / "receipt.html")
     text = receipt.read_text()
     receipt.write_text(text.replace(run.run_id, run.run_id[:-1] + "_", 1))
-    assert "it does NOT hold" in other.run("verify", "receipt.html", code=18)
+    assert "it does NOT match" in other.run("verify", "receipt.html", code=18)

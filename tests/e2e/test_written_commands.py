@@ -258,6 +258,7 @@ NOT_HERE = {
     "notify test ⟨0⟩": "likewise",
     "notify remove ⟨0⟩": "likewise",
     "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
+    "reap --all-of ⟨0⟩": "pods of two ledgers: tests/e2e/test_ending.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "wandb": "names what lacks its extra: tests/e2e/test_boards.py",
     "wandb r-1f3a9c": "likewise",
@@ -285,9 +286,9 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     plan_id = re.search(r"launch (p-[0-9a-f]{4})", shown)
     assert plan_id is not None, shown
     _verify_layers(reader)
+    runs = ("RUN", "run", "run or 'RUN'", "run_id", "run.run_id", "state.run_id", "names")
     known = STANDS_FOR | {
-        **dict.fromkeys(("RUN", "run", "run_id", "run.run_id", "state.run_id", "names"), run_id),
-        "notice.run_id": run_id,
+        **dict.fromkeys((*runs, "notice.run_id"), run_id),
         **dict.fromkeys(("made.id", "plan.id"), plan_id[1]),
     }
     documented = {

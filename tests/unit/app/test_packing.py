@@ -73,8 +73,11 @@ def test_the_unpacked_sources_alone_run_every_program(
     modules = [n.removesuffix(".py").replace("/", ".") for n in files if n.endswith(".py")]
     # Callbacks are for a script of the user's, and a server's connections for a server: both are
     # imported only where their packages are.
-    needs_packages = (".trmcloud_job_", "trmcloud.io.web_connections")
-    modules = [n.removesuffix(".__init__") for n in modules if not any(x in n for x in needs_packages)]
+    modules = [
+        name.removesuffix(".__init__")
+        for name in modules
+        if ".trmcloud_job_" not in name and name != "trmcloud.io.web_connections"
+    ]
     everything = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
     pythons = [str(path) for path in found().values()]
     for python in pythons:

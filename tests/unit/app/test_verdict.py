@@ -12,6 +12,7 @@ from trmcloud.app import formats
 from trmcloud.app.target import judged
 from trmcloud.cli.views.formats import format_rows, formats_json
 from trmcloud.cli.views.target import target_lines
+from trmcloud.core.control.reported import Reported
 from trmcloud.core.values import replace
 
 TRAINED = {"data": "openwebtext", "tokenizer": "gpt2"}
@@ -30,7 +31,7 @@ def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -
     made = judged(run_of(), best(), 1.5)
     assert made is not None
     assert made.passed is False
-    first, *why = target_lines(made)
+    first, *why = target_lines(Reported(made, here=True))
     assert first.startswith("FAILED: validation loss 3.2000 nats a token (0.980 bits per byte)")
     assert first.endswith("after 1.50 h of training; the guide's is 3.0781 in 1.5 h")
     assert "172 to 221 %" in why[0]
@@ -42,7 +43,7 @@ def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
     made = judged(run_of(), best(3.0781), 8.0)
     assert made is not None
     assert made.passed is True
-    assert target_lines(made) == [
+    assert target_lines(Reported(made, here=True)) == [
         "passed: validation loss 3.0781 nats a token (0.980 bits per byte) at "
         f"{best().label} after 8.00 h of training; the guide's is 3.0781 in 1.5 h"
     ]
@@ -55,8 +56,8 @@ def test_a_loss_on_other_data_or_tokens_is_not_judged(run: Any, settings: dict[s
     made = judged(run, best(2.0, **settings), 1.0)
     assert made is not None
     assert made.passed is None
-    assert "not judged" in target_lines(made)[0]
-    assert "openwebtext in gpt2's tokens" in target_lines(made)[0]
+    assert "not judged" in target_lines(Reported(made, here=True))[0]
+    assert "openwebtext in gpt2's tokens" in target_lines(Reported(made, here=True))[0]
 
 
 def test_nothing_is_judged_that_nobody_promised_or_evaluated() -> None:

@@ -84,15 +84,17 @@ def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
     outcome = ended["outcome"] or f"{account['state']}, not closed yet"
     best, by = _named(account, "best"), _by(account)
     meant = MEANINGS.get(Outcome(ended["outcome"]), "") if ended["outcome"] else ""
+    best_line = ""
+    if best:
+        name = words(best["checkpoint"])
+        best_line = f" · best {bpb(best['val_bpb'])} bits per byte at {name}{by}"
     lines = [
         f"<h1>Receipt of {words(receipt.run_id)}</h1>",
         f'<p class="dim">made {instant(receipt.made_at)} by {words(receipt.made_by)}</p>',
         f"<p><strong>{words(outcome)}</strong>{f' · {words(meant)}' if meant else ''}</p>",
         f"<p>{money(sums['settled_usd'])} of {money(sums['cap_usd'])} · "
-        f"{duration(sums['paid_seconds'])} paid"
-        + (f" · best {bpb(best['val_bpb'])} bits per byte at {words(best['checkpoint'])}{by}" if best
-           else "") + "</p>",
-    ]  # fmt: skip
+        f"{duration(sums['paid_seconds'])} paid{best_line}</p>",
+    ]
     if not account["final"]:
         lines.append('<p class="bad">Not final: what it cost may still change.</p>')
     return "\n".join(lines) + "\n"

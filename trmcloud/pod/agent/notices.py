@@ -37,7 +37,7 @@ class NoticesProcess:
         if setup is None:
             return
         environment = setup.over(for_trainers(os.environ))
-        environment.pop(contract.ENV_POD, None)
+        environment[contract.ENV_POD] = ""  # of no pod: it outlives its own
         with contextlib.suppress(OSError), open(self._pod_dir / _LOG_NAME, "ab") as log:
             self._child = subprocess.Popen(
                 [
