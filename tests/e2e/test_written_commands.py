@@ -258,6 +258,7 @@ NOT_HERE = {
     "notify test ⟨0⟩": "likewise",
     "notify remove ⟨0⟩": "likewise",
     "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
+    "eval FOLDER": "of a checkpoint that came from a pod: tests/e2e/test_real_trainer.py",
     "reap --all-of ⟨0⟩": "pods of two ledgers: tests/e2e/test_ending.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "wandb": "names what lacks its extra: tests/e2e/test_boards.py",
