@@ -95,12 +95,16 @@ def guards_of(context: Context, run: RunState) -> Guards:
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
     seen |= _own_limits(context, generation.provider, generation.pod_name)
     known = _verified(context, traits, now)
+    lapsing = context.computes[generation.provider].lapsing(
+        generation.hard_stop_at, generation.pod_name
+    )
     layers = []
     for name in names:
         layer = seen.get(name) or Layer(name, ABSENT, _LIMITS.get(name, ""))
         if name == "guard-elsewhere":
             layer = _elsewhere(context, visit, generation.provider, now)
-        layers.append(_with_record(layer, known.get(name), heard=name in seen))
+        record = None if name in lapsing else known.get(name)
+        layers.append(_with_record(layer, record, heard=name in seen))
     if not traits.rented:
         layers.append(Layer("provider limit", ABSENT, "this machine has none"))
     overshoot = _overshoot(run, traits, {x.name: x for x in layers}, pod, visit)

@@ -4,6 +4,7 @@ type instead."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from trmcloud.app.context import Context, bucket_at
@@ -163,21 +164,27 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
     """
     now = context.wall()
     rates: dict[str, Usd] = {}
+    last_s: dict[str, float] = {}
     for candidate in (plan.candidate(name) for name in plan.launchable):
+        last_s[candidate.provider] = max(last_s.get(candidate.provider, 0.0), candidate.hard_stop_s)
         known = rates.get(candidate.provider, ZERO)
         rates[candidate.provider] = max(known, candidate.reserved_rate)
     for provider, rate in rates.items():
         verified = verified_layers(context, provider)
-        exposed = unaccepted(traits_of(provider), verified, rate, accepted, now)
+        lapsed = context.computes[provider].lapsing(now + last_s[provider])
+        counted = {key: at for key, at in verified.items() if key[1] not in lapsed}
+        exposed = unaccepted(traits_of(provider), counted, rate, accepted, now)
         if exposed is not None:
             accept = f"--accept-exposure {max(rates.values()).plain()}"
             smoke = f"trmcloud smoke --provider {provider} --max-usd 0.25 verifies them; or "
             if provider in BY_SKYPILOT:
                 smoke = ""
-            raise BudgetRefused(_exposed(exposed), next_step=f"{smoke}{accept}")
+            gone = {layer: why for layer, why in lapsed.items() if (provider, layer) in verified}
+            raise BudgetRefused(_exposed(exposed, gone), next_step=f"{smoke}{accept}")
 
 
-def _exposed(exposed: Unaccepted) -> str:
+def _exposed(exposed: Unaccepted, lapsed: Mapping[str, str]) -> str:
+    """``lapsed``: verified layers that do not count for this launch, and why."""
     rate, why = exposed.rate, []
     if not exposed.is_capped:
         why.append(
@@ -190,6 +197,9 @@ def _exposed(exposed: Unaccepted) -> str:
             f"{', '.join(exposed.verified) or 'none'}; {LAYERS_NEEDED} are needed, or your word: if"
             f" they all failed while this machine is off, {rate} an hour would go on being spent"
         )
+    if exposed.verified is not None and lapsed:
+        names, reason = " and ".join(sorted(lapsed)), next(iter(lapsed.values()))
+        why.append(f"{names} counted before, and not until this run's hard stop: {reason}")
     return f"{exposed.provider}: {'; '.join(why)}"
 
 
@@ -206,7 +216,10 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
             way = f"leave --via out to rent from {title} without; or --allow-account-key-on-pod"
             whose = f"the {title} account's own key to every pod it makes there"
         else:
-            way = "rent elsewhere; or --allow-account-key-on-pod"
+            way = (
+                "another cloud by --provider (runpod needs no key there), or "
+                "--allow-account-key-on-pod"
+            )
             whose = (
                 f"the {holding.name} account's own key to every machine it rents there, and they "
                 "are private people's computers"

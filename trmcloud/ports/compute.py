@@ -132,6 +132,11 @@ class Compute(ABC):
         short question that is not asked again for minutes."""
         return ()
 
+    def lapsing(self, until: float, pod_name: str = "") -> Mapping[str, str]:
+        """Kill layers, by name, whose credential on a pod (without a name: on the next one) may be
+        valid no more by ``until`` (epoch s), each with the reason."""
+        return {}
+
     def on_machine(self, pod_name: str = "") -> str:
         """Which credential of the account lies on a pod (without a name: on the next one), what it
         opens, and how long it is valid; '' where none does."""

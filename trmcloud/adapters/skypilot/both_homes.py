@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trmcloud.adapters.skypilot.compute import SkyPilotCompute
@@ -81,6 +81,9 @@ class BothHomes(Compute):
 
     def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
         return self.of(pod_name).own_limits(pod_name)
+
+    def lapsing(self, until: float, pod_name: str = "") -> Mapping[str, str]:
+        return self.of(pod_name).lapsing(until, pod_name)
 
     def on_machine(self, pod_name: str = "") -> str:
         return self.of(pod_name).on_machine(pod_name)

@@ -57,6 +57,8 @@ EXITED_FOR_S = 20.0
 """A pod that its cloud tells as exited for so long is not being restarted."""
 ARM_AGAIN_S = 120.0
 """So long after a limit was set it may still not be shown by a list."""
+_AUTODOWN_TAKES_S = (LIMIT_SLACK_MINUTES + 2) * 60.0
+"""So long after the hard stop SkyPilot's autodown may still need its credential."""
 
 
 class SkyPilotCompute(Compute):
@@ -232,6 +234,18 @@ class SkyPilotCompute(Compute):
             raise Dropped(f"{1 + len(others)} of {nodes} machines have an address", where=pod_name)
         return [proxy_command(config, pod_name, machine) for machine in others]
 
+    def lapsing(self, until: float, pod_name: str = "") -> Mapping[str, str]:
+        """Autodown, and the agent, which ends a cluster by it, need the credential that is there
+        until it is over."""
+        found = self._credential(pod_name)
+        if found is None:
+            why = "which credential is on the machine is not on record"
+        elif found.outlives(until + _AUTODOWN_TAKES_S):
+            return {}
+        else:
+            why = f"its credential may be valid no more by then: {found.why}"
+        return dict.fromkeys(("agent", "autostop"), why)
+
     def on_machine(self, pod_name: str = "") -> str:
         found = self._credential(pod_name)
         return found.words if found is not None else ""
@@ -302,7 +316,7 @@ class SkyPilotCompute(Compute):
         found, name = self._credential(pod_name), parse_pod_name(pod_name)
         if found is None or name is None:
             return "it is set, and which credential lies there is not on record: exposed"
-        if found.outlives(name.hard_stop_at + (LIMIT_SLACK_MINUTES + 2) * 60.0):
+        if found.outlives(name.hard_stop_at + _AUTODOWN_TAKES_S):
             return ""
         return f"it is set, and may have no valid credential then: {found.why}: exposed"
 
