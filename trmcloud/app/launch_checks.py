@@ -177,8 +177,8 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
         if exposed is not None:
             accept = f"--accept-exposure {max(rates.values()).plain()}"
             smoke = f"trmcloud smoke --provider {provider} --max-usd 0.25 verifies them; or "
-            if provider in BY_SKYPILOT:
-                smoke = ""
+            if not {"autostop", "agent"} & {*traits_of(provider).independent_layers}:
+                smoke = ""  # there is no layer there that it could prove
             gone = {layer: why for layer, why in lapsed.items() if (provider, layer) in verified}
             raise BudgetRefused(_exposed(exposed, gone), next_step=f"{smoke}{accept}")
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.skypilot.rig import Rig
 from tests.unit.skypilot.test_homes import in_home
+from trmcloud.adapters.skypilot.compute import SkyPilotCompute
 from trmcloud.adapters.skypilot.homes import SkyHome
-from trmcloud.app import preparing
+from trmcloud.app import kill_layers, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_account_key, check_exposure
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
+from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import BudgetRefused, UsageError
+from trmcloud.core.money import ZERO
 from trmcloud.core.spec.plan import Plan
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
@@ -87,6 +92,32 @@ def test_a_layer_that_was_never_verified_is_not_said_to_have_counted(context: Co
     assert "verified: none; 2 are needed" in told
     assert "; agent counted before, and not until" in told
     assert "autostop" not in told
+
+
+def test_a_live_run_shows_no_layer_as_verified_whose_credential_may_lapse(
+    context: Context, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify(context, "agent", "autostop")
+    monkeypatch.setattr(kill_layers, "_overshoot", lambda *_: kill_layers.MaxOverspend(ZERO, "$0"))
+    until = context.wall() + 3 * 86_400
+    pod = str(PodName("0a1b2c3d", "r1", 1, int(until)))
+    compute = context.computes["nebius"]
+    assert isinstance(compute, SkyPilotCompute)
+    generation = SimpleNamespace(
+        open=True, provider="nebius", pod_name=pod, pod_id=pod, agent_at=None, hard_stop_at=until
+    )
+    run: Any = SimpleNamespace(run_id="r-000001", live=True, generation=generation)
+
+    def shown() -> dict[str, str]:
+        return {layer.name: layer.state for layer in kill_layers.guards_of(context, run).layers}
+
+    SkyHome(context.home, "nebius", user, {}).seen.mkdir(parents=True)
+    compute._note_credential(pod)
+    assert kill_layers.VERIFIED not in shown().values()
+    (user / SERVICE_KEY).write_text("{}")
+    SkyHome(context.home, "nebius", user, {}).lay()
+    compute._note_credential(pod)
+    assert shown()["autostop"] == kill_layers.VERIFIED
 
 
 def test_machines_of_private_people_need_a_word_for_the_accounts_key(context: Context) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -174,6 +175,42 @@ def test_tables_and_keys_are_backed_up_and_five_are_kept(user: Path, tmp_path: P
     (home.path / ".sky" / "state.db").write_bytes(b"no table at all" * 400)
     home.back_up(NOW + 100)
     assert sorted((home.root / "backups").iterdir()) == kept, "a bad copy replaces no good one"
+
+
+def test_a_lost_home_is_restored_before_its_clusters_are_listed_or_ended(
+    user: Path, tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path)
+    home = SkyHome(tmp_path / "trm", "aws", user, {})
+    compute = in_home(rig, home)
+    table = home.path / ".sky" / "state.db"
+    key = home.path / ".sky" / "generated" / "ssh-keys" / f"{NAME}.key"
+
+    def fill() -> None:
+        key.parent.mkdir(parents=True, exist_ok=True)
+        key.write_text("the key")
+        with sqlite3.connect(table) as conn:
+            conn.execute("CREATE TABLE clusters (name TEXT)")
+
+    assert not home.is_lost, "nothing was rented yet"
+    compute.list_pods()
+    assert not home.path.joinpath(".sky/state.db").exists(), "nothing is made of no backup"
+    fill()
+    home.back_up(NOW)
+    assert home.restored() == ""
+    shutil.rmtree(home.path)
+    compute.list_pods()
+    assert key.read_text() == "the key"
+    with sqlite3.connect(table) as conn:
+        assert conn.execute("SELECT count(*) FROM clusters").fetchone() == (0,)
+    assert any(path.is_symlink() for path in home.path.rglob("*")), "the credential is linked anew"
+    said = "its SkyPilot home was lost, and restored from the backup of"
+    assert said in home.restored()
+    assert said in compute.on_machine()
+    table.write_bytes(b"")
+    compute.terminate(NAME)
+    with sqlite3.connect(table) as conn:
+        assert conn.execute("SELECT count(*) FROM clusters").fetchone() == (0,)
 
 
 # -- how long a credential is valid ------------------------------------------------------------

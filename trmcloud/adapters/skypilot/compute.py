@@ -162,6 +162,7 @@ class SkyPilotCompute(Compute):
                 f"{pod_id!r:.80} is not a pod of ours", next_step="sky down it, if it is yours"
             )
         with self._lock:
+            self._restore_home()
             self._clusters.forget()
             active = self._launches.active(pod_id)
             for request_id in active:
@@ -248,7 +249,8 @@ class SkyPilotCompute(Compute):
 
     def on_machine(self, pod_name: str = "") -> str:
         found = self._credential(pod_name)
-        return found.words if found is not None else ""
+        restored = self._home.restored() if self._home is not None else ""
+        return "; ".join(filter(None, (found.words if found is not None else "", restored)))
 
     def by_hand(self, pod_name: str) -> Sequence[str]:
         """``sky status`` and ``sky down`` of the cluster, in the home that knows it."""
@@ -281,6 +283,10 @@ class SkyPilotCompute(Compute):
             self._sky.run("api", "stop")
 
     # -- how -------------------------------------------------------------------------------------
+
+    def _restore_home(self) -> None:
+        if self._home is not None and self._home.is_lost:
+            self._home.lay()
 
     def _back_up(self) -> None:
         if self._home is not None:
@@ -353,6 +359,7 @@ class SkyPilotCompute(Compute):
 
     def _pods(self, *, fresh: bool = False) -> list[PodSeen]:
         with self._lock:
+            self._restore_home()
             rows, is_new_list = self._rows(fresh=fresh)
             told = self._why_none() if is_new_list else {}
             if told:

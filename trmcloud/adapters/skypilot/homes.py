@@ -8,6 +8,7 @@ and its keys to them, and so is backed up.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import re
@@ -76,6 +77,7 @@ class SkyHome:
             ProviderRefused: a credential of another cloud was put into it.
         """
         with self._lock:
+            self._restore()
             for folder in (self.root.parent, self.root, self.path, self.path / ".sky"):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
@@ -89,6 +91,20 @@ class SkyHome:
             if catalogs.is_dir():
                 _link(self.path / ".sky" / "catalogs", catalogs)
             self._port()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether SkyPilot's table of clusters is not there, or empty, though it was backed up."""
+        table = self.path / ".sky" / "state.db"
+        with contextlib.suppress(OSError):
+            return table.stat().st_size == 0 and bool(self._backups())
+        return bool(self._backups())
+
+    def restored(self) -> str:
+        """When and from which backup the home was put back last, in words; '' if it never was."""
+        with contextlib.suppress(OSError):
+            return (self.root / "restored").read_text(encoding="utf-8").strip()
+        return ""
 
     def environ(self) -> dict[str, str]:
         """What ``sky`` runs in: variables of an allow-list, and this home's own."""
@@ -130,6 +146,26 @@ class SkyHome:
                 shutil.rmtree(old, ignore_errors=True)
 
     # -- how -------------------------------------------------------------------------------------
+
+    def _backups(self) -> list[Path]:
+        """The oldest first."""
+        folder = self.root / "backups"
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+
+    def _restore(self) -> None:
+        """Put the newest backup in the place of what was lost: without its table of clusters
+        SkyPilot can neither list nor end them."""
+        if not self.is_lost:
+            return
+        newest = self._backups()[-1]
+        for journal in (self.path / ".sky").glob("*.db-*"):
+            journal.unlink()  # it belongs to a table that is gone
+        shutil.copytree(newest, self.path, symlinks=True, dirs_exist_ok=True)
+        at = dt.datetime.fromtimestamp(int(newest.name) / 1000, dt.timezone.utc)
+        said = (
+            f"its SkyPilot home was lost, and restored from the backup of {at:%Y-%m-%d %H:%M} UTC"
+        )
+        write_atomic(self.root / "restored", f"{said}\n".encode())
 
     def _copy_into(self, made: Path) -> None:
         for path in sorted((self.path / ".sky").glob("*.db")):
