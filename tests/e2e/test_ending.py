@@ -68,6 +68,11 @@ def ended_without_ledger(user: RentedUser, words: tuple[str, ...], run: RunState
     return err
 
 
+def without_backups(user: RentedUser) -> None:
+    """What was lost is not restored from one of them."""
+    shutil.rmtree(user.home / "backups")
+
+
 def kept(folder: Path) -> list[Path]:
     return list(folder.glob("trmcloud-ending-*"))
 
@@ -110,6 +115,7 @@ def test_with_a_ledger_that_is_not_there(
     renter: RentedUser, away: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     run = booting(renter)
+    without_backups(renter)
     renter.ledger_path.rename(tmp_path / "away.db")
     ended_without_ledger(renter, words, run)
     (tmp_path / "away.db").rename(renter.ledger_path)
@@ -121,6 +127,7 @@ def test_with_neither_ledger_nor_its_side_file(
     renter: RentedUser, away: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     run = booting(renter)
+    without_backups(renter)
     for name in ("ledger.db", "ledger.head"):
         (renter.home / name).rename(tmp_path / name)
     ended_without_ledger(renter, words, run)
@@ -134,10 +141,32 @@ def test_with_garbage_in_place_of_the_ledger(
     renter: RentedUser, away: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     run = booting(renter)
+    without_backups(renter)
     shutil.copy(renter.ledger_path, tmp_path / "sound.db")
     renter.ledger_path.write_bytes(os.urandom(65536))
     ended_without_ledger(renter, words, run)
     shutil.copy(tmp_path / "sound.db", renter.ledger_path)
+    settled(renter, away)
+
+
+@pytest.mark.parametrize("words", [STOP, REAP], ids=["stop", "reap"])
+@pytest.mark.parametrize("lost", ["all", "cut", "garbage"])
+def test_what_was_lost_is_restored_from_the_backup_that_knows_the_pod(
+    renter: RentedUser, away: Path, words: tuple[str, ...], lost: str
+) -> None:
+    run = booting(renter)
+    if lost == "all":
+        for name in ("ledger.db", "ledger.head"):
+            (renter.home / name).unlink()
+    else:
+        whole = renter.ledger_path.read_bytes()
+        renter.ledger_path.write_bytes(whole[:5000] if lost == "cut" else os.urandom(65536))
+    process = renter.start(*words, run.run_id)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
+    assert "Traceback" not in err, err
+    assert "was put in its place" in " ".join(err.split())
+    assert renter.live() == []
     settled(renter, away)
 
 

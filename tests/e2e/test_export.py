@@ -90,9 +90,9 @@ def test_a_script_makes_its_named_data_where_it_runs(tmp_path: Path) -> None:
             capture_output=True, text=True, timeout=180,
         )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    shards = {asked.at for asked in host.requests if "shard_00000.parquet" in asked.path}
-    assert any(f"/resolve/{host.commit}/" in at for at in shards)
-    assert not any("/resolve/main/" in at for at in shards)
+    asked = [each.at for each in host.requests if each.host == "hub" and "/resolve/" in each.path]
+    assert asked
+    assert all(f"/resolve/{host.commit}/" in path for path in asked), asked
     told = json.loads(user.run("adopt", str(empty), "--into", str(tmp_path / "best"), "--json"))
     assert told["outcome"] == "finished"
     assert told["checkpoint"] == "fast/step-00000020"

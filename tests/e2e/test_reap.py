@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user:
             kill(pid)
     for name in ("ledger.db", "ledger.head"):
         (user.home / name).unlink()
+    shutil.rmtree(user.home / "backups")
     assert "nothing is running" in user.run("reap", "--yes")
     (pod,) = user.live_pods()
     deadline = int(pod.name.rpartition("-")[2])
