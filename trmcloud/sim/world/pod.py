@@ -282,7 +282,8 @@ class SimPod:
             return
         before = agent.report
         try:
-            agent.tick()
+            if agent.report.result is None:  # one that was started anew may have it already
+                agent.tick()
             if agent.report.result is not None:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
