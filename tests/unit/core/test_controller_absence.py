@@ -70,8 +70,9 @@ def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **change
         # Denied while the list still held it: somebody's word is wrong.
         ((ended(DELETED, taken=True), ended(DELETED + 2, taken=False)), 5, 300.0),
         ((ended(DELETED, taken=True), ended(DELETED + 4.9, taken=False)), 5, 300.0),
-        # Denied once it was missing, be it in the same instant: that fits.
-        ((ended(DELETED, taken=True), ended(DELETED + 5, taken=False)), 5, 30.0),
+        # In the instant from which it is missing, nothing tells which came first.
+        ((ended(DELETED, taken=True), ended(DELETED + 5, taken=False)), 5, 300.0),
+        # Denied once it was missing: that fits.
         ((ended(DELETED, taken=True), ended(DELETED + 6, taken=False)), 5, 30.0),
         ((ended(DELETED - 9, taken=False), ended(DELETED, taken=True)), 5, 300.0),
         # Taken twice: the list alone does not do, nor a try that failed or is under way,

@@ -85,10 +85,10 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     its_own = 0.0 <= missed_at - taken[0].ended_at <= _SOON_GONE_S
     # Told that there is no such pod while the list still holds it: whose word counts is unknown.
     its_own = its_own and not any(
-        a is not taken[0] and a.started_at < missed_at and not a.taken for a in tried
+        a is not taken[0] and a.started_at <= missed_at and not a.taken for a in tried
     )
     if len(taken) > 1:
-        later = [a for a in tried if a.started_at >= missed_at and a.finished]
+        later = [a for a in tried if a.started_at > missed_at and a.finished]
         its_own = its_own and bool(later) and not any(a.taken for a in later)
     return traits.absent_deleted_s if its_own else traits.absent_s
 
