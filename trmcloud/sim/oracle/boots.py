@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control.actions import CREATE
+from trmcloud.core.control.pod_liveness import absence_needed_s
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import affordable_seconds, cost
 
@@ -44,6 +45,8 @@ class BootJudge:
         later = run.generations[named[0].number :]
         if any(run.tries(g, CREATE) for g in later):
             return
+        if absence_needed_s(run, traits_of(named[0].provider)) > NEXT_WITHIN_S:
+            return  # two answers disagree whether it is there: nothing is rented beside it in haste
         if self._has_another(rented, run, named[0]):
             self.fail(
                 "wasteful", f"{rented.pod_id} has failed to boot, and no other is asked for in time"
