@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trmcloud.sim.world.controllers import Process
     from trmcloud.sim.world.world import SimWorld
 
+CALL_S = 5.0
+"""So long a provider's answer may take: what was true when it was asked may have ended since."""
 LOOKS_S = 60.0
 """A driver has looked by then, and more than once."""
 RETRY_S = 62.0
@@ -101,7 +103,9 @@ class CallJudge:
             return False
         if slept:
             return True  # it might, when it began to ask
-        if self.world.ledger_writable and run.run_id not in ledger.seen().quarantined:
+        was_full = self.world.queue.now < self.world.knobs.disk_full_until + CALL_S
+        writable = self.world.ledger_writable and not was_full
+        if writable and run.run_id not in ledger.seen().quarantined:
             return False  # of a run whose records are damaged nothing can be written by anyone
         newest = ledger.driver(run.run_id)
         current = newest is not None and newest.epoch == driver.epoch
