@@ -75,17 +75,8 @@ def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **change
         # Denied once it was missing: that fits.
         ((ended(DELETED, taken=True), ended(DELETED + 6, taken=False)), 5, 30.0),
         ((ended(DELETED - 9, taken=False), ended(DELETED, taken=True)), 5, 300.0),
-        # Taken twice: the list alone does not do, nor a try that failed or is under way,
-        ((*TWICE, failed_try(DELETED + 9)), 5, 300.0),
-        ((*TWICE, ended(DELETED + 9, taken=False, verb_ended=False)), 5, 300.0),
-        # nor what was denied while the list still held it;
-        ((*TWICE, ended(DELETED + 3, taken=False), ended(DELETED + 9, taken=False)), 5, 300.0),
-        # but that there is none, by both words: of the list and of the deletion.
-        ((*TWICE, ended(DELETED + 9, taken=False)), 5, 30.0),
-        ((*TWICE, ended(DELETED + 9, taken=False)), 60.5, 300.0),
-        # Taken once more since it is missing: it is there, and the list is wrong.
-        ((*TWICE, ended(DELETED + 9, taken=True)), 5, 300.0),
-        ((*TWICE, ended(DELETED + 9, taken=False), ended(DELETED + 12, taken=True)), 5, 300.0),
+        # Nor does a denial make up for it: two that were taken may both have done nothing.
+        ((*TWICE, ended(DELETED + 9, taken=False)), 5, 300.0),
     ],
 )
 def test_a_deletion_that_was_taken_shortens_what_proves_its_end(
@@ -93,6 +84,43 @@ def test_a_deletion_that_was_taken_shortens_what_proves_its_end(
 ) -> None:
     run = missing(*tries, missed_at=DELETED + missed_s)
     assert absence_needed_s(run, LAGS) == needed_s
+
+
+@pytest.mark.parametrize(
+    ("tries", "missed_s", "needed_s"),
+    [
+        ((ended(DELETED, taken=True),), 5, 30.0),
+        ((ended(DELETED, taken=True),), 60, 30.0),
+        ((ended(DELETED, taken=True),), 60.5, 300.0),
+        ((ended(DELETED, taken=True), ended(DELETED + 4.9, taken=False)), 5, 300.0),
+        ((ended(DELETED, taken=True), ended(DELETED + 5, taken=False)), 5, 30.0),
+        # Taken twice: the list alone does not do, nor a try that failed or is under way,
+        (TWICE, 5, 300.0),
+        ((*TWICE, failed_try(DELETED + 9)), 5, 300.0),
+        ((*TWICE, ended(DELETED + 9, taken=False, verb_ended=False)), 5, 300.0),
+        # nor what was denied while the list still held it;
+        ((*TWICE, ended(DELETED + 3, taken=False), ended(DELETED + 9, taken=False)), 5, 300.0),
+        # but that there is none, by both words: of the list and of the deletion after it.
+        ((*TWICE, ended(DELETED + 9, taken=False)), 5, 30.0),
+        ((*TWICE, ended(DELETED + 5, taken=False)), 5, 30.0),
+        ((*TWICE, ended(DELETED + 30, taken=False)), 29.5, 30.0),
+        ((*TWICE, ended(DELETED + 31, taken=False)), 30, 300.0),  # the first did nothing
+        ((*TWICE, ended(DELETED + 9, taken=False)), -0.5, 300.0),
+        # Taken once more since it is missing: it is there, and the list is wrong.
+        ((*TWICE, ended(DELETED + 9, taken=True)), 5, 300.0),
+        ((*TWICE, ended(DELETED + 9, taken=False), ended(DELETED + 12, taken=True)), 5, 300.0),
+    ],
+)
+def test_of_a_pod_that_cannot_boot_a_denial_makes_up_for_a_second_deletion(
+    tries: tuple[ActionState, ...], missed_s: float, needed_s: float
+) -> None:
+    cannot = because(ReasonKind.BOOT_FAILED, text="no such image")
+    tries = tuple(replace(each, reason=cannot) for each in tries)
+    run = missing(*tries, missed_at=DELETED + missed_s, agent_at=None)
+    assert absence_needed_s(run, LAGS) == needed_s
+    if len(tries) > len(TWICE):
+        heard = missing(*tries, missed_at=DELETED + missed_s, agent_at=AT + 20)
+        assert absence_needed_s(heard, LAGS) == 300.0
 
 
 def test_a_pod_that_no_list_has_shown_is_missing_because_it_is_new() -> None:

@@ -15,12 +15,15 @@ from trmcloud.core.control.actions import (
     action_key,
     current_generation,
 )
+from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.observation import Observation, PodSeen
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import Generation, RunState
 
 _SOON_GONE_S = 60.0
 """A deletion that was taken shows in the list by then."""
+_SOON_GONE_TWICE_S = 30.0
+"""Where further ones were taken too, of a pod that never booted."""
 
 
 def proven_end(
@@ -73,8 +76,12 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
 
     Until it was listed once, a list may lack it since it is new; an absence that was there before
     is not the deletion's. Where a second one was taken too, the first may have done nothing: then
-    the list alone proves no more than without any, unless a deletion that was asked for since the
-    pod is missing was answered by "there is none", and none by anything else.
+    the list alone proves no more than without any.
+
+    A pod of which its provider's log says that it cannot boot is the exception: nothing runs on it
+    that could have asked for its end as well, and each minute with it is lost. There a deletion
+    that was asked for since it is missing, and answered by "there is none", makes up for the
+    second one. The list is read before a deletion is decided, so one of that same instant is later.
     """
     generation = current_generation(run)
     tried = run.tries(generation, TERMINATE)
@@ -82,15 +89,18 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     if not taken or taken[0].ended_at is None or generation.up_at is None:
         return traits.absent_s
     missed_at = generation.missed_at if generation.missed_at is not None else taken[0].ended_at
-    its_own = 0.0 <= missed_at - taken[0].ended_at <= _SOON_GONE_S
+    took_s = missed_at - taken[0].ended_at
+    if has_failed_to_boot(run, generation):
+        soon = took_s < _SOON_GONE_TWICE_S
+        before = [a for a in tried if a is not taken[0] and a.started_at < missed_at]
+        later = [a for a in tried if a.started_at >= missed_at and a.finished]
+        sure = len(taken) == 1 or (soon and bool(later) and not any(a.taken for a in later))
+    else:
+        before = [a for a in tried if a is not taken[0] and a.started_at <= missed_at]
+        sure = len(taken) == 1
     # Told that there is no such pod while the list still holds it: whose word counts is unknown.
-    its_own = its_own and not any(
-        a is not taken[0] and a.started_at <= missed_at and not a.taken for a in tried
-    )
-    if len(taken) > 1:
-        later = [a for a in tried if a.started_at > missed_at and a.finished]
-        its_own = its_own and bool(later) and not any(a.taken for a in later)
-    return traits.absent_deleted_s if its_own else traits.absent_s
+    its_own = 0.0 <= took_s <= _SOON_GONE_S and all(a.taken for a in before)
+    return traits.absent_deleted_s if its_own and sure else traits.absent_s
 
 
 def note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
