@@ -92,11 +92,11 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     took_s = missed_at - taken[0].ended_at
     if has_failed_to_boot(run, generation):
         soon = took_s < _SOON_GONE_TWICE_S
-        before = [a for a in tried if a is not taken[0] and a.started_at < missed_at]
+        before = [a for a in tried if a.started_at < missed_at]
         later = [a for a in tried if a.started_at >= missed_at and a.finished]
         sure = len(taken) == 1 or (soon and bool(later) and not any(a.taken for a in later))
     else:
-        before = [a for a in tried if a is not taken[0] and a.started_at <= missed_at]
+        before = [a for a in tried if a.started_at <= missed_at]
         sure = len(taken) == 1
     # Told that there is no such pod while the list still holds it: whose word counts is unknown.
     its_own = 0.0 <= took_s <= _SOON_GONE_S and all(a.taken for a in before)
