@@ -158,6 +158,7 @@ def records_in(data: bytes) -> Iterator[bytes]:
 
 def kept_offline(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
     """(its configuration, the rows of its history, the whole file)"""
+    from google.protobuf.message import DecodeError
     from wandb.proto import wandb_internal_pb2
 
     pb: Any = wandb_internal_pb2  # its names are made when it is imported
@@ -165,7 +166,10 @@ def kept_offline(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], by
     (path,) = folder.rglob("*.wandb")
 
     def records() -> list[Any]:
-        return [pb.Record.FromString(data) for data in records_in(path.read_bytes())]
+        try:
+            return [pb.Record.FromString(data) for data in records_in(path.read_bytes())]
+        except DecodeError:  # its last record is being written
+            return []
 
     until(lambda: any(each.HasField("exit") for each in records()))
     about: dict[str, Any] = {}

@@ -184,7 +184,8 @@ def test_no_child_outlives_the_run(user: User, text: str, seconds: str, code: in
     script(user, text)
     run(user, "--budget", "0.1", "--hours", "0.001", "--grace", "1", code=code, words=(seconds,))
     assert not user.live_pods()
-    assert set(shed()) <= before
+    # Tests beside this one start such processes too, which end with their own runs.
+    until(lambda: set(shed()) <= before)
 
 
 def test_a_loud_one_is_capped_and_its_last_words_are_kept(user: User) -> None:

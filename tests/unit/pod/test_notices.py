@@ -167,8 +167,8 @@ def test_the_agent_starts_it_once_and_apart_from_its_pod(
     made.tend()
     child: Any = vars(made)["_child"]
     assert child is not None
-    until(lambda: receiver.got)
     environment = Path(f"/proc/{child.pid}/environ").read_bytes()
+    until(lambda: receiver.got)
     assert POD.encode() not in environment, "what ends the pod's processes need not end it"
     assert b"rpa_canary" not in environment
     assert os.getpgid(child.pid) == child.pid
