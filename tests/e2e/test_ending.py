@@ -73,6 +73,17 @@ def without_backups(user: RentedUser) -> None:
     shutil.rmtree(user.home / "backups")
 
 
+def _backups(user: RentedUser) -> list[Path]:
+    return sorted((user.home / "backups").glob("*.db"))
+
+
+def _pod_id(ledger: Path, run_id: str) -> str | None:
+    """What a copy of the ledger knows of the run's pod."""
+    run = SqliteLedger(ledger).read().runs.get(run_id)
+    generation = run.generation if run is not None else None
+    return generation.pod_id if generation is not None else None
+
+
 def kept(folder: Path) -> list[Path]:
     return list(folder.glob("trmcloud-ending-*"))
 
@@ -150,12 +161,17 @@ def test_with_garbage_in_place_of_the_ledger(
 
 
 @pytest.mark.parametrize("words", [STOP, REAP], ids=["stop", "reap"])
-@pytest.mark.parametrize("lost", ["all", "cut", "garbage"])
+@pytest.mark.parametrize("lost", ["all", "cut", "garbage", "all, and its id"])
 def test_what_was_lost_is_restored_from_the_backup_that_knows_the_pod(
     renter: RentedUser, away: Path, words: tuple[str, ...], lost: str
 ) -> None:
     run = booting(renter)
-    if lost == "all":
+    if lost == "all, and its id":
+        knowing = [path for path in _backups(renter) if _pod_id(path, run.run_id) is not None]
+        for path in knowing:
+            path.unlink()
+        assert _pod_id(_backups(renter)[-1], run.run_id) is None
+    if lost.startswith("all"):
         for name in ("ledger.db", "ledger.head"):
             (renter.home / name).unlink()
     else:

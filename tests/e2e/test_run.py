@@ -161,15 +161,20 @@ def test_however_it_ends_the_run_ends_well(
     assert not user.live_pods()
 
 
-def shed() -> list[int]:
-    """Processes of these scripts that have shed their environment."""
+def own_mark() -> str:
+    """In place of SHED: tests beside this one shed theirs."""
+    return f"SHED-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def shed(mark: str) -> list[int]:
+    """Processes with this word in their command that have shed their environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"SHED" in words and processes.started(int(entry.name)) is not None:
+        if mark.encode() in words and processes.started(int(entry.name)) is not None:
             found.append(int(entry.name))
     return found
 
@@ -180,12 +185,11 @@ def shed() -> list[int]:
     ids=["left behind", "told to stop", "who started it is killed"],
 )
 def test_no_child_outlives_the_run(user: User, text: str, seconds: str, code: int) -> None:
-    before = set(shed())
-    script(user, text)
+    mark = own_mark()
+    script(user, text.replace("SHED", mark))
     run(user, "--budget", "0.1", "--hours", "0.001", "--grace", "1", code=code, words=(seconds,))
     assert not user.live_pods()
-    # Tests beside this one start such processes too, which end with their own runs.
-    until(lambda: set(shed()) <= before)
+    assert not shed(mark)
 
 
 def test_a_loud_one_is_capped_and_its_last_words_are_kept(user: User) -> None:
@@ -298,17 +302,18 @@ def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
     user: User, ends: tuple[str, ...]
 ) -> None:
     """It forked twice, has a session of its own and an empty environment."""
-    before = set(shed())
-    script(user, "import os\nos.environ['ABOVE'] = str(os.getppid())\n" + DAEMON)
+    mark = own_mark()
+    above = "import os\nos.environ['ABOVE'] = str(os.getppid())\n"
+    script(user, above + DAEMON.replace("SHED", mark))
     limits = ("--budget", "0.1", "--hours", "0.003", "--grace", "1", "-d")
     user.run("run", "local", *RATE, *limits, "--", "python3", "train.py")
-    until(lambda: bool(set(shed()) - before), within_s=30, what="the daemon has killed them")
+    until(lambda: bool(shed(mark)), within_s=30, what="the daemon has killed them")
     [pod] = user.live_pods()
-    assert set(processes.of_pod(pod.name)) >= set(shed()) - before
+    assert set(processes.of_pod(pod.name)) >= set(shed(mark))
     if ends[0] == "reap":  # which ends what a run owns no earlier than at its hard stop
         until(lambda: not 0 <= time.time() < int(pod.name.rpartition("-")[2]) + 4, within_s=60)
     user.run(*ends)
-    until(lambda: not set(shed()) - before, within_s=20, what="it is ended")
+    until(lambda: not shed(mark), within_s=20, what="it is ended")
     assert processes.of_pod(pod.name) == []
 
 

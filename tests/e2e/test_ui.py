@@ -242,8 +242,9 @@ def test_the_theme_is_chosen_and_kept(
         page.click("#theme")
         page.until(f"document.documentElement.dataset.theme === '{wanted}'")
     assert page.run(ground) != light
-    page.run("location.reload()")
-    page.until("document.documentElement.dataset.theme === 'dark'")
+    page.run("globalThis.before = true; location.reload()")
+    page.until("!globalThis.before && document.documentElement.dataset.theme === 'dark'")
+    page.until("document.readyState === 'complete'")
     page.click("#theme")
     page.until("!document.documentElement.dataset.theme")
 

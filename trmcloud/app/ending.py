@@ -13,7 +13,9 @@ from datetime import datetime, timezone
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context, providers_in_use
+from trmcloud.app.drive import RunDriver
 from trmcloud.app.out_of_reach import OutOfReach
+from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import BY_SKYPILOT, traits_of
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
@@ -116,6 +118,8 @@ def end_run(context: Context, run_id: str) -> EndedByName:
     kept_at = "" if recorded else _keep(context, run_id, at, ())
     asked: list[tuple[str, str]] = []
     failed: list[tuple[str, str, str]] = []
+    if recorded and run is not None:
+        run = _with_its_pod(context, run)
     generation = run.generation if run is not None and run.live else None
     if generation is not None and generation.open:
         # What is known needs no list: it is asked for first.
@@ -142,6 +146,24 @@ def end_run(context: Context, run_id: str) -> EndedByName:
     return EndedByName(ended, left, listed, recorded, kept_at)
 
 
+def _with_its_pod(context: Context, run: RunState) -> RunState:
+    """The run once it knows the id of the pod that it asked for; that pod is ended, too.
+
+    No list shows a pod that has ended, and by its name alone no provider bills it: ended before its
+    id is known, it would cost the run nothing. A run that is driven is left to its driver.
+    """
+    generation = run.generation
+    unknown = generation is not None and generation.open and generation.pod_id is None
+    if not run.live or not unknown or is_driven(context, context.ledger.driver(run.run_id)):
+        return run
+    # Whatever is in the way of this must not be in the way of the end.
+    with suppress(TrmcloudError, OSError):
+        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
+        run = RunDriver(context, run.run_id, epoch, errands=False).step()
+        context.ledger.release(run.run_id, epoch)
+    return run
+
+
 def end_all(context: Context, found: Listed) -> EndedByName:
     """End pods that were listed by name alone; of runs that this ledger knows, that is recorded."""
     asked: list[tuple[str, str]] = []
@@ -156,6 +178,8 @@ def end_all(context: Context, found: Listed) -> EndedByName:
                 known = _record(context, run_id)
                 if not known:
                     kept_at = _keep(context, run_id, at, (each.pod.name,)) or kept_at
+                elif ledger is not None:
+                    _with_its_pod(context, ledger.runs[run_id])
                 recorded = recorded and known
         _end(context, each.provider, each.pod.name, each.pod.pod_id, asked, failed)
     return EndedByName(tuple(asked), tuple(failed), found, recorded, kept_at)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -50,8 +51,8 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def report(pod_dir: Path, result: str | None = None) -> AgentReport:
-    made = AgentReport("r1", POD, 1, 7, AT, AT + 60, (PHASE,), AT + 3500, AT + 3600, result=result)
+def report(pod_dir: Path, result: str | None = None, at: float = AT) -> AgentReport:
+    made = AgentReport("r1", POD, 1, 7, at, at + 60, (PHASE,), at + 3500, at + 3600, result=result)
     (pod_dir / contract.REPORT_NAME).write_text(dump(made))
     return made
 
@@ -160,15 +161,15 @@ def test_the_agent_starts_it_once_and_apart_from_its_pod(
     made.tend()
     assert made._child is None, "nobody is to be told"
     hook(pod_dir, receiver.url)
-    report(pod_dir)
+    report(pod_dir, at=time.time())  # the process has a clock of its own, and ends with the lease
     made.tend()
     assert made._child is None, "its sources are not here yet"
     ready.append(replace(TrainerSetup(sys.executable), python_path=(str(ROOT),)))
     made.tend()
     child: Any = vars(made)["_child"]
     assert child is not None
-    environment = Path(f"/proc/{child.pid}/environ").read_bytes()
     until(lambda: receiver.got)
+    environment = Path(f"/proc/{child.pid}/environ").read_bytes()
     assert POD.encode() not in environment, "what ends the pod's processes need not end it"
     assert b"rpa_canary" not in environment
     assert os.getpgid(child.pid) == child.pid
