@@ -29,7 +29,7 @@ def next_tick_s(pod: SimPod) -> float:
             if left_s > -0.1:
                 wait = min(wait, left_s + 0.1)
         if pod.agent.report.uploading:
-            return _LOOK_S  # and whenever one is through
+            return min(wait + TICK_S, _LOOK_S)  # and whenever one is through
         if pod.agent.report.waiting == "grants":
             wait = min(wait, _LOOK_S)
         elif pod.agent.report.waiting:
