@@ -27,6 +27,8 @@ from trmcloud.pod.machine import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUR, DAY = 3600.0, 86_400.0
+_TERMS = "^  (plan|hardware|rate|cap|stops|checkpoints|trmcloud)|^(r-|✔)"
+"""Of a launch, its terms and its course."""
 
 
 @contextlib.contextmanager
@@ -44,12 +46,19 @@ def your_own(folder: Path) -> Iterator[Reader]:
     shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", folder)
     (folder / ".env").write_text("WANDB_API_KEY=secret\n")
     (folder / ".trmcloudignore").write_text("trmcloud-home/\n")
-    yield Reader(user)
+    run = "run local --rate 3.60 --budget 0.05 --grace"
+    asked = "5 --checkpoint-gb 0.01 \\\n    --checkpoints out --metric 'val_loss=([0-9.]+)' -y"
+    only = {
+        f"{run} {asked}": "^(r-|✔|train )|^  (why|spent|trmcloud)",
+        f"{run} 2": "^(r-|✔|train )|^  (spent|measured|memory|elsewhere)",
+        "run local --rate 3.60 --budget 0.25": "^  (train|cap|stops|· by)",
+    }
+    yield Reader(user, only=only)
 
 
 @contextlib.contextmanager
 def runpod(folder: Path) -> Iterator[Reader]:
-    """A user with a key and a text; the pods' torch is this one's."""
+    """A user with a key, a text and a smoke run on record; the pods' torch is this one's."""
     image_env = {"PATH": f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}", "OMP_NUM_THREADS": "2"}
     with judged(folder / "runpod", image_env=image_env) as standin:
         user = at_home(User(folder, trainer=None))
@@ -60,7 +69,8 @@ def runpod(folder: Path) -> Iterator[Reader]:
             "RUNPOD_API_BASE_URL": standin.url,
         }
         (folder / "notes.txt").write_text(_prose())
-        yield Reader(user)
+        smoked(user)
+        yield Reader(user, only={"launch": "^  (rate|cap|stops|checkpoints|trmcloud)|^(r-|✔)"})
 
 
 @contextlib.contextmanager
@@ -73,28 +83,9 @@ def desk(folder: Path) -> Iterator[Reader]:
 
 @contextlib.contextmanager
 def planner(folder: Path) -> Iterator[Reader]:
-    """An empty home, shipped prices, and this machine; what a plan says is shown whole."""
+    """An empty home, shipped prices, and this machine."""
     user = at_home(User(folder, trainer=None))
-    only = {"plan --budget 1000 --own": "^Your |^  an hour of it|sooner", "plan": ""}
-    yield Reader(user, only=only)
-
-
-@contextlib.contextmanager
-def runpod_no_graphql(folder: Path) -> Iterator[Reader]:
-    """The balance and the spend limit have no source any more."""
-    with rented(folder) as user:
-        user.standin.control.set(graphql_gone=True)
-
-        def train() -> None:
-            words = ("launch", "1xRTX4090", *TINY, "--accept-exposure", "2", "--accept-loss")
-            user.run(*words, "--steps", "100000", "--budget", "0.30", "-y", "-d")
-
-        only = {
-            "doctor": "runpod key|scopes|balance|console|^. pods|skew",
-            "smoke": "account|prepaid",
-            "status": "prepaid",
-        }
-        yield Reader(user, before={"of a run that trains": train}, only=only)
+    yield Reader(user, only={"plan --budget 1000 --own": "^Your |^  an hour of it|sooner"})
 
 
 # -- buckets ---------------------------------------------------------------------------------------
@@ -114,7 +105,8 @@ def bucket(folder: Path) -> Iterator[Reader]:
                 shutil.rmtree(kept)
 
         before = {"this machine's own copies were deleted": forget}
-        yield Reader(user, before=before, only={"doctor": "bucket"})
+        only = {"doctor": "bucket", "launch": f"{_TERMS}|^  (storage|why|spent)"}
+        yield Reader(user, before=before, only=only)
 
 
 @contextlib.contextmanager
@@ -173,7 +165,11 @@ def shared_out(folder: Path) -> Iterator[Reader]:
             "where this machine has no copy of its own": set_aside,
             "": put_back,
         }
-        only = {"resume --processes 1": r"^  \w|^r-|^✔|spent", "eval": "step|final"}
+        only = {
+            "launch": f"{_TERMS}|^  set by",
+            "resume --processes 1": "^  (hardware|goes|train from|processes|cap)|^r-|^✔|spent",
+            "eval": "step|final",
+        }
         yield Reader(user, before=before, only=only)
 
 
@@ -250,22 +246,14 @@ def _prose() -> str:
 WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
     "your-own": {"": your_own},
-    "runpod": {"": runpod, "no-graphql": runpod_no_graphql},
+    "runpod": {"": runpod},
     "rehearse": {"": desk},
     "plan": {"": planner},
     "receipt": {"": guide_worlds_told.receipt},
     "notify": {"": guide_worlds_told.notify},
     "watch": {"": guide_worlds_told.watch},
     "api": {"": guide_worlds_told.api},
-    "skypilot": {
-        "": guide_worlds_sky.sky,
-        "trains": guide_worlds_sky.sky_trains,
-        "installs": guide_worlds_sky.sky_installs,
-        "sold-out": guide_worlds_sky.sky_sold_out,
-        "exits": guide_worlds_sky.sky_exits,
-        "cannot": guide_worlds_sky.sky_cannot,
-        "two": guide_worlds_sky.sky_two,
-    },
+    "skypilot": {"": guide_worlds_sky.sky},
     "s3": {"": bucket, "alone": bucket_alone},
     "scale": {"": shared_out, "plan": shared_out_plan},
     "budget": {

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -38,17 +37,7 @@ def receipt(folder: Path) -> Iterator[Reader]:
     def elsewhere() -> None:
         user.environment["TRMCLOUD_HOME"] = str(folder / "elsewhere")
 
-    def changed() -> None:
-        picture(page, "receipt.png", 1000, 2225)
-        text = page.read_text()
-        at = text.index("billed by the provider")
-        digit = next(n for n in range(at, at + 200) if text[n].isdigit() and text[n] != "0")
-        page.write_text(f"{text[:digit]}1{text[digit + 1 :]}" if text[digit] != "1" else
-                        f"{text[:digit]}2{text[digit + 1 :]}")  # fmt: skip
-        (folder / "whole.html").write_text(text)
-
     def signed() -> None:
-        shutil.copy(folder / "whole.html", page)
         key = folder / "id_ed25519"
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "you", "-f", str(key)], check=True
@@ -64,11 +53,11 @@ def receipt(folder: Path) -> Iterator[Reader]:
 
     before = {
         "in another home": elsewhere,
-        "after one digit was changed": changed,
         "signed": signed,
         "at home again": back,
     }
     yield Reader(user, before=before)
+    picture(page, "receipt.png", 1000, 2225)
     picture(folder / "month.html", "month.png", 1000, 720)
 
 

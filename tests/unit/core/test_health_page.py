@@ -1,4 +1,4 @@
-"""The guide's page shows what ``status`` prints for each rule, on the logs that the rules are tried
+"""The reference shows what ``status`` prints for each rule, on the logs that the rules are tried
 on. ``python -m tests.unit.core.test_health_page`` prints it anew."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tests.unit.core.test_health import FIRES, recorded, rules
 from trmcloud.cli.views.health import helps, seen
 from trmcloud.core.health import Finding, Rule, gpu_findings
 
-_PAGE = Path(__file__).parents[3] / "docs" / "guide" / "health.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "health.md"
 _RUN = "r-8b2864"
 _LAST_STEP = 520
 _GPUS = (

@@ -37,7 +37,7 @@ def calibration() -> Calibration:
 
 
 def test_sources_not_seen_are_predicted_about_as_well_as_we_say(calibration: Calibration) -> None:
-    """What docs/guide/plan.md prints; P90 is not the 24 % that we want."""
+    """What docs/design/planner.md prints; P90 is not the 24 % that we want."""
     errors = calibration.errors
     assert len(errors) == 60
     assert (errors[29] + errors[30]) / 2 <= 0.10
