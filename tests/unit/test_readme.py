@@ -56,6 +56,33 @@ def test_every_outcome_stands_with_its_exit_code() -> None:
         assert f"| {outcome.exit_code} | {outcome.value} |" in commands
 
 
+def test_every_decision_is_headed_by_its_number_and_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    for page in sorted(folder.glob("0*.md")):
+        number = page.name[:4]
+        title, _, date, *_ = page.read_text(encoding="utf-8").splitlines()
+        assert title.startswith(f"# {number}. "), page.name
+        assert re.match(r"Date: 2\d{3}-\d\d-\d\d · Status: ", date), page.name
+        assert f"| [{number}]({page.name}) | {title[8:]} |" in index
+
+
+def test_guides_stay_short() -> None:
+    pages = (ROOT / "docs" / "guide").glob("*.md")
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 25_000
+
+
+def test_the_glossarys_names_stand_in_the_code() -> None:
+    files = [path for room in ("trmcloud", "model") for path in (ROOT / room).rglob("*.py")]
+    known = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in files)))
+    rows = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    named = {
+        name for row in rows if "|" in row for name in re.findall("`(.*?)`", row.split("|")[3])
+    }
+    assert len(named) > 40
+    assert named - known == set()
+
+
 def test_the_demo_shown_is_a_whole_one(pages: ModuleType) -> None:
     """Every command of the demo stands in the transcript, in order, ending in money and hash."""
     shown = pages.block(pages.DEMO, "demo")
