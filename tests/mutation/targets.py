@@ -50,53 +50,47 @@ CONTROL = {
             "test_budget*.py",
             "test_strays*.py",
             "test_controller_govern.py",
-            "test_spending.py",
-            "test_kept_volumes.py",
         )
     ),
     "core.control.lease": Target(("test_lease*.py",)),
     "core.control.bookkeeping": Target(
         ("test_bookkeeping*.py", "test_budget*.py", "test_strays*.py")
     ),
-    "core.control.exposure": Target(("test_exposure*.py",)),
-    "core.control.controller": Target(("test_controller*.py", "test_kept_volumes.py")),
+    "core.control.exposure": Target(("test_lease*.py",)),
+    "core.control.controller": Target(("test_controller*.py", "test_strays.py")),
     "core.control.renting": Target(("test_controller*.py",)),
     "core.control.actions": Target(("test_controller*.py",)),
     "core.control.pod_liveness": Target(("test_controller*.py",)),
-    "core.contract.supervisor": Target(
-        ("test_supervisor*.py", "test_worth.py", "test_climbing.py", "test_recovery.py")
-    ),
+    "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(
         (
             "test_phase_account*.py",
             "test_supervisor*.py",
             "test_recovery.py",
-            "test_climbing.py",
-            "test_worth.py",
         )
     ),
 }
 READERS = {
     # What pods and buckets say.
     "core.contract.records": Target(("test_records.py", "test_pod_contract.py")),
-    "core.contract.manifest": Target(("test_contract_bounds.py", "test_manifest*.py")),
-    "core.contract.pod_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
-    "core.contract.trainer_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
+    "core.contract.manifest": Target(("test_pod_contract.py", "test_manifest*.py")),
+    "core.contract.pod_contract": Target(("test_pod_contract.py",)),
+    "core.contract.trainer_contract": Target(("test_pod_contract.py",)),
     "core.contract.gate": Target(("test_gate*.py",)),
-    "core.health_reading": Target(("test_health.py", "test_health_reading.py")),
+    "core.health_reading": Target(("test_health.py",)),
     "core.contract.bucket": Target(
-        ("test_bucket*.py", "test_contract_bounds.py"),
+        ("test_bucket*.py", "test_pod_contract.py"),
         ("load_grants", "_is_inside", "load_uploads"),
     ),
     "core.contract.bucket_layout": Target(
-        ("test_bucket*.py", "test_contract_bounds.py"), ("parse_place", "is_slot", "is_oversized")
+        ("test_bucket*.py", "test_pod_contract.py"), ("parse_place", "is_slot", "is_oversized")
     ),
     "core.contract.data_progress": Target(
-        ("test_data_progress.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
+        ("test_datasets.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
     ),
-    "core.contract.token_cache": Target(("test_token_index.py",)),
-    "core.contract.pod_names": Target(("test_pod_contract.py", "test_pod_names.py")),
-    "core.plain_text": Target(("test_contract_bounds.py", "test_pod_contract.py")),
+    "core.contract.token_cache": Target(("test_datasets.py",)),
+    "core.contract.pod_names": Target(("test_pod_contract.py",)),
+    "core.plain_text": Target(("test_pod_contract.py",)),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
     "adapters.ssh.follow": Target(("unit/ssh/test_frames.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from tests.unit.core.test_kept_volumes import ENDED, Book
+from tests.unit.core.test_strays import ENDED, Book
 from trmcloud.app.reap import end_volumes
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.cli import told_home
-from tests.unit.core.test_kept_volumes import AT, ENDED, Book
+from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.core.control import events as ev
