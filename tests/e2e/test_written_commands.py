@@ -112,7 +112,7 @@ ELSEWHERE = {
     "tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
     "wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
-    f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_stop_rules.py",
+    f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_planning.py",
     f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
 }
 

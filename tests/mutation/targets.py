@@ -92,39 +92,39 @@ READERS = {
     "core.contract.pod_names": Target(("test_pod_contract.py",)),
     "core.plain_text": Target(("test_pod_contract.py",)),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
-    "adapters.ssh.follow": Target(("unit/ssh/test_frames.py",), ("_frames", "_exactly")),
+    "adapters.ssh.follow": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(
         ("unit/s3/test_client.py",),
         ("told", "code_of", "explain", "_refused", "is_missing", "lacks", "of_no_use", "_until"),
     ),
     "adapters.s3.bucket": Target(
-        ("unit/s3/test_listings.py",),
+        ("unit/s3/test_client.py",),
         ("S3Bucket.claim", "S3Bucket.checkpoints", "S3Bucket._keys", "_read", "_sources"),
     ),
-    "adapters.s3.fetching": Target(("unit/s3/test_listings.py",), ("get_bytes",)),
+    "adapters.s3.fetching": Target(("unit/s3/test_client.py",), ("get_bytes",)),
     "app.smoke.watch": Target(
-        ("unit/app/test_last_way.py",), ("last_way", "_word", "_outcome")
+        ("unit/app/test_reap.py",), ("last_way", "_word", "_outcome")
     ),
     # What providers say.
     "adapters.runpod.models": Target(
-        ("unit/runpod/test_records.py", "unit/runpod/test_models.py")
+        ("unit/runpod/test_records.py",)
     ),
     "adapters.runpod.http": Target(
-        ("unit/runpod/test_api.py", "unit/runpod/test_http.py"), ("Http", "_wait", "_retry_after")
+        ("unit/runpod/test_api.py",), ("Http", "_wait", "_retry_after")
     ),
     "adapters.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
-    "adapters.runpod.graphql": Target(("unit/runpod/test_graphql.py",)),
+    "adapters.runpod.graphql": Target(("unit/runpod/test_answers.py",)),
     "adapters.runpod.offers": Target(
         ("unit/runpod/test_offers.py",),
         ("read_catalogue", "_gpus", "_rows", "_table", "_is_number", "_public_list", "_refused"),
     ),
     "adapters.skypilot.clusters": Target(("unit/skypilot/test_clusters.py",)),
     "adapters.skypilot.command": Target(("unit/skypilot/test_command.py",)),
-    "adapters.skypilot.launches": Target(("unit/skypilot/test_requests.py",), ("Launches",)),
+    "adapters.skypilot.launches": Target(("unit/skypilot/test_clusters.py",), ("Launches",)),
     "adapters.skypilot.billing": Target(
-        ("unit/skypilot/test_costs.py",), ("Biller._report", "_amount")
+        ("unit/skypilot/test_clusters.py",), ("Biller._report", "_amount")
     ),
-    "adapters.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
+    "adapters.skypilot.aws": Target(("unit/skypilot/test_clusters.py",)),
     # What hosts of data sets say.
     "adapters.data_hosts": Target(
         ("unit/test_data_hosts.py",),
@@ -133,12 +133,12 @@ READERS = {
     ),
     # Price lists.
     "core.catalog.offers": Target(
-        ("unit/planner/test_offers.py", "unit/planner/test_offer_tables.py"),
+        ("unit/planner/test_offers.py",),
         ("parse_offers", "_splitter", "_header", "_whole", "_size", "_instant", "_rate",
          "_odd_rate"),
     ),
     "adapters.prices.catalogues": Target(("unit/planner/test_catalogues.py",)),
-    "adapters.prices.download": Target(("unit/planner/test_catalogue_ages.py",), ("_body",)),
-    "adapters.prices.skypilot": Target(("unit/planner/test_catalogue_ages.py",)),
+    "adapters.prices.download": Target(("unit/planner/test_catalogues.py",), ("_body",)),
+    "adapters.prices.skypilot": Target(("unit/planner/test_catalogues.py",)),
 }  # fmt: skip
 TARGETS = {**CONTROL, **READERS}

@@ -1,17 +1,29 @@
-"""SkyPilot's table of clusters: how often it is asked for, and what its rows are taken for."""
+"""What `sky` and EC2 say of clusters, costs and launches, taken apart."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.skypilot.rig import NAME
 from tests.unit.skypilot.said import SaidSky
+from trmcloud.adapters.pod_history import Sightings
+from trmcloud.adapters.skypilot.aws import ShutdownLimit
+from trmcloud.adapters.skypilot.billing import ASK_EVERY_S, Biller
 from trmcloud.adapters.skypilot.clusters import BUSY_AT_MOST_S, LIST_FRESH_S, Clusters, is_new
+from trmcloud.adapters.skypilot.launches import Launches
+from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import ProviderError, ProviderRefused
+from trmcloud.core.money import Usd
 
-NAME = "trmc-0a5bffcd-r54aa48-g1-1795258139"
-EXITED = f"  {NAME}: Failed to query RunPod cluster '{NAME}' status: [KeyError] 'EXITED'"
+# -- clusters -----------------------------------------------------------------------------------
+# SkyPilot's table of clusters: how often it is asked for, and what its rows are taken for.
+
+
+CLUSTER = "trmc-0a5bffcd-r54aa48-g1-1795258139"
+EXITED = f"  {CLUSTER}: Failed to query RunPod cluster '{CLUSTER}' status: [KeyError] 'EXITED'"
 
 
 class SlowSky:
@@ -19,7 +31,7 @@ class SlowSky:
 
     def __init__(self, took_s: float) -> None:
         self.at, self.took_s, self.asked, self.said = 0.0, took_s, 0, ""
-        self.rows: list[dict[str, Any]] = [{"name": NAME, "status": "UP"}]
+        self.rows: list[dict[str, Any]] = [{"name": CLUSTER, "status": "UP"}]
 
     def read_and_said(self, *words: str) -> tuple[list[dict[str, Any]], str]:
         self.asked += 1
@@ -57,8 +69,8 @@ def test_what_has_exited_is_looked_at_again_however_busy_the_machine_is(sky: Slo
 
 
 # -- what it says ------------------------------------------------------------------------------
-ROW = {"name": NAME, "status": "UP"}
-LAUNCHING = {"name": NAME, "status": "INIT", "init_kind": "launching"}
+ROW = {"name": CLUSTER, "status": "UP"}
+LAUNCHING = {"name": CLUSTER, "status": "INIT", "init_kind": "launching"}
 ASKED = (
     "status", "--no-show-managed-jobs", "--no-show-services", "--no-show-pools", "trmc-*",
 )  # fmt: skip
@@ -80,12 +92,12 @@ def test_rows_of_ours_are_asked_for_afresh_and_others_left_out() -> None:
     at = At(ROW, {"name": "somebody-elses"}, {"name": None}, {})
     assert at.table.known() == ()
     assert at.table.listed_at is None
-    assert not at.table.is_unreadable(NAME)
+    assert not at.table.is_unreadable(CLUSTER)
     assert at.table.rows() == at.table.known() == [ROW]
     assert at.table.listed_at == 1000.0
     assert at.sky.asked == [(*ASKED, "-r", "-o", "json")]
-    assert not at.table.is_unreadable(NAME)
-    assert not at.table.has_exited(NAME)
+    assert not at.table.is_unreadable(CLUSTER)
+    assert not at.table.has_exited(CLUSTER)
 
 
 def test_a_list_is_believed_for_a_while_by_a_clock_that_goes_on() -> None:
@@ -113,29 +125,34 @@ def test_while_one_is_being_launched_it_is_looked_at_more_often() -> None:
 
 
 def test_one_that_cannot_be_read_is_as_it_was_and_may_have_exited() -> None:
-    other = NAME.replace("g1", "g2")
-    said = f"  {NAME}: Failed to query AWS cluster '{NAME}' status: [ClientError] slow\n{EXITED}"
-    at = At(ROW, said=said.replace(f"  {NAME}: Failed to query AWS", f"  {other}: Failed to query"))
+    other = CLUSTER.replace("g1", "g2")
+    said = (
+        f"  {CLUSTER}: Failed to query AWS cluster '{CLUSTER}' status: [ClientError] slow\n{EXITED}"
+    )
+    at = At(
+        ROW,
+        said=said.replace(f"  {CLUSTER}: Failed to query AWS", f"  {other}: Failed to query"),
+    )
     at.table.rows()
-    assert at.table.is_unreadable(NAME)
+    assert at.table.is_unreadable(CLUSTER)
     assert at.table.is_unreadable(other)
-    assert at.table.has_exited(NAME)
+    assert at.table.has_exited(CLUSTER)
     assert not at.table.has_exited(other)
-    assert not at.table.is_unreadable(NAME.replace("g1", "g3"))
+    assert not at.table.is_unreadable(CLUSTER.replace("g1", "g3"))
     at.sky.said = ""
     at.table.rows(fresh=True)
-    assert not at.table.is_unreadable(NAME), "it can be read again"
+    assert not at.table.is_unreadable(CLUSTER), "it can be read again"
 
 
 @pytest.mark.parametrize("word", ["EXITED", "TERMINATED", "DEAD"])
 def test_every_word_for_an_end_that_skypilot_has_none_for(word: str) -> None:
     at = At(ROW, said=EXITED.replace("EXITED", word))
     at.table.rows()
-    assert at.table.has_exited(NAME)
+    assert at.table.has_exited(CLUSTER)
     at = At(ROW, said=EXITED.replace("EXITED", word + "NESS"))
     at.table.rows()
-    assert at.table.is_unreadable(NAME)
-    assert not at.table.has_exited(NAME)
+    assert at.table.is_unreadable(CLUSTER)
+    assert not at.table.has_exited(CLUSTER)
 
 
 def test_where_skypilot_trips_over_a_row_what_it_last_knew_is_shown() -> None:
@@ -143,11 +160,11 @@ def test_where_skypilot_trips_over_a_row_what_it_last_knew_is_shown() -> None:
     at.sky.by_words = {(): (0, [ROW], ""), ("-r",): (1, "", "KeyError: 'EXITED'")}
     assert at.table.rows() == [ROW]
     assert at.sky.asked == [(*ASKED, "-r", "-o", "json"), (*ASKED, "-o", "json")]
-    assert at.table.is_unreadable(NAME)
+    assert at.table.is_unreadable(CLUSTER)
     assert at.table.is_unreadable("whatever"), "none of them is believed"
 
 
-@pytest.mark.parametrize("rows", [{}, [ROW, "odd"], [None], {"name": NAME}])
+@pytest.mark.parametrize("rows", [{}, [ROW, "odd"], [None], {"name": CLUSTER}])
 def test_what_is_no_list_of_clusters_is_an_error(rows: Any) -> None:
     at = At()
     at.sky.out = rows
@@ -198,18 +215,316 @@ def test_what_a_list_takes_is_measured_by_a_clock_that_nobody_sets(sky: SlowSky)
 
 
 def test_one_of_several_that_has_exited_is_enough_to_look_again(sky: SlowSky) -> None:
-    other = NAME.replace("g1", "g2")
-    sky.said = EXITED.replace(NAME, other)
-    sky.rows = [{"name": NAME}, {"name": other}]
+    other = CLUSTER.replace("g1", "g2")
+    sky.said = EXITED.replace(CLUSTER, other)
+    sky.rows = [{"name": CLUSTER}, {"name": other}]
     assert asked_after(sky, LIST_FRESH_S)
 
 
 def test_what_had_exited_by_an_older_list_has_not_by_one_that_tripped() -> None:
     at = At(ROW, said=EXITED)
     at.table.rows()
-    assert at.table.has_exited(NAME)
+    assert at.table.has_exited(CLUSTER)
     at.sky.said = ""
     at.sky.by_words = {("-r",): (1, "", "KeyError: 'x'")}
     at.table.rows(fresh=True)
-    assert at.table.is_unreadable(NAME)
-    assert not at.table.has_exited(NAME)
+    assert at.table.is_unreadable(CLUSTER)
+    assert not at.table.has_exited(CLUSTER)
+
+
+# -- What ``sky cost-report`` says, taken apart -------------------------------------------------
+
+
+class Reported:
+    def __init__(self, folder: Path, rows: Any) -> None:
+        self.sky = SaidSky(rows)
+        self.now = 1_795_000_000.0
+        self.biller = Biller("aws", self.sky, Sightings(folder), lambda: self.now)
+
+    def of(self, name: str = "n") -> Usd | None:
+        """What is reported of a cluster that nothing else is known of."""
+        bill = self.biller.bill(name)
+        assert bill is None or bill == Bill(name, bill.amount, final=False)
+        return bill.amount if bill is not None else None
+
+
+def test_a_cluster_costs_what_is_reported_and_a_name_used_twice_both(tmp_path: Path) -> None:
+    rows = [{"name": "n", "total_cost": 12.5}, {"name": "m", "total_cost": 3},
+            {"name": "n", "total_cost": 0.25}]  # fmt: skip
+    reported = Reported(tmp_path, rows)
+    assert (reported.of(), reported.of("m"), reported.of("o")) == (Usd("12.75"), Usd(3), None)
+    assert reported.sky.asked == [("cost-report", "--days", "30", "-o", "json")]
+
+
+def test_a_report_is_kept_for_a_while_and_a_clock_set_back_ends_it(tmp_path: Path) -> None:
+    reported = Reported(tmp_path, [])
+    asked = []
+    for later_s in (0.0, 0.0, ASK_EVERY_S - 1, 1.0, ASK_EVERY_S, -1.0, 0.0):
+        reported.now += later_s
+        reported.of()
+        asked.append(len(reported.sky.asked))
+    assert asked == [1, 1, 1, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    "total", [None, "12.5", True, 0, -0.5, float("nan"), float("inf"), 1e7, 1e300, [1.0]]
+)
+def test_a_cost_that_none_can_be_is_nothing(tmp_path: Path, total: Any) -> None:
+    rows = [{"name": "n", "total_cost": total}, {"name": "m", "total_cost": 1.0}]
+    reported = Reported(tmp_path, rows)
+    assert (reported.of(), reported.of("m")) == (Usd(0), Usd(1))
+
+
+def test_the_most_and_the_least_that_are_believed(tmp_path: Path) -> None:
+    rows = [{"name": "n", "total_cost": 9_999_999.5}, {"name": "m", "total_cost": 0.0000012}]
+    reported = Reported(tmp_path, rows)
+    assert (reported.of(), reported.of("m")) == (Usd("9999999.5"), Usd("0.000001"))
+
+
+def test_a_row_that_is_none_costs_no_other(tmp_path: Path) -> None:
+    reported = Reported(tmp_path, ["odd", None, [], {"total_cost": 5.0}, {"name": "n"}])
+    assert reported.of() == Usd(0)
+
+
+@pytest.mark.parametrize("rows", [{}, {"name": "n"}])
+def test_what_is_no_list_is_an_error(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(ProviderError, match="cost-report printed no list"):
+        Reported(tmp_path, rows).of()
+
+
+# -- ec2 answers --------------------------------------------------------------------------------
+# What EC2 answers of a cluster's instances, in the fields of its published API.
+# ``tests/contract/test_skypilot_aws.py`` asks moto's EC2 the same.
+
+
+boto3 = pytest.importorskip("boto3")
+POD = "trmc-0a1b2c3d-r1-g1-1795267600"
+
+
+class Ec2:
+    """Instances by group, and what each says once it was told."""
+
+    def __init__(self) -> None:
+        self.groups: Any = [["i-1"], ["i-2"]]
+        self.says: dict[str, Any] = {}
+        self.asked: list[Any] = []
+        self.told: list[str] = []
+
+    def client(self, name: str, *, region_name: str, config: Any) -> Ec2:
+        assert name == "ec2"
+        assert (config.connect_timeout, config.read_timeout) == (10, 10)
+        assert config.retries["max_attempts"] == 2
+        self.asked.append(region_name)
+        return self
+
+    def describe_instances(self, *, Filters: Any) -> Any:
+        self.asked.append({each["Name"]: each["Values"] for each in Filters})
+        return {"Reservations": [
+            {"Instances": [{"InstanceId": one} for one in group]} for group in self.groups
+        ]}  # fmt: skip
+
+    def modify_instance_attribute(self, *, InstanceId: str, Attribute: str, Value: str) -> None:
+        assert (Attribute, Value) == ("instanceInitiatedShutdownBehavior", "terminate")
+        self.told.append(InstanceId)
+
+    def describe_instance_attribute(self, *, InstanceId: str, Attribute: str) -> Any:
+        assert Attribute == "instanceInitiatedShutdownBehavior"
+        return self.says.get(
+            InstanceId, {"InstanceInitiatedShutdownBehavior": {"Value": "terminate"}}
+        )
+
+
+@pytest.fixture
+def ec2(monkeypatch: pytest.MonkeyPatch) -> Ec2:
+    made = Ec2()
+    monkeypatch.setattr(boto3, "client", made.client)
+    return made
+
+
+def seen_to(instances: int = 2, region: str = "us-west-2") -> tuple[bool, str]:
+    limit = ShutdownLimit()
+    limit.see_to(POD, region, 0.0, instances)
+    return limit.limit(POD).armed, limit.limit(POD).detail
+
+
+def test_every_instance_of_the_name_is_told_and_asked(ec2: Ec2) -> None:
+    assert seen_to() == (True, "EC2: powering off terminates it")
+    assert ec2.told == ["i-1", "i-2"]
+    states = ["pending", "running", "stopping", "stopped"]
+    assert ec2.asked == [
+        "us-west-2", {"tag:trmcloud-pod": [POD], "instance-state-name": states},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [{}, {"InstanceInitiatedShutdownBehavior": {}}])
+def test_what_is_not_said_is_not_so(ec2: Ec2, answer: Any) -> None:
+    ec2.says = {"i-2": answer}
+    assert seen_to() == (False, "it could not be set: i-2 says None")
+
+
+def test_each_that_says_otherwise_is_named(ec2: Ec2) -> None:
+    stop = {"InstanceInitiatedShutdownBehavior": {"Value": "stop"}}
+    ec2.says = {"i-1": stop, "i-2": stop}
+    assert seen_to() == (False, "it could not be set: i-1 says stop, i-2 says stop")
+
+
+def test_fewer_than_there_should_be_are_too_few(ec2: Ec2) -> None:
+    said = "it could not be set: of 3 instances 2 in us-west-2 bear its name"
+    assert seen_to(3) == (False, said)
+    assert seen_to(1)[0], "one more is told, too"
+
+
+def test_a_cluster_is_of_one_machine_where_nobody_says_more(ec2: Ec2) -> None:
+    for groups, armed in (([["i-1"]], True), ([[]], False)):
+        ec2.groups, limit = groups, ShutdownLimit()
+        limit.see_to(POD, "r", 0.0)
+        assert limit.limit(POD).armed is armed
+
+
+def test_without_a_region_nobody_is_asked(ec2: Ec2) -> None:
+    assert seen_to(region="") == (False, "it could not be set: its region is not known yet")
+    assert ec2.asked == []
+
+
+@pytest.mark.parametrize("groups", [None, [None], [[None]], 5])
+def test_an_answer_that_is_none_is_no_limit(ec2: Ec2, groups: Any) -> None:
+    ec2.groups = groups
+    armed, said = seen_to()
+    assert not armed
+    assert said.startswith("it could not be set: ")
+
+
+def test_an_error_is_cut_and_tried_again_in_a_while(
+    ec2: Ec2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, tries = ShutdownLimit(), []
+    assert (limit.limit(POD).armed, limit.limit(POD).detail) == (False, "not looked at yet")
+
+    def refuse(**asked: Any) -> Any:
+        tries.append(asked)
+        raise ValueError("x" * 500)
+
+    monkeypatch.setattr(ec2, "describe_instances", refuse)
+    looks = (100.0, 1), (100.0, 1), (219.0, 1), (220.0, 2), (219.5, 3)
+    for at, tried in looks:
+        limit.see_to(POD, "r", at)
+        assert len(tries) == tried
+    said = limit.limit(POD).detail
+    assert said == "it could not be set: " + f"ValueError: {'x' * 500}"[:160]
+    monkeypatch.undo()
+    monkeypatch.setattr(boto3, "client", ec2.client)
+    limit.see_to(POD, "r", 219.5 + 120.0, 2)
+    assert limit.limit(POD).armed
+    asked = len(ec2.asked)
+    limit.see_to(POD, "r", 1e9, 2)
+    assert len(ec2.asked) == asked, "what is set stays so"
+
+
+def test_without_boto3_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    said = "it could not be set: boto3 is not installed: pip install 'trmcloud[s3]'"
+    assert seen_to() == (False, said)
+
+
+# -- What ``sky api status`` and ``sky api logs`` say of a launch, taken apart ------------------
+
+
+NONE_LEFT = "sky.exceptions.ResourcesUnavailableError: Failed to acquire resources for {'H100': 8}."
+FIRST, SECOND = "0a1b2c3d-0000", "ffffffff-1111"
+
+
+def launch(state: str, request: Any = FIRST, **more: Any) -> dict[str, Any]:
+    return {"request_id": request, "name": "sky.launch", "status": state, **more}
+
+
+def asked(*rows: Any, logs: str = "", code: int = 1) -> tuple[SaidSky, Launches]:
+    sky = SaidSky(list(rows))
+    sky.by_words = {("api", "logs"): (code, "", logs)}
+    return sky, Launches(sky)
+
+
+def test_what_goes_on_is_in_any_state_that_is_no_end() -> None:
+    sky, launches = asked(
+        launch("RUNNING"), launch("PENDING", SECOND), launch("SUCCEEDED", "c" * 8)
+    )
+    assert launches.active(NAME) == [FIRST, SECOND]
+    assert sky.asked == [("api", "status", "-c", NAME, "-o", "json")]
+    assert launches.ended(NAME) == {"SUCCEEDED"}
+    assert sky.asked[1] == ("api", "status", "-a", "-c", NAME, "-o", "json")
+    assert launches.are_known(NAME)
+    _, none = asked()
+    assert not none.are_known(NAME)
+    assert (none.active(NAME), none.ended(NAME)) == ([], set())
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["odd", None, launch("RUNNING", name="sky.down"), launch("RUNNING", "$(x)"),
+     launch("RUNNING", None), launch("RUNNING", "abc"), {"status": "RUNNING"},
+     launch("RUNNING", "a" * 37)],
+)  # fmt: skip
+def test_what_is_no_launch_is_passed_over(row: Any) -> None:
+    _, launches = asked(row, launch("RUNNING", SECOND))
+    assert launches.active(NAME) == [SECOND]
+
+
+@pytest.mark.parametrize("rows", [{}, launch("RUNNING")])
+def test_what_is_no_list_of_requests_is_an_error(rows: Any) -> None:
+    with pytest.raises(ProviderError, match="printed no list"):
+        Launches(SaidSky(rows)).active(NAME)
+
+
+def test_nothing_to_rent_is_told_with_where_to_look_it_up() -> None:
+    said = "warning\n" + NONE_LEFT + "\nReason: no capacity for {'L4': 1}.\nTo fix: x\n"
+    sky, launches = asked(launch("FAILED"), launch("FAILED", SECOND), logs=said)
+    assert launches.why_none(NAME) == "Reason: no capacity (sky api logs 0a1b2c3d)"
+    assert sky.asked[1:] == [("api", "logs", FIRST), ("api", "logs", SECOND)]
+
+
+def test_a_reason_is_cut_and_what_was_asked_for_is_left_out() -> None:
+    _, launches = asked(launch("FAILED"), logs=f"  {NONE_LEFT} {'x' * 500}")
+    why = launches.why_none(NAME)
+    assert why is not None
+    assert why.startswith(
+        "sky.exceptions.ResourcesUnavailableError: Failed to acquire resources. x"
+    )
+    assert why.endswith("x (sky api logs 0a1b2c3d)")
+    assert len(why) == 160 + len(" (sky api logs 0a1b2c3d)")
+
+
+@pytest.mark.parametrize("states", [(), ("RUNNING",), ("FAILED", "PENDING"), ("odd",)])
+def test_while_it_may_still_come_through_nothing_is_known(states: tuple[str, ...]) -> None:
+    _, launches = asked(*map(launch, states), logs=NONE_LEFT)
+    assert launches.why_none(NAME) is None
+
+
+@pytest.mark.parametrize("states", [("SUCCEEDED",), ("FAILED", "CANCELLED")])
+def test_what_succeeded_or_was_called_off_may_have_made_a_machine(states: tuple[str, ...]) -> None:
+    _, launches = asked(*map(launch, states), logs=NONE_LEFT)
+    assert launches.why_none(NAME) == ""
+
+
+@pytest.mark.parametrize(
+    ("logs", "code"), [("ValueError: x", 1), ("", 1), (f"as in {NONE_LEFT}", 1), (NONE_LEFT, 0)]
+)
+def test_what_failed_otherwise_may_have_made_one_too(logs: str, code: int) -> None:
+    _, launches = asked(launch("FAILED"), logs=logs, code=code)
+    assert launches.why_none(NAME) == ""
+
+
+def test_one_of_several_that_failed_otherwise_is_enough() -> None:
+    sky, launches = asked(launch("FAILED"), launch("FAILED", SECOND), logs=NONE_LEFT)
+    sky.by_words[("api", "logs", SECOND)] = (1, "", "ValueError: x")
+    assert launches.why_none(NAME) == ""
+
+
+def test_of_more_requests_than_a_pod_has_no_logs_are_asked_for() -> None:
+    rows = [launch("FAILED", f"{n:08x}") for n in range(9)]
+    sky, launches = asked(*rows[:8], logs=NONE_LEFT)
+    assert launches.why_none(NAME)
+    assert len(sky.asked) == 9
+    sky, launches = asked(*rows, logs=NONE_LEFT)
+    assert launches.why_none(NAME) == ""
+    assert len(sky.asked) == 1
