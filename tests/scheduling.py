@@ -35,6 +35,7 @@ NICENESS = 10
 KINDS = _COMPUTING, _TORCH, _WAITING = "computing", "torch", "waiting"
 _KINDS = (
     ("tests/model/", _TORCH),
+    ("tests/unit/planner/test_flops.py", _TORCH),
     ("tests/unit/planner/test_memory.py", _TORCH),
     *((f"tests/e2e/test_{name}.py", _TORCH) for name in (
         "mission", "nodes", "real_trainer", "serve", "several_machines", "token_cache",

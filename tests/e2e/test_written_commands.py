@@ -72,7 +72,7 @@ QUESTION = (
 ELSEWHERE = {
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
-        "half an hour: tests/model/test_block_diffusion_training.py"
+        "half an hour: tests/model/test_block_diffusion.py"
     ),
     "launch local --recipe hdp-small --rate 3.60 --budget 3 -y": (
         "likewise: tests/e2e/test_real_trainer.py"

@@ -124,7 +124,7 @@ READERS = {
     "adapters.skypilot.billing": Target(
         ("unit/skypilot/test_clusters.py",), ("Biller._report", "_amount")
     ),
-    "adapters.skypilot.aws": Target(("unit/skypilot/test_clusters.py",)),
+    "adapters.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
     # What hosts of data sets say.
     "adapters.data_hosts": Target(
         ("unit/test_data_hosts.py",),
