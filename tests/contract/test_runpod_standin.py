@@ -493,9 +493,7 @@ def test_billing_records_add_up_to_the_bill_and_come_late(runpod_and_clock: Cloc
     assert standin.control.billed(second["id"]) > 0
 
 
-def test_a_lost_host_is_not_billed_and_the_list_does_not_say_so(
-    runpod_and_clock: Clocked,
-) -> None:
+def test_a_lost_host_is_not_billed_and_the_list_does_not_say_so(runpod_and_clock: Clocked) -> None:
     standin, _ = runpod_and_clock
     ask = Client(standin)
     pod = ask.rent()

@@ -286,9 +286,7 @@ def test_each_refusal_is_one_line_without_secrets(
     assert CANARY not in str(told.value) + getattr(told.value, "next_step", "")
 
 
-def test_a_bucket_in_another_region_is_followed_there(
-    moody: type[_Moody],
-) -> None:
+def test_a_bucket_in_another_region_is_followed_there(moody: type[_Moody]) -> None:
     there = {"x-amz-bucket-region": "eu-west-1"}
     moody.said, moody.once = {"HEAD": (200, "", there)}, {"HEAD": (301, "", there)}
     assert S3Bucket(Place(BUCKET)).client.region == "eu-west-1"

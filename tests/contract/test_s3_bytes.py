@@ -119,10 +119,7 @@ def test_what_is_half_there_is_no_checkpoint(
     bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
 ) -> None:
     good = stored(bucket, tmp_path, 10, 1.0, slot=0)
-    for number, (step, spoil) in enumerate(
-        ((20, b""), (30, b"not JSON"), (40, None)),
-        start=1,
-    ):
+    for number, (step, spoil) in enumerate(((20, b""), (30, b"not JSON"), (40, None)), start=1):
         stored(bucket, tmp_path, step, 0.5, slot=number)
         at = f"{prefix}/runs/r1/fast/g1-slot-{number}"
         if spoil is None:

@@ -335,9 +335,7 @@ def test_a_pulled_checkpoint_is_one_for_local_readers(rented: Rented) -> None:
     rented.files.fetch(manifest, names, str(out), lambda done, whole: None)
 
 
-def test_a_checkpoint_is_brought_to_where_it_is_wanted_and_lies_there_once(
-    rented: Rented,
-) -> None:
+def test_a_checkpoint_is_brought_to_where_it_is_wanted_and_lies_there_once(rented: Rented) -> None:
     folder = rented.pod.folder_of(rented.pod.checkpoint())
     weights = written(folder / "weights.safetensors", 3 << 20)
     manifest = rented.pod.save(weights)

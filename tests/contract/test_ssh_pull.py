@@ -563,13 +563,7 @@ def test_a_full_disk_there_is_named(there: SshPod, tmp_path: Path) -> None:
         bins = data(tmp_path / "data", 9 << 20)
         parcel = parcel_of(tmp_path / "data", bins)
         with pytest.raises(LinkError, match="the pod's disk is full") as caught:
-            push(
-                there.connect(),
-                parcel,
-                f"{small}/x",
-                lambda done, whole: None,
-                rsync=there.rsync,
-            )
+            push(there.connect(), parcel, f"{small}/x", lambda done, whole: None, rsync=there.rsync)
         assert "volume" in caught.value.next_step
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)

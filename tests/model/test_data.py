@@ -258,10 +258,7 @@ def test_three_ranks_and_a_resume_begin_every_document_once_an_epoch(
         assert sum(row.count(BOS) for row in own) == beginnings
 
 
-@given(
-    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80),
-    capacity=st.integers(2, 33),
-)
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80), capacity=st.integers(2, 33))
 def test_packing_begins_each_document_once_and_fills_every_row(
     lengths: list[int], capacity: int
 ) -> None:

@@ -361,9 +361,7 @@ def test_a_backend_that_fails_in_its_trial_is_left_for_the_next(
     assert "float8 failed in its trial" in line["why"]
 
 
-def test_a_micro_batch_that_no_tile_divides_takes_no_float8(
-    settings: PhaseRecipe,
-) -> None:
+def test_a_micro_batch_that_no_tile_divides_takes_no_float8(settings: PhaseRecipe) -> None:
     odd = replace(settings, batch=1, sequence=20, dtype="auto")
     made = NumberFormat(odd, ALONE, chip=H100, prove=lacking())
     assert (made.descent.float8, made.settings.dtype) == ("", "bfloat16")

@@ -157,9 +157,7 @@ def test_no_time_for_stable_steps_is_no_reason_to_go_back(new_run: NewRun) -> No
     assert "weights_of" not in run.metrics("start")[-1]
 
 
-def test_landing_at_once_after_going_back_leaves_what_has_cooled_as_it_was(
-    new_run: NewRun,
-) -> None:
+def test_landing_at_once_after_going_back_leaves_what_has_cooled_as_it_was(new_run: NewRun) -> None:
     """Neither its files nor its metric become those of the weights that were gone back to."""
     run = new_run(steps=20)
     assert run.train_here() == "finished"
@@ -227,7 +225,7 @@ def test_a_save_is_due_once_so_many_minutes_have_passed_since_the_last(
         return landing.consult(step, None, now=now, elapsed_s=1.0).save_due
 
     assert [due(step, now) for step, now in ((1, 50.0), (2, 169.0), (3, 170.0))] == [
-        *(False, False, True),
+        *(False, False, True)
     ]
     assert due(4, 171.0), "until it is begun"
     landing.saving(171.0)

@@ -51,9 +51,7 @@ def fill_gradients(model: nn.Module, seed: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (2, 64, 16), (2, 16, 64)])
-def test_orthogonalised_matrices_have_singular_values_near_one(
-    shape: tuple[int, int, int],
-) -> None:
+def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int, int, int]) -> None:
     torch.manual_seed(0)
     u, values, v = torch.linalg.svd(torch.randn(shape), full_matrices=False)
     spread = torch.linspace(1.0, 0.05, values.shape[1])
@@ -159,12 +157,7 @@ def test_state_of_another_model_is_refused(settings: PhaseRecipe) -> None:
 
 
 def dense(**changes: Any) -> Dense:
-    shape = Shape(
-        *(29, 2, 16, 8, 8),
-        hidden=24,
-        kv_heads=1,
-        **changes,
-    )
+    shape = Shape(*(29, 2, 16, 8, 8), hidden=24, kv_heads=1, **changes)
     model = Dense(shape)
     model.initialise(1)
     generator = torch.Generator().manual_seed(9)

@@ -713,10 +713,7 @@ def test_texts_of_which_none_fits_are_refused(new_hdp: NewRun) -> None:
 
 
 def test_it_learns_tells_what_it_left_out_is_scored_and_asked(
-    new_hdp: NewRun,
-    in_segments: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    new_hdp: NewRun, in_segments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = new_hdp(steps=60, eval_every=60, eval_tokens=10**6, ema=True)
     assert run.train_here() == "finished"

@@ -263,11 +263,7 @@ def test_a_family_in_turns_goes_on_past_a_text_that_fails() -> None:
     until(lambda: all(each and isinstance(each[-1], End) for each in came))
     assert engine.alive
     engine.close()
-    assert came == [
-        [0, 1, 2, 3, 4, 5, End("length")],
-        [0, 1, End("failed")],
-        [End("failed")],
-    ]
+    assert came == [[0, 1, 2, 3, 4, 5, End("length")], [0, 1, End("failed")], [End("failed")]]
     assert sorted(told) == [
         "a step failed: ValueError: not even one",
         "a step failed: ZeroDivisionError: ",

@@ -46,11 +46,7 @@ CONTROL = {
     "core.control.orphan_costs": Target(("test_strays*.py",)),
     "core.control.governance": Target(("test_controller_govern.py", "test_strays*.py")),
     "core.control.budget": Target(
-        (
-            "test_budget*.py",
-            "test_strays*.py",
-            "test_controller_govern.py",
-        )
+        ("test_budget*.py", "test_strays*.py", "test_controller_govern.py")
     ),
     "core.control.lease": Target(("test_lease*.py",)),
     "core.control.bookkeeping": Target(
@@ -63,11 +59,7 @@ CONTROL = {
     "core.control.pod_liveness": Target(("test_controller*.py",)),
     "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(
-        (
-            "test_phase_account*.py",
-            "test_supervisor*.py",
-            "test_recovery.py",
-        )
+        ("test_phase_account*.py", "test_supervisor*.py", "test_recovery.py")
     ),
 }
 READERS = {

@@ -34,10 +34,7 @@ ENTRIES = ("trmcloud.pod.boot", "trmcloud.export.standalone")
 AGENT, UPLOAD = "trmcloud.pod.agent.process", "trmcloud.pod.storage.upload"
 TRAINER = bundle_root() / "model"
 ROOT = PACKAGE.parent
-PROGRAMS = {
-    ENTRIES[0]: (AGENT, UPLOAD),
-    ENTRIES[1]: (AGENT, UPLOAD, ENTRIES[1]),
-}
+PROGRAMS = {ENTRIES[0]: (AGENT, UPLOAD), ENTRIES[1]: (AGENT, UPLOAD, ENTRIES[1])}
 """What is started as a process of its own, and takes ``--help``."""
 
 

@@ -482,8 +482,7 @@ def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "settings"),
-    [(a_run(data="mine.txt"), {}), (a_run(), {"tokenizer": "bpe"})],
+    ("run", "settings"), [(a_run(data="mine.txt"), {}), (a_run(), {"tokenizer": "bpe"})]
 )
 def test_a_loss_on_other_data_or_tokens_is_not_judged(run: Any, settings: dict[str, str]) -> None:
     made = judged(run, best(2.0, **settings), 1.0)

@@ -121,11 +121,7 @@ def _why_not(hint: Hint) -> str:
         ),
         ("status --zzzz", "no such option: --zzzz", "trmcloud status --help"),
         ("status -x", "no such option: -x", "trmcloud status --help"),
-        (
-            "budget shwo",
-            "no such command 'shwo'; did you mean 'show'?",
-            "trmcloud budget --help",
-        ),
+        ("budget shwo", "no such command 'shwo'; did you mean 'show'?", "trmcloud budget --help"),
         ("volumes delet", "no such command 'delet'; did you mean 'delete'?", "volumes --help"),
         ("prices xyzzy", "no such command 'xyzzy'", "trmcloud prices --help"),
     ],

@@ -64,9 +64,7 @@ def test_every_sentence_and_fact_is_of_a_kind() -> None:
 
 def test_facts_are_shown_in_the_units_of_their_names() -> None:
     dear = because(
-        ReasonKind.BILLED_ABOVE_RATE,
-        billed_usd_per_hour=Usd("9"),
-        planned_usd_per_hour=Usd("2.5"),
+        ReasonKind.BILLED_ABOVE_RATE, billed_usd_per_hour=Usd("9"), planned_usd_per_hour=Usd("2.5")
     )
     assert sentence(dear) == "billed $9.00/h, planned $2.50/h"
     line = because(ReasonKind.LINK_FAILED, text="no route")

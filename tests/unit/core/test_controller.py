@@ -407,10 +407,7 @@ def test_a_key_is_read_as_it_was_written(key: ActionKey) -> None:
     [
         ("r-b56243/g1/create/1", ActionKey("r-b56243", 1, "create", 1)),
         ("r1/g12/save-2/3", ActionKey("r1", 12, "save", 3, "2")),
-        (
-            "r1/g1/pull-fast-80-bbbbbbbb/1",
-            ActionKey("r1", 1, "pull", 1, "fast-80-bbbbbbbb"),
-        ),
+        ("r1/g1/pull-fast-80-bbbbbbbb/1", ActionKey("r1", 1, "pull", 1, "fast-80-bbbbbbbb")),
     ],
 )
 def test_the_text_is_that_of_ledgers_before(text: str, key: ActionKey) -> None:

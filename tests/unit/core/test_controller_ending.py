@@ -213,8 +213,7 @@ def test_a_bill_above_the_reservation_is_told_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended_s", "outcome"),
-    [(3001, Outcome.KILLED), (2999, Outcome.KILLED), (2998, Outcome.LOST)],
+    ("ended_s", "outcome"), [(3001, Outcome.KILLED), (2999, Outcome.KILLED), (2998, Outcome.LOST)]
 )
 def test_killed_at_the_hard_stop_is_said_so(ended_s: int, outcome: Outcome) -> None:
     run = running()
@@ -555,9 +554,7 @@ def unfit() -> RunState:
 
 
 @pytest.mark.parametrize("run", [booting(), unfit()], ids=["it never answered", "wrong GPUs"])
-def test_where_no_machine_came_the_next_candidate_is_tried_with_what_is_left(
-    run: RunState,
-) -> None:
+def test_where_no_machine_came_the_next_candidate_is_tried_with_what_is_left(run: RunState) -> None:
     run, _ = settled(run, AT + 500, 400.0)
     assert run.state is State.RENTING
     assert [g.candidate_id for g in run.generations] == ["first", "second"]

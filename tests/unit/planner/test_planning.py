@@ -361,9 +361,7 @@ def test_a_recipe_without_trainer_is_planned_and_never_launchable(
 
 def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
     recipe = load_recipe("d64")
-    table = [
-        Offer("H100-PCIe", 8, "runpod", "any", "i", Usd(16), False, NOW, "test"),
-    ]
+    table = [Offer("H100-PCIe", 8, "runpod", "any", "i", Usd(16), False, NOW, "test")]
     wish: dict[str, Any] = {"phases": BOTH, "hardware": "8xH100-PCIe", "budget": Usd(1000)}
     plan = plan_for(recipe, table, **wish, fill=True)
     settings = plan.candidates[0].phases[0].settings

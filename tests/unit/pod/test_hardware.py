@@ -44,12 +44,7 @@ def texts(check: Check, found: Seen) -> list[str]:
 
 
 FULL = Check(
-    gpu=("NVIDIA H100 80GB HBM3",),
-    count=2,
-    memory_gb=80,
-    min_cuda="12.8",
-    volume=True,
-    idle=True,
+    gpu=("NVIDIA H100 80GB HBM3",), count=2, memory_gb=80, min_cuda="12.8", volume=True, idle=True
 )
 
 

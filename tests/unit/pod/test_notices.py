@@ -382,9 +382,7 @@ def test_a_gap_of_a_hundred_lines_is_no_symptom_and_the_gate_still_judges(tmp_pa
     assert judged[0].passed == judged[1].passed
 
 
-def test_a_loss_that_is_none_is_told_by_its_step_until_it_is_trained_again(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_that_is_none_is_told_by_its_step_until_it_is_trained_again(tmp_path: Path) -> None:
     """On disk a loss that is not finite is null. A phase that goes back to a checkpoint logs the
     same steps again, and what was lost with them counts no more."""
     lines = recorded("dense")

@@ -298,11 +298,7 @@ def test_trainers_inherit_no_key() -> None:
         "TRMCLOUD_BOOT": "0",
         "TRMCLOUD_POD": "p",
     }
-    assert for_trainers(environment) == {
-        "PATH": "/bin",
-        "RUNPOD_POD_ID": POD,
-        "TRMCLOUD_POD": "p",
-    }
+    assert for_trainers(environment) == {"PATH": "/bin", "RUNPOD_POD_ID": POD, "TRMCLOUD_POD": "p"}
 
 
 def test_a_machine_that_skypilot_made_asks_for_its_autodown_then_powers_off() -> None:

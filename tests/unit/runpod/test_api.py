@@ -44,10 +44,7 @@ REQUEST = httpx.Request("POST", "https://x")
         (problem(403, "Your account cannot access the requested pool"), ProviderRefused),
         (problem(404, "volume not found"), ProviderRefused),
         (problem(409, "state"), ProviderRefused),
-        (
-            said(422, {"title": "", "status": 422, "detail": "d", "errors": ["$: x"]}),
-            FinalRefusal,
-        ),
+        (said(422, {"title": "", "status": 422, "detail": "d", "errors": ["$: x"]}), FinalRefusal),
         (problem(410, "retired"), Gone),
         (problem(413, "too large"), FinalRefusal),
         (problem(429, "slow down", Retry_After="7"), Throttled),
@@ -173,10 +170,7 @@ def test_the_last_page_is_the_one_that_says_so(runpod: Scripted) -> None:
     ("answers", "says"),
     [
         ([page("a", cursor="c1"), page("b", cursor="c1")], "in a circle"),
-        (
-            [page("a", cursor="c1"), page("b", cursor="c2"), page("c", cursor="c1")],
-            "in a circle",
-        ),
+        ([page("a", cursor="c1"), page("b", cursor="c2"), page("c", cursor="c1")], "in a circle"),
         ([page("a", more=True)], "does not say where"),
         ([page("a", cursor="", more=True)], "does not say where"),
         ([page("a", cursor="c1"), problem(422, "malformed cursor")], "malformed cursor"),
@@ -197,9 +191,7 @@ def test_a_list_that_was_not_read_to_its_end_is_no_list(
 
 
 def test_a_list_that_never_ends(runpod: Scripted) -> None:
-    runpod.answers = [
-        lambda request: page(cursor=f"c{len(runpod.asked)}"),
-    ]
+    runpod.answers = [lambda request: page(cursor=f"c{len(runpod.asked)}")]
     with pytest.raises(ProviderError, match="does not end"):
         runpod.api().pods()
     assert len(runpod.asked) == MOST_PAGES

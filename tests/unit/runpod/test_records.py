@@ -107,8 +107,7 @@ def test_an_address_is_one_or_none(where: dict[str, Any], fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "counts"),
-    [(0, 0), (1, 1), (1 << 20, 1 << 20), ((1 << 20) + 1, 0), (-1, 0), ("70", 0)],
+    ("size", "counts"), [(0, 0), (1, 1), (1 << 20, 1 << 20), ((1 << 20) + 1, 0), (-1, 0), ("70", 0)]
 )
 def test_a_disk_that_none_can_be_costs_nothing(size: Any, counts: int) -> None:
     assert read(mounts={"persistent": {"size": size}}, disk=0).disk_gb == counts

@@ -129,8 +129,7 @@ def test_one_that_cannot_be_read_is_as_it_was_and_may_have_exited() -> None:
         f"  {CLUSTER}: Failed to query AWS cluster '{CLUSTER}' status: [ClientError] slow\n{EXITED}"
     )
     at = At(
-        ROW,
-        said=said.replace(f"  {CLUSTER}: Failed to query AWS", f"  {other}: Failed to query"),
+        ROW, said=said.replace(f"  {CLUSTER}: Failed to query AWS", f"  {other}: Failed to query")
     )
     at.table.rows()
     assert at.table.is_unreadable(CLUSTER)

@@ -325,10 +325,7 @@ def test_a_launch_that_fails_is_told_apart(rig: Rig) -> None:
 
 
 def test_what_skypilot_cannot_rent_is_refused(rig: Rig) -> None:
-    for provider, changes in (
-        ("aws", {"sku": "H100-NVL"}),
-        ("aws", {"volume_gb": 50}),
-    ):
+    for provider, changes in (("aws", {"sku": "H100-NVL"}), ("aws", {"volume_gb": 50})):
         with pytest.raises(NotSupported):
             rig.compute(provider).create(request(**changes))
     assert "tasks" not in rig.told()
