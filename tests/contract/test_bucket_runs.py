@@ -104,9 +104,7 @@ def relayed(world: Context, plan: Plan, run: RunState, *made: mf.CheckpointManif
         bc._relay(world, run, plan, generation, manifest, lambda done, whole: None)
 
 
-def test_what_is_pulled_goes_on_to_a_store_that_pods_cannot_write_to(
-    world: Context, bucketed: Plan
-) -> None:
+def test_what_is_pulled_goes_on_to_a_store_without_pods(world: Context, bucketed: Plan) -> None:
     run = run_of(bucketed)
     every = [saved(world, 10, 1.0), *(saved(world, step, 2.0) for step in (20, 30, 40, 50))]
     relayed(world, bucketed, run, *every, every[-1])
@@ -383,9 +381,7 @@ def ran(plan: Plan, **changes: object) -> RunState:
     return replace(run, generations=(replace(generation, agent_at=5.0),), **changes)  # type: ignore[arg-type]
 
 
-def test_a_last_word_is_asked_for_now_and_then_and_kept(
-    world: Context, bucketed: Plan, s3: S3
-) -> None:
+def test_a_last_word_is_asked_for_and_kept(world: Context, bucketed: Plan, s3: S3) -> None:
     clock, run, left = Clock(), ran(bucketed), BucketReport()
     world = replace(world, clock=clock)
     place = parse_place(run.bucket)
@@ -447,9 +443,7 @@ def test_only_what_its_pod_uploads_itself_may_be_left_alone(plan: Plan, bucketed
     assert bucketed.reservation >= ZERO
 
 
-def test_a_metric_that_came_later_is_passed_on_to_the_store_and_wins(
-    world: Context, bucketed: Plan
-) -> None:
+def test_a_later_metric_is_passed_on_to_the_store_and_wins(world: Context, bucketed: Plan) -> None:
     run = run_of(bucketed)
     saved(world, 10, 2.0)
     early = saved(world, 20, None)

@@ -94,9 +94,7 @@ def test_a_run_exists_once(ledger: Ledger) -> None:
     ],
     ids=lambda cap: f"{cap.level}-{cap.key}",
 )
-def test_a_level_without_the_money_refuses_and_nothing_is_written(
-    ledger: Ledger, cap: ev.CapSet
-) -> None:
+def test_a_level_without_money_refuses_and_writes_nothing(ledger: Ledger, cap: ev.CapSet) -> None:
     ledger.set_cap(cap, AT)
     before = ledger.records()
     with pytest.raises(BudgetRefused, match=cap.level) as caught:
@@ -223,9 +221,7 @@ def test_a_driver_beats_and_lets_go(ledger: Ledger) -> None:
     ],
     ids=["early", "second of two", "another generation", "not a run's", "twice", "planned twice"],
 )
-def test_an_illegal_event_is_refused_with_nothing_written(
-    ledger: Ledger, events: list[ev.RunEvent]
-) -> None:
+def test_an_illegal_event_is_refused_unwritten(ledger: Ledger, events: list[ev.RunEvent]) -> None:
     epoch = ledger.open_run("r1", planned(), Usd(1), LAPTOP, AT)
     before, state = ledger.records(), ledger.read()
     with pytest.raises(IllegalTransition):

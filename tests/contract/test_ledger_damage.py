@@ -234,9 +234,7 @@ def forge(path: Path, kind: str, body: str) -> None:
         ("AgentUp", '{"generation": 1}'),
     ],
 )
-def test_a_record_that_cannot_be_understood_is_never_skipped(
-    path: Path, kind: str, body: str
-) -> None:
+def test_a_record_not_understood_is_never_skipped(path: Path, kind: str, body: str) -> None:
     open_run(path)
     forge(path, kind, body)
     hurt = ledger_at(path).read().quarantined["r1"]
@@ -495,9 +493,7 @@ def test_a_closed_run_is_backed_up_and_a_failure_of_that_is_told(path: Path) -> 
         ("Reserved", '{"amount": "1", "colour": "red"}', "colour"),
     ],
 )
-def test_a_record_of_a_newer_version_is_not_called_damage(
-    path: Path, kind: str, body: str, why: str
-) -> None:
+def test_a_newer_versions_record_is_no_damage(path: Path, kind: str, body: str, why: str) -> None:
     open_run(path)
     forge(path, kind, body)
     with pytest.raises(LedgerTooNew, match=why) as caught:

@@ -60,9 +60,7 @@ def test_it_is_made_on_first_use_for_its_owner_alone(path: Path) -> None:
     assert ledger_at(path).ledger_id == ledger.ledger_id
 
 
-def test_it_is_made_where_there_are_no_hard_links_too(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_made_without_hard_links_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: str, target: str) -> None:
         raise PermissionError("no hard links here")
 
@@ -191,9 +189,7 @@ def test_two_long_lived_ledgers_see_each_others_writes(path: Path) -> None:
         ev.GateJudged(1, "fast", True, {"x": object()}),
     ],
 )
-def test_what_json_cannot_say_is_refused_with_nothing_written(
-    path: Path, event: ev.RunEvent
-) -> None:
+def test_what_json_cannot_say_is_refused_unwritten(path: Path, event: ev.RunEvent) -> None:
     epoch = open_run(path)
     ledger = ledger_at(path)
     up: list[ev.RunEvent] = [
@@ -248,7 +244,7 @@ def run(what: str, folder: Path, rounds: int) -> dict[str, int]:
     return counts
 
 
-def test_writers_killed_at_random_instants_lose_nothing_and_write_nothing_by_halves(
+def test_writers_killed_at_random_instants_lose_nothing_and_halve_nothing(
     tmp_path: Path,
 ) -> None:
     counts = run("kill", tmp_path, 105)
@@ -267,7 +263,7 @@ def test_processes_that_create_one_ledger_at_once_agree_on_it(tmp_path: Path) ->
     assert run("create", tmp_path, 40)["rounds"] == 40
 
 
-def test_a_full_disk_is_an_error_in_one_line_and_keeps_what_was_acknowledged(
+def test_a_full_disk_is_an_error_in_one_line_and_keeps_what_was_written(
     tmp_path: Path,
 ) -> None:
     assert run("full", tmp_path, 15)["rounds"] == 15
@@ -305,9 +301,7 @@ def test_a_newer_ledger_is_left_alone(path: Path) -> None:
     ],
     ids=["beat", "release", "driver"],
 )
-def test_a_newer_ledgers_drivers_are_left_alone_too(
-    path: Path, use: Callable[[SqliteLedger], object]
-) -> None:
+def test_newer_ledgers_drivers_are_left(path: Path, use: Callable[[SqliteLedger], object]) -> None:
     open_run(path)
     edit(path, f"UPDATE meta SET version = {VERSION + 1}")
     before = path.read_bytes()
@@ -339,7 +333,7 @@ def test_a_restored_backup_is_noticed(path: Path) -> None:
     assert begun_in(ledger_at(path)) == {"a", "c"}
 
 
-def test_a_restored_backup_is_accepted_once_and_reserves_nothing_until_reconciled(
+def test_a_restored_backup_is_accepted_once_and_then_reconciled(
     path: Path,
 ) -> None:
     open_run(path)

@@ -280,9 +280,7 @@ def test_a_damaged_checkpoint_is_given_up_and_never_told(root: Path, store: Any)
     assert "Contents" not in store.list_objects_v2(Bucket=BUCKET)
 
 
-def test_a_pod_that_lost_its_notes_writes_around_what_its_slots_hold(
-    root: Path, store: Any
-) -> None:
+def test_a_pod_without_its_notes_writes_around_what_its_slots_hold(root: Path, store: Any) -> None:
     save(root, 10, 1.0)
     grants = grant(store, root)
     settle(uploader(root))
@@ -332,9 +330,7 @@ def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -
     assert (Path(folder) / "train.bin").read_bytes() == data
 
 
-def test_where_the_furthest_is_damaged_the_one_before_is_gone_on_from(
-    root: Path, store: Any
-) -> None:
+def test_where_the_furthest_is_damaged_the_one_before_is_taken(root: Path, store: Any) -> None:
     """And is left where it is, where the furthest came: but not what is to lie beside that."""
     data = hashlib.shake_128(b"weights").digest(5000)
     gets = []
@@ -416,7 +412,7 @@ def telling(root: Path, store: Any) -> Telling:
     return Telling(root, store)
 
 
-def test_what_the_agent_says_is_stored_once_a_minute_and_its_result_at_once(
+def test_what_the_agent_says_is_stored_by_the_minute_its_result_at_once(
     telling: Telling,
 ) -> None:
     assert not telling.teller.once()

@@ -386,9 +386,7 @@ def test_records_that_come_late_are_waited_for(rig: Rig, tmp_path: Path) -> None
     assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
 
 
-def test_a_controller_that_comes_later_knows_the_pod(
-    runpod_and_clock: Clocked, tmp_path: Path
-) -> None:
+def test_a_later_controller_knows_the_pod(runpod_and_clock: Clocked, tmp_path: Path) -> None:
     first = build(runpod_and_clock, notes=tmp_path / "notes")
     pod_id = first.compute.create(request(first))
     first.on(600)

@@ -164,9 +164,7 @@ def test_the_adapter_reads_every_page(five: Clocked) -> None:
         ({"html": 1}, "not what its contract says"),
     ],
 )
-def test_a_list_that_is_not_whole_says_nothing_of_pods(
-    rig: Rig, knobs: dict[str, Any], says: str
-) -> None:
+def test_a_list_not_whole_says_nothing_of_pods(rig: Rig, knobs: dict[str, Any], says: str) -> None:
     """A pod is missed where a list lacks it: what is no list must miss nobody."""
     pod_id = rig.compute.create(request(rig))
     rig.on(30)
@@ -212,9 +210,7 @@ FADED = pytest.mark.parametrize(
 
 
 @FADED
-def test_an_end_is_no_bad_key_and_no_empty_account(
-    rig: Rig, knobs: dict[str, Any], code: int
-) -> None:
+def test_an_end_is_no_bad_key_or_empty_account(rig: Rig, knobs: dict[str, Any], code: int) -> None:
     rig.standin.control.set(**knobs)
     with pytest.raises(GraphqlUnavailable, match=f"answers {code}") as caught:
         rig.compute.account()
@@ -224,9 +220,7 @@ def test_an_end_is_no_bad_key_and_no_empty_account(
 
 
 @FADED
-def test_a_launch_without_money_is_still_refused_by_v2(
-    rig: Rig, knobs: dict[str, Any], code: int
-) -> None:
+def test_a_launch_without_money_fails_by_v2(rig: Rig, knobs: dict[str, Any], code: int) -> None:
     rig.standin.control.set(**knobs)
     rig.standin.control.set_balance(0.1)
     rig.compute.require_account(Usd(1))
@@ -235,9 +229,7 @@ def test_a_launch_without_money_is_still_refused_by_v2(
 
 
 @FADED
-def test_the_doctor_says_what_is_not_known_any_more(
-    rig: Rig, knobs: dict[str, Any], code: int
-) -> None:
+def test_the_doctor_says_what_is_unknown(rig: Rig, knobs: dict[str, Any], code: int) -> None:
     rig.compute.create(request(rig))
     rig.standin.control.advance(1800)
     rig.standin.control.set(cluster_members=["member"], **knobs)

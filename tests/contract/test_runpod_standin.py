@@ -406,7 +406,7 @@ DISK = 50 * 0.10 / 730
 L4 = 0.49
 
 
-def test_a_pod_is_billed_by_the_second_and_the_balance_by_the_tick(
+def test_a_pod_is_billed_by_the_second_the_balance_by_tick(
     runpod_and_clock: Clocked,
 ) -> None:
     standin, _ = runpod_and_clock
@@ -447,7 +447,7 @@ def test_an_hour_of_credit_is_needed_and_the_spend_limit_holds(runpod_and_clock:
     assert [ask("POST", "/v2/pods", big).status for _ in range(2)] == [201, 402]
 
 
-def test_at_zero_pods_without_a_network_volume_are_gone_with_their_data(
+def test_at_zero_pods_without_network_volumes_are_gone_with_data(
     runpod_and_clock: Clocked,
 ) -> None:
     standin, clock = runpod_and_clock

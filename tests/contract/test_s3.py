@@ -175,9 +175,7 @@ def test_a_bucket_that_is_missing_is_named(prefix: str) -> None:
     assert "--bucket" in told.value.next_step
 
 
-def test_without_credentials_it_says_which_to_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_credentials_it_says_which(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))

@@ -100,9 +100,7 @@ def test_a_fetch_that_was_cut_goes_on_where_it_stopped(
     assert len(list(target.iterdir())) == 1
 
 
-def test_what_is_damaged_in_the_bucket_is_refused(
-    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
-) -> None:
+def test_damage_in_the_bucket_fails(bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str) -> None:
     stored(bucket, tmp_path, 10, 1.0)
     (found,) = bucket.checkpoints("r1").whole
     key = f"{prefix}/runs/r1/fast/g1-slot-0/weights.safetensors"
@@ -115,9 +113,7 @@ def test_what_is_damaged_in_the_bucket_is_refused(
         bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
 
 
-def test_what_is_half_there_is_no_checkpoint(
-    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
-) -> None:
+def test_a_half_is_no_checkpoint(bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str) -> None:
     good = stored(bucket, tmp_path, 10, 1.0, slot=0)
     for number, (step, spoil) in enumerate(((20, b""), (30, b"not JSON"), (40, None)), start=1):
         stored(bucket, tmp_path, step, 0.5, slot=number)
@@ -135,9 +131,7 @@ def test_what_is_half_there_is_no_checkpoint(
     assert "optimizer.safetensors is missing or cut short" in whys["fast/g1-slot-3"]
 
 
-def test_hostile_names_in_a_manifest_are_refused(
-    bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str
-) -> None:
+def test_hostile_names_are_refused(bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str) -> None:
     made = stored(bucket, tmp_path, 10, 1.0)
     evil = mf.to_json(made).replace("optimizer.safetensors", "../../x.safetensors")
     key = f"{prefix}/runs/r1/fast/g1-slot-0/manifest.json"
@@ -245,9 +239,7 @@ def test_a_part_that_fails_after_success_fails_the_upload(
     assert not names & {"train.bin", "data.json"}
 
 
-def test_only_old_uploads_below_our_own_prefix_are_swept(
-    bucket: S3Bucket, s3: S3, prefix: str
-) -> None:
+def test_only_own_old_uploads_are_swept(bucket: S3Bucket, s3: S3, prefix: str) -> None:
     if sending.unfinished(bucket.client, prefix) is None:
         pytest.skip("this store lists no uploads")
 
@@ -409,9 +401,7 @@ def test_a_key_that_is_refused_is_still_refused(
         bucket.send(data, silent)
 
 
-def test_a_store_without_conditional_writes_can_be_claimed(
-    bucket: S3Bucket, s3: S3, prefix: str
-) -> None:
+def test_a_store_without_conditions_is_claimed(bucket: S3Bucket, s3: S3, prefix: str) -> None:
     from botocore.awsrequest import AWSResponse
 
     def answered(request: Any, **_: Any) -> Any:
@@ -432,9 +422,7 @@ def test_a_store_without_conditional_writes_can_be_claimed(
     assert f"{prefix}/runs/r1/owner.json" in s3.keys(BUCKET, prefix)
 
 
-def test_doctor_says_what_a_store_cannot_do(
-    s3: S3, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_says_what_stores_lack(s3: S3, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "unfinished", lambda client, prefix: None)
     (found,) = check_bucket(s3.environment, f"s3://{BUCKET}/{prefix}")
     assert found.state == "ok"

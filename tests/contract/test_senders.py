@@ -213,9 +213,7 @@ def _plain(mail: str) -> str:
 @pytest.mark.parametrize(
     "answer", [(429, {"Retry-After": "9"}), (500, {}), LOSES], ids=lambda act: str(act)
 )
-def test_ntfy_takes_it_once_it_can(
-    receiver: Receiver, answer: str | tuple[int, dict[str, str]]
-) -> None:
+def test_ntfy_takes_it_later(receiver: Receiver, answer: str | tuple[int, dict[str, str]]) -> None:
     receiver.answers = [answer, TAKES]
     sender = AppriseSender("ntfy", f"ntfy://127.0.0.1:{receiver.port}/topic", timeout_s=3.0)
     first = sender(NOTICE.id, BODY)

@@ -179,9 +179,7 @@ def test_an_entry_that_is_none_is_never_pinned(pods: Pods, changes: dict[str, An
         assert list(files(brought)) == [f"{name}.json"]
 
 
-def test_a_store_that_does_not_answer_holds_nobody_up(
-    pods: Pods, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_store_holds_nobody_up(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     first, cache = pods.next()
     tokens(cache, 0)
     settle(first)

@@ -49,9 +49,7 @@ def test_a_sample_begins_with_its_prompt_and_is_repeatable(
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_temperature_zero_takes_the_likeliest(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_temperature_zero_is_greedy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = set()
     for seed in ("1", "2"):
         assert run_sample(folder, "--temperature", "0", "--seed", seed) == 0
@@ -71,9 +69,7 @@ def test_a_prompt_longer_than_the_context_is_cut_for_the_model_alone(folder: Pat
     assert text.startswith(prompt)
 
 
-def test_control_characters_do_not_reach_the_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_control_character_reaches_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_sample(folder, "--prompt", "a\x1b[31mred\x07") == 0
     assert "\x1b" not in capsys.readouterr().out
 

@@ -183,9 +183,7 @@ def test_three_ranks_and_a_resume_stream_every_token_once_an_epoch(
     assert sorted(orders[0]) != orders[0]
 
 
-def test_a_run_reads_the_same_however_it_was_cut_and_read_ahead(
-    small: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_a_run_reads_the_same_however_cut_and_read(small: PhaseRecipe, tmp_path: Path) -> None:
     folder = complete(tmp_path / "d", numbered())
     plain = samples_read(folder, replace(small, loader_workers=0), ranks=3, steps=50)
     for workers, cuts in ((1, ()), (4, (1, 2, 30))):
@@ -203,9 +201,7 @@ def test_one_shard_is_read_in_the_order_it_always_was(small: PhaseRecipe, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["stream", "bestfit"])
-def test_the_order_does_not_ask_when_a_shard_came(
-    small: PhaseRecipe, tmp_path: Path, kind: str
-) -> None:
+def test_the_order_is_not_that_of_arrival(small: PhaseRecipe, tmp_path: Path, kind: str) -> None:
     settings = replace(small, rows=kind)
     shards = numbered((500, 300, 400))
     whole = samples_read(complete(tmp_path / "whole", shards), settings, ranks=1, steps=30)
@@ -259,9 +255,7 @@ def test_three_ranks_and_a_resume_begin_every_document_once_an_epoch(
 
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80), capacity=st.integers(2, 33))
-def test_packing_begins_each_document_once_and_fills_every_row(
-    lengths: list[int], capacity: int
-) -> None:
+def test_packing_begins_documents_once_and_fills_rows(lengths: list[int], capacity: int) -> None:
     starts = np.cumsum([0, *lengths[:-1]]).astype(np.int64)
     total = sum(lengths)
     packed = pack(starts, total, capacity)
@@ -330,9 +324,7 @@ def test_a_failed_preparation_is_told_by_its_own_words(small: PhaseRecipe, tmp_p
 
 
 @pytest.mark.parametrize("how", ["killed", "silent", "stopped"])
-def test_a_preparer_that_is_gone_is_not_waited_for(
-    small: PhaseRecipe, tmp_path: Path, how: str
-) -> None:
+def test_a_gone_preparer_is_not_waited_for(small: PhaseRecipe, tmp_path: Path, how: str) -> None:
     folder = HandMade(tmp_path / "d")
     folder.add(numbered((20,))[0])
     folder.begin()
@@ -535,9 +527,7 @@ def test_a_deadline_cuts_a_wait(run_on: Callable[..., Any], tmp_path: Path, when
         assert run.heartbeat.saved_step == run.heartbeat.step > 0
 
 
-def test_a_preparation_that_failed_before_it_began(
-    run_on: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_preparation_that_failed_before(run_on: Callable[..., Any], tmp_path: Path) -> None:
     folder = HandMade(tmp_path / "data")
     folder.tell("failed", message="the host answered 404", next_step="look")
     run = run_on("run", folder.path)
@@ -571,9 +561,7 @@ def test_three_ranks_wait_together(run_on: Callable[..., Any], tmp_path: Path) -
     assert state["shards"] == [each.sha256 for each in folder.shards]
 
 
-def test_rows_of_whole_documents_are_trained_on_and_said(
-    run_on: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_rows_of_whole_documents_are_trained_on(run_on: Callable[..., Any], tmp_path: Path) -> None:
     from tests.model.growing import BOS
 
     documents = [[BOS, *ids] for ids in np.array(shards(1, 1200)[0]).reshape(-1, 12).tolist()]

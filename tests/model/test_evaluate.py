@@ -121,9 +121,7 @@ def test_all_ranks_take_equally_many_batches(
     assert taken == [[torch.Size((1, settings.sequence))] * 2] * 7
 
 
-def test_special_tokens_count_neither_nats_nor_bytes(
-    model: TRM, data_dir: Path, settings: PhaseRecipe
-) -> None:
+def test_special_tokens_do_not_count(model: TRM, data_dir: Path, settings: PhaseRecipe) -> None:
     data = open_data(data_dir)
     lengths = token_bytes(data, settings.vocab_size)
     assert lengths[data.tokenizer.bos] == 0

@@ -151,7 +151,7 @@ def trained_gpt(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., 
     return run
 
 
-def test_a_change_that_is_accepted_goes_on_and_rates_and_steps_may_always_change(
+def test_an_accepted_change_goes_on_and_rates_and_steps_may_always_change(
     new_run: NewRun,
 ) -> None:
     run = new_run(steps=5, **FAMILIES["gpt"])

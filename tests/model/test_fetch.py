@@ -124,9 +124,7 @@ def test_another_process_goes_on_where_one_was_killed(
     assert host.asked(LINKED, "cdn")[-1].headers["Range"] == f"bytes={part}-"
 
 
-def test_a_file_that_changed_meanwhile_is_begun_anew(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_a_changed_file_is_begun_anew(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     host.faults[PLAIN] = Fault(cut_after=1_000_000, times=1)
     other = BODY[::-1]
 
@@ -240,18 +238,14 @@ def test_a_known_hash_is_held_against_what_came(fetcher: Fetcher, tmp_path: Path
     assert not (tmp_path / "f.part").exists(), "the wrong bytes are not gone on from"
 
 
-def test_a_poisoned_download_is_fetched_anew(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_a_poisoned_one_is_fetched_anew(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     fetcher.fetch(RAW + PLAIN, tmp_path / "f")
     (tmp_path / "f").write_bytes(BODY[::-1])
     assert fetcher.fetch(RAW + PLAIN, tmp_path / "f").sha256 == DIGEST
     assert (tmp_path / "f").read_bytes() == BODY
 
 
-def test_a_token_goes_to_its_host_and_to_no_other(
-    host: DataHost, hand: HandTime, tmp_path: Path
-) -> None:
+def test_a_token_goes_to_its_host_alone(host: DataHost, hand: HandTime, tmp_path: Path) -> None:
     host.needs_token = "hf_secret"
     environment = {**host.environment, "HF_TOKEN": "hf_secret"}
     fetcher = Fetcher(environment, hand.pauses())
@@ -264,9 +258,7 @@ def test_a_token_goes_to_its_host_and_to_no_other(
     assert not any("hf_secret" in path.read_text() for path in tmp_path.glob("*.json"))
 
 
-def test_without_the_token_the_user_is_told_which(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_without_the_token_it_is_named(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     host.needs_token = "hf_secret"
     with pytest.raises(DataError, match="401") as found:
         fetcher.fetch(HUB + LINKED, tmp_path / "f")

@@ -34,7 +34,7 @@ def test_products_and_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert f"torch {torch.__version__}" in text
 
 
-def test_a_products_rate_is_its_operations_over_its_seconds(
+def test_a_products_rate_is_operations_by_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpu, "_SIDE", {"cpu": 100})

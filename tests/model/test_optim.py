@@ -318,9 +318,7 @@ costs = st.builds(
 @given(
     steps=st.integers(1, 400), warmup=st.integers(0, 60), fraction=st.floats(0, 1), data=st.data()
 )
-def test_every_step_of_a_run_trains(
-    steps: int, warmup: int, fraction: float, data: st.DataObject
-) -> None:
+def test_each_step_trains(steps: int, warmup: int, fraction: float, data: st.DataObject) -> None:
     cooldown = cooldown_of_steps(steps, fraction)
     assert cooldown.end == steps
     step = data.draw(st.integers(0, steps - 1))
@@ -353,9 +351,7 @@ def test_a_topped_up_run_warms_up_anew() -> None:
 
 
 @given(costs=costs, first=st.integers(0, 1000), remaining_s=st.floats(0, 500))
-def test_as_many_steps_as_fit_and_not_one_more(
-    costs: Costs, first: int, remaining_s: float
-) -> None:
+def test_as_many_steps_as_fit_and_no_more(costs: Costs, first: int, remaining_s: float) -> None:
     fitting = steps_that_fit(first, remaining_s, costs)
     if fitting:
         assert costs.seconds(first, fitting) <= remaining_s

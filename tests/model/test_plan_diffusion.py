@@ -245,7 +245,7 @@ def test_what_an_end_costs_stands_at_the_last_token_before_it() -> None:
     assert (nats[visible[:, 1] & ~visible[:, 2], QUESTION + 1] > 0).all()
 
 
-def test_behind_a_visible_end_nothing_is_hidden_and_nothing_costs(
+def test_behind_a_visible_end_nothing_is_hidden_or_costs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = make()
@@ -541,9 +541,7 @@ def test_every_text_that_fits_is_read_once_an_epoch_whole(
     assert sorted(seen) == sorted(each for each in texts if "ünder" not in each[1])
 
 
-def test_tokens_know_what_they_were_made_for(
-    in_segments: Path, made: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_tokens_know_their_purpose(in_segments: Path, made: PhaseRecipe, tmp_path: Path) -> None:
     data = open_data(in_segments)
     assert data.meta["segments"] == plans.VERSION
     assert data.meta["documents"] + data.meta["validation_documents"] == 60
@@ -581,9 +579,7 @@ def test_texts_without_a_worked_answer_are_refused(tmp_path: Path) -> None:
         assert "--data gsm8k" in error.value.next_step
 
 
-def test_a_preparation_of_texts_without_questions_says_so_in_a_line(
-    tmp_path: Path, made: PhaseRecipe
-) -> None:
+def test_a_preparation_without_questions_says_so(tmp_path: Path, made: PhaseRecipe) -> None:
     (tmp_path / "settings.json").write_text(json.dumps(made.to_json()))
     done = subprocess.run(
         [
@@ -648,9 +644,7 @@ CUT: dict[str, Any] = {
 }
 
 
-def test_a_killed_run_resumes_to_the_last_bit(
-    new_hdp: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_resumes_exactly(new_hdp: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = new_hdp("whole", **CUT)
     assert whole.train_here() == "finished"
     broken = new_hdp("broken", **CUT)

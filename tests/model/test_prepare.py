@@ -78,9 +78,7 @@ def test_every_token_is_of_the_text_and_none_is_lost(
     assert meta["validation_bytes"] == sum(s.document.size_bytes for s in parts.validation)
 
 
-def test_preparing_twice_gives_the_same_bytes(
-    folder: Path, settings: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_preparing_twice_is_the_same(folder: Path, settings: PhaseRecipe, tmp_path: Path) -> None:
     for name in ("one", "two"):
         prepare(str(folder), settings, tmp_path / name)
     names = {path.name for path in (tmp_path / "one").iterdir()}
@@ -198,9 +196,7 @@ def test_folders_without_text(tmp_path: Path, settings: PhaseRecipe) -> None:
         prepare(str(tmp_path), settings, tmp_path / "data")
 
 
-def test_an_unreadable_file(
-    tmp_path: Path, settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable(tmp_path: Path, settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "secret.txt"
     path.write_text("text " * 100)
 
@@ -214,9 +210,7 @@ def test_an_unreadable_file(
     assert caught.value.where == str(path)
 
 
-def test_a_given_tokenizer_refuses_what_it_does_not_know(
-    settings: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_a_given_tokenizer_refuses_the_unknown(settings: PhaseRecipe, tmp_path: Path) -> None:
     plain, odd = tmp_path / "plain.txt", tmp_path / "odd.txt"
     plain.write_text("abc def\n" * 200)
     odd.write_text("abc def\n" * 199 + "abQ\n")
@@ -261,9 +255,7 @@ def test_meta_comes_last(
     assert written == ["tokenizer.json", "meta.json"]
 
 
-def test_progress_is_json_lines_that_end_in_done(
-    folder: Path, settings: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_progress_is_json_lines(folder: Path, settings: PhaseRecipe, tmp_path: Path) -> None:
     settings_path = tmp_path / "settings.json"
     settings_path.write_text(json.dumps(settings.to_json()))
     command = [sys.executable, "-m", "model.prepare", "--source", str(folder)]
@@ -290,9 +282,7 @@ def test_byte_entropies_by_hand() -> None:
     assert counts.bigram_bits() == pytest.approx(math.log2(3) - firsts)
 
 
-def test_byte_entropies_of_the_validation_text(
-    data_dir: Path, settings: PhaseRecipe, text: str
-) -> None:
+def test_byte_entropies_of_validation(data_dir: Path, settings: PhaseRecipe, text: str) -> None:
     meta = json.loads((data_dir / "meta.json").read_text())
     validation = text.encode()[-meta["validation_bytes"] :]
     counts = Counter(validation)

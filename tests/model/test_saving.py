@@ -163,7 +163,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return made
 
 
-def test_a_metric_is_added_to_the_manifest_and_nothing_else_changes(
+def test_a_metric_is_added_to_the_manifest_and_only_that(
     folder: CheckpointFolder,
 ) -> None:
     saved = folder.save(contents(10), manifest(10, None))

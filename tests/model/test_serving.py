@@ -300,9 +300,7 @@ def test_a_full_queue_says_when_to_come_again(loaded: Loaded, slow: threading.Ev
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_frees_its_place(
-    loaded: Loaded, slow: threading.Event, stream: bool
-) -> None:
+def test_a_client_that_leaves_frees_it(loaded: Loaded, slow: threading.Event, stream: bool) -> None:
     with serving(loaded, batch=1, queue=4) as client:
         going = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)
         waits = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)

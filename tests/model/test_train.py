@@ -106,9 +106,7 @@ def test_cooled_is_said_where_the_rate_has_come_down(new_run: NewRun) -> None:
 
 
 @pytest.mark.parametrize("fault", ["none", "damaged"])
-def test_a_resumed_run_is_bit_exact(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_a_resume_is_exact(new_run: NewRun, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Killed after step 33; once its latest checkpoint is damaged, too."""
     whole = new_run("whole", steps=50, keep_best=9)
     whole.train_here()
@@ -470,9 +468,7 @@ def test_a_loss_that_stays_up_has_diverged_and_what_is_saved_is_from_before(
 
 
 @pytest.mark.parametrize("family", ["trm", "control", "nanochat"])
-def test_checkpointed_activations_give_the_same_weights_to_the_last_bit(
-    new_run: NewRun, family: str
-) -> None:
+def test_checkpointed_activations_give_the_same_weights(new_run: NewRun, family: str) -> None:
     settings = {"trm": {}, "control": {"control": True}, "nanochat": {"family": "nanochat"}}
     made: dict[str, Any] = settings[family]  # type: ignore[assignment]
     plain, kept = (
@@ -506,7 +502,7 @@ def test_checkpointed_activations_are_not_kept(settings: PhaseRecipe) -> None:
     assert sizes[True] < 0.6 * sizes[False]
 
 
-def test_half_the_batch_goes_on_from_the_same_checkpoint_with_the_same_samples(
+def test_half_the_batch_goes_on_from_the_same_checkpoint_alike(
     new_run: NewRun,
 ) -> None:
     """As after running out of memory at step 10: the global batch, and so each step's loss, is that

@@ -98,7 +98,7 @@ def test_the_newest_checkpoint_counts_wherever_it_lies(found: list[Listing]) -> 
         changed_settings(CONTEXT, RUN, (), accept=False)
 
 
-def test_another_machines_batch_is_a_change_and_an_equal_whole_is_none(
+def test_another_machines_batch_is_a_change_an_equal_whole_is_none(
     found: list[Listing],
 ) -> None:
     found[:] = [Listing((trained(batch=8, accumulation=4),))]
@@ -178,7 +178,7 @@ def test_what_lies_on_a_volume_was_trained_as_it_was_told_to(found: list[Listing
     assert made.accepted == {"seed": [1337, 7]}
 
 
-def test_a_bucket_that_is_down_is_asked_for_what_is_to_be_accepted_alone(
+def test_a_bucket_that_is_down_is_asked_for_what_is_accepted_alone(
     found: list[Listing],
 ) -> None:
     found[:] = [Listing(trouble=ProviderError("503"))]
@@ -276,7 +276,7 @@ class OvertakenLedger:
         return None
 
 
-def test_a_run_that_is_reopened_meanwhile_is_not_called_spent(
+def test_a_run_reopened_meanwhile_is_not_called_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launching, "reconcile", lambda context: None)

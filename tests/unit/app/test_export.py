@@ -127,9 +127,7 @@ def test_its_price_limit_and_own_end_keep_the_plan_s_worst_case(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_its_commands_are_sound_shell_and_its_values_what_was_given(
-    nodes: int, tmp_path: Path
-) -> None:
+def test_its_commands_are_sound_shell_with_the_values_given(nodes: int, tmp_path: Path) -> None:
     spec = RunSpec("trm", ("fast",), "8xH100", providers=tuple(sorted(NAMES.clouds)))
     plan = make_plan(spec, load_recipe("trm"), load_offers(NOW), NOW, "p-0000")
     assert plan.recommended is not None

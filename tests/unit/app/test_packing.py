@@ -54,9 +54,7 @@ def unpack_packing(files: dict[str, bytes], folder: Path) -> None:
         tar.extractall(folder)
 
 
-def test_what_a_machine_needs_is_in_it_and_the_planner_is_not(
-    entry: str, files: dict[str, bytes]
-) -> None:
+def test_what_a_machine_needs_is_in_it_the_planner_not(entry: str, files: dict[str, bytes]) -> None:
     names = set(files)
     for module in (entry, AGENT, UPLOAD, "trmcloud.pod.machine.prepare"):
         assert f"{module.replace('.', '/')}.py" in names
@@ -93,9 +91,7 @@ def test_the_unpacked_sources_alone_run_every_program(
             assert done.stdout.startswith("usage:"), done.stderr[-2000:]
 
 
-def test_the_trainers_imports_of_ours_are_all_there(
-    files: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_all_imports_of_the_trainer_are_there(files: dict[str, bytes], tmp_path: Path) -> None:
     unpack_packing(files, tmp_path)
     statements = {
         ast.unparse(node)
@@ -480,9 +476,7 @@ def test_nothing_to_send_is_told(tmp_path: Path) -> None:
         look_at(tmp_path)
 
 
-def test_too_much_is_refused_by_its_largest_part(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_much_is_refused_by_its_largest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_tree, "MOST_BYTES", 100)
     put(root, "data/a.bin", "a" * 90)
     put(root, "b.bin", "b" * 20)

@@ -140,9 +140,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: DataHost) -> L
     return Launch(tmp_path / "home", monkeypatch)
 
 
-def test_a_named_set_is_pinned_to_a_commit_which_goes_on_record(
-    launch: Launch, host: DataHost
-) -> None:
+def test_a_named_set_is_pinned_to_a_recorded_commit(launch: Launch, host: DataHost) -> None:
     def address() -> tuple[str, str]:
         source = launch.prepare(replace(REQUEST, data="fineweb-edu")).data.source
         assert source is not None

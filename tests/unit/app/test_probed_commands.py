@@ -329,9 +329,7 @@ def test_a_newer_measurement_takes_the_place_of_an_older_one_alone(tmp_path: Pat
     assert [(m.run_id, m.step_s) for m in probes.load(tmp_path)] == [("r-2", 0.4)]
 
 
-def test_what_tells_of_no_one_machine_is_not_kept(
-    tmp_path: Path, nothing_mended: list[Any]
-) -> None:
+def test_what_is_of_no_one_machine_is_not_kept(tmp_path: Path, nothing_mended: list[Any]) -> None:
     made = plan_runs()
     good = context_in(tmp_path, lines(0.3))
     other = SimpleNamespace(candidate_id="c9", agent_at=None)

@@ -394,9 +394,7 @@ def line(step: Any, **told: Any) -> dict[str, Any]:
     return {"kind": "train", "step": step, "at": AT + 60, "loss": 1.0, **told}
 
 
-def test_each_line_is_told_once_and_phases_follow_one_another(
-    context: Context, tmp_path: Path
-) -> None:
+def test_each_line_is_told_once_and_phases_follow(context: Context, tmp_path: Path) -> None:
     board = ToldBoards()
     feed = BoardFeed(context, "r1", board)
     assert feed.look() == 0
@@ -660,9 +658,7 @@ def test_dollars_and_hours_are_those_that_are_paid(tmp_path: Path) -> None:
     assert made.train.usd == pytest.approx([0, 0, rate / 2, rate])
 
 
-def test_no_more_than_so_many_lines_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bounded_number_of_lines_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_lines, "_MOST_LINES", 1000)
     file = read(a_file(tmp_path, 3000))
     assert 990 <= len(file.phase.train) <= 1000

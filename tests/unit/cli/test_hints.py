@@ -209,9 +209,7 @@ def test_no_ctrl_c_is_lost_in_a_stream(
         confirmed("Proceed?")
 
 
-def test_ctrl_c_just_before_it_waits(
-    types: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_just_before(types: Callable[[str], int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the last look for a signal and the wait, where only the signal's byte can end it."""
     press = functools.partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGINT)
     real = select.select

@@ -288,9 +288,7 @@ def report(waiting: str) -> AgentReport:
         ("something newer", "Starting the trainer"),
     ],
 )
-def test_before_the_trainer_beats_the_agent_says_what_it_waits_for(
-    waiting: str, stage: str
-) -> None:
+def test_before_the_trainer_beats_the_agent_says_its_wait(waiting: str, stage: str) -> None:
     assert stage_of(RUN, None, report(waiting), "") == stage
 
 

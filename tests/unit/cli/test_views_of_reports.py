@@ -271,9 +271,7 @@ def too_wide(line: str, columns: int) -> bool:
 
 
 @pytest.mark.parametrize("words", SCREENS, ids=" ".join)
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(
-    typed: Typed, words: tuple[str, ...]
-) -> None:
+def test_no_line_is_wider_than_the_terminal_or_cut(typed: Typed, words: tuple[str, ...]) -> None:
     # A plan's id is new each time, and so are a doctor's figures and what a rehearsal's dice say.
     is_stable = words[0] not in ("plan", "launch", "rehearse", "doctor")
     whole = _whole(typed(*words, columns=400)) if is_stable and "--help" not in words else set()

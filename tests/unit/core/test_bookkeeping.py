@@ -409,9 +409,7 @@ def test_what_was_settled_by_a_bill_awaits_none() -> None:
     reserved=st.integers(1, 10**9).map(Usd.from_micros),
     billed=st.integers(0, 10**9).map(Usd.from_micros),
 )
-def test_an_estimate_lies_between_bill_and_reservation(
-    life_s: float, reserved: Usd, billed: Usd
-) -> None:
+def test_an_estimate_is_between_bill_and_reserve(life_s: float, reserved: Usd, billed: Usd) -> None:
     generation = run_of(*SETTLING).generations[0]
     generation = replace(
         generation,

@@ -192,9 +192,7 @@ scores = st.lists(st.none() | st.sampled_from((0.5, 1.0, 1.5, 2.0)), min_size=1,
 
 
 @given(scores, scores, st.integers(1, 3))
-def test_uploads_come_to_an_end(
-    before: list[float | None], here: list[float | None], best: int
-) -> None:
+def test_uploads_do_end(before: list[float | None], here: list[float | None], best: int) -> None:
     """Whatever an earlier life of the pod has left in its slots."""
     slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
     for name, (step, bpb) in zip(slots, enumerate(before, 10), strict=False):
@@ -257,9 +255,7 @@ def test_what_was_stored_before_it_was_evaluated_is_owed_for_its_manifest_alone(
 
 
 @given(scores, st.integers(1, 3))
-def test_metrics_that_come_later_find_the_same_slots(
-    metrics: list[float | None], best: int
-) -> None:
+def test_later_metrics_find_the_same_slots(metrics: list[float | None], best: int) -> None:
     """Each is stored as it is saved, and its manifest again once it is evaluated."""
     slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
     mine: list[Kept] = []

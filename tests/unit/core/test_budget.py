@@ -289,9 +289,7 @@ def binds(line: Line, step: Step, at: float, book: LedgerState) -> bool:
 
 
 @given(cents, cents)
-def test_a_refused_reservation_changes_nothing_and_an_admitted_one_is_held(
-    cap: Usd, amount: Usd
-) -> None:
+def test_a_refused_reservation_changes_nothing_an_admitted_one_holds(cap: Usd, amount: Usd) -> None:
     book = LedgerState("abcd1234", caps={("account", ""): cap})
     opened = (ev.RunPlanned(plan_json(), Usd(1000), "p"), ev.Reserved(amount))
     if amount > cap:

@@ -363,9 +363,7 @@ def test_an_action_says_what_its_key_says() -> None:
 @pytest.mark.parametrize(
     ("later_s", "tried"), [(0.0, False), (1.9, False), (2.0, True), (-1.9, False), (-2.0, True)]
 )
-def test_a_pause_is_over_at_its_end_and_a_clock_set_back_by_more_ends_it(
-    later_s: float, tried: bool
-) -> None:
+def test_a_pause_ends_at_its_end_or_with_a_clock_set_back(later_s: float, tried: bool) -> None:
     """The first try is followed by a pause of two seconds."""
     run = staged(running(), at=AT, failed=True)
     action = next_attempt(run, STAGE, of(run), "id-1", None, AT + later_s)
@@ -573,9 +571,7 @@ def test_less_money_than_a_kill_costs_buys_no_time_at_all(settled: Usd) -> None:
 
 
 @pytest.mark.parametrize(("landing_s", "soft_stop_s"), [(999.0, 2001.0), (998.5, 2000.0)])
-def test_more_than_a_second_between_the_stops_is_a_limit(
-    landing_s: float, soft_stop_s: float
-) -> None:
+def test_more_than_a_second_between_stops_limits(landing_s: float, soft_stop_s: float) -> None:
     candidate = replace(FIRST, soft_stop_s=2000.0, landing_s=landing_s)
     (intent,) = ask(reserved(), AT, plan=StubPlan((candidate,))).events
     assert isinstance(intent, ev.PodIntended)
@@ -774,9 +770,7 @@ def test_a_run_without_a_generation_in_the_middle_of_its_life_is_an_error() -> N
         ("", "US-KS-2", False),
     ],
 )
-def test_a_pod_that_stands_elsewhere_than_asked_is_ended(
-    asked: str, stands: str, ended: bool
-) -> None:
+def test_a_pod_elsewhere_than_asked_is_ended(asked: str, stands: str, ended: bool) -> None:
     run = booting()
     plan = StubPlan((cast(StubCandidate, as_candidate(region=asked)),))
     decision = ask(run, AT + 60, plan=plan, pods=[the_pod(run, region=stands)])

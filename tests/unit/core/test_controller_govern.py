@@ -168,9 +168,7 @@ def test_while_no_id_is_known_no_pod_of_that_name_is_an_orphan() -> None:
 @pytest.mark.parametrize(
     ("left_s", "expected"), [(1, False), (0, False), (-1, True), (-9999, True)]
 )
-def test_another_ledgers_pod_is_touched_only_after_its_hard_stop(
-    left_s: int, expected: bool
-) -> None:
+def test_another_ledgers_pod_is_touched_after_its_hard_stop(left_s: int, expected: bool) -> None:
     theirs = name(ledger=THEIRS, left_s=left_s)
     assert orphans(run(), pods=(pod(theirs),)) == ([theirs] if expected else [])
 
@@ -253,9 +251,7 @@ def test_every_run_under_a_level_that_was_cut_lands() -> None:
 
 
 @pytest.mark.parametrize(("past_s", "due"), [(0.5, True), (-0.5, False)])
-def test_the_pod_of_a_provider_that_is_not_known_has_no_time_beyond_its_stop(
-    past_s: float, due: bool
-) -> None:
+def test_a_pod_of_an_unknown_provider_has_no_time_after_its_stop(past_s: float, due: bool) -> None:
     owner = run()
     late = replace(owner.generations[0], hard_stop_at=NOW - past_s, provider="of another version")
     orphans = govern_all(replace(owner, generations=(late,)), pods=(pod(name()),)).orphans
@@ -379,9 +375,7 @@ def storage(p50_hours: float, kept: Usd) -> tuple[Usd, Usd]:
 
 
 @pytest.mark.parametrize(("p50_hours", "planned_s"), [(0.5, 1800.0), (2.0, 3000.0)])
-def test_a_volumes_rent_is_kept_apart_from_the_pods_disks(
-    p50_hours: float, planned_s: float
-) -> None:
+def test_a_volumes_rent_is_kept_apart_from_disks(p50_hours: float, planned_s: float) -> None:
     """As long as it is likely to train, at most until its hard stop, and two days after."""
     planned = cost(VOLUME, planned_s + 2 * DAY_S)
     volume = cost(VOLUME, 3030.0 + 2 * DAY_S)

@@ -280,7 +280,7 @@ def test_a_pod_that_appears_after_its_hard_stop_is_ended_at_once() -> None:
 
 
 @pytest.mark.parametrize("until", [renting, created, booting, lambda: failed("ambiguous")])
-def test_a_create_that_was_taken_and_failed_later_counts_as_refused(
+def test_a_create_taken_that_failed_later_counts_as_refused(
     until: Callable[[], RunState],
 ) -> None:
     run = until()

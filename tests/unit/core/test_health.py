@@ -258,9 +258,7 @@ def test_a_plan_that_knows_no_times_calls_nothing_slow() -> None:
         ((0.1, 0.1, None), RECENT),
     ],
 )
-def test_ranks_that_are_alike_alone_or_not_told_of_long_enough(
-    row: tuple[float, ...], rows: int
-) -> None:
+def test_ranks_alike_alone_or_not_told_of_long_enough(row: tuple[float, ...], rows: int) -> None:
     lines = recorded()
     for line in trained(lines)[-rows:]:
         line["rank_seconds"] = list(row)

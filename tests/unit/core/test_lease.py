@@ -326,9 +326,7 @@ def test_both_clocks_running_alike_agree() -> None:
         (4600.0, 51.0, -3500.0),  # set forward by an hour
     ],
 )
-def test_a_clock_that_is_set_never_extends_a_deadline(
-    wall: float, boot: float, left_s: float
-) -> None:
+def test_setting_a_clock_never_extends_a_deadline(wall: float, boot: float, left_s: float) -> None:
     assert DEADLINE.seconds_left(Instant(wall, boot, "a")) == left_s
 
 

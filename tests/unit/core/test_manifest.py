@@ -163,7 +163,7 @@ def test_a_file_name_is_flat_and_of_a_kind_that_cannot_run(name: Any) -> None:
         a_field(extra=5),
     ],
 )
-def test_what_is_not_exactly_a_manifest_is_refused(
+def test_what_is_not_a_manifest_is_refused(
     change: Callable[[dict[str, Any]], None],
 ) -> None:
     data = raw()

@@ -262,9 +262,7 @@ def test_this_machines_own_disk_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("stored", "data", "gb"), [(0, 0, 30), (1, 1, 32), (5e9, 2.5e9, 43), (420e9, 0, 870)]
 )
-def test_a_work_disk_holds_twice_what_is_stored_and_the_data(
-    stored: float, data: float, gb: int
-) -> None:
+def test_a_work_disk_holds_twice_the_stored_and_data(stored: float, data: float, gb: int) -> None:
     assert work_gb(stored, data) == gb
 
 

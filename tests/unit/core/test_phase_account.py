@@ -110,9 +110,7 @@ def test_where_nobody_says_what_was_lost_nothing_was(beat: Any) -> None:
 @pytest.mark.parametrize(
     ("step", "saved", "lost"), [(40, None, 40), (40, 38, 2), (40, 40, 0), (40, 42, 0)]
 )
-def test_steps_that_were_lost_are_those_past_its_checkpoint(
-    step: int, saved: int | None, lost: int
-) -> None:
+def test_steps_past_its_checkpoint_were_lost(step: int, saved: int | None, lost: int) -> None:
     """All where it saved none; none where the save is newer than the last step that was told."""
     closed = close_attempt(RUNNING, replace(BEAT, step=step, saved_step=saved), 50.0)
     assert closed.lost_steps == lost

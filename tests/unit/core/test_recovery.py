@@ -371,9 +371,7 @@ def test_nothing_climbs_where_anything_went_wrong() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 64), st.floats(0.0, 1.0))
-def test_a_step_keeps_its_sequences_and_memory_its_bound(
-    batch: int, accumulation: int, share: float
-) -> None:
+def test_a_step_keeps_its_sequences_and_memory(batch: int, accumulation: int, share: float) -> None:
     own = {**CLIMBING_OWN, "batch": batch, "accumulation": accumulation}
     name = next_level(own, (), share)
     if not name:

@@ -125,7 +125,7 @@ def test_a_trainer_that_hangs_is_killed(
 
 
 @pytest.mark.parametrize("order", [{"land_ordered": True}, {"told_to_land_s": 700.0}])
-def test_one_that_hangs_in_an_ordered_landing_has_what_landing_was_given(
+def test_one_that_hangs_in_an_ordered_landing_has_its_time(
     order: dict[str, Any],
 ) -> None:
     for landing_s, patience_s in ((500.0, 500.0), (100.0, 300.0)):
@@ -340,9 +340,7 @@ def test_money_goes_before_a_save() -> None:
         ("landed_signal", True, Outcome.STOPPED),
     ],
 )
-def test_how_the_last_phase_ended_is_how_the_run_did(
-    outcome: str, ordered: bool, result: Outcome
-) -> None:
+def test_the_last_phases_end_is_the_runs(outcome: str, ordered: bool, result: Outcome) -> None:
     act = after(ended(outcome), land_ordered=ordered)
     assert isinstance(act, EndPod)
     assert act.result == result.value
@@ -540,7 +538,7 @@ def test_told_a_moment_ago_it_is_not_told_again_for_the_soft_stop() -> None:
 
 
 @pytest.mark.parametrize("cause", [{"hard_left_s": -1.0}, {"land_ordered": True}])
-def test_what_would_only_happen_again_has_failed_whatever_else_there_is(
+def test_what_would_only_happen_again_has_failed_anyway(
     cause: dict[str, Any],
 ) -> None:
     assert after(ended("non_finite", message="why"), **cause) == EndPod("failed", "why")

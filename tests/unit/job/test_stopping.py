@@ -53,9 +53,7 @@ def test_a_signal_goes_at_once_to_one_that_looks_for_no_file() -> None:
 
 
 @pytest.mark.parametrize(("command", "listens"), [(PLAIN, True), (BY_FILE, False)])
-def test_one_that_looks_for_a_file_has_half_its_grace_for_it(
-    command: Command, listens: bool
-) -> None:
+def test_one_that_looks_for_a_file_has_half_its_grace(command: Command, listens: bool) -> None:
     expected = [(20, "FILES"), (25, "SIGNAL"), (30, "KILL")]
     assert story(command, listens=listens) == expected
 

@@ -88,7 +88,7 @@ def test_sources_not_seen_are_predicted_about_as_well_as_we_say(calibration: Cal
     assert (newest[3] + newest[4]) / 2 <= 0.15
 
 
-def test_four_of_five_rows_lie_in_intervals_that_other_sources_gave(
+def test_four_of_five_rows_lie_in_intervals_of_other_sources(
     calibration: Calibration,
 ) -> None:
     covered, ratio = calibration.covered()

@@ -141,9 +141,7 @@ def test_cost_is_monotone_in_price(one: Offer, more: int) -> None:
 
 @few
 @given(offers, budgets, st.booleans())
-def test_no_candidate_can_cost_more_than_the_budget(
-    table: list[Offer], budget: Usd, fill: bool
-) -> None:
+def test_no_candidate_can_exceed_the_budget(table: list[Offer], budget: Usd, fill: bool) -> None:
     made = plan(table, budget, fill=fill)
     assert made.reservation <= budget
     for candidate in made.candidates:
@@ -357,9 +355,7 @@ def planned(
         ("trm", "H100-SXM", "bfloat16", ""),
     ],
 )
-def test_a_plan_says_what_it_counts_with_and_why(
-    recipe: str, sku: str, dtype: str, why: str
-) -> None:
+def test_a_plan_says_what_it_counts_with(recipe: str, sku: str, dtype: str, why: str) -> None:
     made = assumed_format(settings_of(recipe), GPUS[sku])
     assert made.dtype == dtype
     assert why in made.why
@@ -422,9 +418,7 @@ def test_float8_by_name_is_refused_where_there_is_none_and_planned_where_there_i
         ({"scale_lr": "sqrt"}, r"has no \[rates\]"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    offers: list[Offer], typed: dict[str, Any], says: str
-) -> None:
+def test_what_cannot_be_meant_fails(offers: list[Offer], typed: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         planned("gpt350m", offers, hardware="8xH100", **typed)
 

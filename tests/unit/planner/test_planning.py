@@ -430,7 +430,7 @@ def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:
     assert large.settings.accumulation > 1
 
 
-def test_what_is_sharded_by_hand_is_launched_and_says_what_it_is_taken_in(
+def test_what_is_sharded_by_hand_is_launched_and_says_so(
     offers: list[Offer],
 ) -> None:
     wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
@@ -453,9 +453,7 @@ def test_a_family_whose_blocks_are_applied_again_is_not_sharded(offers: list[Off
 
 
 @pytest.mark.parametrize("days", [0.0, 2.0, 30.0])
-def test_a_volume_is_reserved_whole_until_its_day(
-    trm: Recipe, offers: list[Offer], days: float
-) -> None:
+def test_a_volume_is_reserved_until_its_day(trm: Recipe, offers: list[Offer], days: float) -> None:
     wish: dict[str, Any] = {"budget": Usd(300), "hardware": "8xH100", "providers": ("runpod",)}
     plan = plan_for(trm, offers, volume=True, volume_days=days, **wish)
     made = plan.recommended
@@ -483,9 +481,7 @@ def test_a_volume_is_reserved_whole_until_its_day(
         ("d32", "nebius", "8xH100"),
     ],
 )
-def test_the_disks_that_are_asked_for_are_reserved(
-    recipe: str, provider: str, hardware: str
-) -> None:
+def test_disks_that_are_asked_for_are_reserved(recipe: str, provider: str, hardware: str) -> None:
     wish: dict[str, Any] = {"budget": Usd(5000), "hardware": hardware, "providers": (provider,)}
     phases = tuple(load_recipe(recipe).phases)
     plan = plan_for(load_recipe(recipe), load_offers(NOW), phases=phases, **wish)

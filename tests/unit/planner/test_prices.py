@@ -469,9 +469,7 @@ def test_only_the_newest_snapshots_are_kept(
 
 
 @pytest.mark.parametrize("how", ["drips", "endless"])
-def test_a_line_that_drips_or_never_ends_is_cut(
-    served: tuple[Served, dict[str, str]], how: str
-) -> None:
+def test_a_line_that_drips_or_never_ends(served: tuple[Served, dict[str, str]], how: str) -> None:
     state, environ = served
     setattr(state, how, True)
     url = environ[skypilot.ENV_CATALOGUES] + "/v8/aws/vms.csv"

@@ -371,7 +371,7 @@ def saved(root: Path, name: str = "step-00000010") -> Path:
     return folder
 
 
-def test_a_machine_is_kept_until_its_hard_stop_where_something_can_be_fetched(
+def test_a_machine_is_kept_until_its_hard_stop_if_fetchable(
     tmp_path: Path,
 ) -> None:
     lease = a_lease(NOW)
@@ -386,9 +386,7 @@ def test_a_machine_is_kept_until_its_hard_stop_where_something_can_be_fetched(
 
 
 @pytest.mark.parametrize(("wanted", "seconds"), [("120", 120.0), ("", 15.0), ("1e9", 3600.0)])
-def test_or_for_as_many_seconds_as_are_asked_for(
-    wanted: str, seconds: float, tmp_path: Path
-) -> None:
+def test_or_for_as_many_seconds_as_asked_for(wanted: str, seconds: float, tmp_path: Path) -> None:
     assert linger_s(tmp_path, "none", {contract.ENV_LINGER_S: wanted}, NOW) == seconds
 
 

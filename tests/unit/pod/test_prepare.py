@@ -159,9 +159,7 @@ def test_an_agent_started_anew_does_not_take_its_own_trainer_for_a_stranger(
     assert again.poll(machine.now).state == "ready"
 
 
-def test_a_refusal_stays_across_the_agents_death_but_not_the_containers(
-    machine: Machine, reach: Reach
-) -> None:
+def test_a_refusal_outlives_the_agent_but_not_the_container(machine: Machine, reach: Reach) -> None:
     machine.nvidia_smi(H100)
     machine.check(count=2)
     refused = reach(machine.prepare(), "refused")
@@ -276,9 +274,7 @@ def test_what_keeps_pip_from_its_index_is_told(tmp_path: Path, said: str, why: s
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_what_lacks_is_installed_once_and_comes_before_the_rest(
-    machine: Machine, reach: Reach
-) -> None:
+def test_what_lacks_is_installed_once_and_first(machine: Machine, reach: Reach) -> None:
     machine.wheel("trmcloud_probe_a", "1.2")
     machine.wanted.write_text("pytest==1.0  # >=1\ntrmcloud-probe-a==1.2  # >=1,<2\n")
     machine.check()
@@ -317,9 +313,7 @@ def test_a_killed_installation_is_done_again(machine: Machine, reach: Reach) -> 
     assert not (Path(ready.trainer().python_path[1]) / "rubbish").exists()
 
 
-def test_what_cannot_be_installed_is_refused_after_three_tries(
-    machine: Machine, reach: Reach
-) -> None:
+def test_what_cannot_be_installed_is_refused_in_the_end(machine: Machine, reach: Reach) -> None:
     machine.wanted.write_text("trmcloud-probe-c==1.0  # >=1\n")
     machine.check()
     refused = reach(machine.prepare(), "refused")
@@ -328,9 +322,7 @@ def test_what_cannot_be_installed_is_refused_after_three_tries(
     assert log.count("ERROR: No matching distribution found") == 3
 
 
-def test_a_package_that_installs_as_something_else_is_refused(
-    machine: Machine, reach: Reach
-) -> None:
+def test_a_package_that_installs_as_another_is_refused(machine: Machine, reach: Reach) -> None:
     machine.wheel("trmcloud_probe_d", "1.0")
     machine.wanted.write_text("trmcloud-probe-d==1.0  # >=2\n")
     machine.check()

@@ -390,7 +390,7 @@ def test_a_note_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
     assert seconds_left(tmp_path / "absent", now) == pytest.approx(HARD_STOP_S)
 
 
-def test_a_machine_started_anew_with_a_clock_set_back_goes_on_where_the_last_look_stood(
+def test_a_machine_restarted_with_a_clock_set_back_goes_on_at_its_last_look(
     tmp_path: Path,
 ) -> None:
     guard = Watchdog(AnchorFile(tmp_path))

@@ -126,9 +126,7 @@ def test_no_network_is_one_line_that_names_the_place(
     assert record["refused"] == refused.message
 
 
-def test_neither_uv_nor_pip_is_said(
-    bare: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_uv_and_no_pip(bare: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRMCLOUD_SKY_HOME")
     python = bare.bin / "python3"
     python.write_text("#!/bin/sh\nexit 1\n")

@@ -251,9 +251,7 @@ def test_pods_are_listed_and_none_is_believed_to_run(runpod: Scripted) -> None:
 
 
 @pytest.mark.parametrize("cost", [None, 0, -1.0, "1.79", True, [1]])
-def test_a_rate_that_none_can_be_costs_nothing_and_hides_no_pod(
-    runpod: Scripted, cost: Any
-) -> None:
+def test_an_impossible_rate_costs_nothing_and_hides_no_pod(runpod: Scripted, cost: Any) -> None:
     (pod,) = graphql(runpod, myself(pods=[{**POD, "costPerHr": cost}])).pods()
     assert (pod.pod_id, pod.rate) == ("abc", Usd(0))
 

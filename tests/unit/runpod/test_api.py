@@ -219,9 +219,7 @@ def test_a_read_does_not_wait_beyond_its_bound(runpod: Scripted) -> None:
     "trouble",
     [problem(500, "x"), problem(503, "x"), httpx.ConnectError("no"), httpx.ReadTimeout("late")],
 )
-def test_a_read_is_tried_again_with_longer_and_longer_waits(
-    runpod: Scripted, trouble: Answer
-) -> None:
+def test_a_read_is_tried_again_with_longer_waits(runpod: Scripted, trouble: Answer) -> None:
     runpod.answers = [trouble, trouble, trouble, said(200, {"pods": [pod_record()]})]
     assert [pod.id for pod in runpod.api().pods()] == ["abc123"]
     assert runpod.slept == [0.5, 1.0, 2.0]
@@ -281,7 +279,7 @@ def test_a_deletion_is_repeated_and_404_proves_nothing(runpod: Scripted) -> None
     assert [r.method for r in runpod.asked] == ["DELETE", "DELETE"]
 
 
-def test_a_deletion_that_was_taken_and_did_nothing_goes_the_other_way_next_time(
+def test_a_deletion_that_was_taken_in_vain_goes_the_other_way_next_time(
     runpod: Scripted,
 ) -> None:
     runpod.answers = [said(204)]
@@ -513,9 +511,7 @@ def test_text_of_the_servers_is_cut_and_free_of_the_key(runpod: Scripted) -> Non
         (399, ProviderError, "RunPod's address answers 399: it has moved"),
     ],
 )
-def test_what_each_refusal_stands_for(
-    runpod: Scripted, code: int, kind: type[ProviderError], says: str
-) -> None:
+def test_each_refusal(runpod: Scripted, code: int, kind: type[ProviderError], says: str) -> None:
     refused = runpod.http().refusal(problem(code, "why"), WHERE)
     assert isinstance(refused, kind)
     assert isinstance(refused, Transient) is (kind is Transient)

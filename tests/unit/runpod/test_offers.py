@@ -168,9 +168,7 @@ def test_without_a_key_both_clouds_are_read_by_graphql(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, {"data": None}, {"data": {"gpuTypes": {}}}])
-def test_an_answer_that_is_none_of_graphqls_is_a_note(
-    monkeypatch: pytest.MonkeyPatch, answer: Any
-) -> None:
+def test_an_answer_not_of_graphql_is_a_note(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     says = "runpod: not read: GraphQL answers without gpuTypes"
     assert public(monkeypatch, answer) == ([], [says])
 
@@ -199,7 +197,7 @@ def test_a_refusal_says_what_would_help(code: int, with_key: str, without: str) 
     assert offers._refused(code, False) == without
 
 
-def test_an_answer_of_brackets_alone_is_a_failure_that_is_told(
+def test_an_answer_of_brackets_alone_is_a_told_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Deeper than Python's parser goes; a reader that dies of it would say nothing, and its trace
@@ -314,9 +312,7 @@ def logs(log: Log, clock: Clock) -> BootLogs:
     return BootLogs(log, clock)  # type: ignore[arg-type]
 
 
-def test_a_fatal_line_is_believed_at_its_second_read(
-    log: Log, logs: BootLogs, clock: Clock
-) -> None:
+def test_a_fatal_line_is_believed_when_read_twice(log: Log, logs: BootLogs, clock: Clock) -> None:
     assert logs.trouble("p") is None
     log.said = [CUDA]
     clock.at += EVERY_S
@@ -330,9 +326,7 @@ def test_a_fatal_line_is_believed_at_its_second_read(
     assert logs.trouble("p") is None
 
 
-def test_logs_take_no_more_than_their_share_of_requests(
-    log: Log, logs: BootLogs, clock: Clock
-) -> None:
+def test_logs_take_no_more_than_their_share(log: Log, logs: BootLogs, clock: Clock) -> None:
     for _ in range(600):  # a minute of five pods, each asked for ten times a second
         for pod in "abcde":
             logs.trouble(pod)

@@ -83,9 +83,7 @@ def test_what_is_not_said_is_nothing() -> None:
         ("ssh", "1.2.3.4"), ("disk", 1.5), ("disk", True), ("mounts", []),
     ],
 )  # fmt: skip
-def test_what_is_not_what_the_contract_says_is_nothing_and_leaves_the_rest(
-    name: str, value: Any
-) -> None:
+def test_what_is_not_as_the_contract_says_is_nothing_alone(name: str, value: Any) -> None:
     pod = read(**{name: value})
     assert getattr(pod, name) is None
     assert pod.id == "abc123"

@@ -343,7 +343,7 @@ def test_the_manifest_of_another_checkpoint_is_half(store: Store, change: dict[s
     assert "the manifest is that of another checkpoint" in halves(store)[ONE]
 
 
-def test_what_is_larger_than_any_pod_was_granted_is_half_whatever_else_there_is(
+def test_what_is_larger_than_any_grant_is_half_whatever_else_there_is(
     store: Store,
 ) -> None:
     store.holds(MADE)

@@ -85,9 +85,7 @@ def test_several_machines_are_one_cluster_whose_limit_is_held_against_one(rig: R
         ({"status": "A_NEW_WORD"}, "unknown"),
     ],
 )
-def test_what_is_not_plainly_there_counts_as_spending(
-    rig: Rig, row: dict[str, str], status: str
-) -> None:
+def test_what_is_not_plainly_there_may_spend(rig: Rig, row: dict[str, str], status: str) -> None:
     rig.compute().create(request())
     rig.row(**row)
     assert [pod.status for pod in rig.compute().list_pods()] == [status]

@@ -338,9 +338,7 @@ def test_a_byte_too_many_is_too_many(here: Here, monkeypatch: pytest.MonkeyPatch
         assert len(kept(here)) == left
 
 
-def test_what_another_process_has_taken_away_is_gone(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_process_took_is_gone(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     ghost = (STEP, VERSION, here.home / "taken-away")
     monkeypatch.setattr(Mirror, "_kept_manifests", lambda self, phase: [ghost])
     assert here.take("manifests/fast") is None
