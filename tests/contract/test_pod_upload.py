@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoints import whole_checkpoint
 from tests.standins.s3 import CANARY, S3
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import bucket_layout
@@ -46,20 +47,7 @@ def store(s3: S3) -> Any:
 
 
 def save(root: Path, step: int, bpb: float | None, size: int = 3000) -> mf.CheckpointManifest:
-    folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
-    folder = folder / mf.step_dir_name(step)
-    folder.mkdir(parents=True)
-    data = hashlib.shake_128(str(step).encode()).digest(size)
-    (folder / "weights.safetensors").write_bytes(data)
-    digest = hashlib.sha256(data).hexdigest()
-    made = mf.CheckpointManifest(
-        run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
-        settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
-        data_sha256="0" * 64, tokenizer_sha256="0" * 64,
-        files=(mf.CheckpointFile("weights.safetensors", "weights", size, digest),),
-    )  # fmt: skip
-    write_atomic(folder / mf.MANIFEST_NAME, mf.to_json(made))
-    return made
+    return whole_checkpoint(root, step, bpb, size=size, kinds=("weights",))[1]
 
 
 def grant(store: Any, root: Path, **changes: Any) -> bk.Grants:

@@ -25,6 +25,7 @@ from model.checkpoint import (
     verify,
 )
 from model.distributed import World
+from tests.checkpoints import a_manifest
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError
 
@@ -44,22 +45,7 @@ def contents(step: int) -> Contents:
 
 
 def manifest(step: int, bpb: float | None = 2.0) -> CheckpointManifest:
-    return CheckpointManifest(
-        run_id="r1",
-        phase="fast",
-        step=step,
-        tokens=step * 10,
-        created_at=1000.0 + step,
-        recipe="test",
-        settings={"depth": 1},
-        world_size=1,
-        val_bpb=bpb,
-        step_losses=(3.0, 2.0),
-        cooled=False,
-        data_sha256="d",
-        tokenizer_sha256="t",
-        files=(),
-    )
+    return a_manifest(step, bpb, step_losses=(3.0, 2.0))
 
 
 @pytest.fixture

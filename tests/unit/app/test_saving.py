@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.plans import a_generation
 from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
 from trmcloud.app.checkpoints import fetching, gathering, pruning, shelf, sources
@@ -27,7 +28,7 @@ from trmcloud.core.contract import shards
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, Pruning
 from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.run_state import Generation, RunState, State
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import (
     CheckpointError,
     ConflictError,
@@ -35,7 +36,6 @@ from trmcloud.core.errors import (
     NotFoundError,
     ProviderError,
 )
-from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
 from trmcloud.io.files import write_atomic
@@ -71,10 +71,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
 
 def run_of(plan: Plan, provider: str = "runpod", **spec: Any) -> RunState:
     plan = replace(plan, spec=replace(plan.spec, **spec))
-    generation = Generation(
-        number=1, pod_name=POD, provider=provider, candidate_id=plan.candidates[0].id,
-        rate=Usd(1), soft_stop_at=1.0, hard_stop_at=2.0, intended_at=0.0, up_at=0.0,
-    )  # fmt: skip
+    generation = a_generation(
+        pod_name=POD, candidate_id=plan.candidates[0].id, up_at=0.0, provider=provider
+    )
     made = RecordedPlan(plan_to_json(plan))
     return RunState("r-1", recorded_plan=made, generations=(generation,), state=State.RUNNING)
 

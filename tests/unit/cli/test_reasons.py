@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import trmcloud.core.control as control
+from tests.plans import a_generation
 from trmcloud.app.recovered import Recovered
 from trmcloud.app.run_queries import Errand
 from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
@@ -24,7 +25,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.event_json import event_from_json, event_to_json
 from trmcloud.core.control.reason import FACTS, Fact, Reason, ReasonKind, because
-from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
+from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.money import Usd
 
 # -- Reasons are data, and each has one sentence ------------------------------------------------
@@ -257,17 +258,10 @@ def test_words_of_a_pod_steer_no_terminal_and_fill_no_screen() -> None:
 # Which stage a run is in, by its state and by what its pod said; what is carried meanwhile.
 
 
-POD = Generation(
-    number=1,
-    pod_name="trmc-0badcafe-r1-g1-1790000000",
-    provider="runpod",
-    candidate_id="c1",
-    rate=Usd("1.79"),
-    soft_stop_at=3000.0,
-    hard_stop_at=3600.0,
-    intended_at=1000.0,
-    up_at=1001.0,
-)
+POD = a_generation(
+    pod_name="trmc-0badcafe-r1-g1-1790000000", rate=Usd("1.79"), soft_stop_at=3000.0,
+    hard_stop_at=3600.0, intended_at=1000.0, up_at=1001.0,
+)  # fmt: skip
 RUN = RunState("r-1", State.RUNNING, generations=(POD,))
 BEAT = Heartbeat("r-1", "fast", 1, 7, "1", 1100.0, "training", 3, 9)
 

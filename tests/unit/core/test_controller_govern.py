@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.plans import a_generation
 from tests.reasons import quoted, sentence
 from tests.unit.core.runs import (
     AT,
@@ -64,18 +65,12 @@ def pod(pod_name: str, pod_id: str = "id-1", status: str = "running") -> PodSeen
 
 
 def run(run_id: str = "r1", state: State = State.RUNNING, *, left_s: int = 600) -> RunState:
-    generation = Generation(
-        number=1,
-        pod_name=name(run_id, left_s=left_s),
-        provider="test",
-        candidate_id="first",
-        rate=Usd(1),
-        soft_stop_at=NOW + left_s - 100,
-        hard_stop_at=NOW + left_s,
-        intended_at=NOW - 60,
+    generation = a_generation(
+        pod_name=name(run_id, left_s=left_s), provider="test", candidate_id="first",
+        soft_stop_at=NOW + left_s - 100, hard_stop_at=NOW + left_s, intended_at=NOW - 60,
         pod_id="id-1" if state is not State.RENTING else None,
         ended_at=NOW - 5 if state in (State.SETTLING, State.SETTLED, State.CLOSED) else None,
-    )
+    )  # fmt: skip
     made = (generation,) if state not in (State.PLANNED, State.RESERVED) else ()
     return RunState(
         run_id,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import json_values
 from trmcloud.core.contract.gate import Check, Verdict, judge, refinement, verdict_from_json
 
 # -- The gate: what passes, what fails, and that nothing unknown passes -------------------------
@@ -177,13 +178,7 @@ def test_a_verdict_survives_json() -> None:
         assert verdict_from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+anything = json_values(text=5, leaves=8)
 lines = st.dictionaries(
     st.sampled_from(["kind", "step", "grad_norm", "val_bpb", "val_step_losses"]),
     st.sampled_from(["eval", "train"]) | anything,

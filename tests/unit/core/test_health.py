@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import json_values
 from trmcloud.cli.views.health import WORDS, helps, seen
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.gpu_counters import (
@@ -272,11 +273,7 @@ def test_another_rank_each_time_is_none_that_lags() -> None:
     assert findings(lines, WELL) == ()
 
 
-_ANY = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4),
-    max_leaves=5,
-)
+_ANY = json_values(text=3, leaves=5)
 _LINE = st.fixed_dictionaries(
     {"kind": st.sampled_from(["train", "eval", "odd"])},
     optional={

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.plans import a_generation
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import Anchor, Instant
@@ -20,7 +21,7 @@ from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.exposure import VERIFIED_FOR_S, Unaccepted, exposure_of, unaccepted
 from trmcloud.core.control.lease import make_lease, phases_to_run
-from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan
@@ -67,15 +68,8 @@ def candidate(*phases: PhasePlan, **changes: Any) -> Candidate:
     return Candidate(**(fields | changes))
 
 
-GENERATION = Generation(
-    number=1,
-    pod_name="trmc-abcd1234-r1-g1-1790003000",
-    provider="runpod",
-    candidate_id="first",
-    rate=Usd(1),
-    soft_stop_at=SOFT,
-    hard_stop_at=HARD,
-    intended_at=AT - 7,
+GENERATION = a_generation(
+    candidate_id="first", soft_stop_at=SOFT, hard_stop_at=HARD, intended_at=AT - 7
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import json_values
 from tests.unit.core.manifests import STATE, WEIGHTS, manifest
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import (
@@ -233,18 +234,7 @@ def test_a_number_that_is_none_is_refused_wherever_it_stands(bad: str, place: st
         from_json(json.dumps(data).replace('"HERE"', bad), WHERE)
 
 
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=8)
-    | st.sampled_from([10**400, "ab" * 32, "weights.safetensors", *KINDS]),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=10,
-)
+anything = json_values(10**400, "ab" * 32, "weights.safetensors", *KINDS)
 
 
 @settings(max_examples=120)

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import json_values
 from tests.unit.core.manifests import manifest
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
@@ -234,18 +235,7 @@ def test_every_state_and_outcome_is_understood(state: str, outcome: str | None) 
     assert load_heartbeat(dump(beat)) == beat
 
 
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=8)
-    | st.just(10**400),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=10,
-)
+anything = json_values(10**400)
 
 
 @settings(max_examples=120)

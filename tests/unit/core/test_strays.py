@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.plans import a_candidate, errand_json, plan_json
+from tests.plans import a_candidate, a_generation, errand_json, plan_json
 from tests.reasons import quoted, sentence
 from tests.unit.core.runs import TRAITS
 from trmcloud.core.catalog.offers import DAY_S
@@ -48,9 +48,9 @@ LEFT_AT = AT + 5400
 
 
 def run(state: State = State.RUNNING, pod_id: str | None = "id-1", **more: object) -> RunState:
-    generation = Generation(
-        number=1, pod_name=NAME, provider="runpod", candidate_id="c", rate=RATE,
-        soft_stop_at=LEFT_AT, hard_stop_at=AT + 7200, intended_at=AT, pod_id=pod_id,
+    generation = a_generation(
+        pod_name=NAME, rate=RATE, soft_stop_at=LEFT_AT, hard_stop_at=AT + 7200, intended_at=AT,
+        pod_id=pod_id,
     )  # fmt: skip
     made = RunState(
         "r-1", state=state, cap=Usd(100), project="thesis", reserved=Usd(80), reserved_at=AT,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoints import whole_checkpoint
 from tests.standins.receiver import HANGS, LOSES, Receiver, receiving, until
 from tests.unit.core.test_health import WELL, Line, recorded
 from tests.unit.pod.leases import a_lease, job_of
@@ -204,38 +204,9 @@ def test_the_agent_starts_it_once_and_apart_from_its_pod(
 # -- What a pod's agent tells of its checkpoints, and when --------------------------------------
 
 
-def save(
-    root: Path, step: int, val_bpb: float, size: int = 1000, cooldown_from: int | None = None
-) -> Path:
+def save(root: Path, step: int, val_bpb: float, size: int = 1000, **more: Any) -> Path:
     """A whole checkpoint of ``2 × size`` bytes: weights, and an optimizer's shard."""
-    folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
-    folder = folder / mf.step_dir_name(step)
-    folder.mkdir(parents=True)
-    files = []
-    for kind in ("weights", "optimizer"):
-        data = hashlib.sha256(f"{kind} {step}".encode()).digest().ljust(size, b"0")
-        (folder / f"{kind}.safetensors").write_bytes(data)
-        digest = hashlib.sha256(data).hexdigest()
-        files.append(mf.CheckpointFile(f"{kind}.safetensors", kind, size, digest))
-    made = mf.CheckpointManifest(
-        run_id="r1",
-        phase="fast",
-        step=step,
-        tokens=step,
-        created_at=1000.0 + step,
-        recipe="t",
-        settings={"keep_best": 1},
-        world_size=1,
-        val_bpb=val_bpb,
-        step_losses=(),
-        cooled=False,
-        data_sha256="0" * 64,
-        tokenizer_sha256="0" * 64,
-        files=tuple(files),
-        cooldown_from=cooldown_from,
-    )
-    write_atomic(folder / mf.MANIFEST_NAME, mf.to_json(made))
-    return folder
+    return whole_checkpoint(root, step, val_bpb, size=size, settings={"keep_best": 1}, **more)[0]
 
 
 def body(root: Path) -> _FilesAndProcesses:
