@@ -183,9 +183,7 @@ def kept_offline(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], by
     return about, rows, path.read_bytes()
 
 
-def test_what_wandb_keeps_has_the_names_of_the_guide(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_keeps_the_guides_names(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `wandb`")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", "c" * 40)

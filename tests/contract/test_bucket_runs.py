@@ -119,9 +119,7 @@ def close_a_run(world: Context, bucketed: Plan) -> None:
     world.ledger.release("r1", epoch)
 
 
-def test_a_bucket_that_was_down_is_asked_again_in_a_while_by_who_lives_on(
-    world: Context, bucketed: Plan
-) -> None:
+def test_a_bucket_that_was_down_is_asked_again_by_who_lives(world: Context, bucketed: Plan) -> None:
     close_a_run(world, bucketed)
     asked: list[float] = []
     wall = 4000.0
@@ -296,9 +294,7 @@ def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_wee
             assert [m.step for m in each.pruning.checkpoints] == gone
 
 
-def test_what_is_known_of_it_is_asked_once_and_forgotten_by_a_resume(
-    world: Context, bucketed: Plan, s3: S3
-) -> None:
+def test_what_is_known_is_asked_once_until_a_resume(world: Context, bucketed: Plan, s3: S3) -> None:
     run = run_of(bucketed)
     relayed(world, bucketed, run, saved(world, 10, 1.0))
     assert [m.step for m in bc.known_there(world, run)] == [10]

@@ -155,9 +155,7 @@ def evaluated(root: Path, made: mf.CheckpointManifest, bpb: float) -> mf.Checkpo
     return scored
 
 
-def test_a_metric_that_came_later_replaces_the_manifest_and_no_weights_are_sent_again(
-    root: Path, store: Any
-) -> None:
+def test_a_later_metric_replaces_the_manifest_and_sends_no_weights(root: Path, store: Any) -> None:
     made = save(root, 10, None)
     grant(store, root)
     first = uploader(root)
@@ -216,9 +214,7 @@ def lame(grants: bk.Grants, slot: str, *names: str) -> dict[str, str]:
     }
 
 
-def test_a_slots_manifest_is_emptied_before_anything_else_however_often_that_fails(
-    root: Path, store: Any
-) -> None:
+def test_a_slots_manifest_is_emptied_first_however_often_that_fails(root: Path, store: Any) -> None:
     grants = grant(store, root)
     made = uploader(root)
     for step, bpb in ((10, 1.0), (20, 2.0), (30, 1.9), (35, 1.85)):
@@ -282,9 +278,7 @@ def test_a_pod_without_its_notes_writes_around_what_its_slots_hold(root: Path, s
     assert mf.from_json(in_slot(store, "g1-slot-1", mf.MANIFEST_NAME), "").step == 20
 
 
-def test_no_signature_is_written_down(
-    root: Path, store: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_signature_is_written(root: Path, store: Any, capfd: pytest.CaptureFixture[str]) -> None:
     grants = grant(store, root)
     save(root, 10, 1.0)
     lame = {key: url.replace(BUCKET, "no-such-bucket") for key, url in grants.puts.items()}

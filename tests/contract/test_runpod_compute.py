@@ -115,9 +115,7 @@ def test_what_a_pod_is_told(rig: Rig) -> None:
         ({"create_500": 1}, AmbiguousCreate),
     ],
 )
-def test_a_refused_create_makes_nothing(
-    rig: Rig, knobs: dict[str, Any], error: type[ProviderError]
-) -> None:
+def test_a_refusal_makes_none(rig: Rig, knobs: dict[str, Any], error: type[ProviderError]) -> None:
     rig.standin.control.set(**knobs)
     with pytest.raises(error):
         rig.compute.create(request(rig))

@@ -247,9 +247,7 @@ def test_the_doctor_says_what_is_unknown(rig: Rig, knobs: dict[str, Any], code: 
 
 
 @FADED
-def test_the_second_list_is_v2s_with_the_members_of_clusters(
-    rig: Rig, knobs: dict[str, Any], code: int
-) -> None:
+def test_the_second_list_is_v2s_with_clusters(rig: Rig, knobs: dict[str, Any], code: int) -> None:
     wanted = request(rig)
     pod_id = rig.compute.create(wanted)
     rig.on(5)

@@ -91,9 +91,7 @@ def test_a_stopped_pod_keeps_its_disk_and_may_not_come_back(runpod_and_clock: Cl
         ({"templateId": "unknown"}, 404),
     ],
 )
-def test_a_create_is_refused_with_its_status(
-    runpod_on_paper: StandIn, change: dict[str, Any], status: int
-) -> None:
+def test_creates_are_refused(runpod_on_paper: StandIn, change: dict[str, Any], status: int) -> None:
     answer = Client(runpod_on_paper)("POST", "/v2/pods", BODY | change)
     assert answer.status == status
     assert answer.headers["Content-Type"] == "application/problem+json"

@@ -125,9 +125,7 @@ def test_grants_tell_what_the_slots_hold_and_where_to_go_on_from(
         assert hashlib.sha256(data).hexdigest() == file.sha256
 
 
-def test_what_was_saved_before_a_cooldown_comes_with_what_has_cooled(
-    bucket: S3Bucket, tmp_path: Path
-) -> None:
+def test_what_was_before_a_cooldown_comes_with_the_cooled(bucket: S3Bucket, tmp_path: Path) -> None:
     for step, since in ((10, None), (20, 10), (30, 10)):
         stored(bucket, tmp_path, step, 1.0, slot=step // 10, cooldown_from=since)
     found = sorted(bucket.checkpoints("r1").whole, key=lambda each: -each.manifest.step)

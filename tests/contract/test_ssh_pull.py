@@ -145,9 +145,7 @@ def test_what_one_process_left_the_next_one_uses(pod: SshPod, tmp_path: Path) ->
     assert os.listdir(into) == [file.name]
 
 
-def test_remains_that_are_not_what_their_note_says_cost_time_and_nothing_else(
-    pod: SshPod, tmp_path: Path
-) -> None:
+def test_remains_unlike_their_note_cost_time_and_nothing_else(pod: SshPod, tmp_path: Path) -> None:
     file = written(pod.root / "weights.safetensors", 5 << 20)
     into = tmp_path / "to"
     into.mkdir()

@@ -110,9 +110,7 @@ def test_a_kill_after_any_file_leaves_no_checkpoint(
     assert save(folder, 20).manifest.step == 20
 
 
-def test_the_manifest_is_written_last_and_then_renamed(
-    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_comes_last(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     real = checkpoint._write
 

@@ -238,9 +238,7 @@ def documents(seed: int, count: int, longest: int) -> list[int]:
     return ids
 
 
-def test_three_ranks_and_a_resume_begin_every_document_once_an_epoch(
-    small: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_three_ranks_and_a_resume_begin_documents_once(small: PhaseRecipe, tmp_path: Path) -> None:
     settings = replace(small, rows="bestfit")
     shards = [documents(seed, 300, 30) for seed in range(3)]
     folder = complete(tmp_path / "d", shards)

@@ -265,9 +265,7 @@ def test_a_checkpoint_is_asked_and_all_is_accounted_for(
     assert shown.rstrip().endswith("2 more")
 
 
-def test_right_answers_are_counted(
-    folder: Path, questions: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_right_ones_counted(folder: Path, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve_module, "answer", lambda *_: ["so #### 5.0\n", "#### 9", None])
     told = solve(folder, questions)
     assert (told["items"], told["correct"], told["without_number"]) == (3, 1, 0)

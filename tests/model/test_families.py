@@ -210,9 +210,7 @@ SAME_SHAPE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("key", [*SHAPES, *SAME_SHAPE])
-def test_only_what_leaves_the_weights_shapes_alone_can_be_accepted(
-    settings: PhaseRecipe, key: str
-) -> None:
+def test_only_what_leaves_the_shapes_alone_can_be_accepted(settings: PhaseRecipe, key: str) -> None:
     """Of the keys that a resume holds to the plan each changes some model's weights; no other
     does."""
     base = replace(settings, family="gpt", mlp="swiglu", value_embeddings=key == "head_dim")

@@ -74,9 +74,7 @@ def fetcher(host: DataHost, hand: HandTime) -> Fetcher:
     return Fetcher(host.environment, hand.pauses())
 
 
-def test_a_file_arrives_whole_and_is_not_asked_for_again(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_a_file_arrives_whole_and_once(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     for _ in range(2):
         made = fetcher.fetch(
@@ -286,9 +284,7 @@ def test_a_full_disk(fetcher: Fetcher, tmp_path: Path, monkeypatch: pytest.Monke
     assert fetcher.fetch(RAW + PLAIN, tmp_path / "f").sha256 == DIGEST
 
 
-def test_downloads_share_a_slow_line_without_losing_it(
-    host: DataHost, hand: HandTime, tmp_path: Path
-) -> None:
+def test_downloads_share_a_slow_line_whole(host: DataHost, hand: HandTime, tmp_path: Path) -> None:
     """The bench measures the share; here it is only that eight at once come to no harm."""
     host.files.update({f"/f{number}": BODY[: 1_000_000 + number] for number in range(8)})
     host.bytes_per_second = 8e6
@@ -380,9 +376,7 @@ def of_pod(host: DataHost, pinned: DataSet, folder: Path, patience_s: float = 60
     return with_published_hashes(pinned, Cache(folder), means.fetcher())
 
 
-def test_a_pod_has_the_hashes_that_the_launch_was_given(
-    lister: DataHost, pinned: DataSet, tmp_path: Path
-) -> None:
+def test_a_pod_has_the_launchs_hashes(lister: DataHost, pinned: DataSet, tmp_path: Path) -> None:
     lister.faults[f"/api/datasets/me/x/tree/{COMMIT}/en"] = Fault(
         status=503, retry_after="0", times=1
     )
@@ -406,9 +400,7 @@ def test_other_hashes_than_the_launch_was_given_are_refused(
         of_pod(lister, pinned, tmp_path)
 
 
-def test_a_file_that_is_not_the_published_one_is_refused(
-    lister: DataHost, pinned: DataSet, tmp_path: Path
-) -> None:
+def test_an_unpublished_file_is_refused(lister: DataHost, pinned: DataSet, tmp_path: Path) -> None:
     made = of_pod(lister, pinned, tmp_path)
     lister.files[PATH + NAMES[1]] = b"other bytes"  # and its host says so itself
     fetcher = Means(lister.environment, tmp_path).fetcher()

@@ -375,7 +375,7 @@ def test_one_that_is_worse_or_knows_no_cooldown_ends_at_once(
     assert (at_once.outcome, at_once.cooldown) == ("stopped_paying", None)
 
 
-def test_a_cooldown_that_was_asked_for_is_not_drawn_out_over_the_time_that_is_left(
+def test_an_ordered_cooldown_is_not_drawn_out_over_the_time_left(
     settings: PhaseRecipe,
 ) -> None:
     flag = SignalFlag()

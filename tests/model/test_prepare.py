@@ -60,9 +60,7 @@ def folder(tmp_path: Path, text: str) -> Path:
     return root
 
 
-def test_every_token_is_of_the_text_and_none_is_lost(
-    folder: Path, settings: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_no_token_of_the_text_is_lost(folder: Path, settings: PhaseRecipe, tmp_path: Path) -> None:
     meta = prepare(str(folder), settings, tmp_path / "data")
     data = open_data(tmp_path / "data")
     parts = split(open_source(str(folder)), settings.validation_fraction)
@@ -87,9 +85,7 @@ def test_preparing_twice_is_the_same(folder: Path, settings: PhaseRecipe, tmp_pa
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_a_folders_validation_files_are_a_fair_share_and_keep_their_side(
-    folder: Path, settings: PhaseRecipe
-) -> None:
+def test_a_folders_validation_files_keep_their_side(folder: Path, settings: PhaseRecipe) -> None:
     source = open_source(str(folder))
     chosen = {span.document.name for span in split(source, 0.25).validation}
     size = sum(d.size_bytes for d in source.documents if d.name in chosen)
@@ -226,9 +222,7 @@ def test_a_given_tokenizer_refuses_the_unknown(settings: PhaseRecipe, tmp_path: 
     assert not (tmp_path / "other").exists()
 
 
-def test_a_folder_of_something_else_is_not_overwritten(
-    folder: Path, settings: PhaseRecipe, tmp_path: Path
-) -> None:
+def test_a_foreign_folder_is_kept(folder: Path, settings: PhaseRecipe, tmp_path: Path) -> None:
     out = tmp_path / "mine"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")

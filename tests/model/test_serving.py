@@ -251,9 +251,7 @@ def test_the_openapi_document_is_one(client: Client) -> None:
         (413, b'{"prompt": "' + b"a" * 300_000 + b'"}', "bytes"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_request_is_said_in_a_line(
-    client: Client, status: int, body: Any, told: str
-) -> None:
+def test_a_wrong_request_is_told(client: Client, status: int, body: Any, told: str) -> None:
     assert told in client.refused(status, body)
 
 

@@ -103,9 +103,7 @@ def test_landed_then_killed_then_resumed_is_exact(undisturbed: Any, new_run: New
 
 
 @pytest.mark.slow
-def test_a_deadline_run_lands_in_time_and_its_decision_can_be_replayed(
-    undisturbed: Any, new_run: NewRun
-) -> None:
+def test_a_deadline_run_lands_in_time_and_replays(undisturbed: Any, new_run: NewRun) -> None:
     began_at = (undisturbed.out / "job.json").stat().st_mtime
     took_s = undisturbed.metrics("train")[-1]["at"] - began_at
     for times in (0.7, 1.4, 2.8, 5.6):  # a machine that is busy may not come to a step in time

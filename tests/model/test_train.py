@@ -196,9 +196,7 @@ def test_gradients_that_explode_are_an_outcome_and_save_nothing(new_run: NewRun)
     assert "not finite" in run.metrics("end")[-1]["message"]
 
 
-def test_a_full_disk_is_an_outcome_and_keeps_what_there_was(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_outcome(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run(steps=50, save_every=20)
     real = checkpoint._write
 
@@ -404,9 +402,7 @@ def poison(
     monkeypatch.setattr(TRM, "loss", loss)
 
 
-def test_a_step_that_is_not_finite_is_left_out_and_told(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_infinite_step_is_left_out(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, lambda step, loss: loss * math.nan if step == 7 else loss)
     run = new_run(steps=12)
     assert run.train_here() == "finished"

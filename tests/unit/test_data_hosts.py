@@ -291,9 +291,7 @@ def test_where_no_token_would_help_none_is_asked_for(monkeypatch: pytest.MonkeyP
     assert found.detail == "the host answered 403"
 
 
-def test_without_a_reader_of_parquet_the_extra_is_named(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_parquet_the_extra_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match="looking into parquet"):
         host.checked((b"x",), layout="parquet")

@@ -166,9 +166,7 @@ def test_a_named_set_is_pinned_to_a_recorded_commit(launch: Launch, host: DataHo
         launch.prepare(replace(REQUEST, data="climbmix"))
 
 
-def test_a_changed_data_set_is_one_line_that_names_the_run_before(
-    launch: Launch, host: DataHost
-) -> None:
+def test_a_changed_data_set_is_one_line_that_names_the_run(launch: Launch, host: DataHost) -> None:
     def lines() -> list[str]:
         said: list[str] = []
         preparing.pinned_source(
@@ -188,9 +186,7 @@ def test_a_changed_data_set_is_one_line_that_names_the_run_before(
     assert lines() == [], "it is on record"
 
 
-def test_an_export_names_the_commit_or_says_that_there_is_none(
-    launch: Launch, host: DataHost, tmp_path: Path
-) -> None:
+def test_an_export_names_the_commit_if_any(launch: Launch, host: DataHost, tmp_path: Path) -> None:
     names = SkyNames({"runpod": "runpod"}, lambda provider, sku: sku, 10)
     model = bundle_root() / "model"
 

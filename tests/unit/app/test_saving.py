@@ -452,9 +452,7 @@ def test_it_is_never_whole_in_memory(tmp_path: Path) -> None:
     assert peak < made.size_bytes / 4
 
 
-def test_a_copy_that_was_ended_while_it_was_put_together_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_copy_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = sharded(tmp_path / "there")
     written = []
 

@@ -450,9 +450,7 @@ def test_what_it_had_cost_by_then_is_told_beside_it(context: Context, tmp_path: 
     ],
     ids=str,
 )
-def test_what_is_no_line_of_figures_is_passed_over(
-    context: Context, tmp_path: Path, hostile: Any
-) -> None:
+def test_what_is_no_line_of_figures_is_left(context: Context, tmp_path: Path, hostile: Any) -> None:
     board = ToldBoards()
     log(tmp_path, "fast", line(5), hostile, line(6))
     BoardFeed(context, "r1", board).look()

@@ -275,9 +275,7 @@ def test_what_is_looked_for_is_painted_and_every_word_stays(line: str, painted: 
     assert re.sub(r"\x1b\[[0-9;]*m", "", paint(line)) == line
 
 
-def test_a_terminal_gets_colours_and_others_the_same_words(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
+def test_colours_are_for_terminals_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
     coloured = shown(monkeypatch, Window())

@@ -129,9 +129,7 @@ def test_a_limit_on_hours_lands_the_trainer_long_before_the_hard_stop() -> None:
 @pytest.mark.parametrize(
     ("landing_s", "soft_stop_at"), [(1000.0, 2000), (999.5, 2000.5), (900.0, 2000)]
 )
-def test_a_second_between_the_stops_is_rounding_and_more_is_a_limit(
-    landing_s: float, soft_stop_at: float
-) -> None:
+def test_a_second_between_the_stops_is_rounding(landing_s: float, soft_stop_at: float) -> None:
     candidate = replace(FIRST, soft_stop_s=2000.0, landing_s=landing_s)
     (intent,) = ask(reserved(), AT, plan=StubPlan((candidate,))).events
     assert isinstance(intent, ev.PodIntended)
@@ -400,9 +398,7 @@ def test_a_final_bill_that_is_there_is_taken_and_no_estimate() -> None:
     ],
     ids=["no line", "stopped", "no other", "too dear", "listed again", "no list"],
 )
-def test_where_no_other_would_be_rented_sooner_its_bill_is_waited_for(
-    run: RunState, seen: dict[str, Any]
-) -> None:
+def test_its_bill_is_waited_for_if_none_is_sooner(run: RunState, seen: dict[str, Any]) -> None:
     assert ask(run, AT + 60, **seen) == Decision()
     assert run.reserved == RESERVATION
 

@@ -214,9 +214,7 @@ def test_the_dearest_phase_to_start_says_what_is_of_use() -> None:
 
 
 @pytest.mark.parametrize(("provider", "hang_s"), [("local", 120.0), ("runpod", 300.0)])
-def test_a_trainer_far_away_is_given_longer_before_it_counts_as_hung(
-    provider: str, hang_s: float
-) -> None:
+def test_a_trainer_far_away_has_longer_before_it_hangs(provider: str, hang_s: float) -> None:
     assert lease(provider=provider).hang_after_s == hang_s
 
 

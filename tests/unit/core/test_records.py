@@ -293,9 +293,7 @@ def test_what_is_converted_first_may_fail_like_any_field() -> None:
         ("note", [None, "x"], [5, ["x"]]),
     ],
 )  # fmt: skip
-def test_each_declared_type_takes_what_it_is_and_nothing_else(
-    name: str, good: list[Any], bad: list[Any]
-) -> None:
+def test_each_declared_type_takes_only_its_own(name: str, good: list[Any], bad: list[Any]) -> None:
     for value in good:
         loaded(**{name: value})
     for value in bad:

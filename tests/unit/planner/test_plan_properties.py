@@ -106,9 +106,7 @@ def test_more_budget_never_gives_a_worse_best_plan(
 
 @few
 @given(offers, st.one_of(st.none(), budgets), objectives)
-def test_a_dominated_offer_is_never_chosen(
-    table: list[Offer], budget: Usd | None, objective: str
-) -> None:
+def test_dominated_offers_never_win(table: list[Offer], budget: Usd | None, objective: str) -> None:
     made = plan(table, budget, objective)
     chosen = made.recommended
     if chosen is None:

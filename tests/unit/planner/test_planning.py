@@ -207,9 +207,7 @@ def test_a_batch_the_user_set_is_not_changed(trm: Recipe, offers: list[Offer]) -
         plan_for(trm, offers, hardware="8xH100", overrides=(("batch", 64),))
 
 
-def test_what_no_recovery_can_make_fit_is_refused_when_it_is_planned(
-    trm: Recipe, offers: list[Offer]
-) -> None:
+def test_what_no_recovery_can_make_fit_is_refused_at_once(trm: Recipe, offers: list[Offer]) -> None:
     """Before anything is paid: all that memory which runs out is answered with is too much still,
     the last rungs too. The error has the least that would be needed."""
     wide = {"width": 16_384}

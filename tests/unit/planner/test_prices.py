@@ -96,9 +96,7 @@ def environ(url: str, home: Path, **more: str) -> dict[str, str]:
     return {settings.ENV_API: url, "HOME": str(home), **elsewhere, **more}
 
 
-def test_runpods_catalogue_becomes_a_dated_snapshot(
-    runpod: tuple[str, dict[str, Any]], home: Path
-) -> None:
+def test_runpods_catalogue_becomes_a_table(runpod: tuple[str, dict[str, Any]], home: Path) -> None:
     url, state = runpod
     before = tables.load_offers(NOW, home)
     outcome = tables.refresh(
@@ -390,9 +388,7 @@ def refreshed(home: Path, environ: dict[str, str]) -> tuple[tables.Refreshed, li
     return outcome, tables.load_offers(NOW, home)
 
 
-def test_refresh_reads_every_cloud_without_an_account(
-    served: tuple[Served, dict[str, str]], home: Path
-) -> None:
+def test_refresh_reads_every_cloud_alone(served: tuple[Served, dict[str, str]], home: Path) -> None:
     state, environ = served
     outcome, offers = refreshed(home, environ)
     assert outcome.path is not None

@@ -146,9 +146,7 @@ def test_a_busy_gpu_is_looked_at_again(
     assert reach(preparation, "waiting").state == "waiting"
 
 
-def test_an_agent_started_anew_does_not_take_its_own_trainer_for_a_stranger(
-    machine: Machine, reach: Reach
-) -> None:
+def test_a_new_agent_knows_its_own_trainer_as_no_stranger(machine: Machine, reach: Reach) -> None:
     machine.nvidia_smi(H100)
     machine.check(count=1, idle=True)
     reach(machine.prepare(), "waiting")

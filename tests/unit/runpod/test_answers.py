@@ -67,9 +67,7 @@ def test_twenty_pages_are_a_list_and_more_are_not_believed_to_end(runpod: Script
 
 
 @pytest.mark.parametrize(("each_s", "pages"), [(59.5, 2), (20.0, 3), (-0.5, 1)])
-def test_a_list_takes_less_than_a_minute_by_a_clock_that_goes_on(
-    runpod: Scripted, each_s: float, pages: int
-) -> None:
+def test_a_list_takes_less_than_a_minute(runpod: Scripted, each_s: float, pages: int) -> None:
     runpod.each_s = each_s
     runpod.answers = [endless(runpod, 9)]
     assert refused(runpod) == "it was not read within 60 s"
@@ -286,9 +284,7 @@ def test_an_answer_without_an_account_is_none(runpod: Scripted, answer: Any) -> 
 
 
 @pytest.mark.parametrize(("code", "kind"), [(410, 410), (404, 404), (429, 429)])
-def test_what_is_being_retired_is_told_apart_from_money_and_key(
-    runpod: Scripted, code: int, kind: int
-) -> None:
+def test_retirement_is_told_from_money_and_key(runpod: Scripted, code: int, kind: int) -> None:
     with pytest.raises(GraphqlUnavailable, match=f"answers {kind}"):
         graphql(runpod, problem(code, "no more")).account()
 

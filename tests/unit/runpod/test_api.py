@@ -182,9 +182,7 @@ def test_the_last_page_is_the_one_that_says_so(runpod: Scripted) -> None:
         ([said(200, {"pods": None})], "pods"),
     ],
 )
-def test_a_list_that_was_not_read_to_its_end_is_no_list(
-    runpod: Scripted, answers: list[Answer], says: str
-) -> None:
+def test_an_unfinished_list_is_none(runpod: Scripted, answers: list[Answer], says: str) -> None:
     runpod.answers = answers
     with pytest.raises(ProviderError, match=says):
         runpod.api().pods()

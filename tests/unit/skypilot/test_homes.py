@@ -107,9 +107,7 @@ def test_a_key_of_the_environment_is_written_once_for_the_owners_eyes(tmp_path: 
         SkyHome(tmp_path / "b", "lambda", tmp_path / "n", {"LAMBDA_API_KEY": 'x"\ny'}).lay()
 
 
-def test_of_the_users_settings_one_clouds_are_taken_and_no_logging_agent(
-    user: Path, tmp_path: Path
-) -> None:
+def test_of_the_users_settings_one_clouds_are_taken_and_no_logs(user: Path, tmp_path: Path) -> None:
     (user / ".sky").mkdir()
     (user / ".sky" / "config.yaml").write_text(
         "logs:\n  store: aws\n  aws:\n    credentials_file: ~/other\n"
