@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trmcloud.core.control.run_state import Generation
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import (
     Candidate,
@@ -30,6 +31,27 @@ def a_candidate(name: str = "c1", **changes: Any) -> Candidate:
         "landing_s": 100.0, "worst_case": Usd(1), "reasons": (), "planned_rate": Usd(1),
     }  # fmt: skip
     return Candidate(**{**values, **changes})
+
+
+def small_recipe(**changes: Any) -> PhaseRecipe:
+    """A TRM that trains almost nothing, on a processor."""
+    values: dict[str, Any] = {
+        "recipe": "test", "family": "trm", "phase": "fast", "depth": 1, "width": 32,
+        "head_dim": 16, "supervision_steps": 3, "loops": 1, "vocab_size": 300, "sequence": 16,
+        "validation_fraction": 0.1, "batch": 2, "steps": 12, "matrix_lr": 5e-3,
+        "embedding_lr": 5e-2, "warmup_steps": 3, "dtype": "float32", "compile": False,
+        "log_every": 1, "eval_every": 10, "eval_tokens": 128, "save_every": 20,
+    }  # fmt: skip
+    return PhaseRecipe(**{**values, **changes})
+
+
+def a_generation(**changes: Any) -> Generation:
+    values: dict[str, Any] = {
+        "number": 1, "pod_name": "trmc-abcd1234-r1-g1-1790003000", "provider": "runpod",
+        "candidate_id": "c1", "rate": Usd(1), "soft_stop_at": 1.0, "hard_stop_at": 2.0,
+        "intended_at": 0.0,
+    }  # fmt: skip
+    return Generation(**{**values, **changes})
 
 
 def a_phase(name: str = "fast", **parts_s: float) -> PhasePlan:

@@ -1,4 +1,4 @@
-"""Real processes that write one ledger, race for it and are killed: run by ``test_ledger_crash``.
+"""Real processes that write one ledger, race for it and are killed: run by ``test_ledger_disk``.
 
     python ledger_processes.py kill|race|create|full FOLDER ROUNDS SEED
 

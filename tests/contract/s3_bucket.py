@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoints import checkpoint
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.adapters.s3.client import Client
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.bucket_layout import Place, slot_name
 from trmcloud.ports.bucket import GrantRequest
 
@@ -51,25 +50,6 @@ def at(connected: Client, prefix: str) -> S3Bucket:
 @pytest.fixture
 def bucket(connected: Client, prefix: str) -> S3Bucket:
     return at(connected, prefix)
-
-
-def checkpoint(
-    folder: Path, step: int, bpb: float, size: int = 3000, cooldown_from: int | None = None
-) -> mf.CheckpointManifest:
-    """A checkpoint of r1's fast phase on this disk."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for kind in ("weights", "optimizer"):
-        data = hashlib.shake_128(f"{kind}{step}".encode()).digest(size)
-        name = f"{kind}.safetensors"
-        (folder / name).write_bytes(data)
-        files.append(mf.CheckpointFile(name, kind, size, hashlib.sha256(data).hexdigest()))
-    return mf.CheckpointManifest(
-        run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
-        settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
-        data_sha256="0" * 64, tokenizer_sha256="0" * 64, files=tuple(files),
-        cooldown_from=cooldown_from,
-    )  # fmt: skip
 
 
 def silent(done: int, whole: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoints import a_manifest
 from tests.standins.sshd import Sshd, find_sshd, running
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.keys import KeyStore
@@ -57,21 +58,8 @@ class SshPod:
         self, *files: CheckpointFile, step: int = 120, phase: str = "fast"
     ) -> CheckpointManifest:
         """A manifest that names the files; the folder on the pod is ``folder_of``."""
-        return CheckpointManifest(
-            run_id=RUN,
-            phase=phase,
-            step=step,
-            tokens=step * 100,
-            created_at=1_790_000_000.0 + step,
-            recipe="trm",
-            settings={"depth": 2},
-            world_size=1,
-            val_bpb=1.5,
-            step_losses=(5.0,),
-            cooled=False,
-            data_sha256="ef" * 32,
-            tokenizer_sha256="01" * 32,
-            files=files,
+        return a_manifest(
+            step, run_id=RUN, phase=phase, created_at=1_790_000_000.0 + step, files=files
         )
 
     def folder_of(self, manifest: CheckpointManifest) -> Path:

@@ -82,9 +82,7 @@ def read_events(folder: Path) -> Any:
     return EventAccumulator(str(folder)).Reload()
 
 
-def test_tensorboards_reader_finds_the_names_that_its_users_know(
-    context: Context, tmp_path: Path
-) -> None:
+def test_tensorboards_reader_finds_the_names_users_know(context: Context, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard`")
     files = event_files(tmp_path / "board")
     assert BoardFeed(context, LANDED, files).look() == 6
@@ -99,9 +97,7 @@ def test_tensorboards_reader_finds_the_names_that_its_users_know(
     assert read.Scalars("eval/val_bpb")[0].value == 1.25
 
 
-def test_what_was_trained_again_takes_the_place_of_what_was_before(
-    context: Context, tmp_path: Path
-) -> None:
+def test_what_was_trained_again_replaces_what_was_before(context: Context, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard`")
     files = event_files(tmp_path / "board")
     feed = BoardFeed(context, LANDED, files)
@@ -187,9 +183,7 @@ def kept_offline(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], by
     return about, rows, path.read_bytes()
 
 
-def test_what_wandb_keeps_has_the_names_of_the_guide(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_keeps_the_guides_names(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `wandb`")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", "c" * 40)

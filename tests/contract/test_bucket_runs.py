@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.checkpoints import whole_checkpoint
+from tests.plans import a_generation
 from trmcloud.app.bucket_report import BucketReport
 from trmcloud.app.checkpoints import bucket_limits, fetching
 from trmcloud.app.checkpoints import in_bucket as bc
@@ -30,7 +32,7 @@ from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES, AgentReport, dum
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.pending_pulls import owes_sweep
 from trmcloud.core.control.run_fold import apply_event
-from trmcloud.core.control.run_state import Generation, RunState, State
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
@@ -68,34 +70,14 @@ def bucketed(plan: Plan, tmp_path: Path) -> Plan:
 
 
 def run_of(plan: Plan, **changes: object) -> RunState:
-    generation = Generation(
-        number=1, pod_name=POD, provider="runpod", candidate_id=plan.candidates[0].id,
-        rate=Usd(1), soft_stop_at=1.0, hard_stop_at=2.0, intended_at=0.0, up_at=0.0,
-    )  # fmt: skip
+    generation = a_generation(pod_name=POD, candidate_id=plan.candidates[0].id, up_at=0.0)
     run = RunState("r1", State.CLOSED, RecordedPlan(plan_to_json(plan)), generations=(generation,))
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def saved(
-    world: Context, step: int, bpb: float | None, cooldown_from: int | None = None
-) -> mf.CheckpointManifest:
+def saved(world: Context, step: int, bpb: float | None, **more: Any) -> mf.CheckpointManifest:
     """A checkpoint that was pulled to this machine."""
-    files = []
-    folder = world.home / "runs" / "r1" / "fast" / "checkpoints" / mf.step_dir_name(step)
-    folder.mkdir(parents=True)
-    for kind in ("weights", "optimizer"):
-        data = hashlib.shake_128(f"{kind}{step}".encode()).digest(2000)
-        name = f"{kind}.safetensors"
-        (folder / name).write_bytes(data)
-        files.append(mf.CheckpointFile(name, kind, 2000, hashlib.sha256(data).hexdigest()))
-    made = mf.CheckpointManifest(
-        run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
-        settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
-        data_sha256="0" * 64, tokenizer_sha256="0" * 64, files=tuple(files),
-        cooldown_from=cooldown_from,
-    )  # fmt: skip
-    (folder / mf.MANIFEST_NAME).write_text(mf.to_json(made))
-    return made
+    return whole_checkpoint(world.home, step, bpb, size=2000, **more)[1]
 
 
 def relayed(world: Context, plan: Plan, run: RunState, *made: mf.CheckpointManifest) -> None:
@@ -104,9 +86,7 @@ def relayed(world: Context, plan: Plan, run: RunState, *made: mf.CheckpointManif
         bc._relay(world, run, plan, generation, manifest, lambda done, whole: None)
 
 
-def test_what_is_pulled_goes_on_to_a_store_that_pods_cannot_write_to(
-    world: Context, bucketed: Plan
-) -> None:
+def test_what_is_pulled_goes_on_to_a_store_without_pods(world: Context, bucketed: Plan) -> None:
     run = run_of(bucketed)
     every = [saved(world, 10, 1.0), *(saved(world, step, 2.0) for step in (20, 30, 40, 50))]
     relayed(world, bucketed, run, *every, every[-1])
@@ -139,9 +119,7 @@ def close_a_run(world: Context, bucketed: Plan) -> None:
     world.ledger.release("r1", epoch)
 
 
-def test_a_bucket_that_was_down_is_asked_again_in_a_while_by_who_lives_on(
-    world: Context, bucketed: Plan
-) -> None:
+def test_a_bucket_that_was_down_is_asked_again_by_who_lives(world: Context, bucketed: Plan) -> None:
     close_a_run(world, bucketed)
     asked: list[float] = []
     wall = 4000.0
@@ -293,7 +271,11 @@ def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_wee
     world: Context, bucketed: Plan, s3: S3
 ) -> None:
     run = run_of(bucketed)
-    made = [saved(world, 10, 3.0), saved(world, 20, 1.0, 10), saved(world, 30, 2.0, 10)]
+    made = [
+        saved(world, 10, 3.0),
+        saved(world, 20, 1.0, cooldown_from=10),
+        saved(world, 30, 2.0, cooldown_from=10),
+    ]
     relayed(world, bucketed, run, *made)
     found = [one.manifest for one in bc.in_bucket(world, run).shelf.whole]
     pruning = fetching.what_to_prune(found, 1)
@@ -312,9 +294,7 @@ def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_wee
             assert [m.step for m in each.pruning.checkpoints] == gone
 
 
-def test_what_is_known_of_it_is_asked_once_and_forgotten_by_a_resume(
-    world: Context, bucketed: Plan, s3: S3
-) -> None:
+def test_what_is_known_is_asked_once_until_a_resume(world: Context, bucketed: Plan, s3: S3) -> None:
     run = run_of(bucketed)
     relayed(world, bucketed, run, saved(world, 10, 1.0))
     assert [m.step for m in bc.known_there(world, run)] == [10]
@@ -383,9 +363,7 @@ def ran(plan: Plan, **changes: object) -> RunState:
     return replace(run, generations=(replace(generation, agent_at=5.0),), **changes)  # type: ignore[arg-type]
 
 
-def test_a_last_word_is_asked_for_now_and_then_and_kept(
-    world: Context, bucketed: Plan, s3: S3
-) -> None:
+def test_a_last_word_is_asked_for_and_kept(world: Context, bucketed: Plan, s3: S3) -> None:
     clock, run, left = Clock(), ran(bucketed), BucketReport()
     world = replace(world, clock=clock)
     place = parse_place(run.bucket)
@@ -447,9 +425,7 @@ def test_only_what_its_pod_uploads_itself_may_be_left_alone(plan: Plan, bucketed
     assert bucketed.reservation >= ZERO
 
 
-def test_a_metric_that_came_later_is_passed_on_to_the_store_and_wins(
-    world: Context, bucketed: Plan
-) -> None:
+def test_a_later_metric_is_passed_on_to_the_store_and_wins(world: Context, bucketed: Plan) -> None:
     run = run_of(bucketed)
     saved(world, 10, 2.0)
     early = saved(world, 20, None)

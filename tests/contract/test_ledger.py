@@ -1,4 +1,4 @@
-"""What every ledger must do, whatever keeps it."""
+"""What every ledger must do, whatever keeps it; quarantine in the file and in memory."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import begun
+from tests.contract.ledger_file import AT, WHO, begun, edit
 from tests.plans import plan_json
 from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.run_state import IllegalTransition, State
 from trmcloud.core.errors import (
     BudgetRefused,
     ConflictError,
     NotFoundError,
+    RunQuarantined,
     StaleEpoch,
     UsageError,
 )
@@ -24,9 +27,11 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.ledger import ControllerId, Driver, Ledger
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 
+# -- What every ledger must do, whatever keeps it -----------------------------------------------
+
+
 LAPTOP = ControllerId("laptop", 101, "boot-1")
 SERVER = ControllerId("server", 202, "boot-2")
-AT = 1_790_000_000.0  # 2026-09
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -89,9 +94,7 @@ def test_a_run_exists_once(ledger: Ledger) -> None:
     ],
     ids=lambda cap: f"{cap.level}-{cap.key}",
 )
-def test_a_level_without_the_money_refuses_and_nothing_is_written(
-    ledger: Ledger, cap: ev.CapSet
-) -> None:
+def test_a_level_without_money_refuses_and_writes_nothing(ledger: Ledger, cap: ev.CapSet) -> None:
     ledger.set_cap(cap, AT)
     before = ledger.records()
     with pytest.raises(BudgetRefused, match=cap.level) as caught:
@@ -218,9 +221,7 @@ def test_a_driver_beats_and_lets_go(ledger: Ledger) -> None:
     ],
     ids=["early", "second of two", "another generation", "not a run's", "twice", "planned twice"],
 )
-def test_an_illegal_event_is_refused_with_nothing_written(
-    ledger: Ledger, events: list[ev.RunEvent]
-) -> None:
+def test_an_illegal_event_is_refused_unwritten(ledger: Ledger, events: list[ev.RunEvent]) -> None:
     epoch = ledger.open_run("r1", planned(), Usd(1), LAPTOP, AT)
     before, state = ledger.records(), ledger.read()
     with pytest.raises(IllegalTransition):
@@ -304,3 +305,66 @@ def test_records_are_numbered_without_gaps_and_belong_to_runs(ledger: Ledger) ->
     assert [r.seq for r in ledger.records()] == list(range(1, 8))
     assert {r.run_id for r in ledger.records("r2")} == {"r2"}
     assert [r.run_id for r in ledger.records()].count("") == 1
+
+
+# -- ledger quarantine --------------------------------------------------------------------------
+# Quarantine, as both ledgers keep it: in the file, and in the memory of simulated worlds.
+
+
+class InMemory:
+    def __init__(self) -> None:
+        self.ledger = MemoryLedger()
+
+    def flip(self, seq: int) -> None:
+        self.ledger.flip(seq)
+
+    def read(self) -> LedgerState:
+        return self.ledger.seen()
+
+
+class InFile:
+    def __init__(self, path: Path) -> None:
+        self.ledger = SqliteLedger(path)
+        self._path = path
+
+    def flip(self, seq: int) -> None:
+        edit(self._path, f"UPDATE events SET body = body || ' ' WHERE seq = {seq}")
+        self.ledger = SqliteLedger(self._path)
+
+    def read(self) -> LedgerState:
+        return self.ledger.read()
+
+
+@pytest.fixture(params=["memory", "file"])
+def ground(request: pytest.FixtureRequest, path: Path) -> InMemory | InFile:
+    return InMemory() if request.param == "memory" else InFile(path)
+
+
+@pytest.mark.parametrize(("seq", "most"), [(1, Usd(3)), (2, Usd(10)), (3, Usd(3))])
+def test_a_damaged_record_costs_its_run_alone(
+    ground: InMemory | InFile, seq: int, most: Usd
+) -> None:
+    planned = ev.RunPlanned(plan_json(), Usd(10), "thesis")
+    first = ground.ledger.open_run("r1", planned, Usd(3), WHO, AT)
+    ground.ledger.append("r1", first, [begun("a")], AT)
+    second = ground.ledger.open_run("r2", planned, Usd(1), WHO, AT)
+    before = ground.read().runs["r2"]
+    ground.flip(seq)
+    state = ground.read()
+    assert dict(state.runs) == {"r2": before}
+    hurt = state.quarantined["r1"]
+    assert (hurt.lost, hurt.read, hurt.most) == ((seq,), 2, most)
+    assert state.line("account", "").reserved == most + Usd(1)
+    with pytest.raises(RunQuarantined):
+        ground.ledger.append("r1", first, [begun("b")], AT)
+    with pytest.raises(RunQuarantined):
+        ground.ledger.take_over("r1", WHO, AT)
+    ground.ledger.append("r2", second, [begun_of_r2()], AT)
+    ground.ledger.note(ev.DamageSettled("r1", Usd(2), "me"), AT + 1)
+    line = ground.read().line("account", "")
+    assert (line.settled, line.reserved) == (Usd(2), Usd(1))
+    ground.ledger.open_run("r3", planned, Usd(1), WHO, AT)
+
+
+def begun_of_r2() -> ev.ActionStarted:
+    return ev.ActionStarted(str(ActionKey("r2", 1, "pull", 1, "a")), "pull")

@@ -1,20 +1,51 @@
-"""The ledger's file: how it is made, shared by others at work, and written."""
+"""The ledger's file: made, shared, raced for, killed, restored from a backup; `trmcloud ledger`."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
+import random
+import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, WHO, append, begun, edit, ledger_at, open_run
-from tests.plans import plan_json
+from tests.contract.ledger_file import (
+    AT,
+    WHO,
+    append,
+    begun,
+    begun_in,
+    edit,
+    head_of,
+    ledger_at,
+    open_run,
+)
+from tests.plans import a_candidate, plan_json
+from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.cli.main import main
 from trmcloud.core.control import events as ev
-from trmcloud.core.errors import LedgerError, LedgerLocked
+from trmcloud.core.control.ledger_facts import Restored
+from trmcloud.core.control.run_state import IllegalTransition
+from trmcloud.core.errors import (
+    BudgetRefused,
+    LedgerDamaged,
+    LedgerError,
+    LedgerLocked,
+    LedgerTooNew,
+)
 from trmcloud.core.money import Usd
+
+# -- The ledger's file: how it is made, shared by others at work, and written -------------------
+
 
 # -- making one --------------------------------------------------------------------------------
 
@@ -29,9 +60,7 @@ def test_it_is_made_on_first_use_for_its_owner_alone(path: Path) -> None:
     assert ledger_at(path).ledger_id == ledger.ledger_id
 
 
-def test_it_is_made_where_there_are_no_hard_links_too(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_made_without_hard_links_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: str, target: str) -> None:
         raise PermissionError("no hard links here")
 
@@ -160,9 +189,7 @@ def test_two_long_lived_ledgers_see_each_others_writes(path: Path) -> None:
         ev.GateJudged(1, "fast", True, {"x": object()}),
     ],
 )
-def test_what_json_cannot_say_is_refused_with_nothing_written(
-    path: Path, event: ev.RunEvent
-) -> None:
+def test_what_json_cannot_say_is_refused_unwritten(path: Path, event: ev.RunEvent) -> None:
     epoch = open_run(path)
     ledger = ledger_at(path)
     up: list[ev.RunEvent] = [
@@ -196,3 +223,353 @@ def test_what_is_kept_in_memory_is_what_is_read_back(path: Path) -> None:
     (opened, _) = ledger.records("r1")
     assert isinstance(opened.event, ev.RunPlanned)
     assert opened.event.plan["tuple"] == [1, 2]
+
+
+# -- The ledger under real processes: raced for, killed at random instants, on a full disk ------
+
+
+SCRIPT = Path(__file__).with_name("ledger_processes.py")
+
+
+def run(what: str, folder: Path, rounds: int) -> dict[str, int]:
+    seed = random.randrange(1 << 30)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), what, str(folder), str(rounds), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, f"{what} with seed {seed}:\n{done.stderr}"
+    counts: dict[str, int] = json.loads(done.stdout)
+    return counts
+
+
+def test_writers_killed_at_random_instants_lose_nothing_and_halve_nothing(
+    tmp_path: Path,
+) -> None:
+    counts = run("kill", tmp_path, 105)
+    assert counts["kills"] >= 200
+    assert counts["acknowledged"] > 100, "most were killed before they wrote anything"
+    records = SqliteLedger(tmp_path / "ledger.db").records()
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+
+
+def test_of_two_processes_that_race_for_one_budget_one_wins(tmp_path: Path) -> None:
+    counts = run("race", tmp_path, 60)
+    assert counts["first_won"] + counts["second_won"] == 60
+
+
+def test_processes_that_create_one_ledger_at_once_agree_on_it(tmp_path: Path) -> None:
+    assert run("create", tmp_path, 40)["rounds"] == 40
+
+
+def test_a_full_disk_is_an_error_in_one_line_and_keeps_what_was_written(
+    tmp_path: Path,
+) -> None:
+    assert run("full", tmp_path, 15)["rounds"] == 15
+
+
+# -- The ledger's file newer, restored from a backup, replaced, lost, or without its head -------
+
+
+def test_a_newer_ledger_is_left_alone(path: Path) -> None:
+    open_run(path)
+    edit(
+        path,
+        f"UPDATE meta SET version = {VERSION + 1}",
+        "ALTER TABLE events ADD COLUMN colour TEXT",
+    )
+    before = path.read_bytes()
+    for use in (
+        SqliteLedger.read,
+        SqliteLedger.records,
+        lambda ledger: ledger.take_over("r1", WHO, AT),
+        lambda ledger: ledger.set_cap(ev.CapSet("account", "", Usd(1)), AT),
+    ):
+        with pytest.raises(LedgerTooNew, match="newer") as caught:
+            use(ledger_at(path))
+        assert "upgrade" in caught.value.next_step
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ledger: ledger.beat("r1", 1, AT),
+        lambda ledger: ledger.release("r1", 1),
+        lambda ledger: ledger.driver("r1"),
+    ],
+    ids=["beat", "release", "driver"],
+)
+def test_newer_ledgers_drivers_are_left(path: Path, use: Callable[[SqliteLedger], object]) -> None:
+    open_run(path)
+    edit(path, f"UPDATE meta SET version = {VERSION + 1}")
+    before = path.read_bytes()
+    with pytest.raises(LedgerTooNew):
+        use(ledger_at(path))
+    assert path.read_bytes() == before
+
+
+def test_a_restored_backup_is_noticed(path: Path) -> None:
+    open_run(path)
+    append(path, "a")
+    backup = path.read_bytes()
+    append(path, "b")
+    alive = ledger_at(path)
+    alive.read()
+    path.write_bytes(backup)
+    for ledger in (alive, ledger_at(path)):
+        for use in (
+            SqliteLedger.read,
+            SqliteLedger.records,
+            lambda ledger: ledger.take_over("r1", WHO, AT),
+        ):
+            with pytest.raises(LedgerDamaged, match="restored from a backup") as caught:
+                use(ledger)
+            assert "--accept-restored" in caught.value.next_step
+    assert path.read_bytes() == backup
+    head_of(path).unlink()
+    append(path, "c")
+    assert begun_in(ledger_at(path)) == {"a", "c"}
+
+
+def test_a_restored_backup_is_accepted_once_and_then_reconciled(
+    path: Path,
+) -> None:
+    open_run(path)
+    backup = path.read_bytes()
+    assert not ledger_at(path).accept_restored(AT + 4)
+    append(path, "b")
+    alive = ledger_at(path)
+    alive.read()
+    path.write_bytes(backup)
+    assert ledger_at(path).accept_restored(AT + 5)
+    for ledger in (alive, ledger_at(path)):
+        assert ledger.read().restored == Restored(at=AT + 5, since=AT)
+        assert not ledger.accept_restored(AT + 6)
+        with pytest.raises(BudgetRefused, match="restored from a backup"):
+            open_run(path, "r2")
+    alive.note(ev.LedgerReconciled(), AT + 7)
+    open_run(path, "r2")
+    with pytest.raises(IllegalTransition):
+        ledger_at(path).note(ev.LedgerReconciled(), AT + 8)
+
+
+def test_a_backup_that_went_on_by_itself_is_noticed(path: Path, tmp_path: Path) -> None:
+    """As long as the records differ, however many there are."""
+    open_run(path)
+    elsewhere = tmp_path / "elsewhere" / "ledger.db"
+    shutil.copytree(path.parent, elsewhere.parent)
+    append(path, "a")
+    append(elsewhere, "b", "c", "d")
+    shutil.copy(elsewhere, path)
+    with pytest.raises(LedgerDamaged, match="restored from a backup"):
+        ledger_at(path).read()
+    assert ledger_at(path).accept_restored(AT + 5)
+    restored = ledger_at(path).read().restored
+    assert restored is not None
+    assert restored.since == AT, "since its first record: what it shares is not known"
+
+
+def test_another_ledger_in_its_place_is_noticed(path: Path, tmp_path: Path) -> None:
+    ledger_at(path).read()
+    other = tmp_path / "other" / "ledger.db"
+    open_run(other)
+    shutil.copy(other, path)
+    with pytest.raises(LedgerDamaged, match="replaced"):
+        ledger_at(path).read()
+
+
+@pytest.mark.parametrize("head", ["older", "none", "empty", "zeros"])
+def test_a_crash_before_the_head_was_written_is_no_error(path: Path, head: str) -> None:
+    open_run(path)
+    older = head_of(path).read_bytes()
+    append(path, "a")
+    contents = {"older": older, "empty": b"", "zeros": bytes(70)}
+    if head == "none":
+        head_of(path).unlink()
+    else:
+        head_of(path).write_bytes(contents[head])
+    assert begun_in(ledger_at(path)) == {"a"}
+    append(path, "b")
+    assert head_of(path).read_bytes().startswith(b"4 ")
+
+
+def test_a_damaged_head_is_named(path: Path) -> None:
+    open_run(path)
+    head_of(path).write_bytes(b"garbage")
+    with pytest.raises(LedgerDamaged, match="side file") as caught:
+        ledger_at(path).read()
+    assert caught.value.where == str(head_of(path))
+
+
+def test_a_ledger_that_vanished_is_not_made_anew(path: Path) -> None:
+    open_run(path)
+    alive = ledger_at(path)
+    path.unlink()
+    for ledger in (alive, ledger_at(path)):
+        with pytest.raises(LedgerDamaged, match="missing"):
+            ledger.read()
+        with pytest.raises(LedgerDamaged, match="missing"):
+            ledger.set_cap(ev.CapSet("account", "", Usd(1)), AT)
+    assert not path.exists()
+
+
+def test_what_a_killed_process_left_of_the_head_is_swept(path: Path) -> None:
+    open_run(path)
+    path.with_name("ledger.head.0123456789abcdef").write_bytes(b"1")
+    append(path, "a")
+    assert sorted(os.listdir(path.parent)) == ["ledger.db", "ledger.head"]
+
+
+def test_a_head_that_cannot_be_written_does_not_undo_a_commit(path: Path) -> None:
+    open_run(path)
+    head_of(path).unlink()
+    head_of(path).mkdir()
+    (head_of(path) / "full").touch()
+    before = path.stat().st_size
+    with pytest.raises(LedgerError):
+        append(path, "a")
+    assert path.stat().st_size == before
+    shutil.rmtree(head_of(path))
+    append(path, "a")
+
+
+# -- ``trmcloud ledger``: check, backups, restore, settle, on files damaged by hand -------------
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "home" / "ledger.db"
+    epoch = open_run(path)
+    append(path, "a")
+    ledger_at(path).append("r1", epoch, [ev.Closed("failed")], AT + 2)
+    monkeypatch.setenv("TRMCLOUD_HOME", str(path.parent))
+    return path
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    said = io.StringIO()
+    code: object = 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main(list(arguments))
+        except SystemExit as leaving:
+            code = leaving.code
+    return int(str(code or 0)), said.getvalue()
+
+
+def test_a_damaged_record_is_named_and_put_back(home: Path) -> None:
+    assert command("ledger", "check")[0] == 0
+    edit(home, "UPDATE events SET body = body || ' ' WHERE seq = 3")
+    code, said = command("ledger", "check")
+    assert code == 7
+    assert "record 3 of r1 is not what was written" in said
+    code, said = command("status")
+    assert code == 0
+    assert "its records are damaged; 3 of 4 could be read" in said
+    code, said = command("ledger", "restore")
+    assert code == 0
+    assert "record 3 was put back" in said
+    assert command("ledger", "check")[0] == 0
+
+
+def test_a_run_that_no_backup_has_is_settled_by_hand(home: Path) -> None:
+    edit(home, "UPDATE events SET body = body || ' ' WHERE seq = 3")
+    for backup in (home.parent / "backups").glob("*.db"):
+        backup.unlink()
+    assert command("ledger", "restore", "--yes")[0] == 3
+    assert command("ledger", "settle", "r9", "2")[0] == 3
+    code, said = command("ledger", "settle", "r1", "2")
+    assert (code, said) == (0, "r1: counted as $2.00\n")
+    lines = json.loads(command("budget", "show", "--json")[1])
+    assert lines[0]["settled_usd"] == 2.0
+    assert lines[0]["reserved_usd"] == 0.0
+
+
+def test_a_lost_file_is_restored_by_the_next_command_and_says_what_was_lost(home: Path) -> None:
+    (home.parent / "runs" / "r-abcdef").mkdir(parents=True)
+    append_cap(home)
+    home.write_bytes(b"")
+    code, said = command("status")
+    assert code == 0
+    assert "backup 1" in said
+    assert "lost: records 5 to 5 (1)" in said
+    assert "runs it does not know any more: r-abcdef" in said
+    assert "nothing new is reserved until trmcloud reap --yes" in said
+    assert "could not be used" not in command("status")[1]
+
+
+def append_cap(path: Path) -> None:
+    ledger_at(path).set_cap(ev.CapSet("account", "", Usd(5)), AT + 3)
+
+
+def test_it_asks_before_it_replaces(home: Path) -> None:
+    assert command("ledger", "restore")[0] == 2, "a whole ledger is not replaced"
+    assert command("ledger", "restore", "1")[0] == 2, "not a terminal"
+    code, said = command("ledger", "restore", "1", "--yes")
+    assert code == 0
+    assert "nothing was lost" in said
+
+
+def test_check_reads_pages_that_only_writes_meet(home: Path) -> None:
+    content = bytearray(home.read_bytes())
+    for page in range(4096, len(content), 4096):
+        content[page + 1 : page + 3] = b"\x0f\xfd"
+    home.write_bytes(content)
+    code, said = command("ledger", "check")
+    assert code == 7
+    assert "pages" in said
+    assert command("ledger", "restore", "--yes")[0] == 0
+    assert command("ledger", "check")[0] == 0
+
+
+SWEPT_RUN = "r-aaaaaa"
+SWEPT = (
+    ("status", "--all"), ("stop", SWEPT_RUN), ("stop", "--now", SWEPT_RUN), ("reap", "--yes"),
+    ("report",), ("report", SWEPT_RUN), ("ledger", "check"),
+)  # fmt: skip
+EXITS = {"status": {0, 7}, "stop": {0, 7, 8}, "reap": {0, 7}, "report": {0, 7}, "ledger": {0, 7}}
+"""Well, or the ledger's code; ``stop`` has that of a conflict, too, for a run that has ended."""
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["closed", "live"])
+@pytest.mark.parametrize("backups", [True, False], ids=["backups", "no backups"])
+def test_no_damaged_file_is_a_traceback(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backups: bool, live: bool
+) -> None:
+    """30 files of each kind: ten are cut, twenty have a bit flipped."""
+    shutil.rmtree(home.parent)
+    planned = ev.RunPlanned(plan_json(a_candidate()), Usd(10), "thesis")
+    epoch = ledger_at(home).open_run(SWEPT_RUN, planned, Usd(1), WHO, AT)
+    if not live:
+        ledger_at(home).append(SWEPT_RUN, epoch, [ev.Closed("failed")], AT + 2)
+    content = home.read_bytes()
+    filled = [place for place, byte in enumerate(content) if byte]
+    rng = random.Random(32)
+    found: dict[int, int] = {}
+    for number in range(30):
+        damaged = bytearray(content)
+        if number % 3 == 0:
+            damaged = damaged[: rng.randrange(len(content))]
+        else:
+            damaged[rng.choice(filled)] ^= 1 << rng.randrange(8)
+        for words in SWEPT:
+            folder = tmp_path / "swept"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(home.parent, folder)
+            if not backups:
+                shutil.rmtree(folder / "backups", ignore_errors=True)
+            (folder / "ledger.db").write_bytes(damaged)
+            monkeypatch.setenv("TRMCLOUD_HOME", str(folder))
+            code, said = command(*words)
+            place = (number, words, code, said)
+            assert "Traceback" not in said, place
+            assert "error: unexpected" not in said, place
+            assert code in EXITS[words[0]], place
+            if code == 7:
+                assert said.strip(), place
+                assert "name the run" not in said, place
+            found[code] = found.get(code, 0) + 1
+    assert found[0] > 0, found
+    assert found[7] > 0, found

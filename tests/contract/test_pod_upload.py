@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoints import whole_checkpoint
 from tests.standins.s3 import CANARY, S3
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import bucket_layout
@@ -46,20 +47,7 @@ def store(s3: S3) -> Any:
 
 
 def save(root: Path, step: int, bpb: float | None, size: int = 3000) -> mf.CheckpointManifest:
-    folder = root / contract.RUNS_DIR / "r1" / "fast" / contract.CHECKPOINTS_DIR
-    folder = folder / mf.step_dir_name(step)
-    folder.mkdir(parents=True)
-    data = hashlib.shake_128(str(step).encode()).digest(size)
-    (folder / "weights.safetensors").write_bytes(data)
-    digest = hashlib.sha256(data).hexdigest()
-    made = mf.CheckpointManifest(
-        run_id="r1", phase="fast", step=step, tokens=step, created_at=1000.0 + step, recipe="t",
-        settings={}, world_size=1, val_bpb=bpb, step_losses=(), cooled=False,
-        data_sha256="0" * 64, tokenizer_sha256="0" * 64,
-        files=(mf.CheckpointFile("weights.safetensors", "weights", size, digest),),
-    )  # fmt: skip
-    write_atomic(folder / mf.MANIFEST_NAME, mf.to_json(made))
-    return made
+    return whole_checkpoint(root, step, bpb, size=size, kinds=("weights",))[1]
 
 
 def grant(store: Any, root: Path, **changes: Any) -> bk.Grants:
@@ -167,9 +155,7 @@ def evaluated(root: Path, made: mf.CheckpointManifest, bpb: float) -> mf.Checkpo
     return scored
 
 
-def test_a_metric_that_came_later_replaces_the_manifest_and_no_weights_are_sent_again(
-    root: Path, store: Any
-) -> None:
+def test_a_later_metric_replaces_the_manifest_and_sends_no_weights(root: Path, store: Any) -> None:
     made = save(root, 10, None)
     grant(store, root)
     first = uploader(root)
@@ -228,9 +214,7 @@ def lame(grants: bk.Grants, slot: str, *names: str) -> dict[str, str]:
     }
 
 
-def test_a_slots_manifest_is_emptied_before_anything_else_however_often_that_fails(
-    root: Path, store: Any
-) -> None:
+def test_a_slots_manifest_is_emptied_first_however_often_that_fails(root: Path, store: Any) -> None:
     grants = grant(store, root)
     made = uploader(root)
     for step, bpb in ((10, 1.0), (20, 2.0), (30, 1.9), (35, 1.85)):
@@ -280,9 +264,7 @@ def test_a_damaged_checkpoint_is_given_up_and_never_told(root: Path, store: Any)
     assert "Contents" not in store.list_objects_v2(Bucket=BUCKET)
 
 
-def test_a_pod_that_lost_its_notes_writes_around_what_its_slots_hold(
-    root: Path, store: Any
-) -> None:
+def test_a_pod_without_its_notes_writes_around_what_its_slots_hold(root: Path, store: Any) -> None:
     save(root, 10, 1.0)
     grants = grant(store, root)
     settle(uploader(root))
@@ -296,9 +278,7 @@ def test_a_pod_that_lost_its_notes_writes_around_what_its_slots_hold(
     assert mf.from_json(in_slot(store, "g1-slot-1", mf.MANIFEST_NAME), "").step == 20
 
 
-def test_no_signature_is_written_down(
-    root: Path, store: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_signature_is_written(root: Path, store: Any, capfd: pytest.CaptureFixture[str]) -> None:
     grants = grant(store, root)
     save(root, 10, 1.0)
     lame = {key: url.replace(BUCKET, "no-such-bucket") for key, url in grants.puts.items()}
@@ -332,9 +312,7 @@ def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -
     assert (Path(folder) / "train.bin").read_bytes() == data
 
 
-def test_where_the_furthest_is_damaged_the_one_before_is_gone_on_from(
-    root: Path, store: Any
-) -> None:
+def test_where_the_furthest_is_damaged_the_one_before_is_taken(root: Path, store: Any) -> None:
     """And is left where it is, where the furthest came: but not what is to lie beside that."""
     data = hashlib.shake_128(b"weights").digest(5000)
     gets = []
@@ -416,7 +394,7 @@ def telling(root: Path, store: Any) -> Telling:
     return Telling(root, store)
 
 
-def test_what_the_agent_says_is_stored_once_a_minute_and_its_result_at_once(
+def test_what_the_agent_says_is_stored_by_the_minute_its_result_at_once(
     telling: Telling,
 ) -> None:
     assert not telling.teller.once()

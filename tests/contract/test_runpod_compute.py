@@ -1,27 +1,45 @@
-"""RunPod's adapter makes and ends pods, against the stand-in on a clock that the test moves."""
+"""RunPod's adapter makes, lists, ends and bills pods, against the stand-in on a clock that the
+test moves."""
 
 from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, request
 from tests.standins.runpod import oracle
+from tests.standins.runpod.standin import StandIn
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.runpod import offers
+from trmcloud.adapters.runpod.checkup import check_account
+from trmcloud.adapters.runpod.volumes import RunPodVolumes
+from trmcloud.app import reap
+from trmcloud.app.context import Context
+from trmcloud.app.doctor import Finding
+from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
     NoCapacity,
+    NotFoundError,
     NotSupported,
     PaymentRequired,
     ProviderError,
     ProviderRefused,
+    UsageError,
 )
 from trmcloud.core.money import Usd
+from trmcloud.ports.compute import PodRequest, VolumeSeen
+
+# -- runpod compute -----------------------------------------------------------------------------
+# RunPod's adapter makes and ends pods, against the stand-in on a clock that the test moves.
+
 
 # -- creating -------------------------------------------------------------------------------------
 
@@ -97,9 +115,7 @@ def test_what_a_pod_is_told(rig: Rig) -> None:
         ({"create_500": 1}, AmbiguousCreate),
     ],
 )
-def test_a_refused_create_makes_nothing(
-    rig: Rig, knobs: dict[str, Any], error: type[ProviderError]
-) -> None:
+def test_a_refusal_makes_none(rig: Rig, knobs: dict[str, Any], error: type[ProviderError]) -> None:
     rig.standin.control.set(**knobs)
     with pytest.raises(error):
         rig.compute.create(request(rig))
@@ -192,3 +208,467 @@ def test_what_is_not_ours_is_left_alone(rig: Rig) -> None:
     with pytest.raises(ProviderError, match="not a pod of ours"):
         rig.compute.terminate(foreign.id)
     assert len(rig.standin.control.live()) == 1
+
+
+# -- What RunPod's adapter says of its pods, whatever the stand-in's lists say ------------------
+
+
+def test_reads_outlast_trouble(rig: Rig) -> None:
+    rig.compute.create(request(rig))
+    for knobs in ({"errors_502": 3}, {"throttle": 2, "retry_after_s": 3}):
+        rig.standin.control.set(**knobs)
+        rig.on(5)
+        assert len(rig.compute.list_pods()) == 1
+    rig.standin.control.down(8)
+    assert len(rig.compute.list_pods()) == 1
+
+
+def test_an_outage_is_an_error_and_not_an_empty_list(rig: Rig) -> None:
+    rig.compute.create(request(rig))
+    rig.on(5)
+    rig.standin.control.set(down=True)
+    began = rig.clock()
+    with pytest.raises(ProviderError, match="503"):
+        rig.compute.list_pods()
+    assert rig.clock() - began <= 20.0
+    before = len(rig.standin.requests)
+    with pytest.raises(ProviderError):
+        rig.compute.list_pods()
+    assert len(rig.standin.requests) == before, "nor is it asked again at once"
+    rig.on(5)
+    rig.standin.control.set(down=False)
+    assert len(rig.compute.list_pods()) == 1
+
+
+@pytest.mark.parametrize("knob", ["malformed", "html"])
+def test_a_garbled_list_is_an_error(rig: Rig, knob: str) -> None:
+    rig.compute.create(request(rig))
+    rig.standin.control.set(**{knob: 1})
+    with pytest.raises(ProviderError, match="not what its contract says"):
+        rig.compute.list_pods()
+    rig.on(5)
+    assert len(rig.compute.list_pods()) == 1
+
+
+def test_many_pods_take_one_look(runpod_and_clock: Clocked) -> None:
+    rig = build(runpod_and_clock)
+    rig.standin.control.set_balance(10_000)
+    wanted = [request(rig, generation=number) for number in range(1, 51)]
+    for one in wanted:
+        rig.compute.create(one)
+    rig.on(30)
+    rig.standin.requests.clear()
+    assert len(rig.compute.list_pods()) == 50
+    for one in wanted:
+        rig.on(0.15)
+        assert rig.compute.address_of(one.name) is not None
+    assert len(rig.compute.list_pods()) == 50
+    assert rig.asked() == ["GET /v2/pods"] * 2, "the second after two seconds, for the list's sake"
+
+
+def test_states_that_are_not_in_the_contract_spend(rig: Rig) -> None:
+    rig.standin.control.set(boot_error=True)
+    rig.compute.create(request(rig))
+    rig.on(30)
+    (seen,) = rig.compute.list_pods()
+    assert seen.status == "unknown"
+
+
+def test_a_stopped_pod_is_no_free_pod(rig: Rig) -> None:
+    pod_id = rig.compute.create(request(rig))
+    rig.on(30)
+    rig.compute.list_pods()
+    rig.api.http.send("POST", f"{rig.standin.url}/v2/pods/{pod_id}/action", body={"action": "stop"})
+    rig.on(5)
+    (seen,) = rig.compute.list_pods()
+    assert (seen.status, seen.rate) == ("unknown", Usd("0.49"))
+
+
+def test_an_address_comes_when_the_port_does(rig: Rig) -> None:
+    rig.standin.control.set(ssh_after_s=20.0)
+    wanted = request(rig)
+    rig.compute.create(wanted)
+    rig.on(5)
+    assert rig.compute.address_of(wanted.name) is None
+    rig.on(30)
+    address = rig.compute.address_of(wanted.name)
+    assert address is not None
+    (seen,) = rig.compute.list_pods()
+    assert (seen.host, seen.port) == address
+    assert rig.compute.address_of("trmc-0a1b2c3d-r2-g1-1800003600") is None
+    rig.standin.control.set(down=True)
+    rig.on(300)
+    assert rig.compute.address_of(wanted.name) == address, (
+        "the last one known, while RunPod is down"
+    )
+
+
+def test_the_second_list_shows_what_the_first_omits(rig: Rig) -> None:
+    pod_id = rig.compute.create(request(rig))
+    rig.on(5)
+    assert rig.compute.cross_listed() == ()
+    rig.on(5)
+    rig.standin.control.set(list_empty=1)
+    (shown,) = rig.compute.cross_listed()
+    assert (shown.pod_id, shown.rate) == (pod_id, Usd("0.49"))
+    assert contract.parse_pod_name(shown.name) is not None
+
+
+# -- What RunPod's adapter says that a pod has cost, against what the stand-in billed -----------
+
+
+DISK_USD_H = 70 * 0.10 / 730
+"""20 GB of the container's and 50 GB at /workspace."""
+
+
+def truth(rig: Rig, pod_id: str) -> float:
+    return rig.standin.control.billed(pod_id)
+
+
+def test_the_bill_is_what_the_records_say(rig: Rig) -> None:
+    pod_id = rig.compute.create(request(rig))
+    for _ in range(60):
+        rig.on(30)
+        rig.compute.list_pods()
+    live = rig.compute.bill(pod_id)
+    assert live is not None
+    assert not live.final
+    assert float(live.amount) == pytest.approx((0.49 + DISK_USD_H) * 0.5, rel=0.01)
+    rig.compute.terminate(pod_id)
+    rig.on(3)
+    assert rig.compute.list_pods() == ()
+    early = rig.compute.bill(pod_id)
+    assert early is not None
+    assert not early.final, "a list may omit a pod for a moment"
+    rig.on(300)
+    final = rig.compute.bill(pod_id)
+    assert final is not None
+    assert final.final
+    assert float(final.amount) == pytest.approx(truth(rig, pod_id), abs=2e-6)
+
+
+def test_a_pod_that_is_back_has_no_final_bill(rig: Rig) -> None:
+    pod_id = rig.compute.create(request(rig))
+    rig.on(600)
+    rig.compute.list_pods()
+    rig.on(5)
+    rig.standin.control.set(list_empty=1)
+    assert rig.compute.list_pods() == ()
+    for _ in range(40):
+        rig.on(60)
+        bill = rig.compute.bill(pod_id)
+        assert bill is not None
+        assert not bill.final
+        assert float(bill.amount) >= truth(rig, pod_id) - 1e-6
+
+
+def test_records_that_come_late_are_waited_for(rig: Rig, tmp_path: Path) -> None:
+    rig.standin.control.set(billing_lag_s=900.0)
+    pod_id = rig.compute.create(request(rig))
+    for _ in range(120):
+        rig.on(60)
+        rig.compute.list_pods()
+    rig.compute.terminate(pod_id)
+    ended, paid = rig.clock(), truth(rig, pod_id)
+    waited = 0
+    while waited < 200:
+        rig.on(30)
+        waited += 1
+        bill = rig.compute.bill(pod_id)
+        assert bill is not None
+        assert float(bill.amount) >= paid - 1e-6, "never less than it cost"
+        if bill.final:
+            break
+    assert rig.clock() - ended >= 870
+    assert bill is not None
+    assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
+
+
+def test_a_later_controller_knows_the_pod(runpod_and_clock: Clocked, tmp_path: Path) -> None:
+    first = build(runpod_and_clock, notes=tmp_path / "notes")
+    pod_id = first.compute.create(request(first))
+    first.on(600)
+    first.compute.list_pods()
+    second = build(runpod_and_clock, notes=tmp_path / "notes")
+    second.api.delete_pod(pod_id)
+    paid = truth(second, pod_id)
+    second.on(7200)
+    bill = second.compute.bill(pod_id)
+    assert bill is not None
+    assert not bill.final, "when it ended within two hours nobody knows: its records may yet grow"
+    third = build(runpod_and_clock, notes=tmp_path / "notes")
+    third.on(1900)
+    bill = third.compute.bill(pod_id)
+    assert bill is not None
+    assert bill.final
+    assert bill is not None
+    assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
+
+
+def test_a_bill_by_name(rig: Rig) -> None:
+    wanted = request(rig)
+    assert rig.compute.bill(wanted.name) is None
+    pod_id = rig.compute.create(wanted)
+    rig.on(600)
+    by_name, by_id = rig.compute.bill(wanted.name), rig.compute.bill(pod_id)
+    assert by_name is not None
+    assert by_id is not None
+    assert by_name == by_id
+    assert not by_id.final
+
+
+def test_no_records_are_never_nothing(rig: Rig) -> None:
+    rig.standin.control.set(billing_lag_s=1e9)
+    pod_id = rig.compute.create(request(rig))
+    rig.on(1800)
+    rig.compute.list_pods()
+    rig.compute.terminate(pod_id)
+    for after in (60, 3600):
+        rig.on(after)
+        bill = rig.compute.bill(pod_id)
+        assert bill is not None
+        assert not bill.final
+    rig.on(6 * 3600)
+    bill = rig.compute.bill(pod_id)
+    assert bill is not None
+    assert bill.final
+    assert float(bill.amount) >= 0.49 / 2
+
+
+def test_the_price_that_is_billed_is_seen(rig: Rig) -> None:
+    rig.standin.control.set(price_factor=1.25)
+    rig.compute.create(request(rig))
+    (seen,) = rig.compute.list_pods()
+    assert seen.rate == Usd("0.6125")
+
+
+def test_the_account(rig: Rig) -> None:
+    account = rig.compute.account()
+    assert account.balance == Usd(100)
+    assert account.spend_limit == Usd(80)
+    rig.standin.control.set(graphql_errors=1)
+    with pytest.raises(ProviderError):
+        rig.compute.account()
+
+
+# -- Volumes, prices, orphans and the check of the account, against the stand-in ----------------
+
+
+LEDGER = "0a1b2c3d"
+
+
+# -- network volumes ------------------------------------------------------------------------------
+
+
+def test_a_volume_is_made_once_and_used_again(rig: Rig) -> None:
+    volumes = RunPodVolumes(rig.api, LEDGER)
+    made = volumes.ensure("EU-RO-1", 100)
+    assert (made.name, made.size_gb) == ("trmc-0a1b2c3d-EU-RO-1", 100)
+    assert made.per_month == Usd(7)
+    assert volumes.ensure("EU-RO-1", 50) == made
+    grown = volumes.ensure("EU-RO-1", 200)
+    assert (grown.id, grown.size_gb) == (made.id, 200)
+    elsewhere = volumes.ensure("US-KS-2", 1)
+    assert elsewhere.size_gb == 10, "RunPod's least"
+    assert volumes.ours() == [grown, elsewhere]
+    assert RunPodVolumes(rig.api, "ffffffff").ours() == []
+    rig.compute.create(request(rig, "A100-80GB-SXM", region="EU-RO-1", volume=made.id))
+    with pytest.raises(ProviderRefused, match="in use"):
+        volumes.delete(made.id)
+    volumes.delete(elsewhere.id)
+    assert volumes.ours() == [grown]
+
+
+def test_a_volume_of_somebody_elses_is_left_alone(rig: Rig) -> None:
+    foreign = rig.api.create_volume("my-data", 10, "EU-RO-1")
+    volumes = RunPodVolumes(rig.api, LEDGER)
+    assert volumes.ensure("EU-RO-1", 10).id != foreign.id
+    with pytest.raises(NotFoundError):
+        volumes.delete(foreign.id)
+    assert {row.id for row in rig.api.volumes()} >= {foreign.id}
+
+
+def test_the_reaper_sees_and_ends_only_volumes_of_this_ledger(rig: Rig) -> None:
+    rig.api.create_volume("my-data", 10, "EU-RO-1")
+    mine = RunPodVolumes(rig.api, LEDGER).ensure("EU-RO-1", 31)
+    RunPodVolumes(rig.api, "ffffffff").ensure("EU-RO-1", 31)
+    rig.compute._volumes = RunPodVolumes(rig.api, LEDGER)
+    assert rig.compute.kept_volumes() == [VolumeSeen(mine.id, "EU-RO-1", 31)]
+    for _ in range(2):  # somebody may have been quicker
+        rig.compute.delete_volume(mine.id)
+    assert rig.compute.kept_volumes() == []
+    assert {row.name for row in rig.api.volumes()} == {"my-data", "trmc-ffffffff-EU-RO-1"}
+
+
+def test_a_volume_that_may_have_been_made_is_looked_for(rig: Rig) -> None:
+    volumes = RunPodVolumes(rig.api, LEDGER)
+    rig.api.volumes()
+
+    def made_but_garbled(*arguments: Any) -> Any:
+        rig.standin.control.set(malformed=1)
+        return create(*arguments)
+
+    create = rig.api.create_volume
+    rig.api.create_volume = made_but_garbled  # type: ignore[method-assign,assignment]
+    made = volumes.ensure("EU-RO-1", 10)
+    assert [row.id for row in rig.api.volumes()] == [made.id]
+
+
+def test_what_cannot_be_a_volume(rig: Rig) -> None:
+    volumes = RunPodVolumes(rig.api, LEDGER)
+    with pytest.raises(UsageError, match="4096"):
+        volumes.ensure("EU-RO-1", 5000)
+    with pytest.raises(ProviderRefused, match="US-TX-3"):
+        volumes.ensure("US-TX-3", 10)
+    rig.standin.control.set(read_only=True)
+    with pytest.raises(ProviderRefused):
+        volumes.ensure("EU-RO-1", 10)
+    assert volumes.ours() == []
+
+
+# -- prices ---------------------------------------------------------------------------------------
+
+
+def test_the_price_list_is_one_question(rig: Rig) -> None:
+    environ = {"TRMCLOUD_RUNPOD_API": rig.standin.url, "RUNPOD_API_KEY": rig.standin.api_key}
+    rows, notes = offers.price_rows(environ, rig.clock())
+    assert rig.asked() == ["GET /v2/catalog/gpus"]
+    (note,) = notes
+    assert note.startswith(f"runpod: {len(rows)} offers of ")
+    found = {(row["instance"], row["usd_per_hour"]) for row in rows}
+    assert ("8x_H100-SXM_SECURE", "31.92") in found
+    assert ("8x_H100-SXM_COMMUNITY", "21.52") in found
+    assert ("2x_H200_COMMUNITY", "7.18") not in found, "no such machine"
+
+
+def test_what_can_be_had_is_told_by_data_centre(rig: Rig) -> None:
+    rig.standin.control.set(no_capacity=["NVIDIA B200", "NVIDIA H100 80GB HBM3@EU-RO-1"])
+    found = offers.live_offers(rig.api.catalogue, rig.clock(), (8,))
+    assert not [offer for offer in found if offer.sku == "B200"]
+    h100 = {offer.region: offer for offer in found if offer.sku == "H100-SXM"}
+    assert "EU-RO-1" not in h100
+    assert h100["US-KS-2"].rate == Usd("31.92")
+    assert not h100["US-KS-2"].is_community
+    assert all(offer.gpus == 8 and offer.priced_at == rig.clock() for offer in found)
+    community = offers.live_offers(rig.api.catalogue, rig.clock(), (1,), community=True)
+    assert all(offer.is_community for offer in community)
+
+
+def test_a_catalogue_that_is_none(rig: Rig) -> None:
+    with pytest.raises(ProviderError):
+        offers.read_catalogue(lambda params: {"gpus": "?"})
+    odd = {"id": "NVIDIA L4", "secure": True, "price": {"secure": "?"}, "maxCount": {"secure": 1}}
+    assert offers.read_catalogue(lambda params: {"gpus": [odd, 7, {"id": "new"}]}) == []
+
+
+# -- orphans --------------------------------------------------------------------------------------
+
+
+def test_reap_finds_what_the_first_list_omits(rig: Rig, tmp_path: Path) -> None:
+    class Here:
+        def now(self) -> Instant:
+            return Instant(rig.clock(), rig.clock())
+
+    unused: Any = None
+    world = Context(
+        home=tmp_path, clock=Here(), ledger=SqliteLedger(tmp_path / "ledger.db"),  # type: ignore[arg-type]
+        computes={"runpod": rig.compute}, links={}, files=unused, who=unused, is_alive=unused,
+        project="p", workers=unused, stage_items=unused, folder_on_pod=unused,
+    )  # fmt: skip
+    wanted: PodRequest = request(rig)
+    rig.compute.create(wanted)
+    rig.on(4000)
+    rig.standin.control.set(list_empty=1)
+    found = reap.look(world)
+    assert [orphan.pod.name for _, orphan in found.orphans] == [wanted.name], "past its hard stop"
+    assert reap.end(world, found)[0] == reap.Ended("runpod", found.orphans[0][1])
+    assert rig.standin.control.live() == []
+    rig.on(5)
+    rig.standin.control.set(graphql_errors=1)
+    broken = reap.look(world)
+    assert broken.orphans == ()
+    assert [provider for provider, _ in broken.unreachable] == ["runpod"]
+    rig.standin.requests.clear()
+    rig.on(5)
+    reap.look(world, own_only=True)
+    assert rig.asked() == ["GET /v2/pods"]
+
+
+# -- the account ----------------------------------------------------------------------------------
+
+
+def checked(standin: StandIn, rate: str = "", **more: str) -> dict[str, Finding]:
+    environ = {"TRMCLOUD_RUNPOD_API": standin.url, "RUNPOD_API_KEY": standin.api_key, **more}
+    found = check_account(environ, Usd(rate) if rate else None, now=standin.control.world.now)
+    assert all(f.fix for f in found if f.state != "ok"), "each with its fix"
+    assert all("\n" not in f.detail for f in found)
+    assert standin.api_key not in str(found)
+    return {finding.name: finding for finding in found}
+
+
+def states(found: dict[str, Finding]) -> dict[str, str]:
+    return {name: finding.state for name, finding in found.items()}
+
+
+def test_an_account_that_is_well(rig: Rig) -> None:
+    found = checked(rig.standin, "31.92")
+    assert set(states(found).values()) == {"ok"}
+    assert set(found) == {"runpod key", "scopes", "balance", "limit", "skew"}
+    assert "$100" in found["balance"].detail
+
+
+def test_no_key_and_a_wrong_one(rig: Rig, tmp_path: Path) -> None:
+    assert states(checked(rig.standin, RUNPOD_API_KEY="", HOME=str(tmp_path))) == {
+        "runpod key": "warn"
+    }
+    assert states(checked(rig.standin, RUNPOD_API_KEY="rpa_wrong")) == {"runpod key": "bad"}
+    rig.standin.control.set(key_revoked=True)
+    assert states(checked(rig.standin)) == {"runpod key": "bad"}
+    assert states(checked(rig.standin, TRMCLOUD_RUNPOD_API="http://example.com")) == {
+        "runpod key": "bad"
+    }
+
+
+def test_a_key_that_may_only_read(rig: Rig) -> None:
+    rig.standin.control.set(read_only=True)
+    found = checked(rig.standin)
+    assert found["scopes"].state == "bad"
+    assert "end pods" in found["scopes"].detail
+    assert "read pods" not in found["scopes"].detail
+
+
+def test_money_and_limits_of_the_account(rig: Rig) -> None:
+    rig.standin.control.set_balance(5.0)
+    assert states(checked(rig.standin, "31.92"))["balance"] == "bad"
+    assert states(checked(rig.standin))["balance"] == "ok"
+    rig.standin.control.set_balance(0.0)
+    assert "empty" in checked(rig.standin)["balance"].detail
+    rig.standin.control.set_balance(1000.0)
+    rig.compute.create(request(rig, "B200", gpus=8))
+    assert states(checked(rig.standin, "31.92"))["limit"] == "bad"
+    rig.standin.control.set(graphql_errors=1)
+    assert states(checked(rig.standin))["balance"] == "warn"
+
+
+@pytest.mark.parametrize(("skew_s", "state"), [(0, "ok"), (20, "warn"), (-600, "bad")])
+def test_clocks_that_disagree(rig: Rig, skew_s: float, state: str) -> None:
+    rig.standin.control.set(clock_skew_s=skew_s)
+    assert states(checked(rig.standin))["skew"] == state
+
+
+def test_a_runpod_that_is_down(rig: Rig) -> None:
+    environ = {"TRMCLOUD_RUNPOD_API": "http://127.0.0.1:9", "RUNPOD_API_KEY": "k"}
+    (finding,) = check_account(environ, now=_hasty())
+    assert finding.state == "bad"
+    assert "cannot be reached" in finding.detail
+
+
+def _hasty() -> Any:
+    """A clock on which each look is a minute later: no waiting for what will not come."""
+    at = [0.0]
+
+    def now() -> float:
+        at[0] += 60.0
+        return at[0]
+
+    return now

@@ -1,4 +1,4 @@
-"""The stand-in's GraphQL: the language as clients write it, and what is wrong in a 200."""
+"""RunPod's lists a page at a time, GraphQL as clients write it, and its end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
+from tests.contract.runpod_rig import Clocked, Rig, build, request
+from tests.contract.test_runpod_compute import checked, states
+from tests.standins.runpod import pages
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.graphql_text import Field, Malformed, parse
 from tests.standins.runpod.standin import StandIn
+from trmcloud.adapters.runpod.graphql import GraphqlUnavailable
+from trmcloud.core.errors import AuthError, PaymentRequired, ProviderError
+from trmcloud.core.money import Usd
+
+# -- The stand-in's GraphQL: the language as clients write it, and what is wrong in a 200 -------
 
 
 def test_a_query_is_read_with_aliases_arguments_and_variables() -> None:
@@ -72,3 +80,229 @@ def test_who_may_ask_what(runpod_on_paper: StandIn) -> None:
     answer: Any = Client(runpod_on_paper).graphql("{myself{id}}")
     assert answer["data"] == {"myself": None}
     assert "Something went wrong" in answer["errors"][0]["message"]
+
+
+# -- runpod pages -------------------------------------------------------------------------------
+# RunPod's lists, a page at a time: the stand-in cuts them as the contract says, and the adapter
+# reads them to their end or not at all.
+
+
+@pytest.fixture
+def five(runpod_and_clock: Clocked) -> Clocked:
+    """Pods named 0 to 4, 0 the oldest."""
+    standin, clock = runpod_and_clock
+    for number in range(5):
+        Client(standin).rent(str(number))
+        clock.advance(1)
+    return standin, clock
+
+
+def names(answer: Any) -> list[str]:
+    assert answer.status == 200, answer.text
+    return [pod["name"] for pod in answer.data["pods"]]
+
+
+def test_the_newest_come_first_and_a_cursor_leads_on(five: Clocked) -> None:
+    ask = Client(five[0])
+    assert names(ask("GET", "/v2/pods")) == ["4", "3", "2", "1", "0"]
+    seen, cursor = [], ""
+    while True:
+        answer = ask("GET", f"/v2/pods?limit=2{cursor}")
+        seen.append(names(answer))
+        pagination = answer.data["pagination"]
+        assert pagination["hasNextPage"] is (pagination["nextCursor"] is not None)
+        if not pagination["hasNextPage"]:
+            break
+        cursor = f"&cursor={pagination['nextCursor']}"
+        ask.rent("newcomer")  # it stands before the cursor: nobody moves
+    assert seen == [["4", "3"], ["2", "1"], ["0"]]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=1001", "limit=ten", "limit=-1", "cursor=", "cursor=bogus",
+     "cursor=dGVtcGxhdGVzPTEvYQ==", "includeClusterPods=yes"],
+)  # fmt: skip
+def test_a_question_that_breaks_the_contract(five: Clocked, query: str) -> None:
+    answer = Client(five[0])("GET", f"/v2/pods?{query}")
+    assert answer.status == 422
+    assert answer.data["errors"][0].startswith(query.partition("=")[0])
+
+
+def test_members_of_clusters_leave_holes_in_pages(five: Clocked) -> None:
+    standin, _ = five
+    standin.control.set(cluster_members=["4", "3"], list_page=2)
+    first = Client(standin)("GET", "/v2/pods")
+    assert (names(first), first.data["pagination"]["hasNextPage"]) == ([], True)
+    assert names(Client(standin)("GET", "/v2/pods?includeClusterPods=true")) == ["4", "3"]
+
+
+def test_a_cursor_is_opaque_and_of_its_own_collection() -> None:
+    assert pages.cursor(12.5, "abc") == "cG9kcz0xMi41L2FiYw=="
+
+
+# -- the adapter -----------------------------------------------------------------------------------
+
+
+def test_the_adapter_reads_every_page(five: Clocked) -> None:
+    rig = build(five)
+    rig.standin.control.set(list_page=2, cluster_members=["4", "3"])
+    assert [pod.name for pod in rig.api.pods()] == ["2", "1", "0"]
+    assert len(rig.api.pods(cluster_members=True)) == 5
+    assert rig.asked("GET") == ["GET /v2/pods"] * 6
+    rig.standin.control.set(list_page=0, list_unpaged=True)
+    assert len(rig.api.pods()) == 3
+
+
+@pytest.mark.parametrize(
+    ("knobs", "says"),
+    [
+        ({"list_endless": True}, "does not end"),
+        ({"list_circle": True}, "in a circle"),
+        ({"list_lacks_pods": 1}, "pods: Field required"),
+        ({"errors_502": 99}, "answers 502: a web page"),
+        ({"html": 1}, "not what its contract says"),
+    ],
+)
+def test_a_list_not_whole_says_nothing_of_pods(rig: Rig, knobs: dict[str, Any], says: str) -> None:
+    """A pod is missed where a list lacks it: what is no list must miss nobody."""
+    pod_id = rig.compute.create(request(rig))
+    rig.on(30)
+    rig.compute.list_pods()
+    rig.on(5)
+    rig.standin.control.set(**knobs)
+    with pytest.raises(ProviderError, match=says):
+        rig.compute.list_pods()
+    with pytest.raises(ProviderError, match=says):
+        rig.compute.list_pods()
+    rig.standin.control.reset()
+    rig.on(5)
+    (seen,) = rig.compute.list_pods()
+    assert seen.pod_id == pod_id
+    bill = rig.compute.bill(pod_id)
+    assert bill is not None
+    assert not bill.final, "it was never thought to be gone"
+
+
+def test_a_create_looks_through_every_page_first(rig: Rig) -> None:
+    wanted = request(rig)
+    pod_id = rig.compute.create(wanted)
+    for number in range(4):
+        rig.on(1)
+        Client(rig.standin).rent(f"newer-{number}")
+    rig.standin.control.set(list_page=1)
+    assert rig.compute.create(wanted) == pod_id
+    assert len(rig.standin.control.live()) == 5
+    rig.standin.control.set(list_circle=True)
+    with pytest.raises(ProviderError):
+        rig.compute.create(request(rig, generation=2))
+    assert len(rig.standin.control.live()) == 5, "nothing is asked for where nobody can look"
+
+
+# -- runpod fading ------------------------------------------------------------------------------
+# GraphQL's end: what only it knew is said to be unknown, and REST v2 gives the second look.
+
+
+FADED = pytest.mark.parametrize(
+    ("knobs", "code"),
+    [({"graphql_gone": True}, 410), ({"graphql_throttled": True, "retry_after_s": 30}, 429)],
+)
+
+
+@FADED
+def test_an_end_is_no_bad_key_or_empty_account(rig: Rig, knobs: dict[str, Any], code: int) -> None:
+    rig.standin.control.set(**knobs)
+    with pytest.raises(GraphqlUnavailable, match=f"answers {code}") as caught:
+        rig.compute.account()
+    assert not isinstance(caught.value, AuthError)
+    rig.compute.require_account(Usd(1))  # it can be rented all the same
+    assert rig.compute.create(request(rig))
+
+
+@FADED
+def test_a_launch_without_money_fails_by_v2(rig: Rig, knobs: dict[str, Any], code: int) -> None:
+    rig.standin.control.set(**knobs)
+    rig.standin.control.set_balance(0.1)
+    rig.compute.require_account(Usd(1))
+    with pytest.raises(PaymentRequired, match="too low to rent a pod"):
+        rig.compute.create(request(rig))
+
+
+@FADED
+def test_the_doctor_says_what_is_unknown(rig: Rig, knobs: dict[str, Any], code: int) -> None:
+    rig.compute.create(request(rig))
+    rig.standin.control.advance(1800)
+    rig.standin.control.set(cluster_members=["member"], **knobs)
+    Client(rig.standin).rent("member")
+    found = checked(rig.standin, "31.92")
+    assert states(found)["balance"] == "warn"
+    assert f"GraphQL answers {code}" in found["balance"].detail
+    assert "not known any more" in found["balance"].detail
+    assert "guard" in found["balance"].fix
+    assert states(found)["runpod key"] == states(found)["scopes"] == "ok"
+    assert "limit" not in found
+    assert states(found)["pods"] == "ok"
+    # Half an hour of an L4 at 0.49 with 70 GB of disk.
+    assert "2, those of clusters included; $0.2498 billed to 1" in found["pods"].detail
+
+
+@FADED
+def test_the_second_list_is_v2s_with_clusters(rig: Rig, knobs: dict[str, Any], code: int) -> None:
+    wanted = request(rig)
+    pod_id = rig.compute.create(wanted)
+    rig.on(5)
+    rig.standin.control.set(cluster_members=[wanted.name], **knobs)
+    assert rig.compute.list_pods() == ()
+    (shown,) = rig.compute.cross_listed()
+    assert (shown.pod_id, shown.name, shown.rate) == (pod_id, wanted.name, Usd("0.49"))
+    rig.standin.control.set(cluster_members=[])
+    rig.on(5)
+    assert rig.compute.cross_listed() == ()
+
+
+def test_what_is_billed_on_is_not_gone(rig: Rig) -> None:
+    """A pod in no list at all, whose records grow: it lives, whatever the lists say."""
+    wanted = request(rig)
+    pod_id = rig.compute.create(wanted)
+    rig.on(60)
+    rig.compute.list_pods()
+    rig.standin.control.set(list_omits=[wanted.name], graphql_gone=True)
+    rig.on(60)
+    assert rig.compute.list_pods() == ()
+    assert rig.compute.cross_listed() == (), "so far its records may be of its life"
+    rig.on(1800)
+    (shown,) = rig.compute.cross_listed()
+    assert (shown.pod_id, shown.name, shown.status) == (pod_id, wanted.name, "unknown")
+    rig.compute.terminate(pod_id)
+    assert rig.standin.control.live() == []
+
+
+def test_what_ended_when_it_was_missed_is_not_billed_on(rig: Rig) -> None:
+    rig.standin.control.set(graphql_gone=True)
+    pod_id = rig.compute.create(request(rig))
+    rig.on(1500)
+    rig.compute.list_pods()
+    rig.compute.terminate(pod_id)
+    for seconds in (10, 600, 3600, 3600, 3600):
+        rig.on(seconds)
+        assert rig.compute.list_pods() == ()
+        assert rig.compute.cross_listed() == ()
+
+
+def test_a_balance_is_a_limit_while_it_can_be_read(rig: Rig) -> None:
+    (limit,) = rig.compute.own_limits("a-pod")
+    assert (limit.layer, limit.armed) == ("prepaid", True)
+    assert "$100.00" in limit.detail
+    rig.standin.requests.clear()
+    rig.compute.own_limits("a-pod")
+    assert rig.asked() == [], "not asked again for minutes"
+    rig.on(400)
+    rig.standin.control.set(graphql_gone=True)
+    (limit,) = rig.compute.own_limits("a-pod")
+    assert (limit.armed, limit.detail) == (
+        False,
+        "the balance is not known any more: RunPod's GraphQL answers 410",
+    )
+    rig.on(400)
+    rig.standin.control.set(graphql_gone=False, down=True)
+    assert rig.compute.own_limits("a-pod") == (), "an outage says nothing"

@@ -67,7 +67,7 @@ def strict_bucket(connected: Client, strict: StrictStore) -> S3Bucket:
     return made
 
 
-def test_full_pieces_are_signed_with_their_length_and_nothing_else_is_granted(
+def test_full_pieces_are_signed_with_their_length_alone(
     bucket: S3Bucket,
 ) -> None:
     puts = bucket.grant(request(phases={"fast": 1}, file_bytes=FEW)).puts
@@ -85,9 +85,7 @@ def test_full_pieces_are_signed_with_their_length_and_nothing_else_is_granted(
     assert len(puts) - len(bound) == len(slots) * len(CHECKPOINT_NAMES)
 
 
-def test_a_store_that_keeps_to_the_rules_takes_no_other_length(
-    connected: Client, strict: StrictStore
-) -> None:
+def test_a_store_by_the_rules_takes_no_other_length(connected: Client, strict: StrictStore) -> None:
     grants = strict_bucket(connected, strict).grant(request(phases={"fast": 1}, file_bytes=FEW))
     url = grants.puts["fast/g1-slot-0/weights.safetensors.part-00002:1000"]
     for size in (0, 1, 999, 1001, 5000):

@@ -335,9 +335,7 @@ def test_a_pulled_checkpoint_is_one_for_local_readers(rented: Rented) -> None:
     rented.files.fetch(manifest, names, str(out), lambda done, whole: None)
 
 
-def test_a_checkpoint_is_brought_to_where_it_is_wanted_and_lies_there_once(
-    rented: Rented,
-) -> None:
+def test_a_checkpoint_is_brought_to_where_it_is_wanted_and_lies_there_once(rented: Rented) -> None:
     folder = rented.pod.folder_of(rented.pod.checkpoint())
     weights = written(folder / "weights.safetensors", 3 << 20)
     manifest = rented.pod.save(weights)
@@ -353,7 +351,7 @@ def test_a_checkpoint_is_brought_to_where_it_is_wanted_and_lies_there_once(
         rented.link.fetch(POD, RUN, evil, [weights.name], str(into), lambda done, whole: None)
 
 
-def test_a_manifest_that_got_its_metric_is_told_and_pulled_again_without_its_files(
+def test_a_manifest_with_a_new_metric_is_pulled_again_without_its_files(
     rented: Rented,
 ) -> None:
     folder = rented.pod.folder_of(rented.pod.checkpoint())

@@ -1,4 +1,4 @@
-"""Pulling from a pod that drops, lies, or is slow: verified and whole, or a plain error."""
+"""Pulling from a pod and staging on it: verified and whole, resumed, or a plain error."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.contract.ssh_pod import SshPod, needs_sshd, sha256_of, ssh_pod, tools, written
+from tests.contract.ssh_pod import POD, SshPod, needs_sshd, sha256_of, ssh_pod, tools, written
+from trmcloud.adapters.ssh.link import SshPodLink
 from trmcloud.adapters.ssh.pull import pull
+from trmcloud.adapters.ssh.push import local_rsync, parcel_of, push
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError
+from trmcloud.ports.link import StageItem
+
+# -- Pulling from a pod that drops, lies, or is slow: verified and whole, or a plain error ------
+
 
 pytestmark = needs_sshd
 BIG = 40 << 20
@@ -138,9 +145,7 @@ def test_what_one_process_left_the_next_one_uses(pod: SshPod, tmp_path: Path) ->
     assert os.listdir(into) == [file.name]
 
 
-def test_remains_that_are_not_what_their_note_says_cost_time_and_nothing_else(
-    pod: SshPod, tmp_path: Path
-) -> None:
+def test_remains_unlike_their_note_cost_time_and_nothing_else(pod: SshPod, tmp_path: Path) -> None:
     file = written(pod.root / "weights.safetensors", 5 << 20)
     into = tmp_path / "to"
     into.mkdir()
@@ -183,9 +188,7 @@ def left_behind(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     "name", ["../weights.safetensors", "/etc/x.json", "a/b.json", "-x.json", ""]
 )
-def test_a_name_that_leads_elsewhere_is_not_asked_for(
-    pod: SshPod, tmp_path: Path, name: str
-) -> None:
+def test_a_name_leading_elsewhere_is_not_asked_for(pod: SshPod, tmp_path: Path, name: str) -> None:
     good = written(pod.root / "weights.safetensors", 10)
     with pytest.raises(CheckpointError, match="not allowed"):
         bring(pod, replace(good, name=name), into=tmp_path / "a" / "to")
@@ -258,9 +261,7 @@ def test_a_pod_without_rsync_python_or_head_serves_all_the_same(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_pod_that_stays_away_is_given_up_and_what_came_is_kept(
-    pod: SshPod, tmp_path: Path
-) -> None:
+def test_a_pod_that_stays_away_is_given_up_with_what_came(pod: SshPod, tmp_path: Path) -> None:
     file = written(pod.root / "weights.safetensors", BIG)
     replace_dd(pod, tmp_path, 0.03)
     gone: list[int] = []
@@ -356,3 +357,203 @@ def test_a_slow_pod_is_waited_for(pod: SshPod, tmp_path: Path) -> None:
     assert time.monotonic() - begun > 1
     assert len(set(told)) >= 2, "progress is told on the way"
     assert sha256_of(tmp_path / "to" / file.name) == file.sha256
+
+
+# -- Staging on a pod: by rsync or without it, resumed, verified there, and never twice ---------
+
+
+BARE = ("sh", "dd", "wc", "cat", "mkdir", "mv", "rm", "tar", "sha256sum", "grep")
+
+
+@pytest.fixture(params=["rsync", "stream"])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SshPod]:
+    """A pod that has everything, and one that has no rsync."""
+    if request.param == "rsync" and local_rsync() is None:
+        pytest.skip("there is no rsync on this machine")
+    path = tools(tmp_path / "bin", *BARE) if request.param == "stream" else ""
+    with ssh_pod(tmp_path, path=path) as made:
+        made.rsync = request.param == "rsync"
+        yield made
+
+
+def link_of(pod: SshPod) -> SshPodLink:
+    return SshPodLink(
+        pod.home,
+        lambda name: pod.server.address,
+        root=str(pod.root),
+        now=lambda: 0.0,
+        user=pod.server.user,
+    )
+
+
+def code(folder: Path) -> dict[str, str]:
+    """A folder of sources as a bundle is: small files in folders; their hashes."""
+    for number in range(30):
+        name = f"model/part{number}/module_{number}.py"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"NUMBER = {number}\n" * (number + 1))
+    (folder / "model/empty.py").write_text("")
+    return hashes(folder)
+
+
+def data(folder: Path, size: int = 11 << 20) -> dict[str, str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written(folder / "train.bin", size)
+    (folder / "meta.json").write_text("{}")
+    return hashes(folder)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
+
+
+def check_there(folder: Path, sha256: Mapping[str, str]) -> None:
+    assert hashes(folder) == {**sha256, ".staged": hashes(folder)[".staged"]}
+
+
+def test_code_and_data_arrive_and_the_agent_is_told_last(there: SshPod, tmp_path: Path) -> None:
+    sources, bins = code(tmp_path / "src"), data(tmp_path / "data")
+    (tmp_path / "src/.env").write_text("SECRET=1")
+    code_dir, data_dir = f"{there.root}/code/aa11", f"{there.root}/data/bb22"
+    items = [
+        StageItem(tmp_path / "src", code_dir, sources),
+        StageItem(tmp_path / "data", data_dir, bins),
+    ]
+    told: list[tuple[int, int]] = []
+    link = link_of(there)
+    link.stage(POD, items, lambda *now: told.append(now))
+    there = there.connect().run("command -v rsync")
+    assert (there.code == 0) == there.rsync
+    check_there(Path(code_dir), sources)
+    check_there(Path(data_dir), bins)
+    note = (there.root / "pods" / POD / "staged.json").read_text()
+    assert contract.load_staged(note) == contract.Staged(code_dir, (data_dir,))
+    whole = sum((tmp_path / "src" / name).stat().st_size for name in sources)
+    whole += sum((tmp_path / "data" / name).stat().st_size for name in bins)
+    assert told == sorted(told)
+    assert told[-1] == (whole, whole)
+    assert not Path(data_dir + ".part").exists()
+    link.close()
+
+
+def test_what_is_there_already_is_not_sent_again(there: SshPod, tmp_path: Path) -> None:
+    bins = data(tmp_path / "data")
+    items = [
+        StageItem(tmp_path / "data", f"{there.root}/data/bb22", bins),
+        StageItem(tmp_path / "src", f"{there.root}/code/aa11", code(tmp_path / "src")),
+    ]
+    link = link_of(there)
+    link.stage(POD, items[:1], lambda done, whole: None)
+    assert not (there.root / "pods").exists(), "without code there is nothing to begin with"
+    before = (there.root / "data/bb22/train.bin").stat()
+    link.stage(POD, items, lambda done, whole: None)
+    after = (there.root / "data/bb22/train.bin").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (there.root / "pods" / POD / "staged.json").exists()
+    link.close()
+
+
+def test_remains_of_a_cut_transfer_are_used_or_replaced(there: SshPod, tmp_path: Path) -> None:
+    bins = data(tmp_path / "data")
+    part = there.root / "data/bb22.part"
+    part.mkdir(parents=True)
+    right = (tmp_path / "data/train.bin").read_bytes()
+    (part / "train.bin").write_bytes(right[: 5 << 20])
+    (part / "meta.json").write_text("[]")  # of the right size, and wrong
+    os.utime(part / "meta.json", (0, (tmp_path / "data/meta.json").stat().st_mtime))
+    link = link_of(there)
+    link.stage(
+        POD,
+        [StageItem(tmp_path / "data", f"{there.root}/data/bb22", bins)],
+        lambda done, whole: None,
+    )
+    check_there(there.root / "data/bb22", bins)
+    link.close()
+
+
+def test_bytes_that_are_there_are_not_sent_again(there: SshPod, tmp_path: Path) -> None:
+    """Seen by what the stream leaves alone: the first blocks, which only a hash would judge."""
+    if there.rsync:
+        pytest.skip("rsync compares what is there by itself")
+    bins = data(tmp_path / "data")
+    part = there.root / "part"
+    part.mkdir()
+    (part / "train.bin").write_bytes(bytes((5 << 20) + 77))
+    parcel = parcel_of(tmp_path / "data", bins)
+    push(there.connect(), parcel, str(part), lambda done, whole: None, rsync=False)
+    right = (tmp_path / "data/train.bin").read_bytes()
+    assert (part / "train.bin").read_bytes() == bytes(5 << 20) + right[5 << 20 :]
+
+
+def test_staging_that_is_cut_goes_on_by_itself(there: SshPod, tmp_path: Path) -> None:
+    bins = data(tmp_path / "data", 120 << 20)
+    cuts: list[int] = []
+
+    def cut(done: int, whole: int) -> None:
+        if 0 < done < whole and len(cuts) < 2:
+            cuts.append(there.server.cut())
+
+    item = StageItem(tmp_path / "data", f"{there.root}/data/bb22", bins)
+    link = link_of(there)
+    link.stage(POD, [item], cut)
+    assert any(cuts), "nothing was cut: the test proves nothing"
+    check_there(there.root / "data/bb22", bins)
+    link.close()
+
+
+def test_a_file_that_was_not_announced_is_never_placed(there: SshPod, tmp_path: Path) -> None:
+    bins = {**data(tmp_path / "data", 1000), "meta.json": "00" * 32}
+    link = link_of(there)
+    with pytest.raises(LinkError, match=r"meta\.json is not what was sent"):
+        link.stage(
+            POD,
+            [StageItem(tmp_path / "data", f"{there.root}/data/x", bins)],
+            lambda done, whole: None,
+        )
+    assert not (there.root / "data/x").exists()
+    assert not (there.root / "pods").exists()
+    link.close()
+
+
+@pytest.mark.parametrize("remote", ["/etc/cron.d", "{root}", "{root}/../x", "{root}/a b", "code/x"])
+def test_nothing_is_put_outside_the_pods_folder(there: SshPod, tmp_path: Path, remote: str) -> None:
+    item = StageItem(tmp_path, remote.replace("{root}", str(there.root)), {})
+    with pytest.raises(LinkError, match="is not below"):
+        link_of(there).stage(POD, [item], lambda done, whole: None)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/../b", "-x", "a\nb", "", ".x"])
+def test_a_name_that_is_not_plain_is_not_sent(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LinkError, match="cannot be sent"):
+        parcel_of(tmp_path, {name: "00" * 32})
+
+
+def test_a_single_file_is_an_item_too(there: SshPod, tmp_path: Path) -> None:
+    data(tmp_path / "data", 1000)
+    path = tmp_path / "data/train.bin"
+    link = link_of(there)
+    item = StageItem(path, f"{there.root}/data/one", {"train.bin": sha256_of(path)})
+    link.stage(POD, [item], lambda done, whole: None)
+    check_there(there.root / "data/one", {"train.bin": sha256_of(path)})
+    link.close()
+
+
+def test_a_full_disk_there_is_named(there: SshPod, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    small = there.root / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine mounts no tmpfs")
+    try:
+        bins = data(tmp_path / "data", 9 << 20)
+        parcel = parcel_of(tmp_path / "data", bins)
+        with pytest.raises(LinkError, match="the pod's disk is full") as caught:
+            push(there.connect(), parcel, f"{small}/x", lambda done, whole: None, rsync=there.rsync)
+        assert "volume" in caught.value.next_step
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)

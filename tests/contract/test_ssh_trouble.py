@@ -47,9 +47,7 @@ except LinkError as error:
     ],
     ids=["refused", "prohibited", "no-route", "no-network", "no-name"],
 )
-def test_each_way_to_be_kept_out_is_told_apart(
-    tmp_path: Path, route: str, host: str, says: str
-) -> None:
+def test_each_way_to_be_kept_out_is_told(tmp_path: Path, route: str, host: str, says: str) -> None:
     add = f"ip route add {route} {host}; " if route else ""
     inside = f'ip link set lo up; {add}exec "$@"'
     done = subprocess.run(

@@ -196,9 +196,7 @@ def test_a_client_that_takes_nothing_of_its_answer_is_left() -> None:
         b"GET \xff HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused_and_costs_no_other(
-    sent: bytes, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_request_costs_no_other(sent: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(Connections(9)) as server, begun(server, b"/held") as held:
         with server.connect() as made:
             told = b""

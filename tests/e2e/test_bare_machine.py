@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ABSENT = ("rsync", "sshd")
 TOUCHED = (
     "tests/e2e/test_this_machine.py::test_without_ssh_nothing_is_rented",
-    "tests/contract/test_ssh_push.py",
+    "tests/contract/test_ssh_pull.py",
     "tests/contract/test_runpod_boot.py",
     "tests/unit/pod/test_sshd.py",
     "tests/e2e/test_smoke.py",

@@ -72,7 +72,7 @@ QUESTION = (
 ELSEWHERE = {
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
-        "half an hour: tests/model/test_block_diffusion_training.py"
+        "half an hour: tests/model/test_block_diffusion.py"
     ),
     "launch local --recipe hdp-small --rate 3.60 --budget 3 -y": (
         "likewise: tests/e2e/test_real_trainer.py"
@@ -112,7 +112,7 @@ ELSEWHERE = {
     "tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
     "wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
-    f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_stop_rules.py",
+    f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_planning.py",
     f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
 }
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.mutate import NASTY, variants
+from tests.strategies import json_values
 from tests.unit.core.manifests import manifest
 from tests.unit.core.runs import AT, a_report, ask, follow, running, the_pod
 from tests.unit.core.test_pod_contract import BEAT, JOB, LEASE, ORDERS, REPORT
@@ -93,18 +94,7 @@ def _is_sound(value: Any, depth: int = 40) -> None:
         assert f"{value:,.0f} {value:.3f}"
 
 
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from([10**400, -1, 1 << 63, "ab" * 32, "fast", "a/b", "\ud800"]),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
+values = json_values(10**400, -1, 1 << 63, "ab" * 32, "fast", "a/b", "\ud800", text=20, leaves=12)
 
 
 @settings(max_examples=200, deadline=None)

@@ -18,6 +18,7 @@ import pytest
 
 from model.command import wait_asleep
 from model.telemetry import Clock
+from tests.plans import small_recipe
 from trmcloud.core.contract.manifest import CheckpointManifest, from_json
 from trmcloud.core.contract.pod_contract import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
@@ -25,30 +26,7 @@ from trmcloud.core.spec.recipe import PhaseRecipe
 
 wait_asleep()  # torch is imported late here, too
 
-SMALL = PhaseRecipe(
-    recipe="test",
-    family="trm",
-    phase="fast",
-    depth=1,
-    width=32,
-    head_dim=16,
-    supervision_steps=3,
-    loops=1,
-    vocab_size=300,
-    sequence=16,
-    validation_fraction=0.1,
-    batch=2,
-    steps=12,
-    matrix_lr=5e-3,
-    embedding_lr=5e-2,
-    warmup_steps=3,
-    dtype="float32",
-    compile=False,
-    log_every=1,
-    eval_every=10,
-    eval_tokens=128,
-    save_every=20,
-)
+SMALL = small_recipe()
 
 
 @pytest.fixture(autouse=True, scope="session")

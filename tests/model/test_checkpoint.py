@@ -1,17 +1,20 @@
-"""Checkpoints are whole or not there: kills, damage, a full disk, pruning."""
+"""Checkpoints are whole or not there, and go from the first machine's disk to those that lack
+it."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from model import checkpoint
+from model import checkpoint, sharing
 from model.checkpoint import (
     CheckpointFolder,
     Contents,
@@ -21,8 +24,13 @@ from model.checkpoint import (
     read_text,
     verify,
 )
+from model.distributed import World
+from tests.checkpoints import a_manifest
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError
+
+# -- Checkpoints are whole or not there: kills, damage, a full disk, pruning --------------------
+
 
 NAMES = ["weights.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json"]
 
@@ -37,22 +45,7 @@ def contents(step: int) -> Contents:
 
 
 def manifest(step: int, bpb: float | None = 2.0) -> CheckpointManifest:
-    return CheckpointManifest(
-        run_id="r1",
-        phase="fast",
-        step=step,
-        tokens=step * 10,
-        created_at=1000.0 + step,
-        recipe="test",
-        settings={"depth": 1},
-        world_size=1,
-        val_bpb=bpb,
-        step_losses=(3.0, 2.0),
-        cooled=False,
-        data_sha256="d",
-        tokenizer_sha256="t",
-        files=(),
-    )
+    return a_manifest(step, bpb, step_losses=(3.0, 2.0))
 
 
 @pytest.fixture
@@ -117,9 +110,7 @@ def test_a_kill_after_any_file_leaves_no_checkpoint(
     assert save(folder, 20).manifest.step == 20
 
 
-def test_the_manifest_is_written_last_and_then_renamed(
-    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_comes_last(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     real = checkpoint._write
 
@@ -222,3 +213,100 @@ def test_a_folder_without_manifest_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_manifest(tmp_path)
     assert "checkpoints/step-" in caught.value.next_step
+
+
+# -- A checkpoint goes from the first machine's disk to those that lack it ----------------------
+
+
+class Meeting:
+    """Where ranks that are threads meet: each brings something, and sees what all brought."""
+
+    def __init__(self, size: int) -> None:
+        self._brought: list[object] = [None] * size
+        self._barrier = threading.Barrier(size, timeout=20)
+
+    def all(self, rank: int, what: object) -> list[object]:
+        self._brought[rank] = what
+        self._barrier.wait()
+        seen = list(self._brought)
+        self._barrier.wait()
+        return seen
+
+
+class ThreadWorld(World):
+    """A rank of a meeting in place of a process group. ``lie`` alters what a rank is told."""
+
+    meeting: Meeting
+    lie: bytes | None = None
+
+    def largest(self, values: Sequence[int]) -> list[int]:
+        seen = self.meeting.all(self.rank, list(values))
+        return [max(column) for column in zip(*seen, strict=True)]
+
+    def told(self, content: bytes) -> bytes:
+        first = self.meeting.all(self.rank, content)[0]
+        assert isinstance(first, bytes)
+        return self.lie if self.lie is not None and first.startswith(b"{") else first
+
+
+def ranks(machines: Sequence[int], lie: bytes | None = None) -> list[ThreadWorld]:
+    """``machines``: how many ranks each has."""
+    meeting = Meeting(sum(machines))
+    made: list[ThreadWorld] = []
+    for local in (n for count in machines for n in range(count)):
+        world = ThreadWorld(len(made), sum(machines), torch.device("cpu"), None, local)
+        object.__setattr__(world, "meeting", meeting)
+        if made:
+            object.__setattr__(world, "lie", lie)
+        made.append(world)
+    return made
+
+
+def share_all(worlds: Sequence[ThreadWorld], folders: Sequence[Path]) -> list[BaseException]:
+    errors: list[BaseException] = []
+
+    def run(world: ThreadWorld, folder: Path) -> None:
+        try:
+            sharing.share(folder, world)
+        except BaseException as error:
+            errors.append(error)
+            world.meeting._barrier.abort()
+
+    threads = [
+        threading.Thread(target=run, args=pair) for pair in zip(worlds, folders, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return errors
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 20])
+def test_the_first_rank_of_each_machine_that_lacks_it_gets_it_whole(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_CHUNK_BYTES", chunk)
+    here = CheckpointFolder(tmp_path / "a").save(contents(5), manifest(5)).folder
+    there = tmp_path / "b" / here.name
+    there.mkdir(parents=True)
+    (there / "half").write_text("no manifest: what a kill left")
+    assert share_all(ranks([2, 2]), [here, here, there, there]) == []
+    assert sorted(path.name for path in there.iterdir()) == sorted([*NAMES, "manifest.json"])
+    verify(there, read_manifest(there))
+    assert [path.name for path in there.parent.iterdir()] == [here.name]
+
+
+def test_nothing_is_sent_where_all_can_read_it(tmp_path: Path) -> None:
+    here = CheckpointFolder(tmp_path / "a").save(contents(5), manifest(5)).folder
+    before = [path.stat().st_mtime_ns for path in sorted(here.iterdir())]
+    assert share_all(ranks([1, 1]), [here, here]) == []
+    assert [path.stat().st_mtime_ns for path in sorted(here.iterdir())] == before
+
+
+def test_what_arrives_damaged_is_no_checkpoint(tmp_path: Path) -> None:
+    here = CheckpointFolder(tmp_path / "a").save(contents(5), manifest(5)).folder
+    there = tmp_path / "b" / here.name
+    errors = share_all(ranks([1, 1], lie=b'{"step": 6}'), [here, there])
+    assert any(isinstance(error, CheckpointError) for error in errors)
+    assert not there.exists()

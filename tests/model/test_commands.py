@@ -37,9 +37,7 @@ def run_sample(folder: Path, *more: str) -> int:
     return sample.main(["--checkpoint", str(folder), "--max-tokens", "40", *more])
 
 
-def test_a_sample_begins_with_its_prompt_and_is_repeatable(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sample_is_repeatable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for seed in ("1", "1", "2"):
         assert run_sample(folder, "--prompt", "the dog", "--seed", seed) == 0
@@ -49,9 +47,7 @@ def test_a_sample_begins_with_its_prompt_and_is_repeatable(
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_temperature_zero_takes_the_likeliest(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_temperature_zero_is_greedy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = set()
     for seed in ("1", "2"):
         assert run_sample(folder, "--temperature", "0", "--seed", seed) == 0
@@ -71,9 +67,7 @@ def test_a_prompt_longer_than_the_context_is_cut_for_the_model_alone(folder: Pat
     assert text.startswith(prompt)
 
 
-def test_control_characters_do_not_reach_the_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_control_character_reaches_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_sample(folder, "--prompt", "a\x1b[31mred\x07") == 0
     assert "\x1b" not in capsys.readouterr().out
 
@@ -82,9 +76,7 @@ def test_control_characters_do_not_reach_the_terminal(
     "bad", [["--temperature", "-1"], ["--temperature", "nan"], ["--max-tokens", "0"],
             ["--top-k", "-2"]],
 )  # fmt: skip
-def test_impossible_wishes_are_refused(
-    folder: Path, bad: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_wishes_fail(folder: Path, bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_sample(folder, *bad) == 2
     assert bad[0] in json.loads(capsys.readouterr().err.splitlines()[-1])["what"]
 
@@ -165,7 +157,7 @@ def test_data_of_another_tokenizer_is_refused(
         score.score(folder, tmp_path / "data")
 
 
-def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
+def test_a_missing_package_is_named_with_its_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def needs_torch() -> None:
@@ -223,7 +215,7 @@ def test_an_unknown_device_has_no_peak() -> None:
     assert peak_flops("AMD Instinct MI300X", "bfloat16") is None
 
 
-def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
+def test_waiting_threads_sleep_unless_the_user_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where something else computes, too, spinning threads keep their own partners waiting."""

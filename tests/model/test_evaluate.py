@@ -1,21 +1,41 @@
-"""Bits per byte: by hand, without special tokens, and the same however many ranks divide it."""
+"""How a model is scored: bits per byte, exact match, and texts that are drawn together."""
 
 from __future__ import annotations
 
+import json
 import math
+import random
 from contextlib import nullcontext
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 import torch
 from torch import Tensor
 
+from model import solve as solve_module
 from model.data.folder import open_data
 from model.distributed import World
 from model.evaluate import evaluate, token_bytes, validation_rows
+from model.exact_match import BadLine, final_number, is_said, read_items, wilson
+from model.families.block_diffusion import BlockDiffusion
+from model.families.cache import Cache
+from model.families.decoding import NextToken, generate
+from model.families.dense import Dense
+from model.families.dense_shape import Shape as DenseShape
+from model.families.drawing import Text, drawing, is_batched
+from model.families.protocol import LanguageModel, Sampling
+from model.families.rows import RowCache
 from model.families.trm import TRM, Shape
+from model.families.trm import Shape as TrmShape
+from model.solve import answer, main, solve
 from trmcloud.core.spec.recipe import PhaseRecipe
+
+# -- evaluate -----------------------------------------------------------------------------------
+# Bits per byte: by hand, without special tokens, and the same however many ranks divide it.
+
 
 CPU = torch.device("cpu")
 
@@ -101,9 +121,7 @@ def test_all_ranks_take_equally_many_batches(
     assert taken == [[torch.Size((1, settings.sequence))] * 2] * 7
 
 
-def test_special_tokens_count_neither_nats_nor_bytes(
-    model: TRM, data_dir: Path, settings: PhaseRecipe
-) -> None:
+def test_special_tokens_do_not_count(model: TRM, data_dir: Path, settings: PhaseRecipe) -> None:
     data = open_data(data_dir)
     lengths = token_bytes(data, settings.vocab_size)
     assert lengths[data.tokenizer.bos] == 0
@@ -115,3 +133,334 @@ def test_windows_are_fixed_and_spread_over_the_whole_text() -> None:
     assert validation_rows(100, 10, 50) == [0, 20, 40, 60, 80]
     assert validation_rows(100, 10, 10**6) == list(range(100))
     assert validation_rows(1, 10, 1) == [0]
+
+
+# -- exact match --------------------------------------------------------------------------------
+# Exact match behind ``####``: thirty answers written by hand, the interval, and whole files.
+
+
+#: What a model said, and the number that it comes to.
+BY_HAND: tuple[tuple[str, str | None], ...] = (
+    ("She has 16 - 3 = 13.\n#### 13", "13"),
+    ("#### 0", "0"),
+    ("####7", "7"),
+    ("####     42   ", "42"),
+    ("####\t42\n", "42"),
+    ("#### 1,000", "1000"),
+    ("#### 1,234,567", "1234567"),
+    ("#### 1000.00", "1000"),
+    ("#### -5", "-5"),
+    ("#### - 5", "-5"),
+    ("#### \u22125", "-5"),
+    ("#### +5", "5"),
+    ("#### $18", "18"),
+    ("#### -$18.50", "-18.5"),
+    ("#### $ 1,200.75", "1200.75"),
+    ("#### .5", "0.5"),
+    ("#### 3.14159", "3.14159"),
+    ("#### 007", "7"),
+    ("#### 12.", "12"),
+    ("#### 12, as was asked", "12"),
+    ("#### 25%", "25"),
+    ("#### 18 dollars", "18"),
+    ("#### 4\n#### 5", "4"),
+    ("#### none\n#### 6", "6"),
+    ("The answer is 13.", None),
+    ("#### ", None),
+    ("####\n13", None),
+    ("### 13", None),
+    ("#### 1,23", None),
+    ("#### 1.2.3", None),
+)
+
+
+@pytest.mark.parametrize(("said", "number"), BY_HAND)
+def test_the_number_of_an_answer(said: str, number: str | None) -> None:
+    assert final_number(said) == (None if number is None else Decimal(number))
+
+
+def test_there_are_thirty_answers_by_hand() -> None:
+    assert len(BY_HAND) == len(dict(BY_HAND)) == 30
+
+
+def test_an_answer_is_said_when_its_line_has_ended() -> None:
+    for text in ("12 + 3", "#### ", "####\n", "#### 1", "#### 12", "#### none\n"):
+        assert not is_said(text), text
+    assert is_said("#### 12\n")
+    assert is_said("#### 12 dollars\n")
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "low", "high"),
+    # The first four are Newcombe's (1998, table I, method 3), to his four decimals.
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611),
+     (1, 29, 0.0061, 0.1718), (29, 29, 0.8830, 1.0)],
+)  # fmt: skip
+def test_the_interval_is_wilsons(right: int, of: int, low: float, high: float) -> None:
+    assert wilson(right, of) == pytest.approx((low, high), abs=5e-5)
+
+
+GOOD = {"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}
+LINES = [
+    json.dumps(GOOD),
+    "",
+    "{not json",
+    "[1]",
+    json.dumps({"question": "What?"}),
+    json.dumps({"answer": "#### 5"}),
+    json.dumps({**GOOD, "question": 3}),
+    json.dumps({**GOOD, "answer": "five"}),
+    json.dumps({**GOOD, "answer": "#### five"}),
+    json.dumps({"question": "And 4 + 4?", "answer": "#### 8"}),
+]
+
+
+def test_every_line_that_is_no_item_is_told() -> None:
+    items, bad = read_items(LINES)
+    assert [(item.question, item.number) for item in items] == [
+        ("What is 2 + 3?", Decimal(5)),
+        ("And 4 + 4?", Decimal(8)),
+    ]
+    assert bad == [
+        BadLine(3, "not JSON"),
+        BadLine(4, "no object"),
+        BadLine(5, "no answer"),
+        BadLine(6, "no question"),
+        BadLine(7, "no question"),
+        BadLine(8, "no #### in its answer"),
+        BadLine(9, "no number behind ####"),
+    ]
+    assert read_items(LINES, limit=1) == (items[:1], [])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Path:
+    run = run_in(tmp_path_factory.mktemp("trained"), steps=10, eval_every=10)
+    assert run.train_here() == "finished"
+    return Path(run.out) / "checkpoints" / "step-00000010"
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "items.jsonl"
+    path.write_text("\n".join([*LINES, json.dumps({**GOOD, "question": "a dog " * 40})]) + "\n")
+    return path
+
+
+def test_a_checkpoint_is_asked_and_all_is_accounted_for(
+    folder: Path, questions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--checkpoint", str(folder), "--items", str(questions), "--max-tokens", "8"]
+    assert main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["items"], told["correct"], told["exact_match"]) == (3, 0, 0.0)
+    assert (told["low"], told["high"]) == pytest.approx(wilson(0, 3))
+    assert (told["without_number"], told["not_asked"], told["bad_lines"]) == (2, 1, 7)
+    assert told["bad"][0] == {"line": 3, "why": "not JSON"}
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "0 of 3, 0.0% (95 % interval 0.0% to 56.1%)" in shown
+    assert "not asked:     1" in shown
+    assert "left out:      7 lines: line 3: not JSON; " in shown
+    assert shown.rstrip().endswith("2 more")
+
+
+def test_right_ones_counted(folder: Path, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve_module, "answer", lambda *_: ["so #### 5.0\n", "#### 9", None])
+    told = solve(folder, questions)
+    assert (told["items"], told["correct"], told["without_number"]) == (3, 1, 0)
+    monkeypatch.setattr(solve_module, "answer", lambda *_: ["#### 5"])
+    assert solve(folder, questions, limit=1)["exact_match"] == 1.0
+
+
+@pytest.mark.parametrize("lines", ["", "{}\n", "\n\n"])
+def test_a_file_without_items_is_refused(
+    folder: Path, tmp_path: Path, lines: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none.jsonl"
+    path.write_text(lines)
+    assert main(["--checkpoint", str(folder), "--items", str(path)]) == 9
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert told["where"] == str(path)
+    assert main(["--checkpoint", str(folder), "--items", str(tmp_path / "nowhere")]) == 9
+
+
+def test_more_questions_than_go_together_are_each_answered_as_alone(folder: Path) -> None:
+    from model.load import load_model
+
+    loaded = load_model(folder)
+    generator = torch.Generator().manual_seed(1)
+    for weight in loaded.model.parameters():  # so that it says something else each time
+        weight.data.add_(torch.randn(weight.shape, generator=generator) * 0.3)
+    asked = [f"{'the ' * (number % 3)}{number}?" for number in range(20)]
+    together = answer(loaded, asked, 9)
+    assert together == [answer(loaded, [each], 9)[0] for each in asked]
+    assert len(set(together)) > 10
+    char_only = replace(loaded, tokenizer=_Lacking())  # type: ignore[arg-type]
+    assert answer(char_only, ["?"], 9) == [None]
+
+
+class _Lacking:
+    """A tokenizer whose vocabulary lacks everything."""
+
+    vocab_size, bos = 2, 1
+
+    def encode(self, texts: object, places: object) -> list[Any]:
+        from trmcloud.core.errors import DataError
+
+        raise DataError("the tokenizer has no character")
+
+
+# -- Texts that are drawn together come out as each does alone, whoever its neighbours are ------
+
+
+VOCABULARY, SEQUENCE = 61, 16
+_DENSE: dict[str, Any] = {
+    **{"vocab_size": VOCABULARY, "depth": 3, "width": 32, "head_dim": 8, "sequence": SEQUENCE},
+    **{"hidden": 48, "kv_heads": 4, "norm": "rms"},
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt": {},
+    "grouped": {"kv_heads": 2, "qk_norm": True, "norm": "layer"},
+    "learned-positions": {"mlp": "gelu", "norm": "layer", "positions": "learned"},
+    "windows": {
+        **{"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0},
+        **{"value_embeddings": True, "windows": "SSL"},
+    },
+}
+TRMS = {"trm": False, "trm-control": True}
+every_family = pytest.mark.parametrize("name", [*FAMILIES, *TRMS])
+
+
+def make(name: str) -> LanguageModel:
+    """With weights that say something everywhere."""
+    model: LanguageModel
+    if name in TRMS:
+        shape = TrmShape(
+            vocab_size=VOCABULARY, depth=2, width=32, head_dim=8, supervision_steps=2, loops=2,
+            sequence=SEQUENCE, control=TRMS[name],
+        )  # fmt: skip
+        model = TRM(shape)
+    else:
+        model = Dense(DenseShape(**{**_DENSE, **FAMILIES[name]}))
+    return _shaken(model)
+
+
+def _shaken(model: LanguageModel) -> LanguageModel:
+    model.initialise(3)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model.eval()
+
+
+def sampling(**changes: Any) -> Sampling:
+    base: dict[str, Any] = {
+        **{"max_tokens": 12, "temperature": 0.8, "top_k": 20, "top_p": 1.0, "seed": 0},
+        **{"known_ids": VOCABULARY - 2, "stop": -1},
+    }
+    return Sampling(**{**base, **changes})
+
+
+@every_family
+def test_the_logits_of_a_row_are_those_of_the_text_alone(name: str) -> None:
+    """Rows of different lengths; one leaves on the way, and another comes in its place."""
+    model = make(name)
+    assert isinstance(model, NextToken)
+    chosen = random.Random(1)
+    rows = RowCache(3, SEQUENCE)
+    alone: list[Cache] = []
+
+    def come(length: int) -> None:
+        ids = torch.tensor([[chosen.randrange(VOCABULARY) for _ in range(length)]])
+        beginning = Cache(length)
+        model.decode(ids, beginning)
+        rows.append(beginning)
+        alone.append(Cache(SEQUENCE))
+        model.decode(ids, alone[-1])
+
+    worst = 0.0
+    for length in (2, 9, 5):
+        come(length)
+    for number in range(6):
+        if number == 3:
+            rows.remove(0)
+            alone[0] = alone.pop()
+            come(1)
+        ids = torch.tensor([[chosen.randrange(VOCABULARY)] for _ in alone])
+        together = model.decode(ids, rows)
+        singly = torch.cat([model.decode(ids[at : at + 1], each) for at, each in enumerate(alone)])
+        worst = max(worst, float((together - singly).abs().max()))
+        assert float(singly.std()) > 0.05
+    assert worst < 1e-4
+
+
+@every_family
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_text_does_not_depend_on_its_neighbours(name: str, temperature: float) -> None:
+    """Five texts in three rows, beyond the trained sequence, each joining when one has left."""
+    model = make(name)
+    wishes = [
+        ([1, 2, 3], sampling(seed=5, max_tokens=30, temperature=temperature)),
+        ([4] * SEQUENCE, sampling(seed=6, temperature=temperature)),
+        ([7], sampling(seed=5, max_tokens=1, temperature=temperature)),
+        (list(range(40)), sampling(seed=7, temperature=temperature)),
+        ([1, 2, 3], sampling(seed=8, max_tokens=25, temperature=temperature)),
+    ]
+    assert isinstance(model, NextToken)
+    expected = [list(generate(model, start, wish, CPU)) for start, wish in wishes]
+    together = drawing(model, 3, CPU)
+    waiting = list(enumerate(wishes))
+    made: list[list[int]] = [[] for _ in wishes]
+    going: dict[Text, int] = {}
+    while waiting or going:
+        while waiting and len(going) < 3:
+            number, (start, wish) = waiting.pop(0)
+            going[together.add(start, wish)] = number
+        for text, token in together.step():
+            made[going[text]].append(token)
+        going = {text: number for text, number in going.items() if not text.ended}
+    assert made == expected
+    assert [len(each) for each in made] == [30, 12, 1, 12, 25]
+
+
+def test_a_text_ends_at_its_end_and_one_may_be_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("gpt")
+    together = drawing(model, 2, CPU)
+    ends = together.add([1, 2], sampling(max_tokens=50, known_ids=2, stop=1, temperature=5.0))
+    gone = together.add([3], sampling(max_tokens=50))
+    assert len(together.step()) >= 1
+    together.remove(gone)
+    together.remove(gone)
+    for _ in range(50):
+        assert all(text is ends for text, _ in together.step())
+    assert ends.ended
+    assert ends.drawn < 50
+    assert together.step() == []
+
+
+def test_after_clearing_a_drawing_is_as_new() -> None:
+    model = make("trm")
+    together = drawing(model, 1, CPU)
+    together.add([1], sampling())
+    first = [token for _, token in together.step()]
+    together.clear()
+    assert together.step() == []
+    together.add([1], sampling())
+    assert [token for _, token in together.step()] == first
+
+
+def test_a_family_that_is_not_asked_token_by_token_goes_on_in_turns() -> None:
+    shape = DenseShape(**_DENSE)
+    model = _shaken(BlockDiffusion(shape, 4))
+    assert not is_batched(model)
+    wishes = [([VOCABULARY - 1, 2], sampling(seed=seed, max_tokens=10)) for seed in (1, 2)]
+    expected = [list(model.generate(start, wish)) for start, wish in wishes]
+    turns = drawing(model, 2, CPU)
+    texts = [turns.add(start, wish) for start, wish in wishes]
+    made: dict[Text, list[int]] = {text: [] for text in texts}
+    while not all(text.ended for text in texts):
+        for text, token in turns.step():
+            made[text].append(token)
+    assert list(made.values()) == expected
+    assert turns.step() == []

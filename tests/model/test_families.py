@@ -151,7 +151,7 @@ def trained_gpt(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., 
     return run
 
 
-def test_a_change_that_is_accepted_goes_on_and_rates_and_steps_may_always_change(
+def test_an_accepted_change_goes_on_and_rates_and_steps_may_always_change(
     new_run: NewRun,
 ) -> None:
     run = new_run(steps=5, **FAMILIES["gpt"])
@@ -210,9 +210,7 @@ SAME_SHAPE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("key", [*SHAPES, *SAME_SHAPE])
-def test_only_what_leaves_the_weights_shapes_alone_can_be_accepted(
-    settings: PhaseRecipe, key: str
-) -> None:
+def test_only_what_leaves_the_shapes_alone_can_be_accepted(settings: PhaseRecipe, key: str) -> None:
     """Of the keys that a resume holds to the plan each changes some model's weights; no other
     does."""
     base = replace(settings, family="gpt", mlp="swiglu", value_embeddings=key == "head_dim")

@@ -1,4 +1,5 @@
-"""Downloads from a real server that misbehaves: resumed, checked, patient; a token kept close."""
+"""Downloads from a real server that misbehaves: resumed, checked, patient; the hashes that a
+host publishes."""
 
 from __future__ import annotations
 
@@ -19,10 +20,19 @@ from pathlib import Path
 import pytest
 
 from model.preparing import fetch as fetching
+from model.preparing.cache import Cache
 from model.preparing.errors import PassingError
 from model.preparing.fetch import Fetcher, Pauses
-from tests.standins.data_host import DataHost, Fault, serving
+from model.preparing.growing import Means
+from model.preparing.listing import with_published_hashes
+from tests.standins.data_host import COMMIT, DataHost, Fault, serving
+from trmcloud.adapters.data_hosts import pin_to_commit
+from trmcloud.core.catalog.datasets import DataSet, parse_data_set
 from trmcloud.core.errors import DataError
+
+# -- fetch --------------------------------------------------------------------------------------
+# Downloads from a real server that misbehaves: resumed, checked, patient; a token kept close.
+
 
 LINKED = "/datasets/me/x/resolve/main/shard_00000.parquet"
 PLAIN = "/me/x/main/input.txt"
@@ -64,9 +74,7 @@ def fetcher(host: DataHost, hand: HandTime) -> Fetcher:
     return Fetcher(host.environment, hand.pauses())
 
 
-def test_a_file_arrives_whole_and_is_not_asked_for_again(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_a_file_arrives_whole_and_once(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     for _ in range(2):
         made = fetcher.fetch(
@@ -114,9 +122,7 @@ def test_another_process_goes_on_where_one_was_killed(
     assert host.asked(LINKED, "cdn")[-1].headers["Range"] == f"bytes={part}-"
 
 
-def test_a_file_that_changed_meanwhile_is_begun_anew(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_a_changed_file_is_begun_anew(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     host.faults[PLAIN] = Fault(cut_after=1_000_000, times=1)
     other = BODY[::-1]
 
@@ -230,18 +236,14 @@ def test_a_known_hash_is_held_against_what_came(fetcher: Fetcher, tmp_path: Path
     assert not (tmp_path / "f.part").exists(), "the wrong bytes are not gone on from"
 
 
-def test_a_poisoned_download_is_fetched_anew(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_a_poisoned_one_is_fetched_anew(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     fetcher.fetch(RAW + PLAIN, tmp_path / "f")
     (tmp_path / "f").write_bytes(BODY[::-1])
     assert fetcher.fetch(RAW + PLAIN, tmp_path / "f").sha256 == DIGEST
     assert (tmp_path / "f").read_bytes() == BODY
 
 
-def test_a_token_goes_to_its_host_and_to_no_other(
-    host: DataHost, hand: HandTime, tmp_path: Path
-) -> None:
+def test_a_token_goes_to_its_host_alone(host: DataHost, hand: HandTime, tmp_path: Path) -> None:
     host.needs_token = "hf_secret"
     environment = {**host.environment, "HF_TOKEN": "hf_secret"}
     fetcher = Fetcher(environment, hand.pauses())
@@ -254,9 +256,7 @@ def test_a_token_goes_to_its_host_and_to_no_other(
     assert not any("hf_secret" in path.read_text() for path in tmp_path.glob("*.json"))
 
 
-def test_without_the_token_the_user_is_told_which(
-    host: DataHost, fetcher: Fetcher, tmp_path: Path
-) -> None:
+def test_without_the_token_it_is_named(host: DataHost, fetcher: Fetcher, tmp_path: Path) -> None:
     host.needs_token = "hf_secret"
     with pytest.raises(DataError, match="401") as found:
         fetcher.fetch(HUB + LINKED, tmp_path / "f")
@@ -284,9 +284,7 @@ def test_a_full_disk(fetcher: Fetcher, tmp_path: Path, monkeypatch: pytest.Monke
     assert fetcher.fetch(RAW + PLAIN, tmp_path / "f").sha256 == DIGEST
 
 
-def test_downloads_share_a_slow_line_without_losing_it(
-    host: DataHost, hand: HandTime, tmp_path: Path
-) -> None:
+def test_downloads_share_a_slow_line_whole(host: DataHost, hand: HandTime, tmp_path: Path) -> None:
     """The bench measures the share; here it is only that eight at once come to no harm."""
     host.files.update({f"/f{number}": BODY[: 1_000_000 + number] for number in range(8)})
     host.bytes_per_second = 8e6
@@ -339,3 +337,89 @@ def test_what_is_kept_of_a_part_is_readable(host: DataHost, hand: HandTime, tmp_
     said = json.loads((tmp_path / "f.part.json").read_text())
     assert said["address"] == RAW + PLAIN
     assert said["validator"].startswith('"')
+
+
+# -- Hashes that a host publishes, asked for again where the files are fetched ------------------
+
+
+PATH = "/datasets/me/x/resolve/main/en/"
+NAMES = [f"shard_{number}.parquet" for number in range(4)]
+
+
+@pytest.fixture
+def lister() -> Iterator[DataHost]:
+    files: dict[str, bytes | Path] = {PATH + name: name.encode() * 9 for name in NAMES}
+    files["/datasets/me/x/resolve/main/README.md"] = b"# about"
+    with serving(DataHost(files, page_size=3)) as made:
+        yield made
+
+
+@pytest.fixture
+def pinned(lister: DataHost) -> DataSet:
+    found = pin_to_commit(
+        parse_data_set(
+            {
+                "name": "x", "title": "x", "layout": "parquet", "shards": "shard_{:d}.parquet",
+                "base_url": f"https://huggingface.co{PATH}", "last": 2, "validation": NAMES[3],
+            },
+            "",
+        ),
+        lister.environment,
+    )  # fmt: skip
+    assert found is not None
+    assert found.data_set.base_url.endswith(f"/{COMMIT}/en/")
+    return found.data_set
+
+
+def of_pod(host: DataHost, pinned: DataSet, folder: Path, patience_s: float = 600.0) -> DataSet:
+    means = Means(host.environment, folder, patience_s=patience_s)
+    return with_published_hashes(pinned, Cache(folder), means.fetcher())
+
+
+def test_a_pod_has_the_launchs_hashes(lister: DataHost, pinned: DataSet, tmp_path: Path) -> None:
+    lister.faults[f"/api/datasets/me/x/tree/{COMMIT}/en"] = Fault(
+        status=503, retry_after="0", times=1
+    )
+    made = of_pod(lister, pinned, tmp_path)
+    assert made.sha256 == {
+        name: lister.sha256(PATH + name, lister.read(PATH + name) or b"") for name in NAMES
+    }
+    asked = len(lister.requests)
+    assert of_pod(lister, pinned, tmp_path) == made
+    assert len(lister.requests) == asked, "it is kept"
+    [kept] = (tmp_path / "listings").iterdir()
+    kept.write_text('{"shard_0.parquet": "' + "0" * 64 + '"}')
+    assert of_pod(lister, pinned, tmp_path) == made, "and believed by its hash alone"
+
+
+def test_other_hashes_than_the_launch_was_given_are_refused(
+    lister: DataHost, pinned: DataSet, tmp_path: Path
+) -> None:
+    lister.files[PATH + NAMES[1]] = b"other bytes"
+    with pytest.raises(DataError, match="publishes other hashes here"):
+        of_pod(lister, pinned, tmp_path)
+
+
+def test_an_unpublished_file_is_refused(lister: DataHost, pinned: DataSet, tmp_path: Path) -> None:
+    made = of_pod(lister, pinned, tmp_path)
+    lister.files[PATH + NAMES[1]] = b"other bytes"  # and its host says so itself
+    fetcher = Means(lister.environment, tmp_path).fetcher()
+    with pytest.raises(DataError, match="has SHA-256"):
+        fetcher.fetch(made.address(NAMES[1]), tmp_path / "one", sha256=made.sha256[NAMES[1]])
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "why"),
+    [
+        (Fault(status=404), DataError, "answered 404"),
+        (Fault(html=True), DataError, "no JSON"),
+        (Fault(status=503, retry_after="9"), PassingError, "the host gave nothing"),
+    ],
+)
+def test_a_list_that_does_not_come_is_one_error(
+    lister: DataHost, pinned: DataSet, tmp_path: Path,
+    fault: Fault, error: type[Exception], why: str,
+) -> None:  # fmt: skip
+    lister.faults[f"/api/datasets/me/x/tree/{COMMIT}/en"] = fault
+    with pytest.raises(error, match=why):
+        of_pod(lister, pinned, tmp_path, patience_s=5.0)

@@ -34,7 +34,7 @@ def test_products_and_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert f"torch {torch.__version__}" in text
 
 
-def test_a_products_rate_is_its_operations_over_its_seconds(
+def test_a_products_rate_is_operations_by_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpu, "_SIDE", {"cpu": 100})
@@ -101,9 +101,7 @@ def test_a_gpu_is_held_to_its_datasheet() -> None:
         ({"free_gb": 60.0}, "2.13.0", ["25.0 GB of GPU 0 are taken"]),
     ],
 )
-def test_traps_are_told_where_they_lie(
-    changes: dict[str, Any], torch_version: str, words: list[str]
-) -> None:
+def test_traps_are_located(changes: dict[str, Any], torch_version: str, words: list[str]) -> None:
     told = traps_of([{**H100, **changes}], torch_version)
     assert len(told) == len(words)
     for line, word in zip(told, words, strict=True):

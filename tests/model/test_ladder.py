@@ -200,9 +200,7 @@ def test_a_factor_that_lies_the_wrong_way_is_refused() -> None:
 
 
 @pytest.mark.parametrize("family", ["trm", "gpt", "nanochat", "bd3lm"])
-def test_the_blocks_matrices_alone_are_put_in_and_taken_out(
-    settings: PhaseRecipe, family: str
-) -> None:
+def test_the_blocks_matrices_alone_are_put_in_and_out(settings: PhaseRecipe, family: str) -> None:
     shape = replace(settings, family=family, mlp="gelu", value_embeddings=family == "nanochat")
     model = registry.build(shape, CPU)
     model.initialise(7)
@@ -361,9 +359,7 @@ def test_a_backend_that_fails_in_its_trial_is_left_for_the_next(
     assert "float8 failed in its trial" in line["why"]
 
 
-def test_a_micro_batch_that_no_tile_divides_takes_no_float8(
-    settings: PhaseRecipe,
-) -> None:
+def test_a_micro_batch_that_no_tile_divides_takes_no_float8(settings: PhaseRecipe) -> None:
     odd = replace(settings, batch=1, sequence=20, dtype="auto")
     made = NumberFormat(odd, ALONE, chip=H100, prove=lacking())
     assert (made.descent.float8, made.settings.dtype) == ("", "bfloat16")
@@ -447,9 +443,7 @@ def test_sdpas_kernels_are_left_with_what_torch_says_of_them() -> None:
     assert left_of_sdpa([(FLASH, lambda: True)]) == []
 
 
-def test_what_attention_was_left_stands_in_the_metrics(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_attention_left_is_in_metrics(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockDiffusion, "_wants_rule", lambda self, device: True)
     run = new_run(family="bd3lm", mlp="gelu", vocab_size=301, steps=2)
     assert run.train_here() == "finished"
@@ -490,7 +484,7 @@ def test_two_ranks_try_and_take_the_same(new_run: NewRun, tmp_path: Path) -> Non
     assert run.heartbeat.outcome == "finished"
 
 
-def test_a_recipe_in_small_learns_in_emulated_float8_what_it_learns_in_bfloat16(
+def test_a_small_recipe_learns_in_emulated_float8_as_in_bfloat16(
     new_run: NewRun,
 ) -> None:
     from trmcloud.adapters.files.recipes import load_recipe

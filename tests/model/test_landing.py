@@ -82,9 +82,7 @@ def test_a_run_killed_in_its_cooldown_keeps_its_decision(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
-def test_a_run_topped_up_after_its_cooldown_goes_on_at_the_full_rate(
-    new_run: NewRun, lost: bool
-) -> None:
+def test_a_run_topped_up_after_cooldown_goes_on_at_full_rate(new_run: NewRun, lost: bool) -> None:
     """From before its cooldown; where that is not to be had, after a short warm-up."""
     run = new_run("timed", steps=10_000)
     hand = TickingClock(tick=0.05)
@@ -114,9 +112,7 @@ def test_a_run_topped_up_after_its_cooldown_goes_on_at_the_full_rate(
 
 
 @pytest.mark.parametrize("ema", [False, True], ids=["", "ema"])
-def test_what_was_topped_up_is_to_the_bit_what_would_have_been_trained(
-    new_run: NewRun, ema: bool
-) -> None:
+def test_what_was_topped_up_is_what_would_have_been_trained(new_run: NewRun, ema: bool) -> None:
     """20 steps with a cooldown from 14 on, then 20 more: of the weights that stood at 14, 12 at the
     full rate and 12 in a cooldown, on the data that follows there."""
     run = new_run(steps=20, keep_best=99, ema=ema)
@@ -157,9 +153,7 @@ def test_no_time_for_stable_steps_is_no_reason_to_go_back(new_run: NewRun) -> No
     assert "weights_of" not in run.metrics("start")[-1]
 
 
-def test_landing_at_once_after_going_back_leaves_what_has_cooled_as_it_was(
-    new_run: NewRun,
-) -> None:
+def test_landing_at_once_after_going_back_leaves_what_has_cooled_as_it_was(new_run: NewRun) -> None:
     """Neither its files nor its metric become those of the weights that were gone back to."""
     run = new_run(steps=20)
     assert run.train_here() == "finished"
@@ -218,7 +212,7 @@ def test_a_signal_lands_before_the_next_step(settings: PhaseRecipe) -> None:
     assert landing.consult(12, None, now=0.0, elapsed_s=1.0).outcome == "finished"
 
 
-def test_a_save_is_due_once_so_many_minutes_have_passed_since_the_last(
+def test_a_save_is_due_once_its_minutes_have_passed(
     settings: PhaseRecipe,
 ) -> None:
     landing = landing_of(replace(settings, steps=1000, save_minutes=2.0), Limits())
@@ -227,7 +221,7 @@ def test_a_save_is_due_once_so_many_minutes_have_passed_since_the_last(
         return landing.consult(step, None, now=now, elapsed_s=1.0).save_due
 
     assert [due(step, now) for step, now in ((1, 50.0), (2, 169.0), (3, 170.0))] == [
-        *(False, False, True),
+        *(False, False, True)
     ]
     assert due(4, 171.0), "until it is begun"
     landing.saving(171.0)
@@ -247,7 +241,7 @@ def test_no_step_is_begun_that_would_pass_the_deadline(settings: PhaseRecipe) ->
     assert landing.consult(3, cooldown, now=98.1, elapsed_s=90.0).outcome == "landed_deadline"
 
 
-def test_the_cooldown_begins_once_and_stays_while_steps_take_their_time(
+def test_the_cooldown_begins_once_and_stays_while_steps_wait(
     settings: PhaseRecipe,
 ) -> None:
     landing = landing_of(replace(settings, steps=1000), Limits(deadline_at=100.0))
@@ -324,7 +318,7 @@ def test_a_cooldown_holds_until_the_run_is_topped_up(settings: PhaseRecipe) -> N
     assert not landing_of(settings, Limits()).keeps(cooldown, steps)
 
 
-def test_a_cooldown_that_steps_were_to_end_does_not_hold_for_more_of_them(
+def test_a_cooldown_to_end_by_steps_does_not_hold_for_more(
     settings: PhaseRecipe,
 ) -> None:
     limits = Limits(deadline_at=100.0)
@@ -368,7 +362,7 @@ def test_one_that_no_longer_pays_cools_down_and_ends(settings: PhaseRecipe) -> N
     assert over.outcome == "stopped_paying"
 
 
-def test_one_that_is_worse_than_it_was_or_knows_no_cooldown_ends_at_once(
+def test_one_that_is_worse_or_knows_no_cooldown_ends_at_once(
     settings: PhaseRecipe,
 ) -> None:
     flag = SignalFlag()
@@ -381,7 +375,7 @@ def test_one_that_is_worse_than_it_was_or_knows_no_cooldown_ends_at_once(
     assert (at_once.outcome, at_once.cooldown) == ("stopped_paying", None)
 
 
-def test_a_cooldown_that_was_asked_for_is_not_drawn_out_over_the_time_that_is_left(
+def test_an_ordered_cooldown_is_not_drawn_out_over_the_time_left(
     settings: PhaseRecipe,
 ) -> None:
     flag = SignalFlag()

@@ -87,9 +87,7 @@ def test_an_evaluation_that_fails_on_the_way_costs_no_step(
     assert found == {17: False, 20: True, 25: True}, "made up for by who goes on from there"
 
 
-def test_what_was_told_before_the_evaluation_is_on_disk(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_told_before_is_on_disk(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeat and manifest stand as one that is killed in its last evaluation leaves them."""
     run = new_run(steps=12, schedule="constant")
     seen: list[tuple[int | None, list[int]]] = []
@@ -163,7 +161,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return made
 
 
-def test_a_metric_is_added_to_the_manifest_and_nothing_else_changes(
+def test_a_metric_is_added_to_the_manifest_and_only_that(
     folder: CheckpointFolder,
 ) -> None:
     saved = folder.save(contents(10), manifest(10, None))

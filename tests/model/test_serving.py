@@ -251,9 +251,7 @@ def test_the_openapi_document_is_one(client: Client) -> None:
         (413, b'{"prompt": "' + b"a" * 300_000 + b'"}', "bytes"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_request_is_said_in_a_line(
-    client: Client, status: int, body: Any, told: str
-) -> None:
+def test_a_wrong_request_is_told(client: Client, status: int, body: Any, told: str) -> None:
     assert told in client.refused(status, body)
 
 
@@ -300,9 +298,7 @@ def test_a_full_queue_says_when_to_come_again(loaded: Loaded, slow: threading.Ev
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_frees_its_place(
-    loaded: Loaded, slow: threading.Event, stream: bool
-) -> None:
+def test_a_client_that_leaves_frees_it(loaded: Loaded, slow: threading.Event, stream: bool) -> None:
     with serving(loaded, batch=1, queue=4) as client:
         going = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)
         waits = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)

@@ -111,9 +111,7 @@ def alongside(
 
 
 @pytest.mark.parametrize("temperature", ["1e-320", "5e-324", "1e-45", "1e-39", "1e-30", "1e-7"])
-def test_a_temperature_next_to_nothing_costs_no_other_request_its_answer(
-    client: Served, temperature: str
-) -> None:
+def test_a_tiny_temperature_costs_no_other_its_answer(client: Served, temperature: str) -> None:
     told: list[tuple[int, bytes]] = []
 
     def poison() -> None:
@@ -263,11 +261,7 @@ def test_a_family_in_turns_goes_on_past_a_text_that_fails() -> None:
     until(lambda: all(each and isinstance(each[-1], End) for each in came))
     assert engine.alive
     engine.close()
-    assert came == [
-        [0, 1, 2, 3, 4, 5, End("length")],
-        [0, 1, End("failed")],
-        [End("failed")],
-    ]
+    assert came == [[0, 1, 2, 3, 4, 5, End("length")], [0, 1, End("failed")], [End("failed")]]
     assert sorted(told) == [
         "a step failed: ValueError: not even one",
         "a step failed: ZeroDivisionError: ",
@@ -378,9 +372,7 @@ def _raw(port: int, request: bytes) -> bytes:
         (403, {"Sec-Fetch-Site": "same-site"}),
     ],
 )
-def test_what_another_site_makes_a_browser_ask_is_refused(
-    client: Served, status: int, headers: dict[str, str]
-) -> None:
+def test_another_site_is_refused(client: Served, status: int, headers: dict[str, str]) -> None:
     for method, path, body in (("POST", "/generate", good(1, 2)), ("GET", "/info", None)):
         got, _, told = client.ask(method, path, body, **headers)
         assert got == status

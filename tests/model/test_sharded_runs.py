@@ -119,9 +119,7 @@ def with_settings(run: Any, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_other_processes_go_on_from_its_shards(
-    undisturbed: Any, at_40: Any, processes: int
-) -> None:
+def test_others_go_on_from_its_shards(undisturbed: Any, at_40: Any, processes: int) -> None:
     """They share the same global batch: each loss that follows is the same within 1e-5."""
     run = with_settings(at_40, batch=4 // processes)
     if processes == 1:

@@ -56,9 +56,7 @@ def trained(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_one_process_ddp_and_fsdp_learn_the_same(
-    trained: dict[str, Any], case: str, ranks: int
-) -> None:
+def test_one_process_ddp_and_fsdp_agree(trained: dict[str, Any], case: str, ranks: int) -> None:
     """20 steps in float32: every loss within 1e-5, and every gradient's norm before clipping."""
     alone = train(settings_of(case, 1, "ddp"), World(0, 1, torch.device("cpu")))
     for how in ("ddp", "fsdp"):
@@ -74,9 +72,7 @@ def test_one_process_ddp_and_fsdp_learn_the_same(
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_no_more_is_gathered_than_each_block_twice(
-    trained: dict[str, Any], case: str, ranks: int
-) -> None:
+def test_no_more_is_gathered_than_needed(trained: dict[str, Any], case: str, ranks: int) -> None:
     settings = settings_of(case, ranks, "fsdp")
     calls = trained[f"{case} fsdp"]["calls"]
     gathers = sum(times for name, times in calls.items() if "gather" in name)

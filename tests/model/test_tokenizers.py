@@ -98,8 +98,7 @@ def test_too_many_characters_are_refused_with_the_size_that_would_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{}", "[]", "nonsense", json.dumps({"kind": "trmcloud-char", "characters": "aa"})],
+    "text", ["", "{}", "[]", "nonsense", json.dumps({"kind": "trmcloud-char", "characters": "aa"})]
 )
 def test_what_is_no_tokenizer_is_refused(text: str) -> None:
     with pytest.raises(DataError) as caught:

@@ -65,9 +65,7 @@ def test_two_processes_train(undisturbed: Any) -> None:
     assert len(json.loads(state)["generators"]) == 2, "a generator's state of every rank"
 
 
-def test_two_ranks_learn_what_one_with_twice_the_batch_learns(
-    undisturbed: Any, new_run: NewRun
-) -> None:
+def test_two_ranks_learn_what_one_with_all_rows_learns(undisturbed: Any, new_run: NewRun) -> None:
     """The reward's denominators are a rank's own means, so the two are near, not equal."""
     alone = new_run("alone", **{**LONG, "batch": 4})
     assert alone.train_here() == "finished"
@@ -76,9 +74,7 @@ def test_two_ranks_learn_what_one_with_twice_the_batch_learns(
 
 
 @pytest.mark.slow
-def test_told_to_land_then_killed_then_resumed_is_bit_exact(
-    undisturbed: Any, new_run: NewRun
-) -> None:
+def test_landed_then_killed_then_resumed_is_exact(undisturbed: Any, new_run: NewRun) -> None:
     """SIGTERM to a rank that is not the first; then kill -9 to the first; then left in peace."""
     run = new_run(**LONG)
     first = run.torchrun()
@@ -107,9 +103,7 @@ def test_told_to_land_then_killed_then_resumed_is_bit_exact(
 
 
 @pytest.mark.slow
-def test_a_deadline_run_lands_in_time_and_its_decision_can_be_replayed(
-    undisturbed: Any, new_run: NewRun
-) -> None:
+def test_a_deadline_run_lands_in_time_and_replays(undisturbed: Any, new_run: NewRun) -> None:
     began_at = (undisturbed.out / "job.json").stat().st_mtime
     took_s = undisturbed.metrics("train")[-1]["at"] - began_at
     for times in (0.7, 1.4, 2.8, 5.6):  # a machine that is busy may not come to a step in time
@@ -170,9 +164,7 @@ def test_an_error_of_another_rank_is_the_one_that_is_told(new_run: NewRun, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_was_compiled_is_kept_with_the_run(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_compiled_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second attempt finds all of it: it makes no kernel anew, and is done sooner."""
     # Whoever has compiled in this process has set it, as a user might.
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)

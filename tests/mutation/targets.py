@@ -46,89 +46,75 @@ CONTROL = {
     "core.control.orphan_costs": Target(("test_strays*.py",)),
     "core.control.governance": Target(("test_controller_govern.py", "test_strays*.py")),
     "core.control.budget": Target(
-        (
-            "test_budget*.py",
-            "test_strays*.py",
-            "test_controller_govern.py",
-            "test_spending.py",
-            "test_kept_volumes.py",
-        )
+        ("test_budget*.py", "test_strays*.py", "test_controller_govern.py")
     ),
     "core.control.lease": Target(("test_lease*.py",)),
     "core.control.bookkeeping": Target(
         ("test_bookkeeping*.py", "test_budget*.py", "test_strays*.py")
     ),
-    "core.control.exposure": Target(("test_exposure*.py",)),
-    "core.control.controller": Target(("test_controller*.py", "test_kept_volumes.py")),
+    "core.control.exposure": Target(("test_lease*.py",)),
+    "core.control.controller": Target(("test_controller*.py", "test_strays.py")),
     "core.control.renting": Target(("test_controller*.py",)),
     "core.control.actions": Target(("test_controller*.py",)),
     "core.control.pod_liveness": Target(("test_controller*.py",)),
-    "core.contract.supervisor": Target(
-        ("test_supervisor*.py", "test_worth.py", "test_climbing.py", "test_recovery.py")
-    ),
+    "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(
-        (
-            "test_phase_account*.py",
-            "test_supervisor*.py",
-            "test_recovery.py",
-            "test_climbing.py",
-            "test_worth.py",
-        )
+        ("test_phase_account*.py", "test_supervisor*.py", "test_recovery.py")
     ),
 }
 READERS = {
     # What pods and buckets say.
     "core.contract.records": Target(("test_records.py", "test_pod_contract.py")),
-    "core.contract.manifest": Target(("test_contract_bounds.py", "test_manifest*.py")),
-    "core.contract.pod_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
-    "core.contract.trainer_contract": Target(("test_contract_bounds.py", "test_pod_contract.py")),
+    "core.contract.manifest": Target(("test_pod_contract.py", "test_manifest*.py")),
+    "core.contract.pod_contract": Target(("test_pod_contract.py",)),
+    "core.contract.trainer_contract": Target(("test_pod_contract.py",)),
     "core.contract.gate": Target(("test_gate*.py",)),
-    "core.health_reading": Target(("test_health.py", "test_health_reading.py")),
+    "core.health_reading": Target(("test_health.py",)),
     "core.contract.bucket": Target(
-        ("test_bucket*.py", "test_contract_bounds.py"),
+        ("test_bucket*.py", "test_pod_contract.py"),
         ("load_grants", "_is_inside", "load_uploads"),
     ),
     "core.contract.bucket_layout": Target(
-        ("test_bucket*.py", "test_contract_bounds.py"), ("parse_place", "is_slot", "is_oversized")
+        ("test_bucket*.py", "test_pod_contract.py"), ("parse_place", "is_slot", "is_oversized")
     ),
     "core.contract.data_progress": Target(
-        ("test_data_progress.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
+        ("test_datasets.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
     ),
-    "core.contract.token_cache": Target(("test_token_index.py",)),
-    "core.contract.pod_names": Target(("test_pod_contract.py", "test_pod_names.py")),
-    "core.plain_text": Target(("test_contract_bounds.py", "test_pod_contract.py")),
+    "core.contract.token_cache": Target(("test_datasets.py",)),
+    "core.contract.pod_names": Target(("test_pod_contract.py",)),
+    "core.plain_text": Target(("test_pod_contract.py",)),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
-    "adapters.ssh.follow": Target(("unit/ssh/test_frames.py",), ("_frames", "_exactly")),
+    "adapters.ssh.follow": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(
         ("unit/s3/test_client.py",),
         ("told", "code_of", "explain", "_refused", "is_missing", "lacks", "of_no_use", "_until"),
     ),
     "adapters.s3.bucket": Target(
-        ("unit/s3/test_listings.py",),
+        ("unit/s3/test_client.py",),
         ("S3Bucket.claim", "S3Bucket.checkpoints", "S3Bucket._keys", "_read", "_sources"),
     ),
-    "adapters.s3.fetching": Target(("unit/s3/test_listings.py",), ("get_bytes",)),
+    "adapters.s3.fetching": Target(("unit/s3/test_client.py",), ("get_bytes",)),
     "app.smoke.watch": Target(
-        ("unit/app/test_last_way.py",), ("last_way", "_word", "_outcome")
+        ("unit/app/test_reap.py",), ("last_way", "_word", "_outcome")
     ),
     # What providers say.
     "adapters.runpod.models": Target(
-        ("unit/runpod/test_records.py", "unit/runpod/test_models.py")
+        ("unit/runpod/test_records.py",)
     ),
     "adapters.runpod.http": Target(
-        ("unit/runpod/test_api.py", "unit/runpod/test_http.py"), ("Http", "_wait", "_retry_after")
+        ("unit/runpod/test_api.py",), ("Http", "_wait", "_retry_after")
     ),
     "adapters.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
-    "adapters.runpod.graphql": Target(("unit/runpod/test_graphql.py",)),
+    "adapters.runpod.graphql": Target(("unit/runpod/test_answers.py",)),
     "adapters.runpod.offers": Target(
         ("unit/runpod/test_offers.py",),
         ("read_catalogue", "_gpus", "_rows", "_table", "_is_number", "_public_list", "_refused"),
     ),
     "adapters.skypilot.clusters": Target(("unit/skypilot/test_clusters.py",)),
     "adapters.skypilot.command": Target(("unit/skypilot/test_command.py",)),
-    "adapters.skypilot.launches": Target(("unit/skypilot/test_requests.py",), ("Launches",)),
+    "adapters.skypilot.launches": Target(("unit/skypilot/test_clusters.py",), ("Launches",)),
     "adapters.skypilot.billing": Target(
-        ("unit/skypilot/test_costs.py",), ("Biller._report", "_amount")
+        ("unit/skypilot/test_clusters.py",), ("Biller._report", "_amount")
     ),
     "adapters.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
     # What hosts of data sets say.
@@ -139,12 +125,12 @@ READERS = {
     ),
     # Price lists.
     "core.catalog.offers": Target(
-        ("unit/planner/test_offers.py", "unit/planner/test_offer_tables.py"),
+        ("unit/planner/test_offers.py",),
         ("parse_offers", "_splitter", "_header", "_whole", "_size", "_instant", "_rate",
          "_odd_rate"),
     ),
     "adapters.prices.catalogues": Target(("unit/planner/test_catalogues.py",)),
-    "adapters.prices.download": Target(("unit/planner/test_catalogue_ages.py",), ("_body",)),
-    "adapters.prices.skypilot": Target(("unit/planner/test_catalogue_ages.py",)),
+    "adapters.prices.download": Target(("unit/planner/test_catalogues.py",), ("_body",)),
+    "adapters.prices.skypilot": Target(("unit/planner/test_catalogues.py",)),
 }  # fmt: skip
 TARGETS = {**CONTROL, **READERS}

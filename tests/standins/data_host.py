@@ -6,7 +6,7 @@ redirect to another host (the CDN, a second port) that names the file's SHA-256 
 raw.githubusercontent.com does. Of each repository the API says the commit and lists the files, with
 the SHA-256 of those that Git LFS keeps, in pages. Ranges, strong ETags and ``If-Range`` work. What
 was asked is kept in ``requests``; ``faults`` makes paths misbehave. ``tests/model/test_fetch.py``
-and ``tests/unit/test_hub.py`` hold it against Hugging Face's own client.
+and ``tests/unit/test_data_hosts.py`` hold it against Hugging Face's own client.
 
 By itself: ``python -m tests.standins.data_host FOLDER [BYTES_PER_SECOND]``; it prints what to set.
 """

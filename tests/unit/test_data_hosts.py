@@ -1,27 +1,35 @@
-"""What a host of data sets answers, taken apart: lengths, redirects, a file's first words.
-
-``tests/model/test_fetch.py`` holds the stand-in of such hosts against Hugging Face's own client;
-here the answers are those that no honest host gives.
-"""
+"""Hosts of data sets: what they answer, taken apart, and data sets at one commit."""
 
 from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from email.message import Message
 from http.client import BadStatusLine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.standins.data_host import COMMIT, DataHost, Fault, serving
 from trmcloud.adapters import data_hosts
-from trmcloud.adapters.data_hosts import check_files
-from trmcloud.core.catalog.datasets import DataSet
-from trmcloud.core.errors import MissingExtra
+from trmcloud.adapters.data_hosts import check_files, pin_to_commit
+from trmcloud.adapters.files.data_sets import all_data_sets, load_data_set
+from trmcloud.core.catalog import hub
+from trmcloud.core.catalog.datasets import DataSet, one_file
+from trmcloud.core.errors import DataError, MissingExtra
+
+# -- data hosts ---------------------------------------------------------------------------------
+# What a host of data sets answers, taken apart: lengths, redirects, a file's first words.
+# ``tests/model/test_fetch.py`` holds the stand-in of such hosts against Hugging Face's own
+# client; here the answers are those that no honest host gives.
+
 
 NAME = "part-00000.bin"
 
@@ -283,9 +291,7 @@ def test_where_no_token_would_help_none_is_asked_for(monkeypatch: pytest.MonkeyP
     assert found.detail == "the host answered 403"
 
 
-def test_without_a_reader_of_parquet_the_extra_is_named(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_parquet_the_extra_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match="looking into parquet"):
         host.checked((b"x",), layout="parquet")
@@ -301,3 +307,130 @@ def test_what_a_reader_of_parquet_says_is_cut(host: Host, monkeypatch: pytest.Mo
     monkeypatch.setattr(parquet, "read_schema", refuse)
     said = host.checked((b"x",), layout="parquet")[1]
     assert said == "no parquet: " + "x" * 188
+
+
+# -- hub ----------------------------------------------------------------------------------------
+# Data sets of Hugging Face at one commit: asked of a host that answers as its own client knows.
+
+
+REPOSITORY = "karpathy/fineweb-edu-100b-shuffle"
+PATH = f"/datasets/{REPOSITORY}/resolve/main/"
+SHARDS = [f"shard_{number:05d}.parquet" for number in (0, 1, 2, 1822)]
+
+
+@pytest.fixture
+def mirror() -> Iterator[DataHost]:
+    files: dict[str, bytes | Path] = {PATH + name: name.encode() * 9 for name in SHARDS}
+    files[PATH + "README.md"] = b"# about"
+    with serving(DataHost(files, without_lfs=frozenset({"README.md"}))) as made:
+        yield made
+
+
+@pytest.fixture
+def data_set() -> DataSet:
+    return load_data_set("fineweb-edu")
+
+
+def test_a_branch_becomes_the_commit_that_it_points_to(mirror: DataHost, data_set: DataSet) -> None:
+    mirror.page_size = 2  # three pages
+    found = pin_to_commit(data_set, mirror.environment)
+    assert found is not None
+    assert (found.repository, found.branch, found.revision) == (REPOSITORY, "main", COMMIT)
+    base = f"https://huggingface.co/datasets/{REPOSITORY}/resolve/{COMMIT}/"
+    assert found.data_set.base_url == base
+    hashes = {name: mirror.sha256(PATH + name, mirror.read(PATH + name) or b"") for name in SHARDS}
+    assert found.data_set.listing == hub.listing_sha256(hashes)
+    assert len([each for each in mirror.requests if "/tree/" in each.path]) == 3
+    again = pin_to_commit(found.data_set, mirror.environment)
+    assert again is not None
+    assert again.data_set == found.data_set, "a commit stays what it is"
+    mirror.files[PATH + SHARDS[1]] = b"other bytes"
+    other = pin_to_commit(data_set, mirror.environment)
+    assert other is not None
+    assert other.data_set.listing != found.data_set.listing
+
+
+def test_what_hugging_faces_own_client_reads_is_what_is_pinned(
+    mirror: DataHost, data_set: DataSet, tmp_path: Path
+) -> None:
+    """The second source: their client asks the same host for commit, files and hashes."""
+    pytest.importorskip("huggingface_hub")
+    mirror.page_size = 2
+    program = (
+        "import sys; from huggingface_hub import HfApi; api = HfApi(endpoint=sys.argv[1]);"
+        "sha = api.dataset_info(sys.argv[2], revision='main').sha; print(sha);"
+        "[print(f.path, f.lfs.sha256) for f in"
+        " api.list_repo_tree(sys.argv[2], revision=sha, repo_type='dataset') if f.lfs]"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, mirror.hub, REPOSITORY],
+        capture_output=True, text=True, check=True, env={"HF_HOME": str(tmp_path)},
+    ).stdout.splitlines()  # fmt: skip
+    hashes = dict(line.split() for line in told[1:])
+    found = pin_to_commit(data_set, mirror.environment)
+    assert found is not None
+    assert told[0] == found.revision
+    assert hub.listing_sha256(hub.of_set(data_set, hashes)) == found.data_set.listing
+    assert len(hashes) == len(SHARDS)
+
+
+def test_an_address_on_hugging_face_is_pinned_and_others_are_left(mirror: DataHost) -> None:
+    address = f"https://huggingface.co{PATH}{SHARDS[0]}"
+    found = pin_to_commit(one_file(address), mirror.environment)
+    assert found is not None
+    assert found.data_set.address(SHARDS[0]) == address.replace("/main/", f"/{COMMIT}/")
+    assert found.data_set.listing
+    for other in ("https://example.org/datasets/a/b/resolve/main/x.jsonl", "http://h/x.txt"):
+        assert pin_to_commit(one_file(other), mirror.environment) is None
+
+
+def test_every_named_set_is_at_a_commit_has_hashes_or_is_pinned_when_it_is_launched() -> None:
+    for each in all_data_sets():
+        if not each.is_remote:
+            continue
+        names = [*each.shard_names(), *([each.validation] if each.validation else [])]
+        files = hub.hub_files(each)
+        assert files is not None or set(names) <= set(each.sha256), each.name
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Fault(status=401), "export HF_TOKEN"),
+        (Fault(status=500), "answered 500"),
+        (Fault(html=True), "no JSON"),
+        (Fault(status=404), "answered 404"),
+    ],
+)
+@pytest.mark.parametrize("part", ["revision/main", f"tree/{COMMIT}"])
+def test_a_host_that_does_not_say_is_one_error(
+    mirror: DataHost, data_set: DataSet, fault: Fault, why: str, part: str
+) -> None:
+    mirror.faults[f"/api/datasets/{REPOSITORY}/{part}"] = replace(fault)
+    with pytest.raises(DataError, match=why) as found:
+        pin_to_commit(data_set, mirror.environment)
+    assert "fineweb-edu cannot be pinned" in str(found.value)
+
+
+def test_a_hash_on_record_is_held_to(mirror: DataHost, data_set: DataSet) -> None:
+    known = replace(data_set, sha256={SHARDS[0]: "0" * 64})
+    with pytest.raises(DataError, match="is another file than the one on record"):
+        pin_to_commit(known, mirror.environment)
+
+
+@pytest.mark.parametrize(
+    ("answer", "commit"),
+    [({"sha": COMMIT}, COMMIT), ({"sha": "main"}, ""), ([], ""), (None, ""), ({"sha": 7}, "")],
+)
+def test_only_a_commit_is_one(answer: object, commit: str) -> None:
+    assert hub.commit_of(answer) == commit
+
+
+def test_odd_lists_give_no_hashes() -> None:
+    good = {"path": "a/x", "lfs": {"oid": "0" * 64}}
+    odd = [7, {}, {"path": 3}, {"path": "a/y", "lfs": 1}, {"path": "a/z", "lfs": {"oid": "x"}}]
+    assert hub.hashes_in([good, *odd, {**good, "path": "b/x"}], "a/") == {"x": "0" * 64}
+    assert hub.hashes_in({"error": "no"}, "") == {}
+    assert hub.next_page('<http://evil/x?cursor=1>; rel="next"') == ""
+    link = '<http://127.0.0.1:1/api/datasets/a/b/tree/c?cursor=Z>; rel="next"'
+    assert hub.next_page(link) == "https://huggingface.co/api/datasets/a/b/tree/c?cursor=Z"

@@ -1,10 +1,14 @@
-"""README and docs show what the commands print."""
+"""README and docs show what the commands print; what a release goes by."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +16,9 @@ import pytest
 
 from trmcloud.cli.main import COMMANDS
 from trmcloud.core.outcome import Outcome
+
+# -- README and docs show what the commands print -----------------------------------------------
+
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -115,3 +122,92 @@ def test_the_front_page_is_short_and_shows_that_demo(pages: ModuleType) -> None:
     assert pages.PICTURE.read_text(encoding="utf-8") == pages.picture_of(shown)
     for link in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / link).exists(), link
+
+
+# -- release ------------------------------------------------------------------------------------
+# What a release goes by: the version that a tree has, and the changelog's section for it.
+
+
+NEEDED = ("pyproject.toml", "README.md", "LICENSE", ".gitattributes", ".git_archival.txt")
+
+
+@pytest.fixture(scope="module")
+def release() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def version_of(tree: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "version"],
+        cwd=tree, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def git(tree: Path, *words: str) -> None:
+    who = {
+        f"GIT_{role}_{part}": "a@b"
+        for role in ("AUTHOR", "COMMITTER")
+        for part in ("NAME", "EMAIL")
+    }
+    subprocess.run(
+        ["git", *words], cwd=tree, check=True, capture_output=True,
+        env={**os.environ, **who, "GIT_CONFIG_GLOBAL": os.devnull},
+    )  # fmt: skip
+
+
+def test_every_tree_has_a_version(tmp_path: Path) -> None:
+    """Without .git, without a tag, at a tag, past it, and in an archive that git made."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in NEEDED:
+        shutil.copy(ROOT / name, tree)
+    assert version_of(tree) == "0.1.dev0"
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-q", "-m", "one")
+    assert re.fullmatch(r"0\.1\.dev1\+g[0-9a-f]+", version_of(tree))
+    git(tree, "tag", "v0.2.0")
+    assert version_of(tree) == "0.2.0"
+    archive = tmp_path / "archive"
+    git(tree, "archive", f"--output={archive}.tar", "HEAD")
+    archive.mkdir()
+    shutil.unpack_archive(f"{archive}.tar", archive)
+    assert version_of(archive) == "0.2.0"
+    git(tree, "commit", "-q", "--allow-empty", "-m", "two")
+    assert re.fullmatch(r"0\.2\.1\.dev1\+g[0-9a-f]+", version_of(tree))
+
+
+def test_the_changelog_is_sorted(release: ModuleType) -> None:
+    assert "### Added" in release.section((ROOT / "CHANGELOG.md").read_text(), "Unreleased")
+
+
+def test_a_versions_section_is_its_own(release: ModuleType) -> None:
+    log = "# C\n\n## Unreleased\n\n## 0.2.0, 2026-12-01\n\n### Fixed\n\n- A.\n\n## 0.1.0\n\n- B.\n"
+    assert release.section(log, "0.2.0").strip() == "### Fixed\n\n- A."
+    for version, says in (("Unreleased", "nothing"), ("0.3.0", "nothing"), ("0.1.0", "not sorted")):
+        with pytest.raises(SystemExit, match=says):
+            release.section(log, version)
+    with pytest.raises(SystemExit, match="not sorted"):
+        release.section(log.replace("Fixed", "Mended"), "0.2.0")
+
+
+def test_what_a_wheel_lacks_and_what_it_has_beyond_is_named(
+    release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracked = ["trmcloud/a.py", "model/recipes/b.toml", "sky/c.yaml"]
+    monkeypatch.setattr(release, "git", lambda *words: "\n".join(tracked))
+    wheel = tmp_path / "a.whl"
+    with zipfile.ZipFile(wheel, "w") as made:
+        for name in ("trmcloud/a.py", "trmcloud/bundle/sky/c.yaml", "trmcloud/left.py"):
+            made.writestr(name, "")
+        made.writestr("trmcloud-1.dist-info/METADATA", "")
+    assert list(release.lacking_in_wheel(wheel)) == [
+        "the wheel lacks trmcloud/bundle/model/recipes/b.toml",
+        "the wheel has trmcloud/left.py",
+    ]

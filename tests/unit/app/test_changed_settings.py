@@ -1,8 +1,9 @@
-"""What a run is resumed with: what it was trained with, unless the difference is accepted."""
+"""What a run is resumed with; two commands that reopen it at once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from tests.plans import a_candidate, a_phase, recorded
 from tests.unit.core.manifests import manifest
 from trmcloud.app import changed_settings as changes
+from trmcloud.app import launching
 from trmcloud.app.changed_settings import Changed, changed_settings
 from trmcloud.app.checkpoints.sources import Listing
 from trmcloud.app.context import Context
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import Line
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import (
     CheckpointError,
@@ -24,7 +27,12 @@ from trmcloud.core.errors import (
     ProviderError,
     UsageError,
 )
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
+
+# -- changed settings ---------------------------------------------------------------------------
+# What a run is resumed with: what it was trained with, unless the difference is accepted.
+
 
 CONTEXT: Any = None
 CANDIDATE = a_candidate(phases=(a_phase(),))
@@ -90,7 +98,7 @@ def test_the_newest_checkpoint_counts_wherever_it_lies(found: list[Listing]) -> 
         changed_settings(CONTEXT, RUN, (), accept=False)
 
 
-def test_another_machines_batch_is_a_change_and_an_equal_whole_is_none(
+def test_another_machines_batch_is_a_change_an_equal_whole_is_none(
     found: list[Listing],
 ) -> None:
     found[:] = [Listing((trained(batch=8, accumulation=4),))]
@@ -170,7 +178,7 @@ def test_what_lies_on_a_volume_was_trained_as_it_was_told_to(found: list[Listing
     assert made.accepted == {"seed": [1337, 7]}
 
 
-def test_a_bucket_that_is_down_is_asked_for_what_is_to_be_accepted_alone(
+def test_a_bucket_that_is_down_is_asked_for_what_is_accepted_alone(
     found: list[Listing],
 ) -> None:
     found[:] = [Listing(trouble=ProviderError("503"))]
@@ -240,3 +248,40 @@ def test_processes_that_cannot_share_a_batch_are_refused(found: list[Listing]) -
             accept=False,
             processes=2,
         )
+
+
+# -- resuming -----------------------------------------------------------------------------------
+# Two commands that reopen a run at once: the later one is told so, not that the money is spent.
+
+
+class OvertakenLedger:
+    """A closed run, which another command reopens right after it was first looked at, with all
+    that was left of its budget reserved."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self) -> Any:
+        self.reads += 1
+        reserved = ZERO if self.reads == 1 else Usd(3)
+        run = SimpleNamespace(
+            run_id="r-1", live=self.reads > 1, outcome=Outcome.STOPPED, cap=Usd(4), generation=None,
+            spec=SimpleNamespace(recipe="trm"), created_at=0.0,
+        )  # fmt: skip
+        return SimpleNamespace(
+            runs={"r-1": run}, line=lambda level, key: Line(level, key, Usd(4), Usd(1), reserved)
+        )
+
+    def driver(self, run_id: str) -> None:
+        return None
+
+
+def test_a_run_reopened_meanwhile_is_not_called_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launching, "reconcile", lambda context: None)
+    monkeypatch.setattr(launching, "_rate_of", lambda run: Usd(1))
+    monkeypatch.setattr(launching, "is_driven", lambda context, driver: True)
+    context: Any = SimpleNamespace(ledger=OvertakenLedger(), who=None, wall=lambda: 0.0)
+    with pytest.raises(ConflictError, match="is running already"):
+        launching.resume(context, "r-1", cap=None)

@@ -1,9 +1,10 @@
-"""What travels to a machine: all that it runs, nothing else, and the same from every Python."""
+"""What travels to a machine: all that it runs, nothing else; what of a working tree is sent."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import hashlib
 import os
 import subprocess
 import sys
@@ -14,25 +15,26 @@ from pathlib import Path
 import pytest
 
 from tests.pythons import found
+from trmcloud.app.staging import working_tree
 from trmcloud.app.staging.bundle import bundle_root
-from trmcloud.app.staging.packing import (
-    LATER,
-    PACKAGE,
-    own_sources,
-    pack,
-    stripped,
-    trainers_share,
-)
+from trmcloud.app.staging.packing import LATER, PACKAGE, own_sources, pack, stripped, trainers_share
+from trmcloud.app.staging.stage import code_item, content_key, hashes_of, remote_folder
+from trmcloud.app.staging.working_tree import look_at
+from trmcloud.app.staging.working_tree import pack as pack_tree
+from trmcloud.cli.views.working_tree import tree_lines
+from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import DataError
+from trmcloud.pod.job.working_tree import lay_data, unpack
+
+# -- packing ------------------------------------------------------------------------------------
+# What travels to a machine: all that it runs, nothing else, and the same from every Python.
+
 
 ENTRIES = ("trmcloud.pod.boot", "trmcloud.export.standalone")
 AGENT, UPLOAD = "trmcloud.pod.agent.process", "trmcloud.pod.storage.upload"
 TRAINER = bundle_root() / "model"
 ROOT = PACKAGE.parent
-PROGRAMS = {
-    ENTRIES[0]: (AGENT, UPLOAD),
-    ENTRIES[1]: (AGENT, UPLOAD, ENTRIES[1]),
-}
+PROGRAMS = {ENTRIES[0]: (AGENT, UPLOAD), ENTRIES[1]: (AGENT, UPLOAD, ENTRIES[1])}
 """What is started as a process of its own, and takes ``--help``."""
 
 
@@ -46,15 +48,13 @@ def files(entry: str) -> dict[str, bytes]:
     return own_sources(entry, trainer=TRAINER)
 
 
-def unpack(files: dict[str, bytes], folder: Path) -> None:
+def unpack_packing(files: dict[str, bytes], folder: Path) -> None:
     with tarfile.open(fileobj=BytesIO(pack(files))) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
         tar.extractall(folder)
 
 
-def test_what_a_machine_needs_is_in_it_and_the_planner_is_not(
-    entry: str, files: dict[str, bytes]
-) -> None:
+def test_what_a_machine_needs_is_in_it_the_planner_not(entry: str, files: dict[str, bytes]) -> None:
     names = set(files)
     for module in (entry, AGENT, UPLOAD, "trmcloud.pod.machine.prepare"):
         assert f"{module.replace('.', '/')}.py" in names
@@ -69,7 +69,7 @@ def test_the_unpacked_sources_alone_run_every_program(
     entry: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     """By every Python that is here, each module, each program, in a folder that holds no more."""
-    unpack(files, tmp_path)
+    unpack_packing(files, tmp_path)
     modules = [n.removesuffix(".py").replace("/", ".") for n in files if n.endswith(".py")]
     # Callbacks are for a script of the user's, and a server's connections for a server: both are
     # imported only where their packages are.
@@ -91,10 +91,8 @@ def test_the_unpacked_sources_alone_run_every_program(
             assert done.stdout.startswith("usage:"), done.stderr[-2000:]
 
 
-def test_the_trainers_imports_of_ours_are_all_there(
-    files: dict[str, bytes], tmp_path: Path
-) -> None:
-    unpack(files, tmp_path)
+def test_all_imports_of_the_trainer_are_there(files: dict[str, bytes], tmp_path: Path) -> None:
+    unpack_packing(files, tmp_path)
     statements = {
         ast.unparse(node)
         for path in TRAINER.rglob("*.py")
@@ -277,3 +275,252 @@ def test_a_trainer_that_could_not_run_is_told_before_anything_is_rented(
     with pytest.raises(DataError, match=what) as caught:
         own_sources("trmcloud.pod.boot", trainer=tmp_path)
     assert "train.py" in str(caught.value)
+
+
+# -- What is sent to a pod: an allow-list, named by its content ---------------------------------
+
+
+def test_a_folder_is_named_by_what_is_in_it(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "train.bin").write_bytes(b"tokens")
+        (tmp_path / name / ".part").write_bytes(name.encode())
+    assert hashes_of(tmp_path / "one") == {"sub/train.bin": hashlib.sha256(b"tokens").hexdigest()}
+    first = remote_folder("data", tmp_path / "one")
+    assert first == remote_folder("data", tmp_path / "two")
+    assert first.startswith(f"{POD_ROOT}/data/")
+    (tmp_path / "one" / "sub" / "train.bin").write_bytes(b"others")
+    assert remote_folder("data", tmp_path / "one") != first
+
+
+def test_names_count_as_content() -> None:
+    assert content_key({"a": "11", "b": "22"}) != content_key({"a": "22", "b": "11"})
+    assert content_key({"b": "22", "a": "11"}) == content_key({"a": "11", "b": "22"})
+
+
+def test_nothing_but_the_trainers_sources_travels(tmp_path: Path) -> None:
+    package = tmp_path / "model"
+    (package / "recipes").mkdir(parents=True)
+    (package / "__pycache__").mkdir()
+    for name in ("train.py", "recipes/trm.toml", ".env", "weights.bin", "id_rsa"):
+        (package / name).write_text("x")
+    (package / "__pycache__" / "train.py").write_text("x")
+    (tmp_path / "secret.py").write_text("x")
+    (package / "train.py").write_text("from trmcloud.core.contract.records import load\n")
+    item = code_item(package, tmp_path / "home")
+    assert {name for name in item.sha256 if name.startswith("model/")} == {
+        "model/train.py", "model/recipes/trm.toml",
+    }  # fmt: skip
+    shared = {name for name in item.sha256 if not name.startswith("model/")}
+    uploads = set(own_sources(*LATER))
+    assert shared == uploads | {"trmcloud/core/contract/records.py"}
+    assert {name.split("/")[1] for name in uploads} == {"__init__.py", "core", "io", "pod"}
+    assert not any("agent" in name for name in uploads)
+    for name, sha256 in item.sha256.items():
+        assert hashlib.sha256((item.local / name).read_bytes()).hexdigest() == sha256
+    assert item.remote == f"{POD_ROOT}/code/{item.local.name}"
+    assert code_item(package, tmp_path / "home") == item
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
+def test_nothing_to_send_is_said(tmp_path: Path, made: bool) -> None:
+    folder = tmp_path / "data"
+    if made:
+        folder.mkdir()
+    with pytest.raises(DataError):
+        hashes_of(folder)
+
+
+# -- What of a working tree is sent, and what never is ------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    put(made, "train.py", "print(1)")
+    return made
+
+
+def put(root: Path, name: str, text: str = "x") -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def git(root: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True)
+
+
+def test_gits_list_and_what_it_does_not_ignore(root: Path) -> None:
+    git(root, "init", "-q")
+    put(root, ".gitignore", "ignored/\n")
+    for name in ("tracked.py", "new file é.py", "ignored/big.bin", "gone.py"):
+        put(root, name)
+    git(root, "add", "tracked.py", "gone.py")
+    (root / "gone.py").unlink()
+    tree = look_at(root)
+    assert tree.by_git
+    assert tree.names == (".gitignore", "new file é.py", "tracked.py", "train.py")
+
+
+def test_without_git_all_that_is_not_hidden(root: Path) -> None:
+    for name in (".secret/x", "a/b.py", "__pycache__/c.pyc", "venv/pyvenv.cfg", "venv/lib/x.py"):
+        put(root, name)
+    tree = look_at(root)
+    assert not tree.by_git
+    assert tree.names == ("a/b.py", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ("*.log", {"a/x.txt", "data/y.txt", "data/keep/z.txt"}),
+        ("data/", {"a/x.txt", "a/run.log"}),
+        ("/a", {"data/y.txt", "data/keep/z.txt"}),
+        ("x.txt", {"a/run.log", "data/y.txt", "data/keep/z.txt"}),
+        ("data/*\n!data/keep/", {"a/x.txt", "a/run.log", "data/keep/z.txt"}),
+        ("**/keep/**", {"a/x.txt", "a/run.log", "data/y.txt"}),
+        ("# nothing\n\n", {"a/x.txt", "a/run.log", "data/y.txt", "data/keep/z.txt"}),
+        ("a/?.txt", {"a/run.log", "data/y.txt", "data/keep/z.txt"}),
+    ],
+)
+def test_an_ignore_file_leaves_out_more(root: Path, rules: str, left: set[str]) -> None:
+    for name in ("a/x.txt", "a/run.log", "data/y.txt", "data/keep/z.txt"):
+        put(root, name)
+    (root / ".trmcloudignore").write_text(rules)
+    assert set(look_at(root).names) - {"train.py", ".trmcloudignore"} == left
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".env", ".env.local", "server.pem", "id_ed25519", "sub/id_rsa", ".aws/config", "kaggle.json",
+     ".netrc", "deploy.key", "credentials.json"],
+)  # fmt: skip
+def test_what_is_called_as_keys_are_never_goes(root: Path, name: str) -> None:
+    git(root, "init", "-q")
+    put(root, name)
+    git(root, "add", "-f", name)
+    tree = look_at(root)
+    assert tree.names == ("train.py",)
+    assert tree.keys == (name,)
+
+
+@pytest.mark.parametrize("by_git", [True, False], ids=["git", "no-git"])
+def test_nor_do_secrets_by_their_names(root: Path, by_git: bool) -> None:
+    secrets = {
+        "prod.env", "secrets.toml", "token", "terraform.tfvars", "config/aws.json",
+        "conf/db_password.ini", "infra/terraform.tfstate", "api-key.txt", "my_secrets.yaml",
+    }  # fmt: skip
+    others = {
+        "tokens.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json",
+        "secrets.py", "token.py", "prod.env.example", "data/tokens.bin", "train.py",
+    }  # fmt: skip
+    for name in secrets | others:
+        put(root, name)
+    if by_git:
+        git(root, "init", "-q")
+        git(root, "add", "-A")
+    tree = look_at(root)
+    assert tree.by_git is by_git
+    assert set(tree.keys) == secrets
+    assert set(tree.names) == others
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["AKIA" + "Q2" * 8, "hf_" + "aB" * 17, "rpa_" + "A1" * 20, "ghp_" + "a1" * 18,
+     "glpat-" + "a1" * 10, "sk-ant-" + "a1" * 24, "xoxb-" + "12" * 12, "AIza" + "a1-x_" * 7],
+    ids=lambda token: token[:6],
+)  # fmt: skip
+def test_nor_does_a_file_with_a_token_of_a_known_form(root: Path, token: str) -> None:
+    put(root, "settings.py", f'KEY = "{token}"\n')
+    put(root, "form.py", f'KEY = "{token[:9]}…"  # as such a key begins\n')
+    tree = look_at(root)
+    assert tree.keys == ("settings.py",)
+    assert tree.names == ("form.py", "train.py")
+
+
+def test_a_secret_is_sent_by_its_whole_name_in_the_ignore_file(root: Path) -> None:
+    for name in ("prod.env", "token", "config/aws.json"):
+        put(root, name)
+    put(root, ".trmcloudignore", "!*\n!/config/aws.json\n!prod.env  \n!tok*\n")
+    tree = look_at(root)
+    assert tree.keys == ("token",)
+    assert {"prod.env", "config/aws.json"} <= set(tree.names)
+    lines = tree_lines(tree)
+    assert "  · left out, as keys: token" in lines
+    assert "    to send one all the same: a line !token in .trmcloudignore" in lines
+
+
+def test_nor_does_what_holds_one(root: Path) -> None:
+    put(root, "deploy", "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n")
+    put(root, "env.py", "# says -----BEGIN RSA PRIVATE KEY----- in passing")
+    put(root, "id_ed25519.pub", "ssh-ed25519 AAAA")
+    tree = look_at(root)
+    assert tree.keys == ("deploy",)
+    assert tree.names == ("env.py", "id_ed25519.pub", "train.py")
+
+
+def test_links_are_left_out_and_told(root: Path) -> None:
+    (root / "passwd").symlink_to("/etc/passwd")
+    assert look_at(root).links == ("passwd",)
+
+
+def test_what_goes_another_way_is_not_sent_twice(root: Path) -> None:
+    put(root, "data/x.bin")
+    assert look_at(root, ["data"]).names == ("train.py",)
+
+
+def test_nothing_to_send_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file to send"):
+        look_at(tmp_path)
+
+
+def test_too_much_is_refused_by_its_largest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working_tree, "MOST_BYTES", 100)
+    put(root, "data/a.bin", "a" * 90)
+    put(root, "b.bin", "b" * 20)
+    with pytest.raises(DataError, match="of it in data/"):
+        look_at(root)
+
+
+def test_what_is_packed_is_unpacked_as_it_was(root: Path, tmp_path: Path) -> None:
+    put(root, "pkg/run.sh", "#!/bin/sh\n")
+    (root / "pkg/run.sh").chmod(0o755)
+    folder = pack_tree(look_at(root), tmp_path / "home", {"trmcloud/x.py": b"beside"})
+    assert pack_tree(look_at(root), tmp_path / "home", {"trmcloud/x.py": b"beside"}) == folder
+    assert (folder / "trmcloud/x.py").read_bytes() == b"beside"
+    unpack(folder, tmp_path / "work")
+    found = {
+        path.relative_to(tmp_path / "work").as_posix(): path.read_text()
+        for path in (tmp_path / "work").rglob("*")
+        if path.is_file()
+    }
+    assert found == {"train.py": "print(1)", "pkg/run.sh": "#!/bin/sh\n"}
+    assert (tmp_path / "work/pkg/run.sh").stat().st_mode & 0o100
+    put(root, "train.py", "print(2)")
+    assert pack_tree(look_at(root), tmp_path / "home") != folder
+    (tmp_path / "work/train.py").write_text("changed by an attempt")
+    unpack(folder, tmp_path / "work")
+    assert (tmp_path / "work/train.py").read_text() == "changed by an attempt"
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, b"../x"])
+def test_an_archive_with_anything_else_is_refused(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "code").mkdir()
+    with tarfile.open(tmp_path / "code" / "code.tar", "w") as archive:
+        member = tarfile.TarInfo("x" if len(kind) == 1 else kind.decode())
+        member.type = kind if len(kind) == 1 else tarfile.REGTYPE
+        member.linkname = "/etc/passwd"
+        archive.addfile(member)
+    with pytest.raises(ValueError, match="no plain file of the working tree"):
+        unpack(tmp_path / "code", tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+def test_data_of_the_tree_stands_where_it_stood(tmp_path: Path) -> None:
+    put(tmp_path, "elsewhere/train.bin", "tokens")
+    (tmp_path / "work").mkdir()
+    lay_data(tmp_path / "work", str(tmp_path / "elsewhere"), "data/shakespeare")
+    assert (tmp_path / "work/data/shakespeare/train.bin").read_text() == "tokens"
+    lay_data(tmp_path / "work", str(tmp_path / "elsewhere"), "data/shakespeare")

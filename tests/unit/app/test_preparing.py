@@ -1,32 +1,77 @@
-"""What a launch asks, makes and checks before anything is rented: each once."""
+"""Before anything is rented: what a launch asks, makes, checks and tells a pod, each once."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.standins.data_host import DataHost, Fault, serving
-from trmcloud.app import launching, planning, preparing
+from tests.unit.core.manifests import manifest
+from tests.unit.skypilot.rig import Rig
+from tests.unit.skypilot.test_homes import in_home
+from trmcloud.adapters.files.data_sets import load_data_set, source_of
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.local.compute import may_travel
+from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.adapters.skypilot.compute import SkyPilotCompute
+from trmcloud.adapters.skypilot.homes import SkyHome
+from trmcloud.app import kill_layers, launching, planning, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.data import prepare as data_files
+from trmcloud.app.launch_checks import check_account_key, check_exposure
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
+from trmcloud.app.pod_request import (
+    SEND_WITHIN_S,
+    LaunchData,
+    pod_request,
+    read_launch_note,
+    tokens_of,
+    write_launch_note,
+)
 from trmcloud.app.preparing import Prepared
+from trmcloud.app.rent_from import rent_from
 from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.staging.stage import stage_items
 from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.clock import Instant
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.pod_contract import PodName
+from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.core.control import events as ev
-from trmcloud.core.errors import BudgetRefused, DataError, NotSupported, UsageError
-from trmcloud.core.spec.plan import Plan
+from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.errors import (
+    BudgetRefused,
+    DataError,
+    DoesNotFit,
+    NotSupported,
+    ProviderRefused,
+    UsageError,
+)
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.spec.data_source import growing_key
+from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.export import writing
 from trmcloud.export.task import SkyNames
+from trmcloud.ports.bucket import CacheRequest
+from trmcloud.ports.compute import PodRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
+
+# -- What a launch asks, makes and checks before anything is rented: each once ------------------
+
 
 REQUEST = LaunchRequest(
     "8xH100", "trm", "fast", budget="400", steps=200, accept_exposure="1000",
@@ -95,9 +140,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: DataHost) -> L
     return Launch(tmp_path / "home", monkeypatch)
 
 
-def test_a_named_set_is_pinned_to_a_commit_which_goes_on_record(
-    launch: Launch, host: DataHost
-) -> None:
+def test_a_named_set_is_pinned_to_a_recorded_commit(launch: Launch, host: DataHost) -> None:
     def address() -> tuple[str, str]:
         source = launch.prepare(replace(REQUEST, data="fineweb-edu")).data.source
         assert source is not None
@@ -123,9 +166,7 @@ def test_a_named_set_is_pinned_to_a_commit_which_goes_on_record(
         launch.prepare(replace(REQUEST, data="climbmix"))
 
 
-def test_a_changed_data_set_is_one_line_that_names_the_run_before(
-    launch: Launch, host: DataHost
-) -> None:
+def test_a_changed_data_set_is_one_line_that_names_the_run(launch: Launch, host: DataHost) -> None:
     def lines() -> list[str]:
         said: list[str] = []
         preparing.pinned_source(
@@ -145,9 +186,7 @@ def test_a_changed_data_set_is_one_line_that_names_the_run_before(
     assert lines() == [], "it is on record"
 
 
-def test_an_export_names_the_commit_or_says_that_there_is_none(
-    launch: Launch, host: DataHost, tmp_path: Path
-) -> None:
+def test_an_export_names_the_commit_if_any(launch: Launch, host: DataHost, tmp_path: Path) -> None:
     names = SkyNames({"runpod": "runpod"}, lambda provider, sku: sku, 10)
     model = bundle_root() / "model"
 
@@ -237,3 +276,374 @@ def test_a_saved_plan_is_launched_as_it_was_made(launch: Launch) -> None:
     assert launch.count == {"prices": 1, "tables": 1, "plans": 1, "checks": 1}
     with pytest.raises(UsageError, match=r"--volume-days would change plan p-"):
         launch.prepare(replace(again, typed=("hardware", "accept_loss", "volume_days")))
+
+
+# -- launch data --------------------------------------------------------------------------------
+# From a launch's data to what a pod is told: brought folders, and data that is made there.
+
+
+NOW = 1_795_000_000.0
+RUN = RunState("r-1", epoch=1)
+MADE = LaunchData(source=source_of("fineweb-edu"), hosts="huggingface.co=http://127.0.0.1:1")
+
+
+class Files:
+    """What is here of the run's checkpoints."""
+
+    def __init__(self, *manifests: CheckpointManifest) -> None:
+        self._manifests = manifests
+
+    def manifests(self, run_id: str) -> tuple[CheckpointManifest, ...]:
+        return self._manifests
+
+    def folder_of(self, manifest: CheckpointManifest) -> str:
+        return f"/here/{manifest.label}"
+
+
+def a_plan() -> tuple[Plan, Candidate]:
+    spec = RunSpec("trm", PHASES, "8xA100", budget=Usd(1000), providers=("runpod",))
+    plan = make_plan(spec, load_recipe("trm"), load_offers(NOW), NOW, "p-0")
+    return plan, plan.candidate(plan.launchable[0])
+
+
+AWAITED = Generation(1, "p", "runpod", "c", Usd(1), NOW + 1, NOW + 2, NOW)
+
+
+def asked_for(
+    data: LaunchData,
+    files: Files | None = None,
+    weights: str = "",
+    clock: Any = None,
+    recorded: Generation | None = None,
+) -> PodRequest:
+    plan, candidate = a_plan()
+    generation = Generation(
+        1, str(contract.PodName("0badcafe", "r-1", 1, int(NOW + candidate.hard_stop_s))),
+        "runpod", candidate.id, candidate.rate,
+        NOW + candidate.soft_stop_s, NOW + candidate.hard_stop_s, NOW,
+    )  # fmt: skip
+    note: dict[str, Any] = {"data_dir": data.folder, "initial_weights": weights}
+    note |= {"data": data.to_json()} if data.source is not None else {}
+    world = SimpleNamespace(
+        home=Path("/home"),
+        clock=clock,
+        ledger=SimpleNamespace(
+            read=lambda: SimpleNamespace(runs={RUN.run_id: SimpleNamespace(generation=recorded)})
+        ),
+        notes={"r-1": note},
+        files=files or Files(),
+        folder_on_pod=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{folder.name}",
+    )
+    return pod_request(cast(Any, world), RUN, plan, generation, 1, Instant(NOW, 500.0, "boot-1"))
+
+
+def test_a_note_says_again_what_was_launched(tmp_path: Path) -> None:
+    for data in (LaunchData("/some/folder"), MADE):
+        home = cast(Any, SimpleNamespace(home=tmp_path, notes=None))
+        write_launch_note(home, "r-1", data=data, initial_weights="")
+        assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == data
+
+
+def test_a_note_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "r-1" / "launch.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"data_dir": "/data", "initial_weights": ""}))
+    assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == LaunchData("/data")
+
+
+def test_it_is_too_late_by_the_clock_that_nobody_sets() -> None:
+    clock = SimpleNamespace()
+    asked = asked_for(LaunchData("/some/folder"), clock=clock, recorded=AWAITED)
+    clock.now = lambda: Instant(NOW - 86_400.0, 500.0 + SEND_WITHIN_S, "boot-1")
+    asked.require_wanted()
+    clock.now = lambda: Instant(NOW - 86_400.0, 510.0 + SEND_WITHIN_S, "boot-1")
+    with pytest.raises(ProviderRefused, match="came 10 s too late to be sent"):
+        asked.require_wanted()
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [None, replace(AWAITED, number=2), replace(AWAITED, not_made=because(ReasonKind.NO_CANDIDATE))],
+)
+def test_what_another_one_has_given_up_is_not_asked_for(recorded: Generation | None) -> None:
+    clock = SimpleNamespace(now=lambda: Instant(NOW, 500.5, "boot-1"))
+    asked = asked_for(LaunchData("/some/folder"), clock=clock, recorded=recorded)
+    with pytest.raises(ProviderRefused, match="another one has given it up"):
+        asked.require_wanted()
+
+
+def test_a_pod_is_told_what_to_make(tmp_path: Path) -> None:
+    request = asked_for(MADE)
+    assert {job.phase for job in request.jobs} == set(PHASES)
+    first = request.jobs[0].data
+    assert first is not None
+    assert all(job.data == first for job in request.jobs)
+    assert (first.source, first.tokenizer, first.hosts) == ("fineweb-edu", "", MADE.hosts)
+    assert first.data_set["shards"] == "shard_{:05d}.parquet"
+    steps = {job.phase: job.settings["steps"] for job in request.jobs}
+    per_step = {
+        job.phase: job.settings["batch"] * job.settings["accumulation"] * 8 * 1024
+        for job in request.jobs
+    }
+    assert first.tokens == max(steps[phase] * per_step[phase] for phase in PHASES)
+    assert {job.data_dir for job in request.jobs} == {request.jobs[0].data_dir}
+    assert request.jobs[0].data_dir.startswith(f"{contract.POD_ROOT}/data/")
+    assert load_job(contract.dump(request.jobs[0])) == request.jobs[0]
+    # There is room for what is made there, which a brought folder does not need so much of.
+    assert request.disk_gb > asked_for(LaunchData("/brought")).disk_gb
+
+
+def test_tokens_are_kept_under_one_key_whatever_tokenizer_is_given() -> None:
+    """And only what took a download and the cores: token files, formulas and private texts not."""
+
+    _, candidate = a_plan()
+
+    def kept(data: LaunchData) -> CacheRequest | None:
+        note = {"data_dir": data.folder, "data": data.to_json()}
+        world = cast(Any, SimpleNamespace(notes={"r-1": note}))
+        return tokens_of(world, RUN, candidate)
+
+    found = kept(MADE)
+    assert found is not None
+    assert found.folder == f"{contract.POD_ROOT}/data-cache"
+    # That of the folder, but for a tokenizer that is given, whose tokens are the same.
+    assert asked_for(MADE).jobs[0].data_dir == f"{contract.POD_ROOT}/data/{found.key}"
+    assert not asked_for(MADE, weights="/w/best").jobs[0].data_dir.endswith(found.key)
+    most = max(phase.tokens for phase in candidate.phases)
+    assert found.shards == load_data_set("fineweb-edu").shards_for(most)
+    for name in ("fineweb10B-gpt2", "generated"):
+        assert kept(LaunchData("", source_of(name))) is None
+    assert kept(LaunchData("/brought")) is None
+
+
+def test_brought_data_is_where_it_was_sent() -> None:
+    (job, _) = asked_for(LaunchData("/home/data/abc")).jobs
+    assert (job.data_dir, job.data) == (f"{contract.POD_ROOT}/data/abc", None)
+
+
+def test_weights_to_start_from_bring_their_tokenizer() -> None:
+    request = asked_for(MADE, weights="/w/best")
+    making = request.jobs[0].data
+    assert making is not None
+    assert making.tokenizer == f"{contract.POD_ROOT}/weights/best/tokenizer.json"
+    assert request.jobs[0].data_dir != asked_for(MADE).jobs[0].data_dir
+
+
+TOKENIZER = CheckpointFile("tokenizer.json", "tokenizer", 10, "ab" * 32)
+
+
+def test_a_resumed_pod_goes_on_with_the_tokenizer_of_what_was_trained(tmp_path: Path) -> None:
+    """It is sent, and the data grows in a folder of its own."""
+    files = Files(manifest(files=(TOKENIZER,)))
+    making = asked_for(MADE, files).jobs[0].data
+    assert making is not None
+    items = items_for(tmp_path, files)
+    (tokenizer,) = [item for item in items if "/tokenizer/" in item.remote]
+    assert making.tokenizer == f"{tokenizer.remote}/tokenizer.json"
+    assert tokenizer.sha256 == {"tokenizer.json": "ab" * 32}
+
+
+def items_for(tmp_path: Path, files: Files) -> tuple[Any, ...]:
+    package = tmp_path / "model"
+    package.mkdir()
+    (package / "train.py").write_text("")
+    note = {"data_dir": "", "initial_weights": "", "data": MADE.to_json()}
+    return stage_items(cast(Any, files), note, package, RUN, tmp_path / "home")
+
+
+def test_nothing_but_code_is_sent_for_data_that_is_made_there(tmp_path: Path) -> None:
+    (code,) = items_for(tmp_path, Files())
+    assert code.remote.startswith(f"{contract.POD_ROOT}/code/")
+
+
+@pytest.mark.parametrize(
+    "change", [{"vocab_size": 300}, {"tokenizer": "char"}, {"validation_fraction": 0.5}]
+)
+def test_what_shapes_tokens_has_a_folder_of_its_own(change: dict[str, Any]) -> None:
+    settings = load_recipe("trm").resolve("fast", hardware="8xH100", gpus=8)
+    source = source_of("fineweb-edu")
+    assert growing_key(source, settings) == growing_key(source, replace(settings, steps=3))
+    assert growing_key(source, settings) != growing_key(source, replace(settings, **change))
+    assert growing_key(source, settings) != growing_key(source_of("climbmix"), settings)
+    assert growing_key(source, settings) != growing_key(source, settings, "a tokenizer")
+
+
+# -- key and exposure ---------------------------------------------------------------------------
+# What a launch through SkyPilot says of the account's key, and which verified layers it counts.
+
+
+IAM_TOKEN, SERVICE_KEY = ".nebius/NEBIUS_IAM_TOKEN.txt", ".nebius/credentials.json"
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A home whose Nebius credential is a token of 12 hours at most."""
+    home = tmp_path / "user"
+    (home / ".nebius").mkdir(parents=True)
+    (home / IAM_TOKEN).write_text("token")
+    return home
+
+
+@pytest.fixture
+def context(tmp_path: Path, user: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "trm"))
+    (tmp_path / "rig").mkdir()
+    compute = in_home(Rig(tmp_path / "rig"), SkyHome(tmp_path / "trm", "nebius", user, {}))
+    return replace(build_context(), computes={"nebius": compute, "vast-ai": compute})
+
+
+def planned(context: Context, hardware: str, provider: str) -> Plan:
+    wish = LaunchRequest(
+        hardware, "trm", "fast", budget="400", provider=[provider],
+        typed=("hardware", "recipe", "phase", "budget", "provider"),
+    )  # fmt: skip
+    return preparing.dry_run(
+        context, Planner(Inputs(context.home), context.home, context.wall), wish
+    )
+
+
+def refused(context: Context, plan: Plan) -> str:
+    with pytest.raises(BudgetRefused) as caught:
+        check_exposure(context, plan, None)
+    return str(caught.value)
+
+
+def verify(context: Context, *layers: str) -> None:
+    for layer in layers:
+        event = ev.LayerVerified("nebius", layer, "smoke run r1")
+        context.ledger.verify_layer(event, context.wall())
+
+
+def test_a_verified_layer_does_not_count_where_its_credential_may_lapse_before_the_hard_stop(
+    context: Context, user: Path
+) -> None:
+    """The layers were verified with a key without an end; today there is a token."""
+    plan = planned(context, "8xB200", "nebius")
+    verify(context, "agent", "autostop")
+    told = refused(context, plan)
+    assert "that work without this machine and are verified: none; 2 are needed" in told
+    assert "agent and autostop counted before, and not until this run's hard stop" in told
+    assert "an IAM token, of 12 hours at most" in told
+    (user / SERVICE_KEY).write_text("{}")
+    SkyHome(context.home, "nebius", user, {}).lay()
+    told = refused(context, plan)
+    assert "kill layers" not in told, "two that count are enough; what is left is the uncapped rent"
+    assert "counted before" not in told
+
+
+def test_a_layer_that_was_never_verified_is_not_said_to_have_counted(context: Context) -> None:
+    plan = planned(context, "8xB200", "nebius")
+    verify(context, "agent")
+    told = refused(context, plan)
+    assert "verified: none; 2 are needed" in told
+    assert "; agent counted before, and not until" in told
+    assert "autostop" not in told
+
+
+def test_a_live_run_shows_no_layer_as_verified_whose_credential_may_lapse(
+    context: Context, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify(context, "agent", "autostop")
+    monkeypatch.setattr(kill_layers, "_overshoot", lambda *_: kill_layers.MaxOverspend(ZERO, "$0"))
+    until = context.wall() + 3 * 86_400
+    pod = str(PodName("0a1b2c3d", "r1", 1, int(until)))
+    compute = context.computes["nebius"]
+    assert isinstance(compute, SkyPilotCompute)
+    generation = SimpleNamespace(
+        open=True, provider="nebius", pod_name=pod, pod_id=pod, agent_at=None, hard_stop_at=until
+    )
+    run: Any = SimpleNamespace(run_id="r-000001", live=True, generation=generation)
+
+    def shown() -> dict[str, str]:
+        return {layer.name: layer.state for layer in kill_layers.guards_of(context, run).layers}
+
+    SkyHome(context.home, "nebius", user, {}).seen.mkdir(parents=True)
+    compute._note_credential(pod)
+    assert kill_layers.VERIFIED not in shown().values()
+    (user / SERVICE_KEY).write_text("{}")
+    SkyHome(context.home, "nebius", user, {}).lay()
+    compute._note_credential(pod)
+    assert shown()["autostop"] == kill_layers.VERIFIED
+
+
+def test_machines_of_private_people_need_a_word_for_the_accounts_key(context: Context) -> None:
+    plan = planned(context, "1xRTX4090", "vast-ai")
+    with pytest.raises(UsageError) as caught:
+        check_account_key(plan, allowed=False)
+    assert str(caught.value) == (
+        "SkyPilot copies the vast-ai account's own key to every machine it rents there, and they "
+        "are private people's computers"
+    )
+    assert caught.value.next_step == (
+        "another cloud by --provider (runpod needs no key there), or --allow-account-key-on-pod"
+    )
+    assert caught.value.exit_code == 2
+    check_account_key(plan, allowed=True)
+
+
+def test_no_other_cloud_asks_for_that_word(context: Context) -> None:
+    check_account_key(planned(context, "8xB200", "nebius"), allowed=False)
+
+
+# -- Whom ``--provider`` and ``--via`` mean -----------------------------------------------------
+
+
+def whom(*named: str, via: str = "", on: tuple[str, ...] | None = None, key: bool = False) -> str:
+    def enabled() -> tuple[str, ...]:
+        assert on is not None, "SkyPilot is asked though the user chose"
+        return on
+
+    return " ".join(rent_from("8xH100", named, via, key_allowed=key, enabled=enabled))
+
+
+def test_runpod_is_rented_from_directly_unless_somebody_else_is_named() -> None:
+    assert whom() == "runpod"
+    assert whom("aws", "runpod") == "aws runpod"
+
+
+def test_through_skypilot_whoever_it_has_access_to() -> None:
+    on = ("aws", "lambda", "skypilot-runpod")
+    assert whom(via="skypilot", on=on) == "aws lambda"
+    assert whom(via="skypilot", on=on, key=True) == "aws lambda skypilot-runpod"
+    assert whom("runpod", via="skypilot") == "skypilot-runpod"
+    with pytest.raises(DoesNotFit, match="no cloud is enabled"):
+        whom(via="skypilot", on=("skypilot-runpod",))
+
+
+def test_what_cannot_be_rented_is_refused() -> None:
+    for named, via in ((("hyperstack",), ""), ((), "terraform")):
+        with pytest.raises(UsageError):
+            whom(*named, via=via)
+    with pytest.raises(UsageError, match="not rented"):
+        rent_from("local", (), "skypilot", key_allowed=False, enabled=tuple)
+    assert rent_from("local", (), "", key_allowed=False, enabled=tuple) == []
+
+
+# -- Which of the user's variables a pod on this machine sees -----------------------------------
+
+
+SECRETS = (
+    "TORCH_TOKEN", "TORCH_HUB_TOKEN", "CUDA_SECRET", "NVIDIA_API_KEY", "NVIDIA_NGC_APIKEY",
+    "TRITON_PASSWORD", "NCCL_PASSWD", "OMP_CREDENTIALS", "MKL_AUTH", "PYTORCH_PRIVATE",
+    "TRMCLOUD_SECRET", "TRMCLOUD_S3_SECRET", "TRMCLOUD_S3_KEY", "TRMCLOUD_UI_TOKEN",
+    "TORCH_token", "CUDA_Pwd", "TORCH_PASSPHRASE", "TRMCLOUD_WEBHOOK_URL", "LC_TOKEN",
+    "TORCHX_DSN", "CUDA_COOKIE", "TORCH_PAT", "TORCH_SIGNATURE", "TORCH_HUB_AUTHORIZATION",
+)  # fmt: skip
+HARMLESS = (
+    "PATH", "HOME", "LC_ALL", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES",
+    "NCCL_DEBUG", "OMP_NUM_THREADS", "OMP_PROC_BIND", "MKL_NUM_THREADS", "KMP_AFFINITY",
+    "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_KERNEL_CACHE_PATH", "TORCH_COMPILE_DEBUG", "TRITON_CACHE_DIR", "TRMCLOUD_HOME",
+    "TRMCLOUD_TRAINER", "TRMCLOUD_INSTALL_HASHES", "TRMCLOUD_KEEP", "CUDA_CACHE_PATH",
+    "CUDA_CACHE_DISABLE", "TORCH_CUDNN_V8_API_ENABLED", "TORCH_NCCL_AVOID_RECORD_STREAMS",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_may_hold_a_secret_passes_by_no_prefix(name: str) -> None:
+    assert not may_travel(name)
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_hardware_and_libraries_are_set_by_passes(name: str) -> None:
+    assert may_travel(name)

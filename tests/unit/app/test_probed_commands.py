@@ -1,4 +1,4 @@
-"""A command's plan: on the cheapest machine that holds it, and by what its probe measured."""
+"""What runs and probes measured, beside what was planned, and the worth of own hardware."""
 
 from __future__ import annotations
 
@@ -8,24 +8,42 @@ from typing import Any, cast
 
 import pytest
 
-from trmcloud.app import measured_commands
+from tests.unit.core.manifests import manifest
+from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.app import formats, measured_commands, measured_runs, probes
 from trmcloud.app.commands import spec_to_run
 from trmcloud.app.context import Context
 from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.measured_commands import KEPT_NAME, note_probed, probe_of, probed_in
+from trmcloud.app.measured_runs import measured_in, note_measured, speeds_of
+from trmcloud.app.own_hardware import HOST_W, own_hardware
 from trmcloud.app.planning import Planner
+from trmcloud.app.target import judged
+from trmcloud.cli.views.formats import format_rows, formats_json
+from trmcloud.cli.views.own_hardware import own_lines
+from trmcloud.cli.views.target import target_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.gpu_counters import GPU_NOTE, GpuCounters, GpuWindow
-from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.core.control.reported import Reported
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import Usd
+from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.command_probe import Probed
+from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import replace
+from trmcloud.wiring_plans import build_planner
+
+# -- probed commands ----------------------------------------------------------------------------
+# A command's plan: on the cheapest machine that holds it, and by what its probe measured.
+
 
 NOW = 1_795_000_000.0
 WORDS = ("python", "train.py")
@@ -220,3 +238,304 @@ def test_a_damaged_probe_takes_no_other_with_it(tmp_path: Path) -> None:
     path = tmp_path / KEPT_NAME
     path.write_text(f"[17, {path.read_text()[1:]}")
     assert probe_of(tmp_path, WORDS) is not None
+
+
+# -- What a run's steps took: beside what was planned, and kept for the plans to come -----------
+
+
+OFFER = Offer(
+    "H100-SXM", 8, "runpod", "any", "8x-h100", Usd("24"), spot=False, priced_at=NOW, source="test"
+)
+SPEC = RunSpec(recipe="gpt350m", phases=("train",), hardware="8xH100", budget=Usd("500"))
+
+
+def plan_runs(*measured: Measured) -> Plan:
+    return make_plan(SPEC, load_recipe("gpt350m"), [OFFER], NOW, "p-0001", measured=measured)
+
+
+def run_of(made: Plan, **changed: Any) -> RunState:
+    generation = SimpleNamespace(candidate_id=made.candidates[0].id, agent_at=NOW)
+    values = {
+        "run_id": "r-1", "plan": made, "state": State.CLOSED, "updated_at": NOW,
+        "generation": generation, "generations": (generation,),
+    }  # fmt: skip
+    return cast(RunState, SimpleNamespace(**values | changed))
+
+
+def lines(step_s: Any, rows: int = 30) -> list[dict[str, Any]]:
+    warm = [{"kind": "train", "step": n, "step_seconds": 60.0} for n in range(2)]
+    told = [{"kind": "train", "step": n, "step_seconds": step_s} for n in range(2, rows)]
+    return [*warm, {"kind": "eval", "step": 2, "step_seconds": 1e6}, *told]
+
+
+def context_in(home: Path, logged: list[dict[str, Any]]) -> Context:
+    files = SimpleNamespace(metrics=lambda run_id, phase: logged)
+    return cast(Context, SimpleNamespace(home=home, files=files))
+
+
+@pytest.fixture(autouse=True)
+def nothing_mended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    rows: list[Any] = []
+    monkeypatch.setattr(measured_runs, "recovered", lambda context, run: rows)
+    return rows
+
+
+def test_tokens_a_second_are_told_beside_the_plans(tmp_path: Path) -> None:
+    made = plan_runs()
+    phase = made.candidates[0].phases[0]
+    told = speeds_of(context_in(tmp_path, lines(2 * phase.step_s.p50)), run_of(made))
+    assert told is not None
+    assert told.planned == pytest.approx(phase.settings.tokens_per_step(8) / phase.step_s.p50)
+    assert told.measured == pytest.approx(told.planned / 2)
+    assert speeds_of(context_in(tmp_path, lines(1.0, rows=21)), run_of(made)) is None
+
+
+def test_what_no_such_chip_can_do_is_not_kept(tmp_path: Path) -> None:
+    """A pod's lines may say anything; on the peak's other side they would make the next plan."""
+    made = plan_runs()
+    settings = made.candidates[0].phases[0].settings
+    flops = settings.tokens_per_step(8) * work_of(settings).train_flops
+    at_peak_s = flops / (8 * GPUS["H100-SXM"].fp8_tflops * 1e12)
+    note_measured(context_in(tmp_path, lines(0.99 * at_peak_s)), run_of(made))
+    assert probes.load(tmp_path) == []
+    note_measured(context_in(tmp_path, lines(1.01 * at_peak_s)), run_of(made))
+    [kept] = probes.load(tmp_path)
+    assert kept.run_id == "r-1"
+    probes.record(tmp_path, kept._replace(step_s=0.99 * at_peak_s))
+    assert probes.load(tmp_path) == [], "nor what stands in the file"
+
+
+def test_the_next_plan_takes_it_and_says_when_it_was_measured(tmp_path: Path) -> None:
+    before = plan_runs().candidates[0]
+    step_s = before.phases[0].step_s.p50
+    note_measured(context_in(tmp_path, lines(1.25 * step_s)), run_of(plan_runs()))
+    [kept] = probes.load(tmp_path)
+    assert (kept.sku, kept.run_id, kept.steps) == ("H100-SXM", "r-1", 28)
+    after = plan_runs(kept).candidates[0]
+    assert after.phases[0].step_s.p50 == pytest.approx(1.25 * step_s)
+    spread = [p.step_s.p90 / p.step_s.p10 for c in (before, after) for p in c.phases]
+    assert spread[1] < spread[0], "less is doubted, though it may be another machine"
+    [told] = [remark.text for remark in after.reasons if "measured" in remark.text]
+    assert told.endswith("(r-1): 1.25 × what is modelled")
+    assert "measured on 20" in told
+
+
+def test_a_newer_measurement_takes_the_place_of_an_older_one_alone(tmp_path: Path) -> None:
+    made = plan_runs()
+    note_measured(context_in(tmp_path, lines(0.3)), run_of(made))
+    note_measured(context_in(tmp_path, lines(0.4)), run_of(made, run_id="r-0", updated_at=NOW - 9))
+    assert [m.run_id for m in probes.load(tmp_path)] == ["r-1"]
+    note_measured(context_in(tmp_path, lines(0.4)), run_of(made, run_id="r-2", updated_at=NOW + 9))
+    assert [(m.run_id, m.step_s) for m in probes.load(tmp_path)] == [("r-2", 0.4)]
+
+
+def test_what_is_of_no_one_machine_is_not_kept(tmp_path: Path, nothing_mended: list[Any]) -> None:
+    made = plan_runs()
+    good = context_in(tmp_path, lines(0.3))
+    other = SimpleNamespace(candidate_id="c9", agent_at=None)
+    never = SimpleNamespace(**{**vars(run_of(made).generation), "agent_at": None})
+    assert measured_in(good, run_of(made)) is not None
+    assert measured_in(good, run_of(made, state=State.RUNNING)) is None
+    assert measured_in(good, run_of(made, generations=(never,))) is None
+    assert measured_in(good, run_of(made, generations=(other, run_of(made).generation)))
+    for odd in (None, "fast", -1.0, float("nan"), float("inf"), True):
+        assert measured_in(context_in(tmp_path, lines(odd)), run_of(made)) is None
+    nothing_mended.append(SimpleNamespace(recovery=SimpleNamespace(changed={"batch": 4})))
+    assert measured_in(good, run_of(made)) is None, "its settings were not the plan's"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"predicted_s": -1.0}, {"predicted_s": "1"}, {"at": 1e12}, {"at": None}, {"run_id": 7},
+     {"run_id": "r" * 99}, {"step_s": True}],
+)  # fmt: skip
+def test_a_record_that_cannot_be_is_none(tmp_path: Path, odd: dict[str, Any]) -> None:
+    good = Measured("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9, at=NOW, run_id="r-1")
+    probes.record(tmp_path, good)
+    assert probes.load(tmp_path) == [good]
+    probes.record(tmp_path, good._replace(**odd))
+    assert probes.load(tmp_path) == []
+
+
+# -- own hardware -------------------------------------------------------------------------------
+# Hardware of one's own: its power in money, and from which worth of an hour renting is better.
+
+
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Planner:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path))
+    monkeypatch.delenv("RUNPOD_API_KEY", raising=False)
+    return build_planner()
+
+
+@pytest.fixture
+def spec(planner: Planner) -> RunSpec:
+    return planner.spec(LaunchRequest(recipe="trm", budget="1000", hardware="8xH100"))
+
+
+@pytest.fixture
+def plan_hardware(planner: Planner, spec: RunSpec) -> Plan:
+    return planner.plan(spec)
+
+
+def test_power_is_paid_by_the_hour(planner: Planner, spec: RunSpec, plan_hardware: Plan) -> None:
+    own = own_hardware(planner, spec, plan_hardware, "RTX3090", Usd("0.30"))
+    assert (own.hardware, own.watts) == ("1xRTX3090", 350 + HOST_W)
+    assert own.per_hour == Usd("0.15")
+    hours = own.candidate.hours.p50
+    assert float(own.candidate.cost_p50) == pytest.approx(0.15 * hours, rel=0.01)
+    free = own_hardware(planner, spec, plan_hardware, "1xRTX3090", Usd(0))
+    assert free.candidate.hours == own.candidate.hours
+    assert free.candidate.cost_p50 == Usd(0)
+
+
+def test_renting_is_better_from_the_worth_of_an_hour_that_is_told(
+    planner: Planner, spec: RunSpec, plan_hardware: Plan
+) -> None:
+    own = own_hardware(planner, spec, plan_hardware, "2xRTX4090", Usd("0.12"))
+    rented = plan_hardware.recommended
+    assert own.rented == rented
+    assert rented is not None
+    # At that worth both come to the same: money, and hours at their worth.
+    worth = float(own.worth_from)
+    here = float(own.candidate.cost_p50) + worth * own.candidate.hours.p50
+    there = float(rented.cost_p50) + worth * rented.hours.p50
+    assert here == pytest.approx(there, abs=0.01)
+    assert float(own.rent_per_own_hour) * own.candidate.hours.p50 == pytest.approx(
+        float(rented.cost_p50), abs=0.01
+    )
+    assert own.to_json()["against"]["worth_from_usd_per_hour"] == worth
+    assert own_lines(own)[-1].endswith(f"worth more than {own.worth_from}")
+
+
+def test_what_is_quicker_than_all_that_is_rented_is_trained_on(
+    planner: Planner, spec: RunSpec, plan_hardware: Plan
+) -> None:
+    own = own_hardware(planner, spec, plan_hardware, "16xB200", Usd("0.10"))
+    assert own.rented is None
+    assert own.to_json()["against"] is None
+    assert "train there" in own_lines(own)[-1]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "kwh", "said"),
+    [
+        ("RTX3090", None, "--own needs a price of power"),
+        ("RTX3090", Usd("-1"), "no price of a kilowatt-hour"),
+        ("RTX3090", Usd(30), "no price of a kilowatt-hour"),
+        ("2x8xH100", Usd(1), "one machine"),
+        ("RTX9999", Usd(1), "unknown hardware"),
+        ("local", Usd(1), "unknown hardware"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    planner: Planner, spec: RunSpec, plan_hardware: Plan, hardware: str, kwh: Usd | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        own_hardware(planner, spec, plan_hardware, hardware, kwh)
+
+
+def test_a_card_that_is_too_small_says_so(planner: Planner) -> None:
+    spec = planner.spec(LaunchRequest(recipe="d32", budget="1000", hardware="8xH100"))
+    plan = planner.plan(spec)
+    with pytest.raises(DoesNotFit, match="d32 does not fit on your 1xRTXA1000: "):
+        own_hardware(planner, spec, plan, "RTXA1000", Usd("0.30"))
+
+
+# -- What a guide promises beside what a run came to, and which formats its trainings took ------
+
+
+TRAINED = {"data": "openwebtext", "tokenizer": "gpt2"}
+
+
+def a_run(recipe: str = "gpt350m", data: str = "") -> Any:
+    return SimpleNamespace(spec=SimpleNamespace(recipe=recipe, data=data), run_id="r-1")
+
+
+def best(nats: float = 3.2, **settings: str) -> Any:
+    made = replace(manifest(step=7000), settings={**TRAINED, **settings})
+    return replace(made, step_losses=(nats,), val_bpb=0.98)
+
+
+def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -> None:
+    made = judged(a_run(), best(), 1.5)
+    assert made is not None
+    assert made.passed is False
+    first, *why = target_lines(Reported(made, here=True))
+    assert first.startswith("FAILED: validation loss 3.2000 nats a token (0.980 bits per byte)")
+    assert first.endswith("after 1.50 h of training; the guide's is 3.0781 in 1.5 h")
+    assert "172 to 221 %" in why[0]
+    assert "1.0B tokens, not 3.78B" in why[1]
+    assert made.to_json()["passed"] is False
+
+
+def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
+    made = judged(a_run(), best(3.0781), 8.0)
+    assert made is not None
+    assert made.passed is True
+    assert target_lines(Reported(made, here=True)) == [
+        "passed: validation loss 3.0781 nats a token (0.980 bits per byte) at "
+        f"{best().label} after 8.00 h of training; the guide's is 3.0781 in 1.5 h"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run", "settings"), [(a_run(data="mine.txt"), {}), (a_run(), {"tokenizer": "bpe"})]
+)
+def test_a_loss_on_other_data_or_tokens_is_not_judged(run: Any, settings: dict[str, str]) -> None:
+    made = judged(run, best(2.0, **settings), 1.0)
+    assert made is not None
+    assert made.passed is None
+    assert "not judged" in target_lines(Reported(made, here=True))[0]
+    assert "openwebtext in gpt2's tokens" in target_lines(Reported(made, here=True))[0]
+
+
+def test_nothing_is_judged_that_nobody_promised_or_evaluated() -> None:
+    assert judged(a_run("trm"), best(), 1.0) is None
+    assert judged(a_run(), None, 1.0) is None
+    assert judged(a_run(), replace(best(), step_losses=()), 1.0) is None
+
+
+# -- number formats -----------------------------------------------------------------------------
+
+
+def verdict_of(monkeypatch: pytest.MonkeyPatch, lines: list[dict[str, Any]]) -> Any:
+    monkeypatch.setattr(formats, "planned_phases", lambda run: [SimpleNamespace(name="train")])
+    return SimpleNamespace(files=SimpleNamespace(metrics=lambda run_id, phase: lines))
+
+
+def test_what_was_taken_and_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = verdict_of(
+        monkeypatch,
+        [
+            {"kind": "start", "step": 0},
+            {"kind": "precision", "step": 0, "taken": "float16", "why": "old", "left": []},
+            {"kind": "start", "step": 40},
+            {
+                "kind": "precision", "step": 40, "taken": "bfloat16", "why": "float8 is slower",
+                "left": [["torchao-tensorwise", "torchao is not installed"]],
+            },
+            {"kind": "attention", "step": 40, "left": [["FlexAttention", "no Triton"]]},
+            {"kind": "train", "step": 41},
+        ],
+    )  # fmt: skip
+    assert format_rows(context, a_run()) == [
+        ("precision", "train: bfloat16: float8 is slower"),
+        ("  not", "torchao-tensorwise: torchao is not installed"),
+        ("  not", "FlexAttention: no Triton"),
+    ]
+    [row] = formats_json(context, a_run())
+    assert (row["taken"], row["step"], len(row["left"])) == ("bfloat16", 40, 2)
+
+
+def test_a_pods_nonsense_is_cut_and_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {
+        "kind": "precision", "step": "x", "taken": "a\nb\x1b[31m", "why": "w" * 9999,
+        "left": [["one"], "two", ["x", 3], ["y\n", "z"]] + [["n", "m"]] * 99,
+    }  # fmt: skip
+    rows = format_rows(verdict_of(monkeypatch, [line]), a_run())
+    assert rows[0] == ("precision", f"train: a b: {'w' * 240}")
+    assert rows[1:3] == [("  not", "x: "), ("  not", "y : z")]
+    assert len(rows) == 9
+    for bad in ({"kind": "precision", "left": 7}, {"kind": "attention"}):
+        assert format_rows(verdict_of(monkeypatch, [bad]), a_run()) == []

@@ -1,38 +1,54 @@
-"""Telling is nobody's burden: what was derived is told at least once, whoever dies in between, and
-one who never answers keeps nobody else waiting."""
+"""Notifications, boards and curves: each told at least once; the threads that do it."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.plans import a_candidate, plan_json
 from tests.standins.receiver import until
+from tests.unit.core.runs import AT, running
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
 from trmcloud.adapters.notify.thread import TellingThread
+from trmcloud.app import boards, metrics_lines
+from trmcloud.app.boards import BoardFeed, need_metrics
+from trmcloud.app.context import Context
+from trmcloud.app.curves import MetricsFile, Phase, drawn, sampled, since, starts, step_at
 from trmcloud.app.telling import FIRST_PAUSE_S, GIVE_UP_AFTER_S, HOLD_S, LONGEST_PAUSE_S, Teller
 from trmcloud.cli.views.notices import words_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.metric_names import MOST_VALUES, figures_of
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.notices import MOST_TROUBLES
-from trmcloud.core.errors import MissingExtra, TrmcloudError
+from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import CheckpointError, MissingExtra, NotFoundError, TrmcloudError
 from trmcloud.core.money import Usd
+from trmcloud.core.values import replace as replace_values
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.ports.notices import Destination, Send, Told
+from trmcloud.ports.work import Progress, WorkDone
 from trmcloud.wiring import build_context
 
-AT = 1_790_000_000.0
+# -- telling ------------------------------------------------------------------------------------
+# Telling is nobody's burden: what was derived is told at least once, whoever dies in between, and
+# one who never answers keeps nobody else waiting.
+
+
 ME = ControllerId("here", 1, "1")
 OPS = Destination("ops", "webhook", "https://example.org/x", "whsec_x")
 PHONE = Destination("phone", "ntfy", "ntfy://x")
@@ -315,3 +331,404 @@ def test_nobody_is_told_where_nobody_is_named(rig: Rig, monkeypatch: pytest.Monk
     assert make() is None, "told by notify list, and no other command's business"
     (rig.home / "notify.json").write_text('{"version": 1, "destinations": []}')
     assert make() is None
+
+
+# -- boards -------------------------------------------------------------------------------------
+# What a board is told: each line once, under known names, and anew where a trainer went back.
+
+
+class ToldBoards:
+    """A board that remembers."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, int]] = []
+        self.rows: list[tuple[str, int, int, Mapping[str, float]]] = []
+
+    def begin(self, phase: str, step: int) -> None:
+        self.begun.append((phase, step))
+
+    def tell(
+        self, phase: str, step: int, on_axis: int, at: float, values: Mapping[str, float]
+    ) -> None:
+        self.rows.append((phase, step, on_axis, values))
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Files:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, run_id: str) -> str:
+        return str(self.root)
+
+    def phases(self, run_id: str) -> list[str]:
+        return [name for name in ("fast", "extreme") if (self.root / name).is_dir()]
+
+
+class World:
+    """The part of a context that is looked at."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = Files(root)
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr(boards, "find_run", lambda context, run_id: running())
+    return cast(Context, World(tmp_path))
+
+
+def log(root: Path, phase: str, *lines: Mapping[str, Any] | str) -> None:
+    (root / phase).mkdir(exist_ok=True)
+    with open(root / phase / "metrics.jsonl", "a") as file:
+        for line in lines:
+            file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
+
+
+def line(step: Any, **told: Any) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "at": AT + 60, "loss": 1.0, **told}
+
+
+def test_each_line_is_told_once_and_phases_follow(context: Context, tmp_path: Path) -> None:
+    board = ToldBoards()
+    feed = BoardFeed(context, "r1", board)
+    assert feed.look() == 0
+    log(tmp_path, "fast", line(10), line(20))
+    assert (feed.look(), feed.look()) == (2, 0)
+    log(tmp_path, "extreme", line(5))
+    log(tmp_path, "fast", line(30))
+    assert feed.look() == 2
+    assert [row[:3] for row in board.rows] == [
+        ("fast", 10, 10), ("fast", 20, 20), ("fast", 30, 30), ("extreme", 5, 35),
+    ]  # fmt: skip
+    assert board.begun == [("fast", 10), ("extreme", 5)]
+
+
+def test_one_that_goes_back_is_told_anew(context: Context, tmp_path: Path) -> None:
+    board = ToldBoards()
+    feed = BoardFeed(context, "r1", board)
+    log(tmp_path, "fast", line(10), line(20))
+    feed.look()
+    log(tmp_path, "new", line(10), line(20, loss=3.0), line(30))
+    (tmp_path / "new" / "metrics.jsonl").replace(tmp_path / "fast" / "metrics.jsonl")
+    assert feed.look() == 3
+    assert board.begun == [("fast", 10), ("fast", 10)]
+    assert [row[1] for row in board.rows[2:]] == [10, 20, 30]
+
+
+def test_what_it_had_cost_by_then_is_told_beside_it(context: Context, tmp_path: Path) -> None:
+    run = running()
+    assert run.generation is not None
+    rate = float(run.generation.billed_rate or run.generation.rate)
+    board = ToldBoards()
+    log(tmp_path, "fast", {**line(10), "at": run.generation.intended_at + 1800.0})
+    BoardFeed(context, "r1", board).look()
+    values = board.rows[0][3]
+    assert values["cost/hours"] == pytest.approx(0.5)
+    assert values["cost/usd"] == pytest.approx(rate / 2)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        line("1"),
+        line(True),
+        line(-1),
+        line(10**13),
+        {**line(1), "at": "soon"},
+        {**line(1), "kind": ["train"]},
+        {**line(1), "kind": "../../etc"},
+        {"kind": "train", "step": 1, "at": AT},
+        "[" * 5000,
+        "null",
+        "\x00",
+    ],
+    ids=str,
+)
+def test_what_is_no_line_of_figures_is_left(context: Context, tmp_path: Path, hostile: Any) -> None:
+    board = ToldBoards()
+    log(tmp_path, "fast", line(5), hostile, line(6))
+    BoardFeed(context, "r1", board).look()
+    assert [row[1] for row in board.rows] == [5, 6]
+
+
+def test_a_trainer_that_makes_up_names_is_not_followed(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "MOST_NAMES", 3)
+    board = ToldBoards()
+    log(tmp_path, "fast", *({"kind": "train", "step": n, "at": AT, f"x{n}": n} for n in range(9)))
+    BoardFeed(context, "r1", board).look()
+    assert {name for row in board.rows for name in row[3] if name.startswith("train/")} == {
+        "train/x0", "train/x1", "train/x2",
+    }  # fmt: skip
+
+
+def test_the_names_that_are_known() -> None:
+    told = {
+        "loss": 1, "tokens_per_second": 5.0, "gpu_memory_bytes": 2_000_000_000, "grad_norm": 0.5,
+        "landing": True, "words": "x", "nothing": None, "nan": float("nan"), "huge": 10**400,
+        "step_losses": [3.0, None, 2.0], "a name": 1.0, "x" * 65: 1.0, "<img>": 1.0,
+    }  # fmt: skip
+    assert dict(figures_of("train", told)) == {
+        "train/loss": 1.0, "train/throughput": 5.0, "system/gpu_memory_allocated": 2.0,
+        "train/grad_norm": 0.5, "train/step_losses/0": 3.0, "train/step_losses/2": 2.0,
+    }  # fmt: skip
+    assert len(dict(figures_of("train", {"long": [1.0] * 1000}))) == MOST_VALUES
+
+
+def test_a_run_that_left_nothing_is_refused(context: Context, tmp_path: Path) -> None:
+    need_metrics(context, running())
+    with pytest.raises(NotFoundError, match="left no metrics on this machine"):
+        need_metrics(context, replace_values(running(), state=State.CLOSED))
+    log(tmp_path, "fast", line(1))
+    need_metrics(context, replace_values(running(), state=State.CLOSED))
+
+
+# -- Curves of files that are long, hostile, being written, or begun anew -----------------------
+
+
+def logged(kind: str, step: int, **told: Any) -> str:
+    return json.dumps({"kind": kind, "step": step, "at": AT + step, **told}) + "\n"
+
+
+def a_file(folder: Path, steps: int, spike_at: int = -1) -> Path:
+    path = folder / "metrics.jsonl"
+    with open(path, "w") as file:
+        for step in range(1, steps + 1):
+            loss = 99.0 if step == spike_at else 4.0 / math.log(step + 2)
+            file.write(logged("train", step, loss=loss, step_losses=[loss + 0.1, loss]))
+            if step % 100 == 0:
+                file.write(logged("eval", step, val_bpb=loss / 3, val_step_losses=[loss]))
+            if step % 1000 == 0:
+                file.write(logged("save", step))
+    return path
+
+
+def read(path: Path, file: MetricsFile | None = None) -> MetricsFile:
+    file = file or MetricsFile(path, "fast")
+    for _ in file.read_on():
+        pass
+    return file
+
+
+def test_what_is_thinned_out_keeps_every_spike(tmp_path: Path) -> None:
+    file = read(a_file(tmp_path, 5000, spike_at=3333))
+    made = drawn(running(), [file.phase], points=100)
+    assert made.whole
+    assert len(made.train.step) <= 102
+    assert (made.train.step[0], made.train.step[-1]) == (1, 5000)
+    assert made.train.value[made.train.step.index(3333)] == 99.0
+    assert [step for _, step, _ in made.saves] == [1000, 2000, 3000, 4000, 5000]
+
+
+def test_a_sample_has_every_evaluation_and_save(tmp_path: Path) -> None:
+    path = a_file(tmp_path, 5000)
+    phase, whole = sampled(path, "fast", windows=50), read(path).phase
+    assert not phase.whole
+    assert phase.evals.step == whole.evals.step
+    assert phase.evals.value == whole.evals.value
+    assert phase.saves == whole.saves
+    assert 45 <= len(phase.train) <= 52
+    assert set(phase.train.step) <= set(whole.train.step)
+
+
+def test_of_a_long_file_a_part_is_looked_at(tmp_path: Path) -> None:
+    path = a_file(tmp_path, 5000)
+    phase, whole = sampled(path, "fast", windows=5), read(path).phase
+    assert phase.train.step[0] == 1
+    assert 5 <= len(phase.train) <= 10
+    assert 3 <= len(phase.evals) < len(whole.evals) / 2
+    assert list(phase.evals.step) == sorted(phase.evals.step)
+    told = dict(zip(whole.evals.step, whole.evals.value, strict=True))
+    assert told | dict(zip(phase.evals.step, phase.evals.value, strict=True)) == told
+    assert set(phase.saves) < set(whole.saves)
+
+
+def test_a_sample_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "empty").touch()
+    (tmp_path / "one-line").write_bytes(b"x" * (1 << 20))
+    for name in ("fifo", "empty", "one-line", "absent"):
+        phase = sampled(tmp_path / name, "fast")
+        assert (len(phase.train), len(phase.evals), phase.saves) == (0, 0, [])
+
+
+def test_it_is_read_on_as_it_grows_and_half_a_line_waits(tmp_path: Path) -> None:
+    path = a_file(tmp_path, 10)
+    file = read(path)
+    known = {"fast": (len(file.phase.train), len(file.phase.evals))}
+    with open(path, "a") as more:
+        more.write(logged("train", 11, loss=1.5) + logged("train", 12, loss=1.25)[:20])
+    read(path, file)
+    news = since(running(), [file.phase], known)
+    assert (news.train.step, news.train.value) == ([11], [1.5])
+    with open(path, "a") as more:
+        more.write(logged("train", 12, loss=1.25)[20:])
+    read(path, file)
+    assert list(file.phase.train.step)[-2:] == [11, 12]
+    assert file.unread_bytes == 0
+
+
+def test_one_that_goes_back_to_a_checkpoint_is_read_anew(tmp_path: Path) -> None:
+    path = a_file(tmp_path, 10)
+    file = read(path)
+    before = file.phase
+    (tmp_path / "new").mkdir()
+    shorter = a_file(tmp_path / "new", 6)
+    shorter.replace(path)
+    assert file.is_another
+    read(path, file)
+    assert file.phase is not before
+    assert list(file.phase.train.step) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        '{"kind": "train", "step": "1", "at": 1, "loss": 1}',
+        '{"kind": "train", "step": true, "at": 1, "loss": 1}',
+        '{"kind": "train", "step": -1, "at": 1, "loss": 1}',
+        '{"kind": "train", "step": 1e3, "at": 1, "loss": 1}',
+        '{"kind": "train", "step": 9999999999999999999, "at": 1}',
+        '{"kind": "train", "step": 1, "at": null, "loss": 1}',
+        '{"kind": ["train"], "step": 1, "at": 1}',
+        "[" * 5000,
+        "null",
+        "\x00\xff",
+        '{"kind": "train", "step": 1, "at": 1, "loss": 1' + "0" * 70_000 + "}",
+    ],
+)
+def test_what_is_no_point_is_passed_over(tmp_path: Path, hostile: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(logged("train", 5, loss=2.0) + hostile + "\n" + logged("train", 6, loss=1.0))
+    for phase in (read(path).phase, sampled(path, "fast")):
+        assert list(phase.train.step) == [5, 6]
+
+
+def test_values_that_are_none_are_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        logged("train", 1, loss=None, step_losses=[1.0, None, "x", True, 1e305])
+        + logged("train", 2, loss="low")
+    )
+    made = drawn(running(), [read(path).phase])
+    assert made.train.value == [None, None]
+    assert made.train.passes[0] == [1.0, None]
+    assert [column[0] for column in made.train.passes[1:]] == [None] * 4
+    json.dumps(made.train.to_json(), allow_nan=False)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = a_file(tmp_path, 5)
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(target)
+    assert len(read(link).phase.train) == len(sampled(link, "fast").train) == 0
+
+
+def test_phases_stand_one_behind_the_other(tmp_path: Path) -> None:
+    fast, extreme = Phase("fast"), Phase("extreme")
+    for step in (10, 20):
+        fast.take({"kind": "train", "step": step, "at": AT + step, "loss": 2.0})
+    extreme.take({"kind": "train", "step": 5, "at": AT + 100, "loss": 1.0})
+    phases = [fast, extreme]
+    assert starts(phases) == [("fast", 0), ("extreme", 20)]
+    assert drawn(running(), phases).train.step == [10, 20, 25]
+    assert [step_at(phases, AT + at) for at in (0, 10, 15, 99, 100, 999)] == [0, 10, 10, 20, 25, 25]
+    assert step_at([], AT) is None
+
+
+def test_dollars_and_hours_are_those_that_are_paid(tmp_path: Path) -> None:
+    run = running()
+    phase = Phase("fast")
+    assert run.generation is not None
+    for after_s in (-50, 0, 1800, 3600):
+        at = run.generation.intended_at + after_s
+        phase.take({"kind": "train", "step": 1, "at": at, "loss": 2.0})
+    made = drawn(run, [phase])
+    rate = float(run.generation.billed_rate or run.generation.rate)
+    assert made.train.hours == pytest.approx([0, 0, 0.5, 1])
+    assert made.train.usd == pytest.approx([0, 0, rate / 2, rate])
+
+
+def test_a_bounded_number_of_lines_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_lines, "_MOST_LINES", 1000)
+    file = read(a_file(tmp_path, 3000))
+    assert 990 <= len(file.phase.train) <= 1000
+
+
+# -- Workers as threads: they end, fail and are called off without anybody waiting for them -----
+
+
+A, B = (ActionKey("r-1", 1, "pull", 1, name) for name in "ab")
+
+
+def ended(workers: ThreadWorkers) -> WorkDone:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        done = workers.finished()
+        if done:
+            (one,) = done
+            return one
+        time.sleep(0.01)
+    raise AssertionError("nothing has ended")
+
+
+def test_what_is_done_is_told_once() -> None:
+    workers, go = ThreadWorkers(), threading.Event()
+
+    def work(progress: Progress) -> None:
+        progress(3, 7)
+        assert go.wait(10)
+
+    workers.start(A, work)
+    deadline = time.monotonic() + 10
+    while workers.progress(A) != (3, 7):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert workers.running() == {A}
+    go.set()
+    assert ended(workers) == WorkDone(A, None)
+    assert workers.running() == frozenset()
+    assert workers.finished() == []
+    assert workers.progress(A) is None
+
+
+def test_how_it_failed_is_told() -> None:
+    workers = ThreadWorkers()
+    error = CheckpointError("torn")
+
+    def fail(progress: Progress) -> None:
+        raise error
+
+    workers.start(A, fail)
+    assert ended(workers).error is error
+    nothing: dict[str, None] = {}
+    workers.start(B, lambda progress: nothing["nothing"])
+    unforeseen = ended(workers).error
+    assert unforeseen is not None
+    assert "KeyError" in str(unforeseen)
+
+
+def test_what_is_called_off_ends_and_is_not_told() -> None:
+    workers, left = ThreadWorkers(), threading.Event()
+
+    def endless(progress: Progress) -> None:
+        try:
+            while True:
+                progress(0, 1)
+                time.sleep(0.01)
+        finally:
+            left.set()
+
+    workers.start(A, endless)
+    workers.cancel()
+    assert workers.running() == frozenset()
+    assert left.wait(10)
+    workers.start(B, lambda progress: None)
+    assert ended(workers).key == B

@@ -135,9 +135,7 @@ def test_a_file_that_is_none_of_ours_is_told(run: Run, tmp_path: Path) -> None:
     assert "who is to be told cannot be read" in err
 
 
-def test_a_file_that_others_may_read_is_closed(
-    run: Run, receiver: Receiver, tmp_path: Path
-) -> None:
+def test_a_file_others_may_read_is_closed(run: Run, receiver: Receiver, tmp_path: Path) -> None:
     run("add", "webhook", receiver.url)
     path = tmp_path / "home" / "notify.json"
     path.chmod(0o644)

@@ -1,20 +1,35 @@
-"""Reasons are data, and each has one sentence."""
+"""Reasons are data, each with one sentence; what was mended, and which stage a run is in."""
 
 from __future__ import annotations
 
 import ast
 import json
 import string
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import trmcloud.core.control as control
+from tests.plans import a_generation
+from trmcloud.app.recovered import Recovered
+from trmcloud.app.run_queries import Errand
 from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
+from trmcloud.cli.views.recovered import done_about, happened, lost
+from trmcloud.cli.views.run_stages import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.event_json import event_from_json, event_to_json
 from trmcloud.core.control.reason import FACTS, Fact, Reason, ReasonKind, because
+from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.money import Usd
+
+# -- Reasons are data, and each has one sentence ------------------------------------------------
+
 
 _UNITS: dict[str, Fact] = {"_s": 90.0, "_usd": "1.5", "_usd_per_hour": "1.5"}
 CONTROL = Path(control.__path__[0])
@@ -50,9 +65,7 @@ def test_every_sentence_and_fact_is_of_a_kind() -> None:
 
 def test_facts_are_shown_in_the_units_of_their_names() -> None:
     dear = because(
-        ReasonKind.BILLED_ABOVE_RATE,
-        billed_usd_per_hour=Usd("9"),
-        planned_usd_per_hour=Usd("2.5"),
+        ReasonKind.BILLED_ABOVE_RATE, billed_usd_per_hour=Usd("9"), planned_usd_per_hour=Usd("2.5")
     )
     assert sentence(dear) == "billed $9.00/h, planned $2.50/h"
     line = because(ReasonKind.LINK_FAILED, text="no route")
@@ -179,3 +192,151 @@ def test_words_would_be_seen() -> None:
     named = [call for call in calls if isinstance(call.func, ast.Name)]
     assert [words_in(call) for call in named] == [["no agent within "], []]
     assert sum(len(made_in(path)) for path in CONTROL.glob("*.py")) > 25
+
+
+# -- What was mended, in words: plain whatever a pod says ---------------------------------------
+
+
+def row(what: str, rung: str, **more: Any) -> Recovered:
+    made = Recovery(what, rung, **{"step": 1240, "lost_steps": 12, "lost_s": 34.0, **more})
+    return Recovered(1, "fast", made, Usd("0.034"))
+
+
+@pytest.mark.parametrize(
+    ("made", "what", "done"),
+    [
+        (
+            row("out_of_memory", "batch", changed={"batch": 2, "accumulation": 8}, why="no room"),
+            "fast step 1,240: ran out of memory (no room)",
+            "started again with batch 2 × accumulation 8",
+        ),
+        (
+            row("out_of_memory", "checkpointing", changed={"activation_checkpointing": True}),
+            "fast step 1,240: ran out of memory",
+            "started again with activation checkpointing on",
+        ),
+        (
+            row("diverged", "rate", changed={"rate": 0.25}),
+            "fast step 1,240: the loss rose and stayed up",
+            "started again with 0.25 of its learning rates",
+        ),
+        (
+            row("lost", AGAIN, why="no step for 301 s", times=2),
+            "fast step 1,240: the trainer stood still, twice (no step for 301 s)",
+            "started again from its last checkpoint",
+        ),
+        (
+            row("lost", AGAIN, times=12),
+            "fast step 1,240: a process of the trainer was lost, 12 times",
+            "started again from its last checkpoint",
+        ),
+        (
+            row("unsound", SKIPPED, times=3),
+            "fast step 1,240: 3 steps were left out, not finite or far above those before",
+            "the data went on, and the weights stayed as they were",
+        ),
+    ],
+)
+def test_each_kind_has_its_words(made: Recovered, what: str, done: str) -> None:
+    assert (happened(made), done_about(made)) == (what, done)
+
+
+def test_what_it_cost_is_told_in_steps_time_and_money() -> None:
+    assert lost(row("lost", AGAIN)) == "12 steps · 34 s · $0.0340 lost"
+    assert lost(row("lost", AGAIN, lost_steps=1)).startswith("1 step · ")
+
+
+def test_words_of_a_pod_steer_no_terminal_and_fill_no_screen() -> None:
+    bad = row("lost", AGAIN, why="\x1b[2J\u202ebad\r\n" + "x" * 290, changed={"k": "\x1b[2J"})
+    for text in (happened(bad), done_about(bad)):
+        assert text.isprintable()
+        assert len(text) < 220
+    assert "\u202e" not in happened(bad)
+
+
+# -- run stages ---------------------------------------------------------------------------------
+# Which stage a run is in, by its state and by what its pod said; what is carried meanwhile.
+
+
+POD = a_generation(
+    pod_name="trmc-0badcafe-r1-g1-1790000000", rate=Usd("1.79"), soft_stop_at=3000.0,
+    hard_stop_at=3600.0, intended_at=1000.0, up_at=1001.0,
+)  # fmt: skip
+RUN = RunState("r-1", State.RUNNING, generations=(POD,))
+BEAT = Heartbeat("r-1", "fast", 1, 7, "1", 1100.0, "training", 3, 9)
+
+
+def report(waiting: str) -> AgentReport:
+    return AgentReport(
+        "r-1", POD.pod_name, 1, 5, 1010.0, 1020.0, (), 3000.0, 3600.0, waiting=waiting
+    )
+
+
+@pytest.mark.parametrize(
+    ("waiting", "stage"),
+    [
+        ("checking", "Checking the machine"),
+        ("installing", "Installing"),
+        ("files", SENDING),
+        ("", "Starting the trainer"),
+        ("something newer", "Starting the trainer"),
+    ],
+)
+def test_before_the_trainer_beats_the_agent_says_its_wait(waiting: str, stage: str) -> None:
+    assert stage_of(RUN, None, report(waiting), "") == stage
+
+
+@pytest.mark.parametrize(
+    ("state", "before", "stage"),
+    [
+        ("starting", "", "Starting the trainer"),
+        ("compiling", "Starting the trainer", "Compiling"),
+        ("training", "Compiling", "Training fast"),
+        ("evaluating", "Training fast", "Training fast"),
+        ("landing", "Training fast", "Landing"),
+    ],
+)
+def test_then_the_trainer_does(state: str, before: str, stage: str) -> None:
+    assert stage_of(RUN, replace(BEAT, state=state), report("files"), before) == stage
+
+
+def test_the_way_to_the_end() -> None:
+    ending = replace(RUN, state=State.ENDING)
+    assert stage_of(ending, BEAT, None, "Training fast") == "Ending the pod"
+    assert stage_of(ending, BEAT, None, "Training fast", pulls=True) == PULLING
+    assert stage_of(ending, BEAT, None, PULLING) == PULLING  # between one pull and the next
+    asked = replace(
+        ending, actions={ActionKey("r-1", 1, "terminate", 1): ActionState("terminate", 1200.0)}
+    )
+    assert stage_of(asked, BEAT, None, PULLING) == "Ending the pod"
+    missed = replace(asked, generations=(replace(POD, missed_at=1210.0),))
+    assert stage_of(missed, BEAT, None, "Ending the pod") == GONE
+    assert absence(missed, 1250.0) == "off runpod's list for 40 s; 5 min 00 s prove it"
+    assert stage_of(replace(missed, state=State.SETTLING), BEAT, None, GONE) == "Settling"
+    assert stage_of(replace(missed, state=State.CLOSED), BEAT, None, "Settling") == ""
+
+
+def test_speed_is_that_of_the_last_seconds() -> None:
+    speed = Speed()
+    key = ActionKey("r-1", 1, "stage", 1)
+    assert speed.words(Errand(key, "stage", 0, 0), 0.0) == ""
+    assert speed.words(Errand(key, "stage", 0, 100_000_000), 1.0) == "0.0 of 100.0 MB"
+    quick = speed.words(Errand(key, "stage", 50_000_000, 100_000_000), 2.0)
+    assert quick == "50.0 of 100.0 MB · 25.0 MB/s · 2 s left"
+    for second in range(3, 14):
+        slow = speed.words(Errand(key, "stage", 50_000_000, 100_000_000), float(second))
+    assert slow == "50.0 of 100.0 MB"
+
+
+def test_what_is_sent_and_what_is_pulled_are_told_apart() -> None:
+    errands = [
+        Errand(ActionKey("r-1", 1, "stage", 1), "stage", 1_000_000, 2_000_000),
+        Errand(
+            ActionKey("r-1", 1, "pull", 1, "fast-40-1f3a9c00"), "fast step 40", 3_000_000, 4_000_000
+        ),
+        Errand(ActionKey("r-1", 1, "pull", 1, "fast-60-1f3a9c00"), "fast step 60", 0, 0),
+    ]
+    assert carried(errands, Speed(), 0.0) == (
+        "1.0 of 2.0 MB",
+        ["pulling fast step 40 · 3.0 of 4.0 MB", "pulling fast step 60"],
+    )

@@ -391,10 +391,7 @@ def test_who_signed_it(home: Path, tmp_path: Path, check: Verify) -> None:
 
 
 def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
-    home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that somebody made up, with all its hashes right, is what the words must be true of."""
     data = json.loads(made().text)

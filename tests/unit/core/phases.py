@@ -32,12 +32,7 @@ PASSED, FAILED = Verdict("fast", True, ()), Verdict("fast", False, ())
 
 
 def view(**changes: Any) -> TrainerView:
-    seen = TrainerView(
-        heartbeat=None,
-        heartbeat_age_s=0.0,
-        soft_left_s=2000.0,
-        hard_left_s=2100.0,
-    )
+    seen = TrainerView(heartbeat=None, heartbeat_age_s=0.0, soft_left_s=2000.0, hard_left_s=2100.0)
     return replace(seen, **changes)
 
 

@@ -1,16 +1,19 @@
-"""At every level that has a cap: settled + reserved ≤ cap, always."""
+"""Budgets: settled plus reserved stays within the cap at every level; what is spent, and what an
+instant cost."""
 
 from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plans import plan_json
+from tests.plans import a_candidate, a_phase, plan_json, recorded
 from tests.reasons import quoted
+from tests.unit.core.runs import AT, RESERVATION, apply, booting, ending, renting, running, settling
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import (
@@ -19,12 +22,20 @@ from trmcloud.core.control.budget import (
     admit,
     extend_ledger,
     fold_ledger,
+    is_owned,
     month_of,
     overdrawn,
 )
-from trmcloud.core.control.run_state import IllegalTransition, RunState, State
+from trmcloud.core.control.ledger_facts import Stray
+from trmcloud.core.control.paid_time import hours_at, paid_by, spent_at
+from trmcloud.core.control.report import Spending, report_on, spending_of
+from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import BudgetRefused, UsageError
-from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.values import replace as replace_value
+
+# -- At every level that has a cap: settled + reserved ≤ cap, always ----------------------------
+
 
 SEPTEMBER = dt.datetime(2026, 9, 15, tzinfo=dt.timezone.utc).timestamp()
 OCTOBER = dt.datetime(2026, 10, 15, tzinfo=dt.timezone.utc).timestamp()
@@ -278,9 +289,7 @@ def binds(line: Line, step: Step, at: float, book: LedgerState) -> bool:
 
 
 @given(cents, cents)
-def test_a_refused_reservation_changes_nothing_and_an_admitted_one_is_held(
-    cap: Usd, amount: Usd
-) -> None:
+def test_a_refused_reservation_changes_nothing_an_admitted_one_holds(cap: Usd, amount: Usd) -> None:
     book = LedgerState("abcd1234", caps={("account", ""): cap})
     opened = (ev.RunPlanned(plan_json(), Usd(1000), "p"), ev.Reserved(amount))
     if amount > cap:
@@ -303,3 +312,237 @@ def test_a_reservation_below_zero_would_make_room_for_others() -> None:
 def test_a_line_is_over_by_what_its_cap_does_not_hold(cap: int | None, over: int) -> None:
     line = Line("account", "", None if cap is None else Usd(cap), Usd(4), Usd(6))
     assert line.over == Usd(over)
+
+
+# -- Budgets at their edges: what a refusal says, whose money counts where, whole ledgers -------
+
+
+def test_a_refusal_names_the_budget_as_a_user_knows_it() -> None:
+    asking = run("b")
+    names = {
+        "account": "the account budget of $1.00",
+        "month": "the month 2026-09 budget of $1.00",
+        "project_thesis": "the project thesis budget of $1.00",
+    }
+    for level, said in names.items():
+        refusal = admit(ledger(**{level: "1"}), asking, Usd(2), SEPTEMBER)
+        assert said in str(refusal)
+
+
+def test_only_a_month_falls_back_on_the_cap_for_every_month() -> None:
+    nameless = LedgerState("abcd1234", caps={("project", ""): Usd(1), ("month", ""): Usd(2)})
+    assert nameless.line("project", "thesis").cap is None
+    assert nameless.line("month", "2026-09").cap == Usd(2)
+
+
+def test_money_that_was_never_reserved_belongs_to_no_month() -> None:
+    epoch = "1970-01"
+    assert ledger(run("a", settled="3", at=0.0)).line("month", epoch).settled == ZERO
+    assert ledger(run("a", settled="3", at=0.5)).line("month", epoch).settled == Usd(3)
+
+
+def test_a_run_that_never_reserved_answers_for_the_month_it_is_asked_in() -> None:
+    idle = run("a", at=0.0)
+    spender = run("b", reserved="9", at=OCTOBER)
+    book = ledger(idle, spender, month_2026_10="5")
+    (line,) = overdrawn(book, idle, OCTOBER)
+    assert line.key == "2026-10"
+    assert overdrawn(book, idle, SEPTEMBER) == ()
+
+
+def record(seq: int, event: ev.Event, run_id: str = "", at: float = SEPTEMBER) -> ev.Record:
+    return ev.Record(seq, run_id, 1, at, event)
+
+
+def test_a_ledger_is_the_fold_of_its_runs_caps_and_verified_layers() -> None:
+    records = [
+        record(1, ev.CapSet("account", "", Usd(5))),
+        record(2, ev.RunPlanned(plan_json(), Usd(4), "thesis"), "r1"),
+        record(3, ev.LayerVerified("runpod", "agent", "smoke run"), at=SEPTEMBER + 7),
+        record(4, ev.Reserved(Usd(3)), "r1"),
+        record(5, ev.RunPlanned(plan_json(), Usd(1), "other"), "r2"),
+    ]
+    whole = fold_ledger("abcd1234", records)
+    assert whole.verified == {("runpod", "agent"): SEPTEMBER + 7}
+    assert whole.caps == {("account", ""): Usd(5)}
+    assert {r.run_id: (r.state, r.reserved) for r in whole.runs.values()} == {
+        "r1": (State.RESERVED, Usd(3)),
+        "r2": (State.PLANNED, ZERO),
+    }
+    for cut in range(len(records) + 1):
+        first = fold_ledger("abcd1234", records[:cut])
+        assert extend_ledger(first, records[cut:]) == whole
+
+
+def test_one_generation_of_one_run_is_enough_to_own_a_pod() -> None:
+    idle = run("a")
+    pods = [
+        Generation(n, f"trmc-{n}", "runpod", "c1", Usd(1), 2.0, 3.0, 1.0, pod_id=pod_id)
+        for n, pod_id in enumerate(("id-1", None, "id-3"), 1)
+    ]
+    owner = replace(run("b"), generations=tuple(pods))
+    runs = {"a": idle, "b": owner}
+    assert is_owned(runs, "id-1")
+    assert is_owned(runs, "id-3")
+    assert not is_owned(runs, "id-2")
+    assert not is_owned({"a": idle}, "id-1")
+
+
+# -- What a run has cost: what is proven, and what it is at most --------------------------------
+
+
+RATE = Usd("3.6")
+
+
+def a_stray(amount: str, billed: str | None = None) -> Stray:
+    bill = Usd(billed) if billed is not None else None
+    return Stray("test", "id-9", "name", "r1", AT, AT, Usd(amount), bill)
+
+
+def estimated() -> RunState:
+    return apply(settling(), ev.Settled(1, Usd("0.61"), None), at=AT + 600)
+
+
+def test_what_was_never_listed_is_not_proven() -> None:
+    assert spending_of(renting(), AT + 100) == Spending(ZERO, cost(RATE, 100))
+
+
+def test_a_pod_is_proven_to_cost_from_its_first_list_until_it_was_seen_last() -> None:
+    run = booting()
+    assert spending_of(run, AT + 100) == Spending(cost(RATE, 90), cost(RATE, 100))
+    silent = spending_of(run, AT + 100, shown_at=AT + 40)
+    assert silent == Spending(cost(RATE, 30), cost(RATE, 100))
+    assert spending_of(run, AT + 100, shown_at=AT).proven == ZERO
+
+
+def test_of_one_that_is_missed_only_what_was_done_there_proves_that_it_lived() -> None:
+    missed = apply(ending(), ev.PodMissed(1), at=AT + 510)
+    assert spending_of(missed, AT + 900) == Spending(cost(RATE, 10), cost(RATE, 900))
+    pull = "r1/g1/pull-fast-9-abc/1"
+    pulled = apply(missed, ev.ActionStarted(pull, "pull"), at=AT + 420)
+    assert spending_of(pulled, AT + 900).proven == cost(RATE, 10)
+    pulled = apply(pulled, ev.ActionFinished(pull, "pull"), at=AT + 480)
+    assert spending_of(pulled, AT + 900).proven == cost(RATE, 470)
+    for verb, number in (("terminate", 1), ("pull", 2)):
+        other = f"r1/g{number}/{verb}/1"
+        later = apply(pulled, ev.ActionFinished(other, verb), at=AT + 500)
+        assert spending_of(later, AT + 900).proven == cost(RATE, 470)
+
+
+def test_one_that_is_missed_costs_no_more_after_its_hard_stop() -> None:
+    hard_stop_at = booting().generations[-1].hard_stop_at
+    early = apply(ending(), ev.PodMissed(1), at=hard_stop_at - 60)
+    late = apply(ending(), ev.PodMissed(1), at=hard_stop_at + 25)
+    assert spending_of(early, hard_stop_at - 10).at_most == cost(RATE, hard_stop_at - 10 - AT)
+    assert spending_of(early, hard_stop_at + 900).at_most == cost(RATE, hard_stop_at - AT)
+    assert spending_of(late, hard_stop_at + 900).at_most == cost(RATE, hard_stop_at + 25 - AT)
+
+
+def test_one_that_was_found_dearer_than_planned_may_cost_that_since_its_order() -> None:
+    run = renting()
+    run = apply(run, ev.PodUp(1, "id-1", Usd("7.2")), at=AT + 10)
+    assert spending_of(run, AT + 100) == Spending(cost(RATE, 90), cost(Usd("7.2"), 100))
+
+
+def test_without_a_final_bill_an_estimate_is_what_it_is_at_most() -> None:
+    assert spending_of(settling(), AT + 900) == Spending(cost(RATE, 10), RESERVATION)
+    assert spending_of(estimated(), AT + 900) == Spending(cost(RATE, 10), Usd("0.61"))
+    small = apply(settling(), ev.Settled(1, Usd("0.002"), None), at=AT + 600)
+    assert spending_of(small, AT + 900) == Spending(Usd("0.002"), Usd("0.002"))
+    billed = apply(estimated(), ev.Billed(1, Usd("0.55")), at=AT + 700)
+    assert spending_of(billed, AT + 900) == Spending(Usd("0.55"), Usd("0.55"))
+
+
+def test_a_pod_that_nobody_asked_for_is_proven_by_its_bill_alone() -> None:
+    run = apply(settling(), ev.Settled(1, Usd("0.5"), Usd("0.5")), at=AT + 600)
+    held = spending_of(run, AT + 900, strays=[a_stray("1345")])
+    assert (held, held.unproven) == (Spending(Usd("0.5"), Usd("1345.5")), Usd(1345))
+    billed = spending_of(run, AT + 900, strays=[a_stray("1345", "0.13")])
+    assert billed == Spending(Usd("0.63"), Usd("0.63"))
+
+
+def test_a_report_tells_them_apart_too() -> None:
+    run = apply(settling(), ev.Settled(1, Usd("0.5"), Usd("0.5")), at=AT + 600)
+    strays = [a_stray("1345"), replace(a_stray("9", "0.13"), pod_id="id-8")]
+    report = report_on(run, (), AT + 900, strays=strays)
+    assert report.accrued == cost(RATE, 510) + Usd("0.13")
+    assert report.at_most == report.accrued + Usd(1345)
+    assert report.billed is None
+    assert report.to_json()["at_most_usd"] == float(report.at_most)
+
+
+def test_a_budget_says_what_it_holds_at_most() -> None:
+    run = estimated()
+    book = LedgerState("ab", {"r1": run}, strays={("test", "id-9"): a_stray("3")})
+    assert book.line("account", "").unproven == Usd("3.61")
+    assert book.line("run", "r1").unproven == Usd("3.61")
+    billed = apply(run, ev.Billed(1, Usd("0.55")), at=AT + 700)
+    known = LedgerState("ab", {"r1": billed}, strays={("test", "id-9"): a_stray("3", "1")})
+    assert known.line("account", "").unproven == ZERO
+
+
+def test_what_the_wait_for_data_came_to_stands_beside_what_was_planned() -> None:
+    run = estimated()
+    phases = a_phase("fast", data=30.0), a_phase("extreme")
+    chosen = a_candidate(str(run.candidate_id), phases=phases)
+    run = replace(run, recorded_plan=recorded(chosen))
+    seconds = {"training": 300.0, "data": 50.0}
+    report = report_on(run, (), AT + 900, live_seconds=seconds, data_told="done · 3 of 3 shards")
+    assert report.seconds["data"] == 50.0
+    assert sum(report.seconds.values()) == report.paid_s, "none of it is counted twice"
+    assert report.data_usd == cost(RATE, 50.0)
+    assert report.planned_data_usd == cost(RATE, 30.0)
+    assert report.to_json()["data"]["told"] == "done · 3 of 3 shards"
+
+
+# -- paid time ----------------------------------------------------------------------------------
+# What an instant of a run's life has cost: exact for receipts, quick for axes, and the same.
+
+
+def machine(number: int, began: float, ended: float | None, rate: str, **more: Any) -> Generation:
+    made = running().generation
+    assert made is not None
+    about = {"number": number, "intended_at": began, "ended_at": ended, "rate": Usd(rate)}
+    return replace_value(made, **{**about, "billed_rate": None, **more})
+
+
+def a_run(*machines: Generation) -> RunState:
+    return replace_value(running(), generations=machines)
+
+
+def test_each_machine_costs_its_rate_from_its_order_to_its_end() -> None:
+    run = a_run(machine(1, AT, AT + 3600, "2"), machine(2, AT + 7200, None, "3"))
+    assert spent_at(run, AT - 5) == ZERO
+    assert spent_at(run, AT + 1800) == Usd("1")
+    assert spent_at(run, AT + 7200) == Usd("2"), "days between two machines cost nothing"
+    assert spent_at(run, AT + 9000) == Usd("3.5")
+    assert hours_at(run, AT + 9000) == 1.5
+
+
+def test_what_is_billed_counts_and_what_was_never_made_does_not() -> None:
+    billed = machine(1, AT, None, "2", billed_rate=Usd("2.4"))
+    unmade = machine(2, AT, None, "9", not_made=quoted("no capacity"))
+    run = a_run(billed, unmade)
+    assert spent_at(run, AT + 3600) == Usd("2.4")
+    (hours,), (dollars,) = paid_by(run, [AT + 3600])
+    assert hours == 1.0
+    assert dollars == pytest.approx(2.4)
+
+
+def test_the_axes_are_the_exact_dollars_to_a_micro_dollar_a_machine() -> None:
+    machines = [
+        machine(n, AT + 977 * n, AT + 977 * n + 555.5, f"{1 + n / 7:.6f}") for n in range(1, 6)
+    ]
+    run = a_run(*machines, machine(6, AT + 9_000, None, "3.333333"))
+    instants = [AT + 13.37 * n for n in range(1000)]
+    hours, dollars = paid_by(run, instants)
+    for at, paid_h, paid_usd in zip(instants, hours, dollars, strict=True):
+        assert paid_h == pytest.approx(hours_at(run, at))
+        assert paid_usd <= float(spent_at(run, at)) + 1e-9
+        # Each machine's milliseconds, and then its micro-dollars, are rounded up.
+        assert paid_usd == pytest.approx(float(spent_at(run, at)), abs=6 * 2e-6)
+
+
+def test_at_its_end_a_run_has_cost_what_its_report_accrues() -> None:
+    run = a_run(machine(1, AT, AT + 1234.567, "2.79"), machine(2, AT + 5000, AT + 6001, "1.99"))
+    assert spent_at(run, AT + 9999) == report_on(run, [], AT + 9999).accrued

@@ -1,36 +1,66 @@
-"""``decide`` while a pod lives: its boot, its price, its hard stop, a wish to stop."""
+"""`decide` while a pod lives: its boot, its price, its hard stop, a stop that was asked for,
+repeated actions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.plans import recorded
 from tests.reasons import quoted, sentence
+from tests.unit.core.phases import PASSED
 from tests.unit.core.runs import (
     AT,
+    ENDED,
     FIRST,
+    RESERVATION,
+    TRAITS,
+    StubCandidate,
     StubPlan,
     a_report,
     apply,
     ask,
     booting,
     created,
+    ending,
+    failed,
     follow,
+    renting,
     reserved,
     running,
+    settling,
     stopped,
     the_pod,
 )
 from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey, FailureKind
-from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
-from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
+from trmcloud.core.control.actions import (
+    CREATE,
+    LAND,
+    TERMINATE,
+    Action,
+    Decision,
+    action_key,
+    next_attempt,
+    next_long,
+)
+from trmcloud.core.control.observation import Bill, BootTrouble, Observation, PodSeen, PodStatus
+from trmcloud.core.control.pending_pulls import pulled_of
 from trmcloud.core.control.reason import ReasonKind, because
-from trmcloud.core.control.run_state import State
-from trmcloud.core.money import Usd
+from trmcloud.core.control.renting import hard_stop_within
+from trmcloud.core.control.run_state import STAGE, Generation, RunState, State
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.plan import Candidate
+
+# -- ``decide`` while a pod lives: its boot, its price, its hard stop, a wish to stop -----------
+
 
 # -- booting -----------------------------------------------------------------------------------
 
@@ -303,3 +333,461 @@ def test_a_run_stopped_and_gone_without_a_word_was_stopped() -> None:
     run, _ = follow(run, AT + 200, absent_lists=3)
     run, _ = follow(run, AT + 201, bill=Bill("id-1", Usd("0.2"), final=True))
     assert (run.outcome, sentence(run.reason)) == (Outcome.STOPPED, "ended before it reported")
+
+
+# -- When an action is tried again, by the functions that ``decide`` asks -----------------------
+
+
+NOBODY = Observation(Unknown(AT), Unknown(AT), Unknown(AT))
+
+
+def of(run: RunState) -> Generation:
+    assert run.generation is not None
+    return run.generation
+
+
+def staged(run: RunState, *, at: float, failed: bool = False) -> RunState:
+    key = str(action_key(run, STAGE, 1))
+    run = apply(run, ev.ActionStarted(key, STAGE), at=at)
+    end: ev.RunEvent = ev.ActionFinished(key, STAGE)
+    if failed:
+        end = ev.ActionFailed(key, STAGE, FailureKind.ERROR, "lost")
+    return apply(run, end, at=at)
+
+
+def test_an_action_says_what_its_key_says() -> None:
+    action = Action(ActionKey("r1", 3, "land", 2))
+    assert (action.generation, action.verb, action.id) == (3, "land", "r1/g3/land/2")
+
+
+@pytest.mark.parametrize(
+    ("later_s", "tried"), [(0.0, False), (1.9, False), (2.0, True), (-1.9, False), (-2.0, True)]
+)
+def test_a_pause_ends_at_its_end_or_with_a_clock_set_back(later_s: float, tried: bool) -> None:
+    """The first try is followed by a pause of two seconds."""
+    run = staged(running(), at=AT, failed=True)
+    action = next_attempt(run, STAGE, of(run), "id-1", None, AT + later_s)
+    assert (action is not None) is tried
+
+
+def test_what_a_worker_has_finished_may_be_wanted_again_at_once() -> None:
+    run = staged(running(), at=AT)
+    action = next_long(run, STAGE, of(run), NOBODY, AT)
+    assert action is not None
+    assert action.key.attempt == 2
+    assert next_long(staged(running(), at=AT, failed=True), STAGE, of(run), NOBODY, AT) is None
+
+
+def test_what_a_worker_carries_names_its_pod_where_there_is_one() -> None:
+    run = running()
+    first = next_long(run, STAGE, of(run), NOBODY, AT)
+    assert first is not None
+    assert first.pod_id == "id-1"
+    unmade = next_long(run, STAGE, replace(of(run), pod_id=None), NOBODY, AT)
+    assert unmade is not None
+    assert unmade.pod_id == ""
+
+
+# -- What an action is called: its text is in every ledger, and is read as it was written -------
+
+
+words = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8)
+items = st.just("") | st.from_regex(r"[A-Za-z0-9._-]{1,40}", fullmatch=True)
+
+
+@given(st.builds(ActionKey, words, st.integers(0, 9999), words, st.integers(0, 999), items))
+def test_a_key_is_read_as_it_was_written(key: ActionKey) -> None:
+    assert ActionKey.parse(str(key)) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("r-b56243/g1/create/1", ActionKey("r-b56243", 1, "create", 1)),
+        ("r1/g12/save-2/3", ActionKey("r1", 12, "save", 3, "2")),
+        ("r1/g1/pull-fast-80-bbbbbbbb/1", ActionKey("r1", 1, "pull", 1, "fast-80-bbbbbbbb")),
+    ],
+)
+def test_the_text_is_that_of_ledgers_before(text: str, key: ActionKey) -> None:
+    assert (str(key), ActionKey.parse(text)) == (text, key)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "r1/create/1", "r1/g1/create", "r1/gx/create/1", "r1/g1//1", "r/1/g1/create/1"],
+)
+def test_anything_else_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="names no action"):
+        ActionKey.parse(text)
+
+
+def test_a_pull_says_which_checkpoint() -> None:
+    assert pulled_of("fast-80-bbbbbbbb") == ("fast", 80)
+    assert pulled_of("warm-up-80-bbbbbbbb") == ("warm-up", 80)
+    assert pulled_of("grant") is None
+
+
+# -- ``decide``: what a pod's agent left in the bucket tells of a run that nobody was with ------
+
+
+CRASHED = PhaseReport("extreme", state=PhaseState.ENDED, outcome="crashed", step=7)
+
+
+def left_alone() -> RunState:
+    run = running()
+    return replace(run, recorded_plan=recorded(bucket="s3://b/p"), detached=True)
+
+
+def word(run: RunState, **changes: Any) -> AgentReport:
+    said = {"phases": (ENDED,), "result": "landed", "message": "the soft stop came"}
+    return replace(a_report(run), **{**said, **changes})
+
+
+def closed(run: RunState, **seen: Any) -> RunState:
+    gone = [the_pod(run, status=PodStatus.GONE, ended_at=AT + 400)]
+    bill = Bill("id-1", Usd("0.4"), final=True)
+    run, _ = follow(run, AT + 50_000, pods=gone, bill=bill, **seen)
+    assert run.state is State.CLOSED
+    return run
+
+
+def test_a_run_that_ended_with_nobody_there_is_closed_with_what_its_agent_had_said() -> None:
+    run = closed(left_alone(), word=word(left_alone()))
+    assert (run.outcome, sentence(run.reason)) == (Outcome.LANDED, "the soft stop came")
+    assert run.phases["fast"].step == ENDED.step
+    assert closed(left_alone()).outcome is Outcome.UNREPORTED
+
+
+def test_a_pod_that_lives_and_is_out_of_reach_is_ended_once_its_word_says_that_it_is_done() -> None:
+    run = left_alone()
+    run, actions = follow(run, AT + 500, pods=[the_pod(run)], word=word(run))
+    assert (run.state, run.result, actions) == (State.ENDING, "landed", ())
+    _, (end,) = follow(run, AT + 561, pods=[the_pod(run)])
+    assert (end.verb, sentence(end.reason)) == ("terminate", "its work is done")
+
+
+def test_of_a_word_without_a_result_only_what_had_ended_well_counts() -> None:
+    """What had crashed when it was stored may have been tried again."""
+    seen = word(left_alone(), phases=(ENDED, CRASHED), result=None)
+    run = closed(left_alone(), word=seen)
+    assert run.outcome is Outcome.UNREPORTED
+    assert set(run.phases) == {"fast"}
+    run = closed(left_alone(), word=replace(seen, result="failed"))
+    assert run.outcome is Outcome.FAILED
+    assert set(run.phases) == {"fast", "extreme"}
+
+
+def test_it_is_heard_even_after_the_pods_end_was_put_on_record() -> None:
+    run = apply(left_alone(), ev.PodGone(1, AT + 400), at=AT + 500)
+    assert run.state is State.SETTLING
+    decision = ask(run, AT + 501, word=word(run))
+    assert [type(event) for event in decision.events] == [ev.PhaseEnded, ev.ResultKnown]
+    run = apply(run, *decision.events, at=AT + 501)
+    assert ask(run, AT + 502, word=word(run)).events == ()
+    assert closed(run).outcome is Outcome.LANDED
+
+
+@pytest.mark.parametrize("changes", [{"pod_name": "trmc-another"}, {"run_id": "r2"}])
+def test_anothers_word_is_passed_over(changes: dict[str, str]) -> None:
+    run = left_alone()
+    assert closed(run, word=word(run, **changes)).outcome is Outcome.UNREPORTED
+
+
+def test_a_word_no_version_of_ours_would_leave_is_a_failure() -> None:
+    run = closed(left_alone(), word=word(left_alone(), result="won"))
+    assert run.outcome is Outcome.FAILED
+
+
+def test_the_agent_itself_is_believed_before_what_it_left() -> None:
+    run = left_alone()
+    report, pods = a_report(run), [the_pod(run)]
+    assert ask(run, AT + 500, pods=pods, report=report, word=word(run)).events == ()
+
+
+def test_a_result_that_is_known_stays() -> None:
+    for run in (ending(), settling()):
+        decision = ask(run, AT + 530, pods=[the_pod(run)], word=word(run))
+        assert not any(isinstance(event, ev.ResultKnown) for event in decision.events)
+
+
+def test_a_pod_that_never_spoke_left_nothing() -> None:
+    run = booting()
+    assert ask(run, AT + 30, pods=[the_pod(run)], word=word(run)).events == ()
+
+
+# -- controller edges ---------------------------------------------------------------------------
+# ``decide`` at its edges: lists that lag, boundaries of time and money, a run's second pod.
+
+
+LAGGING = replace(TRAITS, absent_s=300.0)
+ALONE = StubPlan((FIRST,))
+
+
+def as_candidate(**changes: object) -> Candidate:
+    return cast(Candidate, replace(FIRST, **changes))  # type: ignore[arg-type]
+
+
+def second_running() -> RunState:
+    """A run whose first pod has been settled, and whose second one trains."""
+    run = apply(settling(), ev.GateJudged(1, "fast", False, {"passed": False}), at=AT + 590)
+    run, _ = follow(run, AT + 600, bill=Bill("id-1", Usd("0.5"), final=True))
+    run = apply(run, ev.Reopened(Usd(10)), ev.Reserved(Usd("9.5")), at=AT + 700)
+    run, _ = follow(run, AT + 700)
+    run = created(run, AT + 701)
+    run, _ = follow(run, AT + 710, pods=[the_pod(run)])
+    run, _ = follow(run, AT + 720, pods=[the_pod(run)], report=a_report(run))
+    assert run.state is State.RUNNING
+    return run
+
+
+# -- what may be rented ------------------------------------------------------------------------
+
+
+def test_where_the_only_candidate_refuses_its_own_words_are_kept() -> None:
+    run, _ = follow(failed("refused"), AT + 1, plan=ALONE)
+    assert (run.outcome, sentence(run.reason)) == (Outcome.NOT_STARTED, "it said refused")
+
+
+def test_a_reopened_run_with_nothing_to_rent_closes_without_a_reason() -> None:
+    run, _ = follow(settling(), AT + 600, bill=Bill("id-1", Usd("0.5"), final=True))
+    run = apply(run, ev.Reopened(Usd(10)), ev.Reserved(Usd(9)), at=AT + 700)
+    assert ask(run, AT + 700, plan=StubPlan(())).events == (ev.Closed("not_started", None),)
+
+
+def test_storage_is_paid_from_the_reservation_before_any_time_is_bought() -> None:
+    stop_s = hard_stop_within(as_candidate(storage=Usd("0.3")), reserved(), TRAITS)
+    assert stop_s == pytest.approx(2700.0)
+
+
+def test_a_free_machine_that_was_paid_for_before_is_bound_by_the_plans_own_stop() -> None:
+    spent = replace(reserved(ZERO), settled=Usd(1))
+    assert hard_stop_within(as_candidate(rate=ZERO), spent, TRAITS) == 3000.0
+
+
+@pytest.mark.parametrize("settled", [ZERO, Usd(1)])
+def test_less_money_than_a_kill_costs_buys_no_time_at_all(settled: Usd) -> None:
+    poor = replace(reserved(Usd("0.01")), settled=settled)
+    assert hard_stop_within(as_candidate(), poor, TRAITS) == 0.0
+
+
+@pytest.mark.parametrize(("landing_s", "soft_stop_s"), [(999.0, 2001.0), (998.5, 2000.0)])
+def test_more_than_a_second_between_stops_limits(landing_s: float, soft_stop_s: float) -> None:
+    candidate = replace(FIRST, soft_stop_s=2000.0, landing_s=landing_s)
+    (intent,) = ask(reserved(), AT, plan=StubPlan((candidate,))).events
+    assert isinstance(intent, ev.PodIntended)
+    assert intent.soft_stop_at - AT == soft_stop_s
+
+
+def test_a_run_that_was_reopened_and_reserved_nothing_closes_again() -> None:
+    """Whatever became of its last generation: this one was never made."""
+    run, _ = follow(failed("refused"), AT + 1, plan=ALONE)
+    run = apply(run, ev.Reopened(Usd(10)), at=AT + 700)
+    assert run.state is State.SETTLED
+    run, actions = follow(run, AT + 700)
+    assert (run.state, actions) == (State.CLOSED, ())
+
+
+# -- waiting for a pod -------------------------------------------------------------------------
+
+
+def test_the_wait_counts_from_the_answer_and_not_from_the_question() -> None:
+    run = apply(renting(), ev.ActionStarted("r1/g1/create/1", CREATE), at=AT)
+    run = apply(
+        run, ev.ActionFailed("r1/g1/create/1", CREATE, FailureKind.AMBIGUOUS, "?"), at=AT + 100
+    )
+    assert ask(run, AT + 699, absent_lists=9) == Decision()
+    assert ask(run, AT + 700, absent_lists=9) != Decision()
+
+
+def test_an_ambiguous_answer_is_the_reason_why_nothing_was_made() -> None:
+    run, _ = follow(failed("ambiguous"), AT + 600, absent_lists=3)
+    assert sentence(run.generations[0].not_made) == "it said ambiguous"
+
+
+def test_a_bill_for_a_pod_that_nobody_saw_is_a_pod() -> None:
+    run = failed("ambiguous")
+    never = ask(run, AT + 600, absent_lists=3, bill=Bill("id-9", ZERO, final=False))
+    assert [type(event) for event in never.events] == [ev.PodNotMade]
+    billed = ask(run, AT + 600, absent_lists=3, bill=Bill("id-9", Usd("0.1"), final=False))
+    assert billed.events == (ev.PodUp(1, "id-9", FIRST.rate),)
+    assert run.reserved == RESERVATION
+
+
+def test_of_two_pods_that_are_gone_the_first_is_taken() -> None:
+    run = failed("ambiguous")
+    both = [the_pod(run, pod_id=name, status=PodStatus.GONE) for name in ("id-1", "id-2")]
+    (event,) = ask(run, AT + 5, pods=both).events
+    assert isinstance(event, ev.PodUp)
+    assert event.pod_id == "id-1"
+
+
+# -- lists that lag: absence must last ---------------------------------------------------------
+
+
+def test_where_lists_lag_a_pod_is_given_up_only_when_it_has_been_missing_for_long() -> None:
+    run = created()
+    for now in (AT + 5, AT + 599):
+        assert ask(run, now, absent_lists=99, traits=LAGGING) == Decision(), "it may still appear"
+    asking = frozenset({"r1/g1/create/1"})
+    assert ask(run, AT + 600, traits=LAGGING, in_flight=asking) == Decision()
+    assert ask(run, AT + 600, pods=Unknown(AT), traits=LAGGING) == Decision()
+    decision = ask(run, AT + 600, absent_lists=99, traits=LAGGING)
+    assert decision == Decision(events=(ev.PodMissed(1),))
+    run = apply(run, *decision.events, at=AT + 600)
+    assert ask(run, AT + 899, absent_lists=99, traits=LAGGING) == Decision()
+    unknown = ask(run, AT + 900, absent_lists=99, unbilled=False, traits=LAGGING)
+    assert unknown == Decision(), "a bill that cannot be asked for is not one of nothing"
+    run, actions = follow(run, AT + 900, absent_lists=1, traits=LAGGING)
+    assert sentence(run.generations[0].not_made) == "it never appeared"
+    assert [a.id for a in actions] == ["r1/g2/create/1"]
+
+
+def test_a_deletion_that_was_taken_needs_less_of_an_absence() -> None:
+    traits = replace(LAGGING, absent_deleted_s=30.0)
+    for taken, wait_s in ((True, 30.0), (False, 300.0)):
+        run = apply(running(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 90)
+        done = ev.ActionFinished("r1/g1/terminate/1", TERMINATE, taken=taken)
+        run = apply(run, done, ev.PodMissed(1), at=AT + 100)
+        early = ask(run, AT + 99 + wait_s, absent_lists=9, traits=traits)
+        assert all(not isinstance(event, ev.PodGone) for event in early.events)
+        late = ask(run, AT + 100 + wait_s, absent_lists=9, traits=traits)
+        assert late.events == (ev.PodGone(1, AT + 100),)
+
+
+def test_where_lists_lag_a_pod_is_gone_since_it_was_first_missed() -> None:
+    run = running()
+    assert ask(run, AT + 90, pods=[the_pod(run)], traits=LAGGING) == Decision()
+    assert ask(run, AT + 99, pods=Unknown(AT + 99), traits=LAGGING) == Decision()
+    decision = ask(run, AT + 100, absent_lists=99, traits=LAGGING)
+    assert decision == Decision(events=(ev.PodMissed(1),))
+    run = apply(run, *decision.events, at=AT + 100)
+    for now in (AT + 100, AT + 399):
+        assert ask(run, now, absent_lists=99, traits=LAGGING) == Decision()
+    assert ask(run, AT + 900, pods=Unknown(AT), traits=LAGGING) == Decision(), "no list, no proof"
+    decision = ask(run, AT + 400, absent_lists=1, traits=LAGGING)
+    assert decision.events == (ev.PodGone(1, AT + 100),)
+
+
+def test_a_list_that_flickers_proves_nothing() -> None:
+    run = apply(running(), ev.PodMissed(1), at=AT + 100)
+    decision = ask(run, AT + 399, pods=[the_pod(run)], traits=LAGGING)
+    assert decision == Decision(events=(ev.PodFound(1),))
+    run = apply(run, *decision.events, at=AT + 399)
+    assert ask(run, AT + 399, pods=[the_pod(run)], traits=LAGGING) == Decision()
+    run, actions = follow(run, AT + 500, traits=LAGGING)
+    assert run.generation is not None
+    assert (run.generation.missed_at, run.state) == (AT + 500, State.RUNNING)
+    assert actions == ()
+
+
+def test_where_lists_do_not_lag_nothing_is_noted() -> None:
+    assert ask(running(), AT + 100, absent_lists=1) == Decision()
+
+
+def test_a_missed_pod_is_still_ended_at_its_hard_stop() -> None:
+    """It may be there all the same, and its rent runs."""
+    run = apply(running(), ev.PodMissed(1), at=AT + 2999)
+    (action,) = ask(run, AT + 3000, traits=LAGGING).actions
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "hard stop")
+
+
+# -- accounts of phases ------------------------------------------------------------------------
+
+
+def test_a_phase_that_ended_cleanly_is_accounted_for_while_the_next_one_runs() -> None:
+    run = running()
+    report = a_report(run, phases=(ENDED, PhaseReport("extreme", state=PhaseState.RUNNING)))
+    run, _ = follow(run, AT + 400, pods=[the_pod(run)], report=report)
+    assert run.state is State.RUNNING
+    assert list(run.phases) == ["fast"]
+
+
+@pytest.mark.parametrize("state", [PhaseState.WAITING, PhaseState.RUNNING])
+def test_a_phase_that_never_ended_has_no_account(state: PhaseState) -> None:
+    run = running()
+    phases = (PhaseReport("fast", state=state, outcome="finished"),)
+    run, _ = follow(run, AT + 400, pods=[the_pod(run)], report=a_report(run, phases=phases))
+    report = a_report(run, phases=phases, result="stopped")
+    run, _ = follow(run, AT + 401, pods=[the_pod(run)], report=report)
+    assert (run.state, run.phase_accounts) == (State.ENDING, ())
+
+
+def test_a_phase_that_ended_without_a_word_was_lost() -> None:
+    run = running()
+    report = a_report(run, phases=(replace(ENDED, outcome=None),), result="failed")
+    run, _ = follow(run, AT + 400, pods=[the_pod(run)], report=report)
+    assert run.phases["fast"].outcome == "lost"
+
+
+def test_the_second_pods_gate_is_judged_anew() -> None:
+    run = second_running()
+    assert run.gates["fast"].passed is False
+    report = a_report(run, phases=(replace(ENDED, gate=PASSED),))
+    run, _ = follow(run, AT + 800, pods=[the_pod(run)], report=report)
+    assert (run.gates["fast"].generation, run.gates["fast"].passed) == (2, True)
+    assert [account.generation for account in run.phase_accounts] == [1, 2]
+    assert ask(run, AT + 801, pods=[the_pod(run)], report=report) == Decision(), "and once"
+
+
+# -- ending ------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_ends_is_not_told_to_land() -> None:
+    run = stopped(ending(), AT + 505)
+    assert ask(run, AT + 510, pods=[the_pod(run)]) == Decision()
+
+
+def test_a_pod_that_has_landed_late_keeps_its_grace() -> None:
+    """Told at 100 s, its patience ends at 260 s; what it said at 250 s counts from then."""
+    run = stopped(running(), AT + 100)
+    report = a_report(run, phases=(ENDED,), result="stopped")
+    run, _ = follow(run, AT + 250, pods=[the_pod(run)], report=report)
+    assert ask(run, AT + 270, pods=[the_pod(run)], report=report) == Decision()
+    (action,) = ask(run, AT + 310, pods=[the_pod(run)], report=report).actions
+    assert sentence(action.reason) == "its work is done"
+
+
+def test_a_strange_result_is_quoted_up_to_eighty_characters() -> None:
+    run = running()
+    report = a_report(run, result="x" * 100, message="why")
+    run, _ = follow(run, AT + 100, pods=[the_pod(run)], report=report)
+    assert sentence(run.reason) == f"its agent ended with '{'x' * 80}': why"
+
+
+def test_a_run_without_a_generation_in_the_middle_of_its_life_is_an_error() -> None:
+    with pytest.raises(ValueError, match="r1 has no generation in state running"):
+        ask(RunState("r1", state=State.RUNNING), AT)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stands", "ended"),
+    [
+        ("EU-RO-1", "US-KS-2", True),
+        ("EU-RO-1", "EU-RO-1", False),
+        ("eu-ro-1", "EU-RO-1", False),
+        ("EU-RO-1", "", False),
+        ("any", "US-KS-2", False),
+        ("", "US-KS-2", False),
+    ],
+)
+def test_a_pod_elsewhere_than_asked_is_ended(asked: str, stands: str, ended: bool) -> None:
+    run = booting()
+    plan = StubPlan((cast(StubCandidate, as_candidate(region=asked)),))
+    decision = ask(run, AT + 60, plan=plan, pods=[the_pod(run, region=stands)])
+    assert [a.verb for a in decision.actions] == ([TERMINATE] if ended else [])
+    if ended:
+        assert (
+            sentence(decision.actions[0].reason)
+            == "it stands in US-KS-2, and EU-RO-1 was asked for"
+        )
+
+
+def test_what_is_billed_is_what_the_list_says_now() -> None:
+    run = booting()
+    (action,) = ask(run, AT + 60, pods=[the_pod(run, rate=Usd(9))]).actions
+    assert (action.verb, "billed $9.00/h" in sentence(action.reason)) == (TERMINATE, True)
+    dear = replace(run.generations[0], billed_rate=Usd(9))
+    unseen = replace(run, generations=(dear,))
+    assert ask(unseen, AT + 60, pods=[the_pod(run)]) == Decision(), "it has come down since"
+    (action,) = ask(unseen, AT + 60, pods=Unknown(AT)).actions
+    assert action.verb == TERMINATE, "while there is no list, what was seen last counts"

@@ -1,9 +1,10 @@
-"""``decide`` once the work is done: the end of a pod, its bill, and a replay of it all."""
+"""`decide` once the work is done: the end of a pod, its bill, what is brought home, and who is
+tried next."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,27 +15,40 @@ from tests.unit.core.runs import (
     AT,
     ENDED,
     FIRST,
+    PLAN,
     RESERVATION,
+    SECOND,
     TRAITS,
+    StubPlan,
+    StubSpec,
     a_report,
     apply,
     ask,
+    booting,
     ending,
     follow,
     running,
     settling,
+    stopped,
     the_pod,
 )
 from trmcloud.core.clock import Unknown
-from trmcloud.core.contract.pod_contract import PhaseReport
+from trmcloud.core.contract.pod_contract import Kept, PhaseReport, Saves
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.actions import TERMINATE, Decision
+from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.actions import LAND, PULL, SAVE, TERMINATE, Action, Decision
+from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.pending_pulls import MOST_DAMAGED, MOST_PULLS
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_fold import apply_event, fold
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import STAGE, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.plan import Plan
+
+# -- ``decide`` once the work is done: the end of a pod, its bill, and a replay of it all -------
+
 
 # -- ending ------------------------------------------------------------------------------------
 
@@ -199,8 +213,7 @@ def test_a_bill_above_the_reservation_is_told_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended_s", "outcome"),
-    [(3001, Outcome.KILLED), (2999, Outcome.KILLED), (2998, Outcome.LOST)],
+    ("ended_s", "outcome"), [(3001, Outcome.KILLED), (2999, Outcome.KILLED), (2998, Outcome.LOST)]
 )
 def test_killed_at_the_hard_stop_is_said_so(ended_s: int, outcome: Outcome) -> None:
     run = running()
@@ -296,3 +309,320 @@ def test_phases_that_the_plan_does_not_know_are_passed_over() -> None:
     made_up = replace(ENDED, name="x" * 60, gate=PASSED)
     report = a_report(run, phases=(made_up,))
     assert ask(run, AT + 90, pods=[the_pod(run)], report=report) == Decision()
+
+
+# -- ``decide``: what is sent to a rented pod, what is brought home, and who is tried next ------
+
+
+AS_PLAN = cast(Plan, PLAN)
+PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
+EARLY = Kept("fast", 40, "aa" * 32, 1000, 2.5)
+BEST = Kept("fast", 80, "bb" * 32, 1000, 2.0)
+LATEST = Kept("fast", 120, "cc" * 32, 1000, 2.1)
+
+
+def actions(run: RunState, now: float, **seen: Any) -> list[tuple[str, str]]:
+    report = a_report(run, **seen.pop("report", {}))
+    decision = ask(run, now, pods=[the_pod(run)], report=report, plan=PULLED, **seen)
+    assert decision.events == ()
+    return [(action.verb, action.id) for action in decision.actions]
+
+
+def started(run: RunState, action_id: str, verb: str, at: float) -> RunState:
+    return apply(run, ev.ActionStarted(action_id, verb), at=at)
+
+
+# -- sending -----------------------------------------------------------------------------------
+
+
+def test_an_agent_that_waits_for_files_is_sent_them() -> None:
+    run = running()
+    assert actions(run, AT + 30, report={"waiting": "files"}) == [(STAGE, "r1/g1/stage/1")]
+    for waiting in ("", "checking", "installing"):
+        assert actions(run, AT + 30, report={"waiting": waiting}) == []
+
+
+def test_what_a_worker_carries_is_not_started_twice() -> None:
+    run = started(running(), "r1/g1/stage/1", STAGE, AT + 30)
+    carried = frozenset({"r1/g1/stage/1"})
+    assert actions(run, AT + 900, report={"waiting": "files"}, in_flight=carried) == []
+
+
+def test_what_died_with_its_controller_is_begun_again() -> None:
+    run = started(running(), "r1/g1/stage/1", STAGE, AT + 30)
+    assert actions(run, AT + 31, report={"waiting": "files"}) == []
+    assert actions(run, AT + 33, report={"waiting": "files"}) == [(STAGE, "r1/g1/stage/2")]
+
+
+def test_files_that_arrived_are_sent_again_only_to_one_that_lost_them() -> None:
+    run = started(running(), "r1/g1/stage/1", STAGE, AT + 30)
+    run = apply(run, ev.ActionFinished("r1/g1/stage/1", STAGE, ""), at=AT + 60)
+    waits = {"waiting": "files"}
+    for at in (AT + 59, AT + 90):
+        assert actions(run, AT + 100, report={**waits, "at": at}) == []
+    assert actions(run, AT + 100, report={**waits, "at": AT + 90.5}) == [(STAGE, "r1/g1/stage/2")]
+    assert actions(run, AT + 200, report={**waits, "at": AT + 190}) == [(STAGE, "r1/g1/stage/2")]
+    behind = {**waits, "at": AT - 3600}
+    assert actions(run, AT + 210, report=behind) == []
+    assert actions(run, AT + 211, report=behind) == [(STAGE, "r1/g1/stage/2")], "a clock of its own"
+
+
+def test_nothing_is_sent_to_a_run_that_shall_stop() -> None:
+    run = stopped(running(), AT + 25)
+    verbs = [verb for verb, _ in actions(run, AT + 30, report={"waiting": "files"})]
+    assert STAGE not in verbs
+
+
+# -- bringing home -----------------------------------------------------------------------------
+
+
+def test_the_best_is_pulled_before_the_latest_and_the_rest_not_at_all() -> None:
+    run = running()
+    kept = {"kept": (EARLY, BEST, LATEST)}
+    assert actions(run, AT + 30, report=kept) == [(PULL, "r1/g1/pull-fast-80-bbbbbbbb/1")]
+    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256, BEST.val_bpb), at=AT + 40)
+    assert actions(run, AT + 50, report=kept) == [(PULL, "r1/g1/pull-fast-120-cccccccc/1")]
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256, LATEST.val_bpb), at=AT + 60)
+    assert actions(run, AT + 70, report=kept) == []
+
+
+def test_what_was_pulled_before_it_was_evaluated_is_pulled_once_more() -> None:
+    early = replace(LATEST, val_bpb=None)
+    run = apply(running(), ev.Pulled(1, "fast", 120, LATEST.sha256), at=AT + 40)
+    assert actions(run, AT + 50, report={"kept": (early,)}) == []
+    pull = [(PULL, "r1/g1/pull-fast-120-cccccccc/1")]
+    assert actions(run, AT + 50, report={"kept": (LATEST,)}) == pull
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256, 2.1), at=AT + 60)
+    for told in (LATEST, early, replace(LATEST, val_bpb=1.0)):
+        assert actions(run, AT + 70, report={"kept": (told,)}) == [], "whatever a pod says then"
+
+
+# -- a checkpoint that is asked for ------------------------------------------------------------
+
+
+def asked(run: RunState, at: float) -> RunState:
+    return apply(run, ev.SaveRequested(1, "user"), at=at)
+
+
+def test_a_request_to_save_is_passed_on_once_and_tried_again_where_that_fails() -> None:
+    run = asked(running(), AT + 30)
+    assert actions(run, AT + 31) == [(SAVE, "r1/g1/save-1/1")]
+    run = started(run, "r1/g1/save-1/1", SAVE, AT + 31)
+    failed = apply(
+        run, ev.ActionFailed("r1/g1/save-1/1", SAVE, FailureKind.ERROR, "no way"), at=AT + 32
+    )
+    assert actions(failed, AT + 32.5) == []
+    assert actions(failed, AT + 40) == [(SAVE, "r1/g1/save-1/2")]
+    sent = apply(run, ev.ActionFinished("r1/g1/save-1/1", SAVE), at=AT + 32)
+    assert actions(sent, AT + 900) == []
+    again = asked(sent, AT + 900)
+    assert actions(again, AT + 901) == [(SAVE, "r1/g1/save-2/1")]
+    answered = {"saves": Saves(2, "fast", 120)}
+    assert actions(again, AT + 901, report=answered) == []
+
+
+def test_a_run_that_lands_is_asked_for_nothing_else() -> None:
+    run = stopped(asked(running(), AT + 30), AT + 31)
+    assert [verb for verb, _ in actions(run, AT + 32)] == [LAND]
+
+
+def test_other_bits_of_the_same_step_are_pulled_again() -> None:
+    run = apply(running(), ev.Pulled(1, "fast", 80, "dd" * 32), at=AT + 40)
+    assert actions(run, AT + 50, report={"kept": (BEST,)}) == [
+        (PULL, "r1/g1/pull-fast-80-bbbbbbbb/1")
+    ]
+
+
+def test_one_checkpoint_is_pulled_at_a_time() -> None:
+    flying = frozenset({"r1/g1/pull-fast-80-bbbbbbbb/1"})
+    assert actions(running(), AT + 30, report={"kept": (LATEST,)}, in_flight=flying) == []
+
+
+def test_a_score_that_is_none_is_never_the_best() -> None:
+    unscored = replace(EARLY, val_bpb=None)
+    found = actions(running(), AT + 30, report={"kept": (unscored, LATEST)})
+    assert found == [(PULL, "r1/g1/pull-fast-120-cccccccc/1")]
+
+
+def test_on_a_volume_or_at_home_nothing_is_pulled() -> None:
+    run = running()
+    report = a_report(run, kept=(BEST, LATEST))
+    assert ask(run, AT + 30, pods=[the_pod(run)], report=report, plan=PLAN).actions == ()
+
+
+def ending_there(kept: tuple[Kept, ...]) -> RunState:
+    run = running()
+    report = a_report(run, result="finished", kept=kept)
+    run, _ = follow(run, AT + 100, pods=[the_pod(run)], report=report, plan=PULLED)
+    assert run.state is State.ENDING
+    return run
+
+
+def test_a_pod_stays_until_its_checkpoints_are_here() -> None:
+    done = {"result": "finished", "kept": (BEST, LATEST)}
+    run = ending_there((BEST, LATEST))
+    late = AT + 2000
+    assert [verb for verb, _ in actions(run, late, report=done)] == [PULL]
+    run = apply(run, ev.Pulled(1, "fast", 80, BEST.sha256, BEST.val_bpb), at=AT + 110)
+    assert [verb for verb, _ in actions(run, late, report=done)] == [PULL]
+    run = apply(run, ev.Pulled(1, "fast", 120, LATEST.sha256, LATEST.val_bpb), at=AT + 120)
+    # At once: there is nobody else to end it.
+    assert [verb for verb, _ in actions(run, AT + 121, report=done)] == [TERMINATE]
+
+
+def test_one_that_cannot_be_heard_stays_until_its_hard_stop() -> None:
+    run = ending_there((BEST,))
+    pods = [the_pod(run)]
+    assert ask(run, AT + 2999, pods=pods, plan=PULLED).actions == ()
+    (action,) = ask(run, AT + 3000, pods=pods, plan=PULLED).actions
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "hard stop")
+
+
+def test_the_hard_stop_waits_for_no_copy() -> None:
+    run = ending_there((BEST,))
+    done = {"result": "finished", "kept": (BEST,)}
+    assert actions(run, AT + 3000, report=done)[0][0] == TERMINATE
+
+
+def test_a_checkpoint_that_cannot_be_copied_is_given_up() -> None:
+    run = ending_there((BEST,))
+    done = {"result": "finished", "kept": (BEST,)}
+    now = AT + 110.0
+    for attempt in range(1, MOST_PULLS + 1):
+        found = actions(run, now, report=done)
+        assert found == [(PULL, f"r1/g1/pull-fast-80-bbbbbbbb/{attempt}")]
+        run = started(run, found[0][1], PULL, now)
+        run = apply(
+            run, ev.ActionFailed(found[0][1], PULL, FailureKind.DAMAGED, "torn"), at=now + 1
+        )
+        now += 60
+    assert [verb for verb, _ in actions(run, now, report=done)] == [TERMINATE]
+
+
+def test_in_place_of_a_damaged_one_the_next_is_wanted_but_not_of_a_pod_that_has_many() -> None:
+    """The latest came torn: the one before it is whole, and nowhere else."""
+    made = [Kept("fast", step, f"{step:02d}" * 32, 10, 2.0 + step) for step in range(1, 9)]
+    run, done = ending_there((*made,)), {"result": "finished", "kept": tuple(made)}
+    now, wanted = AT + 110.0, []
+    while (found := actions(run, now, report=done))[0][0] == PULL:
+        run = started(run, found[0][1], PULL, now)
+        run = apply(
+            run, ev.ActionFailed(found[0][1], PULL, FailureKind.DAMAGED, "torn"), at=now + 1
+        )
+        wanted.append(found[0][1].split("-")[2])
+        now += 60
+    assert list(dict.fromkeys(wanted)) == ["1", "2", "3", "4", "5"], "the best of what is left"
+    assert len(wanted) == MOST_PULLS * (MOST_DAMAGED + 1)
+    assert [verb for verb, _ in found] == [TERMINATE]
+
+
+def test_a_link_that_drops_is_tried_until_the_hard_stop() -> None:
+    run = ending_there((BEST,))
+    done = {"result": "finished", "kept": (BEST,)}
+    now = AT + 110.0
+    for _ in range(4 * MOST_PULLS):
+        ((verb, action_id),) = actions(run, now, report=done)
+        assert verb == PULL
+        run = started(run, action_id, PULL, now)
+        run = apply(run, ev.ActionFailed(action_id, PULL, FailureKind.ERROR, "dropped"), at=now + 1)
+        now += 60
+    assert [verb for verb, _ in actions(run, now, report=done)] == [PULL]
+
+
+def test_left_alone_its_agent_ends_it_and_nobody_is_waited_for() -> None:
+    run = replace(ending_there((BEST,)), detached=True)
+    done = {"result": "finished", "kept": (BEST,)}
+    assert [verb for verb, _ in actions(run, AT + 110, report=done)] == [PULL]
+    assert actions(run, AT + 200, report=done)[0][0] == TERMINATE
+
+
+# -- the next machine --------------------------------------------------------------------------
+
+
+def settled(run: RunState, at: float, seconds: float) -> tuple[RunState, tuple[Action, ...]]:
+    """Its pod ended ``seconds`` after it was made, and the bill has come."""
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + seconds)
+    bill = Bill("id-1", cost(FIRST.rate, seconds), final=True)
+    return follow(run, at, pods=[gone], bill=bill)
+
+
+def unfit() -> RunState:
+    run = running()
+    report = a_report(run, result="unfit", message="4 GPUs where 8 were rented")
+    run, _ = follow(run, AT + 30, pods=[the_pod(run)], report=report)
+    return run
+
+
+@pytest.mark.parametrize("run", [booting(), unfit()], ids=["it never answered", "wrong GPUs"])
+def test_where_no_machine_came_the_next_candidate_is_tried_with_what_is_left(run: RunState) -> None:
+    run, _ = settled(run, AT + 500, 400.0)
+    assert run.state is State.RENTING
+    assert [g.candidate_id for g in run.generations] == ["first", "second"]
+    assert run.reserved == RESERVATION - cost(FIRST.rate, 400.0)
+    assert run.reserved + run.settled == RESERVATION
+    second = run.generations[-1]
+    bought_s = (RESERVATION.micros - 400_000) / 500 - 30.0
+    assert second.hard_stop_at - (AT + 500) == pytest.approx(min(3000.0, bought_s), abs=0.01)
+
+
+def gone_unbilled(run: RunState, at: float, ended_s: float) -> RunState:
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + ended_s)
+    run, _ = follow(run, at, pods=[gone])
+    assert run.state is State.SETTLING
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "ended_s"),
+    [(running(), 400.0), (running(), 3001.0), (stopped(booting(), AT + 15), 400.0)],
+    ids=["lost", "killed", "stopped"],
+)
+def test_the_end_is_foreseen_as_the_bill_then_makes_it(run: RunState, ended_s: float) -> None:
+    waiting = gone_unbilled(run, AT + ended_s + 4, ended_s)
+    foreseen = foreseen_end(waiting, AS_PLAN, TRAITS)
+    assert foreseen is not None
+    closed, _ = settled(run, AT + ended_s + 4, ended_s)
+    assert closed.outcome is not None
+    assert (closed.outcome.value, closed.reason) == (foreseen.outcome, foreseen.reason)
+
+
+def test_no_end_is_foreseen_where_another_machine_may_be_tried() -> None:
+    assert foreseen_end(gone_unbilled(booting(), AT + 440, 400.0), AS_PLAN, TRAITS) is None
+    assert foreseen_end(running(), AS_PLAN, TRAITS) is None
+
+
+def test_where_the_last_candidate_is_unfit_too_the_run_says_so() -> None:
+    run = unfit()
+    run, _ = settled(run, AT + 500, 400.0)
+    run = apply(run, ev.PodUp(2, "id-2", SECOND.rate), ev.AgentUp(2), at=AT + 520)
+    run = apply(run, ev.ResultKnown("unfit", quoted("no GPU at all")), at=AT + 530)
+    gone = the_pod(run, pod_id="id-2", status=PodStatus.GONE, ended_at=AT + 540)
+    bill = Bill("id-2", Usd("0.01"), final=True)
+    run, _ = follow(run, AT + 600, pods=[gone], bill=bill)
+    assert (run.outcome, sentence(run.reason)) == (Outcome.UNFIT, "no GPU at all")
+
+
+def test_with_too_little_left_the_next_is_not_tried() -> None:
+    run = booting()
+    run, _ = settled(run, AT + 3000, 2960.0)
+    assert run.outcome is Outcome.LOST
+
+
+def test_nor_after_a_stop_nor_after_a_machine_that_trained() -> None:
+    run, _ = settled(stopped(booting(), AT + 15), AT + 500, 400.0)
+    assert run.outcome is Outcome.STOPPED
+    run, _ = settled(running(), AT + 500, 400.0)
+    assert run.outcome is Outcome.LOST
+
+
+def test_nothing_is_rented_while_a_pod_of_the_run_still_lives() -> None:
+    run, _ = settled(booting(), AT + 500, 400.0)
+    run = apply(run, ev.PodNotMade(2, quoted("none left")), at=AT + 510)
+    twin = the_pod(run, pod_id="id-0")
+    assert run.state is State.RESERVED
+    assert ask(run, AT + 520, pods=[twin]) == Decision()
+    assert ask(run, AT + 520, pods=Unknown(AT + 520)) == Decision()
+    stranger = the_pod(run, name="trmc-ffffffff-r1-g1-1790009000")
+    gone = the_pod(run, status=PodStatus.GONE)
+    foreign = the_pod(run, name="somebody-elses-pod")
+    assert ask(run, AT + 520, pods=[foreign, stranger, gone]).events

@@ -1,21 +1,56 @@
-"""``govern``: budgets that were cut, and pods that nobody owns."""
+"""`govern`, grants for uploads, and `decide` where two of its conditions meet."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.reasons import quoted
+from tests.plans import a_generation
+from tests.reasons import quoted, sentence
+from tests.unit.core.runs import (
+    AT,
+    FIRST,
+    PLAN,
+    RESERVATION,
+    SECOND,
+    TRAITS,
+    StubPlan,
+    StubSpec,
+    a_report,
+    apply,
+    ask,
+    created,
+    ending,
+    failed,
+    reserved,
+    running,
+    settling,
+    stopped,
+    the_pod,
+)
 from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.contract.bucket import RENEW_BEFORE_S
 from trmcloud.core.contract.pod_contract import PodName
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.action_key import ActionKey, FailureKind
+from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Decision
 from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.controller import _storage
 from trmcloud.core.control.events import StopRequested
 from trmcloud.core.control.governance import Governance, govern
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import ReasonKind, because
-from trmcloud.core.control.run_state import Generation, RunState, State
-from trmcloud.core.money import Usd
+from trmcloud.core.control.renting import hard_stop_within
+from trmcloud.core.control.run_state import GRANT, STAGE, ActionState, Generation, RunState, State
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.plan import Candidate, Interval
+
+# -- ``govern``: budgets that were cut, and pods that nobody owns -------------------------------
+
 
 NOW = 1_790_000_000.0
 OURS, THEIRS = "abcd1234", "ffff0000"
@@ -30,18 +65,12 @@ def pod(pod_name: str, pod_id: str = "id-1", status: str = "running") -> PodSeen
 
 
 def run(run_id: str = "r1", state: State = State.RUNNING, *, left_s: int = 600) -> RunState:
-    generation = Generation(
-        number=1,
-        pod_name=name(run_id, left_s=left_s),
-        provider="test",
-        candidate_id="first",
-        rate=Usd(1),
-        soft_stop_at=NOW + left_s - 100,
-        hard_stop_at=NOW + left_s,
-        intended_at=NOW - 60,
+    generation = a_generation(
+        pod_name=name(run_id, left_s=left_s), provider="test", candidate_id="first",
+        soft_stop_at=NOW + left_s - 100, hard_stop_at=NOW + left_s, intended_at=NOW - 60,
         pod_id="id-1" if state is not State.RENTING else None,
         ended_at=NOW - 5 if state in (State.SETTLING, State.SETTLED, State.CLOSED) else None,
-    )
+    )  # fmt: skip
     made = (generation,) if state not in (State.PLANNED, State.RESERVED) else ()
     return RunState(
         run_id,
@@ -54,14 +83,16 @@ def run(run_id: str = "r1", state: State = State.RUNNING, *, left_s: int = 600) 
     )
 
 
-def ask(*runs: RunState, pods: tuple[PodSeen, ...] = (), cap: str | None = None) -> Governance:
+def govern_all(
+    *runs: RunState, pods: tuple[PodSeen, ...] = (), cap: str | None = None
+) -> Governance:
     caps = {("account", ""): Usd(cap)} if cap is not None else {}
     ledger = LedgerState(OURS, {r.run_id: r for r in runs}, caps)
     return govern(ledger, Seen(pods, NOW), NOW)
 
 
 def orphans(*runs: RunState, pods: tuple[PodSeen, ...]) -> list[str]:
-    return [orphan.pod.name for orphan in ask(*runs, pods=pods).orphans]
+    return [orphan.pod.name for orphan in govern_all(*runs, pods=pods).orphans]
 
 
 # -- orphans -----------------------------------------------------------------------------------
@@ -121,7 +152,7 @@ def test_a_pod_of_this_ledger_that_it_does_not_know_is_an_orphan() -> None:
 
 
 def test_a_second_pod_of_one_name_is_an_orphan_and_the_first_is_not() -> None:
-    governed = ask(run(), pods=(pod(name(), "id-2"), pod(name(), "id-1")))
+    governed = govern_all(run(), pods=(pod(name(), "id-2"), pod(name(), "id-1")))
     assert [orphan.pod.pod_id for orphan in governed.orphans] == ["id-2"]
 
 
@@ -132,9 +163,7 @@ def test_while_no_id_is_known_no_pod_of_that_name_is_an_orphan() -> None:
 @pytest.mark.parametrize(
     ("left_s", "expected"), [(1, False), (0, False), (-1, True), (-9999, True)]
 )
-def test_another_ledgers_pod_is_touched_only_after_its_hard_stop(
-    left_s: int, expected: bool
-) -> None:
+def test_another_ledgers_pod_is_touched_after_its_hard_stop(left_s: int, expected: bool) -> None:
     theirs = name(ledger=THEIRS, left_s=left_s)
     assert orphans(run(), pods=(pod(theirs),)) == ([theirs] if expected else [])
 
@@ -180,7 +209,7 @@ def test_without_a_list_nothing_is_an_orphan() -> None:
 @pytest.mark.parametrize("state", State)
 def test_every_live_run_is_to_be_driven(state: State) -> None:
     driven = state not in (State.NEW, State.CLOSED)
-    assert ask(run(state=state)).drive == (("r1",) if driven else ())
+    assert govern_all(run(state=state)).drive == (("r1",) if driven else ())
 
 
 CUT = because(ReasonKind.BUDGET_CUT, level="account", cap_usd=Usd(4))
@@ -189,7 +218,7 @@ LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
 @pytest.mark.parametrize("state", State)
 def test_a_cut_below_what_is_held_lands_the_run(state: State) -> None:
-    landed = ask(run(state=state), cap="4").land
+    landed = govern_all(run(state=state), cap="4").land
     if state in LANDABLE:
         assert landed == (("r1", CUT),)
     else:
@@ -203,26 +232,330 @@ def test_a_run_lands_once_however_many_budgets_were_cut() -> None:
 
 
 def test_a_cap_that_still_holds_lands_nothing() -> None:
-    assert ask(run(), cap="5").land == ()
-    assert ask(run()).land == ()
+    assert govern_all(run(), cap="5").land == ()
+    assert govern_all(run()).land == ()
 
 
 def test_a_run_that_was_told_is_not_told_again() -> None:
     told = replace(run(), stop=StopRequested("budget", quoted("cut")), stop_at=NOW)
-    assert ask(told, cap="4").land == ()
+    assert govern_all(told, cap="4").land == ()
 
 
 def test_every_run_under_a_level_that_was_cut_lands() -> None:
-    assert [run_id for run_id, _ in ask(run("r1"), run("r2"), cap="9").land] == ["r1", "r2"]
+    assert [run_id for run_id, _ in govern_all(run("r1"), run("r2"), cap="9").land] == ["r1", "r2"]
 
 
 @pytest.mark.parametrize(("past_s", "due"), [(0.5, True), (-0.5, False)])
-def test_the_pod_of_a_provider_that_is_not_known_has_no_time_beyond_its_stop(
-    past_s: float, due: bool
-) -> None:
+def test_a_pod_of_an_unknown_provider_has_no_time_after_its_stop(past_s: float, due: bool) -> None:
     owner = run()
     late = replace(owner.generations[0], hard_stop_at=NOW - past_s, provider="of another version")
-    orphans = ask(replace(owner, generations=(late,)), pods=(pod(name()),)).orphans
+    orphans = govern_all(replace(owner, generations=(late,)), pods=(pod(name()),)).orphans
     assert [orphan.reason.kind for orphan in orphans] == (
         [ReasonKind.OUTLIVED_HARD_STOP] if due else []
     )
+
+
+# -- ``decide``: when an agent that uploads for itself is given the right to, and again ---------
+
+
+UPLOADS = StubPlan((FIRST, SECOND), StubSpec(volume=False, pod_uploads=True))
+FIRST_GRANT, SECOND_GRANT = (GRANT, "r1/g1/grant/1"), (GRANT, "r1/g1/grant/2")
+
+
+def actions(
+    run: RunState, now: float, *, plan: StubPlan = UPLOADS, **seen: Any
+) -> list[tuple[str, str]]:
+    report = a_report(run, **seen.pop("report", {}))
+    decision = ask(run, now, pods=[the_pod(run)], report=report, plan=plan, **seen)
+    assert decision.events == ()
+    return [(action.verb, action.id) for action in decision.actions]
+
+
+def given(run: RunState, at: float) -> RunState:
+    started = ev.ActionStarted(FIRST_GRANT[1], GRANT)
+    return apply(run, started, ev.ActionFinished(FIRST_GRANT[1], GRANT), at=at)
+
+
+@pytest.mark.parametrize("waiting", ["", "grants"])
+def test_an_agent_without_the_right_is_given_it(waiting: str) -> None:
+    assert actions(running(), AT + 30, report={"waiting": waiting}) == [FIRST_GRANT]
+    assert actions(running(), AT + 30, report={"waiting": waiting}, plan=PLAN) == []
+
+
+def test_one_that_is_not_so_far_waits_for_other_things() -> None:
+    assert actions(running(), AT + 30, report={"waiting": "checking"}) == []
+    assert actions(running(), AT + 30, report={"waiting": "files"}) == [(STAGE, "r1/g1/stage/1")]
+
+
+def test_what_is_being_given_is_not_given_twice() -> None:
+    assert actions(running(), AT + 30, in_flight=frozenset({FIRST_GRANT[1]})) == [FIRST_GRANT]
+    run = apply(running(), ev.ActionStarted(FIRST_GRANT[1], GRANT), at=AT + 25)
+    assert actions(run, AT + 900, in_flight=frozenset({FIRST_GRANT[1]})) == []
+
+
+def test_given_once_it_is_given_again_only_to_one_that_lost_it() -> None:
+    """Its report must be half a minute younger than what it was sent; or that is minutes ago, where
+    its clock is behind."""
+    run = given(running(), AT + 60)
+    for at in (AT + 59, AT + 90):
+        assert actions(run, AT + 200, report={"at": at}) == []
+    assert actions(run, AT + 200, report={"at": AT + 90.5}) == [SECOND_GRANT]
+    assert actions(run, AT + 211, report={"at": AT - 3600}) == [SECOND_GRANT]
+
+
+def test_what_could_not_be_given_is_tried_again() -> None:
+    failed = ev.ActionFailed(FIRST_GRANT[1], GRANT, FailureKind.ERROR, "the bucket is away")
+    run = apply(running(), ev.ActionStarted(FIRST_GRANT[1], GRANT), failed, at=AT + 60)
+    assert actions(run, AT + 61) == []
+    assert actions(run, AT + 63) == [SECOND_GRANT]
+
+
+def test_it_is_renewed_before_it_ends() -> None:
+    run, now = given(running(), AT + 30), AT + 1000
+    far = replace(run.generations[0], hard_stop_at=AT + 20_000)
+    run = replace(run, generations=(far,))
+    enough = {"at": now, "granted_until": now + RENEW_BEFORE_S}
+    assert actions(run, now, report=enough) == []
+    assert actions(run, now + 0.5, report=enough) == [SECOND_GRANT]
+
+
+def test_one_that_lasts_until_the_hard_stop_is_enough() -> None:
+    run = given(running(), AT + 30)
+    hard_stop_at = a_report(run).hard_stop_at
+    now = hard_stop_at - 30
+    assert actions(run, now, report={"at": now, "granted_until": hard_stop_at}) == []
+    short = {"at": now, "granted_until": hard_stop_at - 0.5}
+    assert actions(run, now, report=short) == [SECOND_GRANT]
+
+
+def test_a_run_that_shall_stop_gets_no_first_one_and_keeps_what_it_has() -> None:
+    run = stopped(running(), AT + 40)
+    assert actions(run, AT + 41) == [(LAND, "r1/g1/land/1")]
+    run = stopped(given(running(), AT + 30), AT + 40)
+    soon = {"at": AT + 90, "granted_until": AT + 95}
+    assert actions(run, AT + 90, report=soon) == [(LAND, "r1/g1/land/1"), SECOND_GRANT]
+
+
+def test_one_whose_work_is_done_needs_none() -> None:
+    assert actions(ending(), AT + 510, report={"result": "finished"}) == []
+
+
+def test_a_run_that_never_rented_asks_for_no_list_first() -> None:
+    (intent,) = ask(reserved(), AT, pods=Unknown(AT)).events
+    assert isinstance(intent, ev.PodIntended)
+
+
+# -- controller corners -------------------------------------------------------------------------
+# ``decide`` where two of its conditions meet: the last cent, a volume's rent, words that come
+# late or to the wrong pod.
+
+
+DAY_S = 86_400.0
+VOLUME = Usd("0.36")  # a hundredth of a cent per second
+ALONE = StubPlan((FIRST,))
+
+
+# -- money -------------------------------------------------------------------------------------
+
+
+def storage(p50_hours: float, kept: Usd) -> tuple[Usd, Usd]:
+    """Of a pod of 3,000 s with a volume that is kept for two days."""
+    candidate = SimpleNamespace(
+        storage=kept, volume_rate=VOLUME, hours=Interval(0.1, p50_hours, 9.0), hard_stop_s=3000.0
+    )
+    spec = SimpleNamespace(volume_days=2.0)
+    plan = SimpleNamespace(candidate=lambda name: candidate, spec=spec)
+    pod = Generation(1, "trmc", "test", "c1", FIRST.rate, AT + 2900, AT + 3000, AT)
+    return _storage(plan, pod, TRAITS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("p50_hours", "planned_s"), [(0.5, 1800.0), (2.0, 3000.0)])
+def test_a_volumes_rent_is_kept_apart_from_disks(p50_hours: float, planned_s: float) -> None:
+    """As long as it is likely to train, at most until its hard stop, and two days after."""
+    planned = cost(VOLUME, planned_s + 2 * DAY_S)
+    volume = cost(VOLUME, 3030.0 + 2 * DAY_S)
+    assert storage(p50_hours, planned + Usd("0.25")) == (Usd("0.25"), volume)
+    assert storage(p50_hours, planned - Usd("0.25")) == (ZERO, volume)
+
+
+def test_a_pod_is_estimated_at_no_more_than_is_reserved_beside_its_volume() -> None:
+    """It lived for 510 s, $0.54 with its kill; its volume is reserved for 3,030 s."""
+    for volume_rate, amount in ((Usd("3.3"), "0.2525"), (Usd("0.36"), "0.54"), (Usd(9), "0")):
+        with_volume = replace(FIRST, volume_rate=volume_rate)
+        plan = StubPlan((with_volume,), StubSpec(volume_days=0.0))
+        (event,) = ask(settling(), AT + 9999, plan=plan).events
+        assert isinstance(event, ev.Settled)
+        assert event.amount == Usd(amount)
+
+
+@pytest.mark.parametrize(
+    ("left", "kept", "tried"),
+    [("0.19", "0", False), ("0.190001", "0", True),
+     ("0.29", "0.1", False), ("0.2901", "0.1", True)],
+)  # fmt: skip
+def test_the_next_is_tried_where_more_is_left_than_its_start_landing_and_kill_cost(
+    left: str, kept: str, tried: bool
+) -> None:
+    """60 s, 100 s and 30 s of a tenth of a cent, beside what its disks cost afterwards."""
+    run = settling()
+    assert run.generation is not None
+    silent = replace(run.generation, agent_at=None, ended_at=AT + 100, settled=Usd("0.05"))
+    run = replace(
+        run,
+        state=State.SETTLED,
+        result=None,
+        generations=(silent,),
+        reservation=Usd(left) + Usd("0.05"),
+    )
+    second = replace(SECOND, rate=FIRST.rate, storage=Usd(kept))
+    (event,) = ask(run, AT + 900, plan=StubPlan((FIRST, second))).events
+    assert isinstance(event, ev.Reserved) is tried
+    if isinstance(event, ev.Reserved):
+        assert event.amount == Usd(left)
+
+
+def stop_s(run: RunState, **changes: object) -> float:
+    candidate = replace(FIRST, **changes)  # type: ignore[arg-type]
+    return hard_stop_within(cast(Candidate, candidate), run, TRAITS)
+
+
+def reopened(amount: Usd) -> RunState:
+    return replace(reserved(amount), first_generation=2)
+
+
+def test_a_reopened_run_pays_its_volume_by_the_hour_too() -> None:
+    """The first one's plan has that in its own stop."""
+    assert stop_s(reserved(), volume_rate=FIRST.rate) == 3000.0
+    assert stop_s(reopened(RESERVATION)) == 3000.0
+    assert stop_s(reopened(RESERVATION * 2)) == 6030.0
+    assert stop_s(reopened(RESERVATION), volume_rate=FIRST.rate) == 1485.0
+
+
+def test_a_reopened_run_on_a_free_machine_is_bound_by_the_plans_own_stop() -> None:
+    assert stop_s(reopened(ZERO), rate=ZERO) == 3000.0
+
+
+def test_a_reopened_run_with_less_than_a_kill_costs_has_no_time() -> None:
+    assert stop_s(reopened(Usd("0.0295"))) == 0.0
+    assert stop_s(reopened(Usd("0.0305"))) == pytest.approx(0.5)
+
+
+# -- a pod that is waited for ------------------------------------------------------------------
+
+
+def test_what_was_never_made_was_never_up() -> None:
+    run = created()
+    none = the_pod(run, status=PodStatus.GONE, rate=ZERO, never_made="none left")
+    events = ask(run, AT + 60, pods=[none]).events
+    assert [type(event) for event in events] == [ev.ActionFailed, ev.PodNotMade]
+
+
+def test_where_lists_do_not_lag_absence_alone_proves_that_nothing_was_made() -> None:
+    run = failed("ambiguous")
+    for unbilled in (True, False):
+        (event,) = ask(run, AT + 600, absent_lists=3, unbilled=unbilled).events
+        assert isinstance(event, ev.PodNotMade)
+
+
+# -- a pod that trains or ends -----------------------------------------------------------------
+
+
+def test_a_pod_that_has_spoken_is_gone_and_not_unmade() -> None:
+    run = running()
+    none = the_pod(run, status=PodStatus.GONE, never_made="none left", ended_at=AT + 50)
+    assert ask(run, AT + 60, pods=[none]).events == (ev.PodGone(1, AT + 50),)
+
+
+def test_a_pod_that_ends_is_not_asked_to_save() -> None:
+    wanted = ev.SaveRequested(1, "user")
+    run = apply(running(), wanted, at=AT + 100)
+    report = a_report(run)
+    assert [a.verb for a in ask(run, AT + 101, pods=[the_pod(run)], report=report).actions] == [
+        "save"
+    ]
+    run = apply(running(), wanted, ev.ResultKnown("finished", None), at=AT + 505)
+    report = a_report(run, result="finished")
+    assert ask(run, AT + 506, pods=[the_pod(run)], report=report) == Decision()
+
+
+def test_a_pod_whose_agent_has_given_up_is_sent_no_files() -> None:
+    run = ending()
+    report = a_report(run, waiting="files", result="failed")
+    assert ask(run, AT + 505, pods=[the_pod(run)], report=report) == Decision()
+    run = running()
+    report = a_report(run, waiting="files")
+    (action,) = ask(run, AT + 505, pods=[the_pod(run)], report=report).actions
+    assert action.verb == "stage"
+
+
+def told_to_land(at: float) -> RunState:
+    run = stopped(running(), at)
+    key = str(ActionKey("r1", 1, LAND, 1))
+    return apply(run, ev.ActionStarted(key, LAND), ev.ActionFinished(key, LAND), at=at)
+
+
+def test_a_pod_that_was_told_to_land_is_ended_where_it_does_not() -> None:
+    """Told at 100 s: it has 100 s to land in, and 60 s of grace."""
+    run = told_to_land(AT + 100)
+    report = a_report(run)
+    assert ask(run, AT + 259, pods=[the_pod(run)], report=report).actions == ()
+    (action,) = ask(run, AT + 260, pods=[the_pod(run)], report=report).actions
+    assert (action.verb, sentence(action.reason)[:3]) == (TERMINATE, "it ")
+
+
+def test_one_that_has_landed_and_uploads_is_left_to_it() -> None:
+    run = told_to_land(AT + 100)
+    uploading = a_report(run, uploading=True)
+    assert ask(run, AT + 260, pods=[the_pod(run)], report=uploading).actions == ()
+
+
+def test_one_that_has_landed_late_keeps_the_grace_of_its_result() -> None:
+    run = told_to_land(AT + 100)
+    report = a_report(run, result="stopped")
+    run = apply(run, ev.ResultKnown("stopped", None), at=AT + 250)
+    assert run.state is State.ENDING
+    assert ask(run, AT + 270, pods=[the_pod(run)], report=report) == Decision()
+    (action,) = ask(run, AT + 310, pods=[the_pod(run)], report=report).actions
+    assert sentence(action.reason) == "its work is done"
+
+
+# -- what it is closed as ----------------------------------------------------------------------
+
+
+def closed_as(verb: str, state: ActionState, *, heard: bool) -> tuple[str, str]:
+    """A run whose pod is settled, has told no result, and had this done to it."""
+    run = ending()
+    assert run.generation is not None
+    generation = replace(
+        run.generation,
+        agent_at=AT + 20 if heard else None,
+        ended_at=AT + 100,
+        settled=ZERO,
+        billed=ZERO,
+    )
+    settled = replace(
+        run,
+        state=State.SETTLED,
+        result=None,
+        actions={ActionKey("r1", 1, verb, 1): state},
+        generations=(generation,),
+        reserved=ZERO,
+    )
+    (event,) = ask(settled, AT + 900, plan=ALONE).events
+    assert isinstance(event, ev.Closed)
+    return event.outcome, sentence(event.reason)
+
+
+SILENT = (Outcome.LOST.value, "the pod ended without a word from its agent")
+
+
+def test_an_end_from_here_that_gave_no_reason_is_none() -> None:
+    assert closed_as(TERMINATE, ActionState(TERMINATE, AT, AT, taken=True), heard=False) == SILENT
+
+
+def test_the_providers_word_counts_where_it_had_none_and_nobody_spoke() -> None:
+    none = ActionState(CREATE, AT, AT, FailureKind.NO_CAPACITY, "none left")
+    other = replace(none, failed_kind=FailureKind.AMBIGUOUS)
+    assert closed_as(CREATE, none, heard=False) == (Outcome.LOST.value, "none left")
+    assert closed_as(CREATE, other, heard=False) == SILENT
+    assert closed_as(CREATE, none, heard=True) != (Outcome.LOST.value, "none left")

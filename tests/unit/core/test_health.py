@@ -1,4 +1,5 @@
-"""Each rule fires on the log that it is about, and none on those of trainings that went well."""
+"""Each rule of health fires on the log that it is about, and on none of a training that went
+well."""
 
 from __future__ import annotations
 
@@ -13,8 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import json_values
 from trmcloud.cli.views.health import WORDS, helps, seen
-from trmcloud.core.health import RECENT, Expected, Finding, Rule, findings
+from trmcloud.core.contract.gate import number_of
+from trmcloud.core.contract.gpu_counters import (
+    MOST_GPUS,
+    GpuCounters,
+    GpuWindow,
+    summed_up,
+    window_from,
+)
+from trmcloud.core.control.curve_points import EVAL, MOST_POINTS, SAVE, TRAIN, Point, points_of
+from trmcloud.core.health import RECENT, Expected, Finding, Rule, findings, gpu_findings
+from trmcloud.core.health_reading import read_rows
+
+# -- health -------------------------------------------------------------------------------------
+# Each rule fires on the log that it is about, and none on those of trainings that went well.
+
 
 Line = dict[str, Any]
 _FOLDER = Path(__file__).parent / "metrics"
@@ -169,7 +185,7 @@ def test_it_fires_on_its_log_and_says_what_helps(rule: Rule) -> None:
 
 def test_every_rule_has_its_words() -> None:
     of_gpus = {Rule.GPU_IDLE, Rule.GPU_LAGS, Rule.MEMORY_NEAR, Rule.MEMORY_SPARE}
-    assert set(WORDS) == set(Rule) == set(FIRES) | of_gpus  # test_gpu_counters has those
+    assert set(WORDS) == set(Rule) == set(FIRES) | of_gpus
 
 
 # -- masked diffusion ----------------------------------------------------------------------------
@@ -243,9 +259,7 @@ def test_a_plan_that_knows_no_times_calls_nothing_slow() -> None:
         ((0.1, 0.1, None), RECENT),
     ],
 )
-def test_ranks_that_are_alike_alone_or_not_told_of_long_enough(
-    row: tuple[float, ...], rows: int
-) -> None:
+def test_ranks_alike_alone_or_not_told_of_long_enough(row: tuple[float, ...], rows: int) -> None:
     lines = recorded()
     for line in trained(lines)[-rows:]:
         line["rank_seconds"] = list(row)
@@ -259,11 +273,7 @@ def test_another_rank_each_time_is_none_that_lags() -> None:
     assert findings(lines, WELL) == ()
 
 
-_ANY = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4),
-    max_leaves=5,
-)
+_ANY = json_values(text=3, leaves=5)
 _LINE = st.fixed_dictionaries(
     {"kind": st.sampled_from(["train", "eval", "odd"])},
     optional={
@@ -282,3 +292,252 @@ def test_whatever_a_pod_writes_it_is_judged_or_passed_over(lines: list[Line]) ->
     for finding in findings(lines, WELL):
         assert seen(finding)
         assert all(math.isfinite(value) for value in finding.facts.values())
+
+
+# -- What is read of the metrics that a pod wrote, before anything is judged by it --------------
+
+
+def train(step: Any, **more: Any) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "loss": 2.0, **more}
+
+
+def steps(*lines: dict[str, Any]) -> tuple[list[int], list[int]]:
+    trained, evaluated = read_rows(lines)
+    return [row.step for row in trained], [row.step for row in evaluated]
+
+
+@pytest.mark.parametrize("step", [0, 1, (1 << 53) - 1])
+def test_a_step_that_can_be(step: int) -> None:
+    assert steps(train(step)) == ([step], [])
+
+
+@pytest.mark.parametrize("step", [-1, 1 << 53, 1.0, "1", True, None, [1]])
+def test_a_step_that_none_can_be_is_no_line(step: Any) -> None:
+    assert steps(train(step)) == ([], [])
+
+
+def test_the_later_word_on_a_step_counts() -> None:
+    def judged(step: int, bpb: Any) -> dict[str, Any]:
+        return {"kind": "eval", "step": step, "val_bpb": bpb}
+
+    assert steps(train(1), train(5), train(9), train(5)) == ([1, 5], [])
+    assert steps(judged(1, 2.0), judged(5, 1.9), judged(5, 1.8)) == ([], [1, 5])
+    _, evaluated = read_rows([judged(5, 1.9), judged(5, 1.8)])
+    assert [row.bpb for row in evaluated] == [1.8]
+    assert steps(judged(5, 1.9), judged(5, "x")) == ([], [])
+
+
+def test_the_last_supervision_step_speaks_for_the_loss() -> None:
+    ((row,), _) = read_rows([train(1, step_losses=[3.0, 2.5, 2.25])])
+    assert (row.loss, row.nats) == (2.0, 2.25)
+    ((row,), _) = read_rows([train(1)])
+    assert row.nats == 2.0
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, True, False, "1", None, float("nan"), 10**400])
+def test_what_is_no_finite_number_was_not_measured(value: Any) -> None:
+    assert number_of(value) is None
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e299, 0.5])
+def test_numbers(value: float) -> None:
+    assert number_of(value) == value
+
+
+# -- gpu counters -------------------------------------------------------------------------------
+# What GPUs say of themselves: through the report, from hostile pods, and what is found in it.
+
+
+HEALTHY = GpuCounters(97.0, 71_000.0, 81_559.0, 1980.0)
+EXPECTED = Expected(steps=1000, accumulation=2)
+
+
+def of(*gpus: GpuCounters, samples: int = 40) -> GpuWindow:
+    return GpuWindow(samples, 585.0, gpus)
+
+
+def gpu_rules(window: GpuWindow | None, expected: Expected = EXPECTED) -> dict[Rule, str]:
+    return {f.rule: seen(f) for f in gpu_findings(window, 120, expected)}
+
+
+def test_a_window_goes_through_a_note() -> None:
+    window = of(HEALTHY, GpuCounters(None, None, None, None))
+    assert window_from(window.to_text()) == window
+    assert len(of(*[HEALTHY] * MOST_GPUS).to_text()) < 8192
+
+
+def test_a_window_is_means_and_the_most_memory() -> None:
+    later = GpuCounters(47.0, 60_000.0, 81_559.0, None)
+    made = summed_up([[HEALTHY], [later], [GpuCounters(None, None, None, None)]], 30.0)
+    assert made == GpuWindow(3, 30.0, (GpuCounters(72.0, 71_000.0, None, 1980.0),))
+
+
+def note(row: str = "[1,2,3,4]", samples: str = "8", over_s: str = "1") -> str:
+    return f'{{"samples":{samples},"over_s":{over_s},"gpus":[{row}]}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", "7", "[" * 8000, " " * 9000, '{"samples":8,"over_s":1}'),
+        *(note(""), note("[1,2,3]"), note("[1,2,3,4,5]"), note("7"), note("[true,2,3,4]")),
+        *(note('["9",2,3,4]'), note("[-1,2,3,4]"), note("[NaN,2,3,4]"), note("[1,2,3,[4]]")),
+        *(note(over_s="1e999"), note(samples="9" * 5000), note(samples="null")),
+        *(note(",".join(["[1,2,3,4]"] * (MOST_GPUS + 1))), note('{"a":1,"b":2,"c":3,"d":4}')),
+    ],
+    ids=range(22),
+)
+def test_any_other_note_is_none(text: str) -> None:
+    assert window_from(text) is None
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+def test_no_note_is_an_error(text: str) -> None:
+    window_from(text)
+
+
+def test_nothing_is_found_in_gpus_that_are_well() -> None:
+    assert gpu_rules(of(*[HEALTHY] * 8)) == {}
+    assert gpu_rules(None) == {}
+    unknown = GpuCounters(None, None, None, None)
+    assert gpu_rules(of(unknown, unknown)) == {}, "what it does not say is no symptom"
+    assert gpu_rules(of(replace_busy(HEALTHY, 3.0), samples=7)) == {}, "too few samples"
+
+
+def replace_busy(gpu: GpuCounters, percent: float) -> GpuCounters:
+    return gpu._replace(busy_percent=percent)
+
+
+def test_one_that_idles() -> None:
+    assert gpu_rules(of(HEALTHY, replace_busy(HEALTHY, 79.9))) == {
+        Rule.GPU_IDLE: "GPU 1 computes 79.9% of the time, less than 80%"
+    }
+    assert gpu_rules(of(HEALTHY, replace_busy(HEALTHY, 80.0))) == {}
+
+
+def test_one_that_lags() -> None:
+    slow = HEALTHY._replace(clock_mhz=1200.0)
+    assert gpu_rules(of(HEALTHY, HEALTHY, slow, HEALTHY)) == {
+        Rule.GPU_LAGS: "GPU 2 runs at 1,200 MHz, the others at 1,980 MHz: all wait for it"
+    }
+    assert gpu_rules(of(slow)) == {}, "there is nobody to wait for it"
+    assert gpu_rules(of(HEALTHY, HEALTHY._replace(clock_mhz=1782.0))) == {}
+
+
+def test_memory_that_is_nearly_full_and_memory_to_spare() -> None:
+    full = HEALTHY._replace(used_mib=78_000.0)
+    assert gpu_rules(of(HEALTHY, full)) == {
+        Rule.MEMORY_NEAR: "GPU 1 has 81.8 GB of 85.5 GB in use, more than 95%"
+    }
+    spare = HEALTHY._replace(used_mib=30_000.0)
+    told = "GPUs have 31.5 GB of 85.5 GB in use, and a step takes 2 micro-batches"
+    assert gpu_rules(of(spare, spare)) == {Rule.MEMORY_SPARE: told}
+    assert gpu_rules(of(spare, HEALTHY)) == {}, "the fullest decides"
+    one_pass = replace(EXPECTED, accumulation=1)
+    assert gpu_rules(of(spare), one_pass) == {}, "larger micro-batches would make other steps"
+    assert gpu_rules(of(spare._replace(total_mib=0.0))) == {}
+
+
+def test_what_helps_names_the_run() -> None:
+    (finding,) = gpu_findings(of(HEALTHY, HEALTHY._replace(clock_mhz=900.0)), 120, EXPECTED)
+    assert finding.step == 120
+    assert helps(finding, "r-1f3a9c").startswith("trmcloud stop r-1f3a9c, then resume it")
+
+
+# -- curve points -------------------------------------------------------------------------------
+# A receipt's points: few enough to be drawn, the later word where a step was logged twice.
+
+
+AT = 1_790_000_000.0
+
+
+def line(kind: str, step: int, **told: Any) -> dict[str, Any]:
+    return {"kind": kind, "step": step, "at": AT + step, **told}
+
+
+def test_each_kind_has_its_value() -> None:
+    losses = [2.5, 2.25, None, "x"]
+    made = points_of(
+        "fast",
+        [
+            line("train", 1, loss=3.0),
+            line("eval", 2, val_bpb=1.5, val_step_losses=losses),
+            line("save", 3),
+            line("start", 0),
+        ],
+    )
+    assert made == (
+        Point("fast", TRAIN, 1, AT + 1, 3.0),
+        Point("fast", EVAL, 2, AT + 2, 1.5, (2.5, 2.25)),
+        Point("fast", SAVE, 3, AT + 3, None),
+    )
+
+
+def test_a_step_that_was_trained_again_counts_once() -> None:
+    made = points_of("fast", [line("train", 1, loss=3.0), line("train", 1, loss=2.0)])
+    assert [point.value for point in made] == [2.0]
+
+
+def test_a_long_curve_keeps_its_first_and_last_point() -> None:
+    made = points_of("fast", [line("train", step, loss=1.0) for step in range(1, 5000)])
+    assert len(made) == MOST_POINTS
+    assert (made[0].step, made[-1].step) == (1, 4999)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"kind": "train", "step": True, "at": AT, "loss": 1.0},
+        {"kind": "train", "step": "1", "at": AT, "loss": 1.0},
+        {"kind": "train", "step": 1, "at": "soon", "loss": 1.0},
+        {"kind": "train", "step": 1, "at": AT, "loss": None},
+        {"kind": "train", "step": 1, "at": AT, "loss": "low"},
+        {"kind": "what", "step": 1, "at": AT, "loss": 1.0},
+        {},
+    ],
+)
+def test_what_is_no_point_is_passed_over(hostile: dict[str, Any]) -> None:
+    assert points_of("fast", [hostile]) == ()
+
+
+# -- health page --------------------------------------------------------------------------------
+# The guide's page shows what ``status`` prints for each rule, on the logs that the rules are
+# tried on. ``python -m tests.unit.core.test_health`` prints it anew.
+
+
+_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "health.md"
+_RUN = "r-8b2864"
+_LAST_STEP = 520
+_GPUS = (
+    of(HEALTHY, HEALTHY._replace(busy_percent=61.0)),
+    of(HEALTHY, HEALTHY, HEALTHY._replace(clock_mhz=1200.0)),
+    of(HEALTHY, HEALTHY._replace(used_mib=78_000.0)),
+    of(HEALTHY._replace(used_mib=40_000.0)),
+)
+
+
+def screens() -> dict[Rule, str]:
+    """What two rows of ``status`` say of each rule."""
+    found: dict[Rule, Finding] = {}
+    for rule, (name, change, _) in FIRES.items():
+        lines = recorded(name)
+        change(lines)
+        found |= {rule: rules(lines)[rule]}
+    for window in _GPUS:
+        found |= {each.rule: each for each in gpu_findings(window, _LAST_STEP, EXPECTED)}
+    return {
+        rule: f"unwell    train step {each.step:,}: {seen(each)}\n  try     {helps(each, _RUN)}\n"
+        for rule, each in found.items()
+    }
+
+
+def test_the_page_shows_every_rule_as_status_does() -> None:
+    made, page = screens(), _PAGE.read_text(encoding="utf-8")
+    assert set(made) == set(Rule)
+    for rule, shown in made.items():
+        assert f"| `{rule.value}` |" in page
+        assert shown in page, f"{rule.value} is not shown as it is printed:\n{shown}"
+
+
+if __name__ == "__main__":
+    print("".join(made for _, made in sorted(screens().items(), key=lambda row: row[0].value)))

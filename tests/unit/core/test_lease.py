@@ -1,21 +1,34 @@
-"""The lease: what a generation's agent may do, and until when."""
+"""The lease and its clocks: what an agent may do, until when, and who accepts what could be
+spent."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.plans import a_generation
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, dump, load_lease
 from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.exposure import VERIFIED_FOR_S, Unaccepted, exposure_of, unaccepted
 from trmcloud.core.control.lease import make_lease, phases_to_run
-from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan
 from trmcloud.core.spec.recipe import PhaseRecipe
+
+# -- The lease: what a generation's agent may do, and until when --------------------------------
+
 
 AT = 1_790_000_000.0
 SOFT, HARD = AT + 2900.0, AT + 3000.0
@@ -55,15 +68,8 @@ def candidate(*phases: PhasePlan, **changes: Any) -> Candidate:
     return Candidate(**(fields | changes))
 
 
-GENERATION = Generation(
-    number=1,
-    pod_name="trmc-abcd1234-r1-g1-1790003000",
-    provider="runpod",
-    candidate_id="first",
-    rate=Usd(1),
-    soft_stop_at=SOFT,
-    hard_stop_at=HARD,
-    intended_at=AT - 7,
+GENERATION = a_generation(
+    candidate_id="first", soft_stop_at=SOFT, hard_stop_at=HARD, intended_at=AT - 7
 )
 
 
@@ -208,9 +214,7 @@ def test_the_dearest_phase_to_start_says_what_is_of_use() -> None:
 
 
 @pytest.mark.parametrize(("provider", "hang_s"), [("local", 120.0), ("runpod", 300.0)])
-def test_a_trainer_far_away_is_given_longer_before_it_counts_as_hung(
-    provider: str, hang_s: float
-) -> None:
+def test_a_trainer_far_away_has_longer_before_it_hangs(provider: str, hang_s: float) -> None:
     assert lease(provider=provider).hang_after_s == hang_s
 
 
@@ -288,3 +292,137 @@ def test_only_a_command_that_can_go_on_is_started_again() -> None:
 def test_a_command_is_worth_a_second_and_hangs_once_it_was_silent_for_as_long_as_it_said() -> None:
     made = granted(candidate(FAST, EXTREME), command=FROM_ANEW)
     assert (made.min_useful_s, made.hang_after_s) == (1.0, 77.0)
+
+
+# -- A deadline is the earlier of two clocks, and nothing moves it later ------------------------
+
+
+SEEN = Instant(wall=1000.0, boot=50.0, boot_id="a")
+DEADLINE = Anchor(1100.0, SEEN, 100.0)
+
+moments = st.floats(0, 10**6)
+
+
+def test_both_clocks_running_alike_agree() -> None:
+    assert DEADLINE.seconds_left(SEEN) == 100.0
+    assert DEADLINE.seconds_left(Instant(1030.0, 80.0, "a")) == 70.0
+    assert DEADLINE.seconds_left(Instant(1130.0, 180.0, "a")) == -30.0
+
+
+@pytest.mark.parametrize(
+    ("wall", "boot", "left_s"),
+    [
+        (500.0, 80.0, 70.0),  # set back: the boot clock still counts
+        (-86_400.0, 160.0, -10.0),  # set back by a day
+        (1090.0, 51.0, 10.0),  # set forward: the wall clock says sooner
+        (4600.0, 51.0, -3500.0),  # set forward by an hour
+    ],
+)
+def test_setting_a_clock_never_extends_a_deadline(wall: float, boot: float, left_s: float) -> None:
+    assert DEADLINE.seconds_left(Instant(wall, boot, "a")) == left_s
+
+
+def test_after_a_reboot_only_the_wall_clock_is_left() -> None:
+    assert DEADLINE.seconds_left(Instant(1030.0, 2.0, "b")) == 70.0
+    assert DEADLINE.seconds_left(Instant(1030.0, 900.0, "b")) == 70.0
+
+
+def test_a_reboot_wins_no_time_where_the_setters_clock_was_ahead() -> None:
+    ahead = Anchor(5000.0, SEEN, 100.0)
+    assert ahead.seconds_left(Instant(1030.0, 80.0, "a")) == 70.0
+    assert ahead.seconds_left(Instant(1030.0, 2.0, "b")) == 70.0
+    assert ahead.seconds_left(Instant(900.0, 2.0, "b")) == 100.0, "set back, it wins none either"
+
+
+def test_a_deadline_that_had_passed_when_first_seen_stays_passed() -> None:
+    late = Anchor(900.0, SEEN, -100.0)
+    assert late.seconds_left(SEEN) == -100.0
+    assert late.seconds_left(Instant(100.0, 50.0, "a")) == 0.0
+    assert late.seconds_left(Instant(100.0, 60.0, "a")) == -10.0
+
+
+@given(moments, moments, moments, moments)
+def test_seconds_left_never_exceed_what_either_clock_allows(
+    deadline_at: float, seen_wall: float, wall: float, passed_s: float
+) -> None:
+    anchor = Anchor(deadline_at, Instant(seen_wall, 5.0, "a"), deadline_at - seen_wall)
+    left = anchor.seconds_left(Instant(wall, 5.0 + passed_s, "a"))
+    assert left <= deadline_at - wall
+    assert left <= max(0.0, deadline_at - seen_wall) - (5.0 + passed_s - 5.0) + 1e-6
+    later = anchor.seconds_left(Instant(wall, 5.0 + passed_s + 1, "a"))
+    assert later <= left, "time that passes never adds time"
+
+
+def test_what_has_passed_is_told_by_the_clock_that_nobody_sets() -> None:
+    earlier = Instant(1000.0, 50.0, "a")
+    assert Instant(9000.0, 80.0, "a").since(earlier) == 30.0
+    assert Instant(1040.0, 10.0, "b").since(earlier) == 40.0
+    assert Instant(1040.0, 80.0).since(Instant(1000.0, 0.0)) == 40.0, "one that has no name is none"
+
+
+# -- Who has to accept what could be spent while nothing of ours can act ------------------------
+
+
+NOW = 1_800_000_000.0
+RATE = Usd("14.32")
+RUNPOD = TRAITS["runpod"]
+
+
+def verified(*layers: str, age_s: float = 0.0) -> dict[tuple[str, str], float]:
+    return {("runpod", layer): NOW - age_s for layer in layers}
+
+
+def test_this_machine_exposes_nothing() -> None:
+    assert unaccepted(TRAITS["local"], {}, RATE, None, NOW) is None
+
+
+def test_rented_pods_need_two_layers_or_the_users_word() -> None:
+    for counted in ((), ("agent",)):
+        told = unaccepted(RUNPOD, verified(*counted), RATE, None, NOW)
+        assert told == Unaccepted("runpod", RATE, is_capped=True, verified=counted)
+    assert unaccepted(RUNPOD, verified("agent", "prepaid"), RATE, None, NOW) is None
+    assert unaccepted(RUNPOD, {}, RATE, Usd("14.32"), NOW) is None
+    assert unaccepted(RUNPOD, {}, RATE, Usd("14.31"), NOW) is not None
+
+
+def test_where_nothing_caps_the_rent_only_the_users_word_will_do() -> None:
+    aws = TRAITS["aws"]
+    sure = {("aws", layer): NOW for layer in aws.independent_layers}
+    told = unaccepted(aws, sure, RATE, None, NOW)
+    assert told == Unaccepted("aws", RATE, is_capped=False, verified=None)
+    told = unaccepted(aws, {}, RATE, None, NOW)
+    assert told == Unaccepted("aws", RATE, is_capped=False, verified=())
+    assert unaccepted(aws, sure, RATE, RATE, NOW) is None
+
+
+def test_what_was_seen_long_ago_counts_no_more() -> None:
+    old = verified("agent", "prepaid", age_s=VERIFIED_FOR_S + 1)
+    assert unaccepted(RUNPOD, old, RATE, None, NOW) is not None
+    assert exposure_of(RUNPOD, old, NOW).unverified == ("agent", "prepaid", "guard-elsewhere")
+
+
+def test_another_providers_layers_do_not_count() -> None:
+    others = {("aws", "agent"): NOW, ("aws", "shutdown"): NOW}
+    assert unaccepted(RUNPOD, others, RATE, None, NOW) is not None
+
+
+def test_the_ledger_remembers_what_was_verified(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    ledger.verify_layer(ev.LayerVerified("runpod", "agent", "smoke run"), NOW)
+    again = SqliteLedger(tmp_path / "ledger.db").read()
+    assert again.verified == {("runpod", "agent"): NOW}
+    with pytest.raises(UsageError, match="no kill layer 'hope'"):
+        ledger.verify_layer(ev.LayerVerified("runpod", "hope", "?"), NOW)
+
+
+# -- For how long a kill layer counts that was seen to work -------------------------------------
+
+
+DAY_S = 24 * 3600.0
+
+
+def test_a_layer_counts_for_thirty_days_and_not_a_moment_longer() -> None:
+    for age_s, counted in ((0.0, True), (30 * DAY_S, True), (30 * DAY_S + 0.5, False)):
+        exposure = exposure_of(RUNPOD, verified("agent", age_s=age_s), NOW)
+        assert (exposure.verified == ("agent",)) == counted
+        assert ("agent" in exposure.unverified) != counted

@@ -1,4 +1,4 @@
-"""Money is exact, refuses floats, and rounds only ever to the safe side."""
+"""Money is exact, refuses floats, and rounds to the safe side; one rule for the price of disks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost, parse_budget, total
+from trmcloud.core.storage import (
+    pod_disks_gb,
+    running_rate,
+    stopped_rate,
+    volume_per_month,
+    volume_rate,
+    work_gb,
+)
+
+# -- Money is exact, refuses floats, and rounds only ever to the safe side ----------------------
+
 
 micros = st.integers(-(10**15), 10**15)
 amounts = micros.map(Usd.from_micros)
@@ -230,3 +241,33 @@ def test_money_as_it_is_shown(amount: str, text: str) -> None:
 @given(amounts)
 def test_no_amount_but_zero_is_shown_as_zero(amount: Usd) -> None:
     assert any(digit in str(amount) for digit in "123456789") == bool(amount)
+
+
+# -- One rule for disks: sizes, and prices by provider and state --------------------------------
+
+
+def test_runpods_list_prices() -> None:
+    assert volume_per_month("runpod", 1000) == Usd(70)
+    assert volume_per_month("runpod", 2000) == Usd(120)
+    assert volume_rate("runpod", 730) == Usd("0.07")
+    assert running_rate("runpod", 73) == Usd("0.01")
+    assert stopped_rate("runpod", 73) == Usd("0.02"), "a stopped pod's disk costs double"
+    assert running_rate("runpod", 0) == volume_rate("runpod", -1) == Usd(0)
+
+
+def test_this_machines_own_disk_costs_nothing() -> None:
+    assert running_rate("local", 10_000) == Usd(0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "data", "gb"), [(0, 0, 30), (1, 1, 32), (5e9, 2.5e9, 43), (420e9, 0, 870)]
+)
+def test_a_work_disk_holds_twice_the_stored_and_data(stored: float, data: float, gb: int) -> None:
+    assert work_gb(stored, data) == gb
+
+
+def test_a_pod_has_a_system_disk_too() -> None:
+    assert pod_disks_gb("runpod", 1) == 20 + 10, "no smaller mount can be rented"
+    assert pod_disks_gb("runpod", 500) == 520
+    assert pod_disks_gb("runpod", 500, on_volume=True) == 20
+    assert pod_disks_gb("aws", 50) == 120

@@ -251,9 +251,7 @@ def test_a_run_that_costs_nothing_reaches_no_cap() -> None:
 @pytest.mark.parametrize(
     ("age_s", "rented", "told"), [(899, True, 0), (901, True, 1), (901, False, 0)]
 )
-def test_a_reaper_that_has_missed_three_rounds_is_silent(
-    age_s: float, rented: bool, told: int
-) -> None:
+def test_a_reaper_missing_three_rounds_is_silent(age_s: float, rented: bool, told: int) -> None:
     book = Book()
     book.rent()
     if not rented:

@@ -1,37 +1,47 @@
-"""What trainer, agent and controller tell one another, and what is refused of it."""
+"""What trainer, agent and controller tell one another, its bounds and names, and what is refused
+of it."""
 
 from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import json_values
+from tests.unit.core.manifests import manifest
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import Check, Verdict
+from trmcloud.core.contract.manifest import CheckpointFile, from_json, pick_best, to_json, to_prune
 from trmcloud.core.contract.pod_contract import (
     MAX_JSON_BYTES,
     AgentReport,
     ContractError,
+    Kept,
     Lease,
     Orders,
     PhaseLease,
     PhaseReport,
     PhaseState,
-    PodName,
+    Saves,
     dump,
     load_lease,
     load_orders,
     load_report,
-    parse_pod_name,
-    strip_control,
+    load_staged,
 )
+from trmcloud.core.contract.pod_names import PodName, parse_pod_name
 from trmcloud.core.contract.trainer_contract import (
     OUTCOMES,
     TRAINER_STATES,
@@ -40,6 +50,12 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
     load_job,
 )
+from trmcloud.core.control.reported import BY_POD, Reported
+from trmcloud.core.errors import CheckpointError
+from trmcloud.core.plain_text import one_line, strip_control
+
+# -- What trainer, agent and controller tell one another, and what is refused of it -------------
+
 
 AT = 1_790_000_000.0
 JOB = PhaseJob("r-1", "fast", {"depth": 2, "lr": 1e-3, "names": ["a"]}, "/data", "/out", 2)
@@ -84,9 +100,7 @@ def test_a_record_survives_json(record: Any, load: Callable[[str | bytes], Any])
 
 
 @each_record
-def test_what_a_newer_version_adds_is_passed_over(
-    record: Any, load: Callable[[str | bytes], Any]
-) -> None:
+def test_newer_versions_fields_are_ignored(record: Any, load: Callable[[str | bytes], Any]) -> None:
     data = json.loads(dump(record))
     data["colour"] = "red"
     for row in data.get("phases", ()):
@@ -96,9 +110,7 @@ def test_what_a_newer_version_adds_is_passed_over(
 
 @each_record
 @pytest.mark.parametrize("version", [0, 2, None, "1", [1]])
-def test_another_version_is_refused(
-    record: Any, load: Callable[[str | bytes], Any], version: Any
-) -> None:
+def test_others_are_refused(record: Any, load: Callable[[str | bytes], Any], version: Any) -> None:
     data = {**json.loads(dump(record)), "version": version}
     with pytest.raises(ContractError, match="version"):
         load(json.dumps(data))
@@ -221,18 +233,7 @@ def test_every_state_and_outcome_is_understood(state: str, outcome: str | None) 
     assert load_heartbeat(dump(beat)) == beat
 
 
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=8)
-    | st.just(10**400),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=10,
-)
+anything = json_values(10**400)
 
 
 @settings(max_examples=120)
@@ -344,3 +345,193 @@ def test_nothing_that_commands_is_left(text: str) -> None:
     assert all(unicodedata.category(c) not in ("Cc", "Cs") or c in "\t\n" for c in shown)
     assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     shown.encode()
+
+
+# -- contract bounds ----------------------------------------------------------------------------
+# What the contract with pods takes for granted: bounds, defaults, how its files are written.
+
+
+def test_bounds_of_manifests_and_metrics() -> None:
+    assert mf.MANIFEST_VERSION == 1
+    assert mf.MAX_MANIFEST_BYTES == 1_048_576
+    assert mf.MAX_FILE_BYTES == 4_398_046_511_104
+    assert contract.MAX_METRICS_BYTES == 67_108_864
+    assert (contract.POD_SSH_PORT, contract.INNER_SSH_PORT) == (22, 10022)
+
+
+def test_a_manifest_is_written_for_people_and_always_alike() -> None:
+    text = to_json(manifest())
+    assert text.startswith('{\n "cooldown_from": null,\n "cooled": false,')
+    assert text.endswith('"world_size": 2\n}\n')
+    with pytest.raises(ValueError, match="JSON"):
+        to_json(manifest(bpb=float("nan")))
+
+
+def test_a_manifest_has_one_file_of_weights_and_any_others() -> None:
+    weights, state = manifest().files
+    more = CheckpointFile("tokenizer.json", "tokenizer", 5, "ab" * 32)
+    twice = CheckpointFile("more.safetensors", "weights", 5, "ab" * 32)
+    for files in ((weights,), (weights, state, more)):
+        assert from_json(to_json(manifest(files=files)), "x").files == files
+    none: tuple[CheckpointFile, ...] = ()
+    for wrong in ((weights, twice), (weights, twice, state), (state,), (state, more), none):
+        with pytest.raises(CheckpointError, match="exactly one weights file"):
+            from_json(to_json(manifest(files=wrong)), "x")
+
+
+def test_of_equals_the_later_is_best_and_none_is_kept_twice() -> None:
+    early, late = manifest(10, created_at=5.0), manifest(20, created_at=5.0)
+    assert pick_best([early, late]) == pick_best([late, early]) == late
+    made = [manifest(10, 1.0), manifest(20, 2.0), manifest(30, 1.5)]
+    assert sorted(m.step for m in to_prune(made, 2).kept) == [10, 30]
+    assert sorted(m.step for m in to_prune(made, 1).kept) == [10, 30]
+    assert to_prune([], 1).kept == ()
+
+
+def test_what_is_not_said_means_that_nothing_is_asked_for() -> None:
+    beat = Heartbeat("r-1", "fast", 1, 7, "b", 1.0, "training", 5, 90)
+    assert (beat.tokens, beat.finite) == (0, True)
+    assert (beat.skipped, beat.signs) == (0, 0)
+    lease = Lease("r-1", "p", 1, 1.0, 2.0, 3.0, 1.0, (), fits_budget=True, min_useful_s=1.0)
+    assert (lease.strict_gate, lease.hold, lease.uploads) == (False, False, False)
+    assert (lease.hang_after_s, lease.max_restarts, lease.ready_within_s) == (300.0, 3, 0.0)
+    assert Orders(1).land is False
+    phase = PhaseReport("fast")
+    assert (phase.attempts, phase.fruitless) == (0, 0)
+    assert (phase.lost_steps, phase.lost_s) == (0, 0.0)
+    report = AgentReport("r-1", "p", 1, 5, 1.0, 2.0, (), 3.0, 4.0)
+    assert (report.landing, report.restarts, report.uploading) == (False, 0, False)
+
+
+def test_folders_that_were_sent_are_plain_and_absolute() -> None:
+    good = contract.Staged("/a/code", ("/a/data", "/a/..b"))
+    assert load_staged(contract.dump(good)) == good
+    for path in ("", "a/b", "../a", "/a/../b", "/a/..", "/a\0b"):
+        for staged in (replace(good, code=path), replace(good, data=("/a", path))):
+            text = json.dumps({"code": staged.code, "data": staged.data, "version": 1})
+            with pytest.raises(ContractError, match="no plain absolute path"):
+                load_staged(text)
+
+
+def test_one_line_is_one_line() -> None:
+    assert one_line("a\tb\nc\r\x1b[2J\u202ed") == "a b cd"
+    assert strip_control("a\tb\nc\r\x1b[2J\u202ed") == "a\tb\ncd"
+
+
+def test_nothing_is_asked_for_and_no_change_is_taken_where_nobody_says_so() -> None:
+    assert Orders(1).save == 0
+    assert Saves().answered == 0
+    assert PhaseJob("r", "fast", {}, "d", "o", 1).accept_change is False
+
+
+def test_checkpoints_are_the_same_by_their_place_and_bits_alone() -> None:
+    kept = Kept("fast", 5, "ab" * 32, 10, 1.5)
+    assert kept.bits == ("fast", 5, "ab" * 32)
+    assert replace(kept, val_bpb=None).bits == kept.bits
+
+
+def test_a_metric_of_nothing_is_one() -> None:
+    bare, scored = manifest(bpb=None), manifest(bpb=0.0)
+    (found,) = mf.with_metrics([bare], [scored])
+    assert found.val_bpb == 0.0
+
+
+# -- Whose a pod is, by its name: what is none of ours is never touched -------------------------
+
+
+NAME = "trmc-0a1b2c3d-r54aa48-g12-1795258139"
+
+
+def test_a_name_of_ours_is_read_as_it_was_written() -> None:
+    name = PodName("0a1b2c3d", "r54aa48", 12, 1795258139)
+    assert parse_pod_name(NAME) == name
+    assert str(name) == NAME
+    assert str(PodName("0a1b2c3d", "r-54-aa48", 12, 1795258139)) == NAME
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "trmc-", NAME + "-worker1", "x" + NAME, NAME + "\n", NAME.replace("g12", "g012"),
+     NAME.replace("g12", "g12345"), NAME.replace("0a1b", "0A1B"), NAME.replace("1795", "01795"),
+     NAME.replace("g12", "g١٢"), NAME.replace("r54aa48", "r" * 21)],
+)  # fmt: skip
+def test_anything_else_is_none_of_ours(text: str) -> None:
+    assert parse_pod_name(text) is None
+
+
+# -- reported -----------------------------------------------------------------------------------
+# A pod's word has no text of its own; a view that wants a bare value does not type-check.
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_pods_word_cannot_be_printed_as_a_fact() -> None:
+    told = Reported(1.234567)
+    for text in (
+        str(told),
+        repr(told),
+        f"{told}",
+        f"{told:.3f}",
+        f"{[told]}",
+        " ".join(map(str, [told])),
+    ):
+        assert "1.2" not in text
+    with pytest.raises(TypeError):
+        bool(told)
+    with pytest.raises(TypeError):
+        float(told)  # type: ignore[arg-type]
+    assert told.as_reported("{:.2f}".format) == f"1.23 {BY_POD}"
+    assert told.as_marked("{:.2f}".format) == "1.23*"
+    assert told.checked(lambda value: value > 1) is True
+    assert told == Reported(1.234567)
+    assert told != 1.234567
+
+
+def test_what_this_machine_measured_is_shown_as_it_is() -> None:
+    told = Reported(1.5, here=True)
+    assert (told.as_reported(str), told.as_marked(str)) == ("1.5", "1.5")
+
+
+WRONG = """
+from trmcloud.cli.views.metric import score_cell, score_rows, score_words
+from trmcloud.cli.views.metric import best_words, metric_cell, metric_words, training_rows
+from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.cli.views.text import bpb
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.control.reported import Reported
+
+def shown(best: CheckpointManifest, told: Reported[float]) -> None:
+    score_words(None, best)
+    score_rows(None, best)
+    score_cell(best)
+    bpb(told)
+    print(told + 1)
+    print("best " + told)
+
+def heard(beat: Heartbeat) -> None:
+    metric_words(None, beat)
+    metric_cell(None, beat)
+    best_words(None, beat)
+    training_rows(None, beat)
+"""
+
+
+def test_views_that_take_a_bare_value_or_print_a_report_do_not_type_check(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-error-summary",
+            str(tmp_path / "wrong.py"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = {line.partition("wrong.py:")[2].partition(":")[0] for line in done.stdout.splitlines()}
+    assert set(map(str, (*range(10, 16), *range(18, 22)))) <= lines, done.stdout + done.stderr

@@ -1,15 +1,24 @@
-"""The one reader of foreign JSON: each bound at its edge, each declared type taken and refused."""
+"""The reader of foreign JSON: each bound at its edge, each declared type taken and refused;
+records that are kept for good."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import inspect
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Annotated, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trmcloud.core import codec
 from trmcloud.core.contract.records import (
     MAX_DEPTH,
     MAX_DIGITS,
@@ -36,7 +45,15 @@ from trmcloud.core.contract.records import (
     whole,
     within,
 )
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.event_json import event_from_json, event_to_json
+from trmcloud.core.money import Usd
+from trmcloud.core.values import dataclass as value_class
+from trmcloud.core.values import replace
 from trmcloud.io.files import SMALL_BYTES
+
+# -- records ------------------------------------------------------------------------------------
+# The one reader of foreign JSON: each bound at its edge, each declared type taken and refused.
 
 
 @dataclass(frozen=True)
@@ -276,9 +293,7 @@ def test_what_is_converted_first_may_fail_like_any_field() -> None:
         ("note", [None, "x"], [5, ["x"]]),
     ],
 )  # fmt: skip
-def test_each_declared_type_takes_what_it_is_and_nothing_else(
-    name: str, good: list[Any], bad: list[Any]
-) -> None:
+def test_each_declared_type_takes_only_its_own(name: str, good: list[Any], bad: list[Any]) -> None:
     for value in good:
         loaded(**{name: value})
     for value in bad:
@@ -364,3 +379,322 @@ def test_how_often_something_was_asked_for_has_bounds() -> None:
 def test_what_json_cannot_hold_is_not_written_as_nothing() -> None:
     with pytest.raises(TypeError):
         dump({"what": {1, 2}})
+
+
+# -- What is kept for good: written once, read by every later version ---------------------------
+
+
+class Way(str, Enum):
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True)
+class InnerCodec:
+    name: str
+    price: Usd
+
+
+@dataclass(frozen=True)
+class OuterCodec:
+    way: Way
+    inner: tuple[InnerCodec, ...]
+    cap: Usd | None = field(default=None, metadata=codec.kept_as("cap_usd"))
+    overrides: tuple[tuple[str, Any], ...] = ()
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    steps: int | None = None
+
+
+FULL = OuterCodec(
+    Way.DOWN, (InnerCodec("a", Usd("1.5")), InnerCodec("b", Usd(0))), Usd("0.000001"),
+    (("depth", 2), ("width", 64)), {"z": [1, 2], "a": None}, 7,
+)  # fmt: skip
+JSON = {
+    "way": "down",
+    "inner": [{"name": "a", "price": "1.5"}, {"name": "b", "price": "0"}],
+    "cap_usd": "0.000001",
+    "overrides": {"depth": 2, "width": 64},
+    "limits": {"z": [1, 2], "a": None},
+    "steps": 7,
+}
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    assert codec.to_json(FULL) == JSON
+    assert codec.from_json(OuterCodec, json.loads(json.dumps(JSON))) == FULL
+    assert type(codec.from_json(OuterCodec, JSON).way) is Way
+
+
+def test_what_an_earlier_version_did_not_write_has_its_default() -> None:
+    assert codec.from_json(OuterCodec, {"way": "up", "inner": []}) == OuterCodec(Way.UP, ())
+    assert codec.from_json(OuterCodec, {"way": "up", "inner": [], "cap_usd": None}).cap is None
+
+
+def test_what_a_newer_version_wrote_is_passed_over_or_refused() -> None:
+    more = {**JSON, "colour": "red"}
+    assert codec.from_json(OuterCodec, more) == FULL
+    with pytest.raises(codec.UnknownField, match=r"^colour$"):
+        codec.from_json(OuterCodec, more, known=True)
+    with pytest.raises(codec.UnknownField, match=r"^cap$"):
+        codec.from_json(OuterCodec, {**JSON, "cap": "1"}, known=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"way": "sideways"}, {"cap_usd": 1.5}, {"cap_usd": "much"}, {"inner": None},
+        {"inner": [{"name": "a"}]}, {"inner": [{"name": "a", "price": None}]}, {"overrides": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_record_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+        codec.from_json(OuterCodec, {**JSON, **changes})
+
+
+def test_a_field_without_a_default_is_asked_for() -> None:
+    with pytest.raises(KeyError, match="way"):
+        codec.from_json(OuterCodec, {"inner": []})
+
+
+# -- Events are written once and read back by any later version ---------------------------------
+
+
+amounts = st.integers(0, 10**15).map(Usd.from_micros)
+
+
+@given(amounts, st.none() | amounts)
+def test_money_survives_json_to_the_last_micro_dollar(amount: Usd, billed: Usd | None) -> None:
+    event = ev.Settled(1, amount, billed)
+    text = json.dumps(event_to_json(event))
+    assert event_from_json("Settled", json.loads(text)) == event
+
+
+def test_money_is_written_as_text() -> None:
+    assert event_to_json(ev.Reserved(Usd("0.1"))) == {"amount": "0.1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("Teleported", {}),
+        ("object", {}),
+        ("Reserved", {}),
+        ("Reserved", {"amount": "1", "colour": "red"}),
+        ("Reserved", {"amount": "ten"}),
+        ("Reserved", {"amount": 1.5}),
+        ("Reserved", {"amount": 1}),
+        ("Reserved", {"amount": True}),
+        ("Reserved", {"amount": ["1"]}),
+        ("Reserved", {"amount": "1e999999999"}),
+        ("CapSet", {"level": "account", "key": "", "cap": 5}),
+    ],
+)
+def test_what_this_version_does_not_know_is_refused(kind: str, data: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"event|money|dollar"):
+        event_from_json(kind, data)
+
+
+def test_every_kind_of_event_can_be_read_back() -> None:
+    assert {kind.__name__: kind for kind in EVERY_KIND} == dict(ev.EVENT_TYPES)
+
+
+EVERY_KIND = (*ev.RunEvent.__args__, *ev.LedgerEvent.__args__)
+
+
+# -- A value class of ours against the same one of the standard library -------------------------
+
+
+def _made_with(decorator: Any, **options: bool) -> Any:
+    class Point:
+        """A point."""
+
+        x: float
+        y: float = 2.0
+        tags: list[str] = field(default_factory=list)
+        note: str = field(default="n", compare=False)
+        secret: str = field(default="s", repr=False)
+        z: int = field(default=0, kw_only=True)
+
+        @property
+        def sum(self) -> float:
+            return self.x + self.y
+
+    return decorator(frozen=True, **options)(Point)
+
+
+OURS, STANDARD = _made_with(value_class), _made_with(dataclasses.dataclass)
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((1.0,), {}),
+    ((1.0, 3.0, ["a"]), {"z": 4, "note": "other"}),
+    ((), {"x": float("nan"), "secret": "kept"}),
+]
+
+
+@value_class(frozen=True)
+class Kept:
+    name: str
+    inner: Kept | None = None
+
+
+@value_class(frozen=True)
+class Longer(Kept):
+    length: int = 0
+
+
+@pytest.mark.parametrize(("given", "named"), CALLS)
+def test_values_are_made_shown_and_taken_apart_alike(given: Any, named: Any) -> None:
+    ours, standard = OURS(*given, **named), STANDARD(*given, **named)
+    assert repr(ours) == repr(standard)
+    assert vars(ours) == vars(standard)
+    assert dataclasses.asdict(ours).keys() == dataclasses.asdict(standard).keys()
+    assert vars(dataclasses.replace(ours, y=9.0)) == vars(dataclasses.replace(standard, y=9.0))
+
+
+@pytest.mark.parametrize("changes", [{}, {"y": 9.0}, {"x": 0.5, "z": 7, "tags": []}, {"w": 1}])
+def test_a_value_is_replaced_as_the_standard_one(changes: Any) -> None:
+    told = []
+    for kind, copied in ((OURS, replace), (STANDARD, dataclasses.replace), (STANDARD, replace)):
+        try:
+            told.append(vars(copied(kind(1.0, secret="kept"), **changes)))
+        except TypeError as error:
+            told.append(str(error))
+    assert told[0] == told[1] == told[2]
+
+
+def test_what_was_computed_of_a_value_is_not_said_of_its_copy() -> None:
+    @value_class(frozen=True)
+    class Square:
+        side: int
+
+        @cached_property
+        def area(self) -> int:
+            return self.side**2
+
+    square = Square(2)
+    assert square.area == 4
+    assert replace(square, side=3).area == 9
+    assert vars(replace(square)) == {"side": 2}
+
+
+def test_a_copy_is_of_its_own_class_and_is_checked_like_any_other() -> None:
+    @value_class(frozen=True)
+    class Positive:
+        x: int
+
+        def __post_init__(self) -> None:
+            if self.x < 0:
+                raise ValueError("x is below 0")
+
+    class Named(Kept):
+        """Not made by the decorator."""
+
+    assert replace(Longer("a", length=1), name="b") == Longer("b", length=1)
+    assert type(replace(Named("a"), name="b")) is Named
+    assert replace(Positive(1), x=2) == Positive(2)
+    with pytest.raises(ValueError, match="below 0"):
+        replace(Positive(1), x=-1)
+
+
+def test_signatures_fields_and_patterns_are_alike() -> None:
+    ours, standard = (
+        [(p.name, p.kind, p.annotation) for p in inspect.signature(kind).parameters.values()]
+        for kind in (OURS, STANDARD)
+    )
+    assert ours == standard
+    assert OURS.__match_args__ == STANDARD.__match_args__
+    assert [f.name for f in dataclasses.fields(OURS)] == [
+        f.name for f in dataclasses.fields(STANDARD)
+    ]
+    assert _made_with(value_class, kw_only=True).__match_args__ == ()
+
+
+@pytest.mark.parametrize("given", [(), (1.0, 2.0, [], "n", "s", 0), ("1.0",)])
+@pytest.mark.parametrize("named", [{}, {"w": 1}, {"x": 1}])
+def test_calls_are_refused_alike(given: Any, named: Any) -> None:
+    said = []
+    for kind in (OURS, STANDARD):
+        try:
+            said.append(repr(kind(*given, **named)))
+        except TypeError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+
+
+def test_equal_values_have_one_hash_and_what_is_not_compared_does_not_count() -> None:
+    assert OURS(1.0) == OURS(1.0, note="other")
+    assert OURS(1.0) != OURS(1.5)
+    assert OURS(1.0) != STANDARD(1.0)
+    assert Kept("a") != Longer("a")
+    assert hash(Kept("a", Kept("b"))) == hash(Kept("a", Kept("b")))
+    assert {Longer("a", length=1): 1}[Longer("a", None, 1)] == 1
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(OURS(1.0))  # it holds a list, as the standard one would
+
+
+def test_a_value_of_one_field_is_equal_to_itself_even_where_the_field_is_not() -> None:
+    @value_class(frozen=True)
+    class One:
+        x: float
+
+    nan = float("nan")
+    assert One(nan) == One(nan)
+    assert One(nan) != One(float("nan"))
+
+
+def test_values_cannot_be_changed() -> None:
+    value = Longer("a", length=1)
+    for name in ("name", "length", "unheard"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+            setattr(value, name, 1)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="name"):
+        del value.name
+
+
+def test_values_are_copied_and_pickled() -> None:
+    value = Longer("a", Kept("b"), 3)
+    for other in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+        assert other == value
+        assert other is not value
+
+
+def test_what_a_class_writes_itself_stays() -> None:
+    @value_class(frozen=True)
+    class Own:
+        x: int
+
+        def __repr__(self) -> str:
+            return "mine"
+
+        def __post_init__(self) -> None:
+            if self.x < 0:
+                raise ValueError("x is below 0")
+
+    assert repr(Own(1)) == "mine"
+    with pytest.raises(ValueError, match="below 0"):
+        Own(-1)
+
+
+def test_other_options_are_the_standard_librarys() -> None:
+    @value_class(frozen=True, order=True)
+    class Ordered:
+        x: int
+
+    @value_class
+    class Changeable:
+        x: int
+
+    assert Ordered(1) < Ordered(2)
+    changeable = Changeable(1)
+    changeable.x = 2
+    assert changeable == Changeable(2)
+
+
+def test_nothing_is_compiled_until_a_value_is_made() -> None:
+    @value_class(frozen=True)
+    class Unused:
+        x: int
+
+    assert not inspect.isfunction(vars(Unused)["__init__"])
+    assert Unused(1).x == 1
+    assert inspect.isfunction(vars(Unused)["__init__"])

@@ -1,38 +1,86 @@
-"""What is tried after a bad end: which, in which order, how often, and what is told of it."""
+"""Other attempts of a phase: after a bad end, with a larger micro-batch, and while the next
+dollar is worth it."""
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.core.phases import BEAT, EXTREME, ONE, after, ended, view
+from tests.unit.core.phases import BEAT, EXTREME, LEASE, ONE, PASSED, RUNNING, after, ended, view
+from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.contract import recovery
+from trmcloud.core.contract.climbing import CLIMBS, LEVELS, climbed, is_worth_it, next_level
 from trmcloud.core.contract.phase_account import close_attempt, next_try, started
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
     ContractError,
+    Lease,
     PhaseReport,
     PhaseState,
     dump,
     load_lease,
     load_report,
 )
-from trmcloud.core.contract.recovery import LADDER, Recovery, noted, overrides_of, read_overrides
-from trmcloud.core.contract.supervisor import EndPod, StartPhase, supervise
+from trmcloud.core.contract.recovery import (
+    AGAIN,
+    LADDER,
+    LAST_RUNGS,
+    OUT_OF_MEMORY,
+    SKIPPED,
+    SPARE,
+    Recovery,
+    next_rung,
+    noted,
+    overrides_of,
+    read_overrides,
+)
+from trmcloud.core.contract.supervisor import (
+    Act,
+    ClimbTrainer,
+    EndPod,
+    FinishTrainer,
+    JudgeGate,
+    KillTrainer,
+    LandTrainer,
+    StartPhase,
+    Wait,
+    supervise,
+)
 from trmcloud.core.contract.trainer_contract import OUTCOMES
+from trmcloud.core.contract.worth import (
+    LEAST_POINTS,
+    Curve,
+    StopRules,
+    fit,
+    gain_per_usd,
+    gain_soon,
+    is_worse,
+    since_best,
+    why_stop,
+)
+from trmcloud.core.errors import UsageError
+from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.overrides import check_last_rungs, overridden, parse_last_rungs, recoverable
+
+# -- recovery -----------------------------------------------------------------------------------
+# What is tried after a bad end: which, in which order, how often, and what is told of it.
+
 
 OWN: dict[str, Any] = {
     "batch": 12, "accumulation": 2, "activation_checkpointing": False, "compile": True,
     "loader_workers": 2, "preset": "extreme",
 }  # fmt: skip
-LEASE = replace(ONE, phases=(replace(ONE.phases[0], settings=OWN),))
+TRIED_LEASE = replace(ONE, phases=(replace(ONE.phases[0], settings=OWN),))
 
 
-def tries(outcome: str, lease: Any = LEASE, **own: Any) -> list[tuple[str, dict[str, Any]]]:
+def tries(outcome: str, lease: Any = TRIED_LEASE, **own: Any) -> list[tuple[str, dict[str, Any]]]:
     """All that is tried where every attempt ends in the same way: rungs and overrides."""
     share = replace(lease.phases[0], settings={**lease.phases[0].settings, **own})
     lease, report, made = replace(lease, phases=(share,)), ended(outcome, fruitless=1), []
@@ -76,7 +124,7 @@ def test_a_loss_that_is_lost_goes_back_at_half_the_rate_then_a_preset_lower(outc
         ("preset", {**quarter, "preset": "moderate"}),
     ]
     own = {key: value for key, value in OWN.items() if key != "preset"}
-    dense = replace(LEASE, phases=(replace(LEASE.phases[0], settings=own),))
+    dense = replace(TRIED_LEASE, phases=(replace(TRIED_LEASE.phases[0], settings=own),))
     assert [rung for rung, _ in tries(outcome, dense)] == ["rate", "rate"]
 
 
@@ -92,7 +140,7 @@ def test_no_rung_is_tried_more_often_than_the_table_says() -> None:
 def test_what_did_not_help_is_told_at_the_end() -> None:
     rate = Recovery("non_finite", "rate", changed={"rate": 0.25})
     rows = (rate, rate, Recovery("non_finite", "preset", changed={"preset": "moderate"}))
-    act = after(ended("non_finite", message="the loss is nan", recoveries=rows), LEASE)
+    act = after(ended("non_finite", message="the loss is nan", recoveries=rows), TRIED_LEASE)
     told = "the loss is nan; nothing is left to try: not even rate=0.25, preset=moderate helped"
     assert act == EndPod("failed", told)
 
@@ -100,7 +148,7 @@ def test_what_did_not_help_is_told_at_the_end() -> None:
 def test_settings_are_not_blamed_for_an_end_that_they_were_not_to_prevent() -> None:
     changed = Recovery("out_of_memory", "batch", changed={"batch": 6, "accumulation": 4})
     crashed = ended("crashed", message="boom", fruitless=9, recoveries=(changed,))
-    assert after(crashed, LEASE) == EndPod("failed", "boom")
+    assert after(crashed, TRIED_LEASE) == EndPod("failed", "boom")
 
 
 def test_a_lease_that_names_no_settings_has_nothing_changed() -> None:
@@ -109,28 +157,28 @@ def test_a_lease_that_names_no_settings_has_nothing_changed() -> None:
 
 
 def test_one_of_several_machines_is_not_started_again_with_other_settings() -> None:
-    several = replace(LEASE, max_restarts=-1)
+    several = replace(TRIED_LEASE, max_restarts=-1)
     assert after(ended("out_of_memory", message="why"), several) == EndPod("failed", "why")
 
 
 def test_the_money_and_orders_come_before_another_try() -> None:
     last = ended("out_of_memory")
-    assert after(last, LEASE, hard_left_s=0.0).result == "killed"  # type: ignore[union-attr]
-    stopped = after(last, LEASE, land_ordered=True, land_reason="asked to")
+    assert after(last, TRIED_LEASE, hard_left_s=0.0).result == "killed"  # type: ignore[union-attr]
+    stopped = after(last, TRIED_LEASE, land_ordered=True, land_reason="asked to")
     assert stopped == EndPod("stopped", "asked to")
-    late = after(last, LEASE, soft_left_s=LEASE.min_useful_s)
+    late = after(last, TRIED_LEASE, soft_left_s=TRIED_LEASE.min_useful_s)
     assert late == EndPod("landed", "out_of_memory, and too little time was left to start again")
 
 
 def test_other_settings_are_another_try_with_restarts_of_its_own() -> None:
-    tired = ended("out_of_memory", fruitless=LEASE.max_restarts + 1)
-    assert started(LEASE, tired, 5, 1.0).fruitless == 0
-    assert started(LEASE, ended("crashed", fruitless=2), 5, 1.0).fruitless == 2
+    tired = ended("out_of_memory", fruitless=TRIED_LEASE.max_restarts + 1)
+    assert started(TRIED_LEASE, tired, 5, 1.0).fruitless == 0
+    assert started(TRIED_LEASE, ended("crashed", fruitless=2), 5, 1.0).fruitless == 2
 
 
 def test_a_crash_keeps_what_was_changed_before_it() -> None:
     changed = Recovery("out_of_memory", "batch", changed={"batch": 6, "accumulation": 4})
-    act = after(ended("lost", recoveries=(changed,)), LEASE)
+    act = after(ended("lost", recoveries=(changed,)), TRIED_LEASE)
     assert act == StartPhase("fast", 2, {"batch": 6, "accumulation": 4})
 
 
@@ -139,24 +187,24 @@ def test_what_it_cost_is_what_was_done_since_the_last_checkpoint() -> None:
     beat = replace(BEAT, step=47, saved_step=40)
     closed = close_attempt(running, beat, 500.0, 12.5)
     assert (closed.lost_steps, closed.lost_s) == (7, 12.5)
-    again = started(LEASE, closed, 2, 501.0)
+    again = started(TRIED_LEASE, closed, 2, 501.0)
     [row] = again.recoveries
     assert (row.what, row.rung, row.step, row.at) == ("lost", "again", 47, 500.0)
     assert (row.lost_steps, row.lost_s, row.times) == (7, 12.5, 1)
     twice = close_attempt(again, replace(beat, step=41), 600.0, 2.5)
-    [row] = started(LEASE, twice, 3, 601.0).recoveries
+    [row] = started(TRIED_LEASE, twice, 3, 601.0).recoveries
     assert (row.step, row.lost_steps, row.lost_s, row.times) == (41, 8, 15.0, 2)
 
 
 def test_why_a_trainer_was_killed_is_told_where_it_has_no_last_word() -> None:
     running = PhaseReport("fast", state=PhaseState.RUNNING, message="no step for 300 s")
     closed = close_attempt(running, BEAT, 500.0, 301.0)
-    row = next_try(LEASE, closed)
+    row = next_try(TRIED_LEASE, closed)
     assert row is not None
     assert (row.what, row.why) == ("lost", "no step for 300 s")
     own = close_attempt(running, replace(BEAT, outcome="crashed", message="its own"), 500.0)
     assert own.message == "its own"
-    assert started(LEASE, own, 2, 1.0).message == ""
+    assert started(TRIED_LEASE, own, 2, 1.0).message == ""
 
 
 def test_steps_left_out_are_told_at_the_price_of_a_step() -> None:
@@ -170,7 +218,7 @@ def test_steps_left_out_are_told_at_the_price_of_a_step() -> None:
 
 def test_a_phase_taken_up_anew_keeps_its_overrides() -> None:
     rows = (Recovery("non_finite", "rate", changed={"rate": 0.5}),)
-    act = supervise(LEASE, (PhaseReport("fast", recoveries=rows), EXTREME), view())
+    act = supervise(TRIED_LEASE, (PhaseReport("fast", recoveries=rows), EXTREME), view())
     assert act == StartPhase("fast", 1, {"rate": 0.5})
 
 
@@ -218,7 +266,7 @@ def test_reports_and_leases_of_before_still_open() -> None:
     text = dump(report_with(())).replace(', "recoveries": []', "").replace('"lost_s": 0.0, ', "")
     assert "recoveries" not in text
     assert load_report(text).phases[0].recoveries == ()
-    assert load_lease(dump(LEASE)) == LEASE
+    assert load_lease(dump(TRIED_LEASE)) == TRIED_LEASE
     old = dump(ONE).replace(', "settings": {}', "")
     assert "settings" not in old
     assert load_lease(old) == ONE
@@ -254,3 +302,473 @@ def test_every_override_can_be_read_and_keeps_the_batch(
         assert read_overrides(dump(overrides)) == overrides
         now = {**own, **overrides}
         assert now["batch"] * now["accumulation"] == batch * accumulation
+
+
+# -- A micro-batch that climbs: by which names, how far, when, and what comes of it -------------
+
+
+CLIMBING_OWN: dict[str, Any] = {
+    "batch": 8, "accumulation": 12, "activation_checkpointing": False, "compile": True,
+    "loader_workers": 2, CLIMBS: True,
+}  # fmt: skip
+AGGRESSIVE = Recovery(SPARE, "aggressive", changed={"batch": 12, "accumulation": 8})
+CLIMBING_EXTREME = Recovery(SPARE, "extreme", changed={"batch": 16, "accumulation": 6})
+LONG = replace(BEAT, step=5, steps=100_000, landing_seconds=20.0)
+CLIMBER: Lease = replace(ONE, phases=(replace(ONE.phases[0], settings=CLIMBING_OWN),))
+
+
+def watching(beat: Any = LONG, phase: Any = RUNNING, lease: Lease = CLIMBER, **seen: Any) -> Act:
+    seen = {"memory_share": 0.4, "soft_left_s": 90_000.0, "hard_left_s": 91_000.0, **seen}
+    return supervise(lease, (phase,), view(heartbeat=beat, **seen))
+
+
+# -- which level ---------------------------------------------------------------------------------
+
+
+def test_levels_are_climbed_in_order_and_each_once() -> None:
+    assert next_level(CLIMBING_OWN, (), 0.4) == "aggressive"
+    assert climbed(CLIMBING_OWN, (), "aggressive") == AGGRESSIVE.changed
+    assert next_level(CLIMBING_OWN, (AGGRESSIVE,), 0.5) == "extreme"
+    assert climbed(CLIMBING_OWN, (AGGRESSIVE,), "extreme") == CLIMBING_EXTREME.changed
+    assert next_level(CLIMBING_OWN, (AGGRESSIVE, CLIMBING_EXTREME), 0.1) == ""
+    assert climbed(CLIMBING_OWN, (AGGRESSIVE,), "aggressive") == {}
+    assert climbed(CLIMBING_OWN, (), "boundless") == {}
+
+
+@pytest.mark.parametrize(
+    ("share", "level"),
+    [(None, ""), (80 / 141, ""), (0.53, ""), (0.52, "aggressive"), (0.0, "aggressive")],
+)
+def test_no_level_fills_more_than_the_guide_has_it_fill(share: float | None, level: str) -> None:
+    assert next_level(CLIMBING_OWN, (), share) == level
+
+
+def test_a_level_without_a_batch_that_divides_is_passed_over() -> None:
+    power = {**CLIMBING_OWN, "batch": 32, "accumulation": 4}
+    assert climbed(power, (), "aggressive") == {}
+    assert next_level(power, (), 0.4) == "extreme"
+    assert climbed(power, (), "extreme") == {"batch": 64, "accumulation": 2}
+    assert next_level(power, (), 0.47) == "", "twice that is more than an extreme batch fills"
+
+
+@pytest.mark.parametrize(
+    "changed", [{CLIMBS: False}, {"batch": 96, "accumulation": 1}, {"accumulation": 1, "batch": 7}]
+)
+def test_what_the_user_set_and_what_is_one_pass_already_stays(changed: dict[str, Any]) -> None:
+    assert next_level({**CLIMBING_OWN, **changed}, (), 0.2) == ""
+    bare = {key: value for key, value in CLIMBING_OWN.items() if key != "compile"}
+    assert next_level(bare, (), 0.2) == "", "a lease that names less lets nothing be changed"
+
+
+def test_nothing_climbs_where_anything_went_wrong() -> None:
+    assert next_level(CLIMBING_OWN, (Recovery("unsound", SKIPPED),), 0.4) == "aggressive"
+    for row in (
+        Recovery("out_of_memory", "batch", changed={"batch": 4, "accumulation": 24}),
+        Recovery("crashed", AGAIN),
+        Recovery("non_finite", "rate", changed={"rate": 0.5}),
+    ):
+        assert next_level(CLIMBING_OWN, (row,), 0.4) == ""
+
+
+@given(st.integers(1, 300), st.integers(1, 64), st.floats(0.0, 1.0))
+def test_a_step_keeps_its_sequences_and_memory(batch: int, accumulation: int, share: float) -> None:
+    own = {**CLIMBING_OWN, "batch": batch, "accumulation": accumulation}
+    name = next_level(own, (), share)
+    if not name:
+        return
+    made = climbed(own, (), name)
+    assert made["batch"] * made["accumulation"] == batch * accumulation
+    level = next(each for each in LEVELS if each.name == name)
+    assert batch < made["batch"] <= level.factor * batch
+    assert share * made["batch"] / batch <= level.fills
+
+
+# -- when ----------------------------------------------------------------------------------------
+
+
+def test_it_is_worth_twice_what_landing_and_starting_take() -> None:
+    beat = replace(BEAT, step=0, steps=16_001, step_seconds=1.0, landing_seconds=20.0)
+    beat = replace(beat, seconds={"startup": 20.0, "compile": 40.0, "training": 9.0})
+    assert is_worth_it(beat, 1e9)
+    assert not is_worth_it(replace(beat, steps=16_000), 1e9)
+    assert not is_worth_it(beat, 16_000.0), "the soft stop comes before its last step"
+    assert not is_worth_it(replace(beat, cooldown_from=0), 1e9)
+    assert not is_worth_it(replace(beat, step_seconds=None), 1e9)
+    quick = replace(beat, seconds={}, landing_seconds=None, steps=12_000)
+    assert not is_worth_it(quick, 1e9), "a start takes a minute, whatever was measured of it"
+
+
+def test_a_trainer_with_memory_to_spare_is_told_and_no_other() -> None:
+    assert watching() == ClimbTrainer("aggressive")
+    assert watching(memory_share=None) == Wait()
+    assert watching(memory_share=0.6) == Wait()
+    assert watching(replace(LONG, state="evaluating")) == Wait()
+    assert watching(replace(LONG, steps=500)) == Wait()
+    assert watching(told_to_land_s=3.0) == Wait()
+    assert watching(share_left_s=500.0) == Wait(), "its phase ends before its steps do"
+    assert watching(lease=replace(CLIMBER, max_restarts=-1)) == Wait(), "one of several machines"
+    assert isinstance(watching(land_ordered=True), LandTrainer)
+
+
+def test_to_climb_is_no_restart_that_could_be_forbidden() -> None:
+    assert watching(lease=replace(CLIMBER, max_restarts=0)) == ClimbTrainer("aggressive")
+
+
+def test_a_trainer_that_no_longer_pays_does_not_climb() -> None:
+    rules = StopRules(gain_per_usd=1.0, usd_per_hour=3.6)
+    share = replace(CLIMBER.phases[0], stop=rules)
+    curve = Curve(step=100, slope=-1e-6, scatter=0.0, steps_per_hour=1000.0, since_best=0)
+    done = watching(replace(LONG, curve=curve), lease=replace(CLIMBER, phases=(share,)))
+    assert isinstance(done, FinishTrainer)
+    assert watching(phase=replace(RUNNING, stopping="it buys nothing")) == Wait()
+
+
+def test_what_was_decided_holds_for_an_agent_that_is_started_anew() -> None:
+    decided = replace(RUNNING, climbing="aggressive")
+    assert watching(phase=decided, memory_share=None) == ClimbTrainer("aggressive")
+    report = AgentReport("r1", "p", 1, 7, 0.0, 0.0, (decided,), 1.0, 2.0)
+    assert load_report(dump(report)).phases[0].climbing == "aggressive"
+
+
+# -- what comes of it ----------------------------------------------------------------------------
+
+
+def test_once_landed_it_goes_on_with_the_larger_batch() -> None:
+    report = ended("landed_signal", climbing="aggressive", step=40, lost_s=2.5)
+    act = after(report, CLIMBER)
+    assert act == StartPhase("fast", 2, {"batch": 12, "accumulation": 8})
+    again = started(CLIMBER, report, 2, 50.0)
+    assert again.climbing is None
+    [row] = again.recoveries
+    assert (row.what, row.rung, row.step, row.lost_steps) == (SPARE, "aggressive", 40, 0)
+    assert row.changed == AGGRESSIVE.changed
+
+
+def test_an_order_or_too_little_time_ends_it_all_the_same() -> None:
+    report = ended("landed_signal", climbing="aggressive")
+    act = after(report, CLIMBER, land_ordered=True, land_reason="asked to")
+    assert act == EndPod("stopped", "asked to")
+    short = after(report, CLIMBER, soft_left_s=10.0)
+    assert isinstance(short, EndPod)
+    assert short.result == "landed"
+    plain = after(ended("landed_signal"), CLIMBER)
+    assert plain == EndPod("landed", "told to land")
+
+
+def test_one_that_landed_by_order_was_stopped_however_late_it_is_looked_at() -> None:
+    """It had decided to climb, and has landed: the hard stop has cut nothing short."""
+    late = {"land_ordered": True, "land_reason": "asked to", "hard_left_s": -1.0}
+    report = ended("landed_signal", climbing="aggressive")
+    assert after(report, CLIMBER, **late) == EndPod("stopped", "asked to")
+
+
+def test_one_that_came_to_its_end_meanwhile_has_finished() -> None:
+    report = ended("finished", climbing="aggressive")
+    assert supervise(CLIMBER, (report,), view()) == EndPod("finished", "")
+
+
+def test_memory_that_runs_out_after_a_climb_takes_it_back() -> None:
+    report = ended("out_of_memory", recoveries=(AGGRESSIVE,), fruitless=1)
+    act = after(report, CLIMBER)
+    assert act == StartPhase("fast", 2, {"batch": 6, "accumulation": 16})
+    shrunk = started(CLIMBER, report, 2, 50.0)
+    assert next_level(CLIMBING_OWN, shrunk.recoveries, 0.1) == ""
+
+
+# -- the last rungs ------------------------------------------------------------------------------
+
+
+def test_depth_and_sequence_are_cut_last_and_only_while_nothing_is_saved() -> None:
+    least = {**CLIMBING_OWN, "batch": 1, "activation_checkpointing": True, "compile": False,
+             "loader_workers": 0}  # fmt: skip
+    asked = {**least, "depth": 12, "sequence": 1024}
+
+    def tried(settings: dict[str, Any], saved_step: int | None) -> list[dict[str, Any]]:
+        lease = replace(CLIMBER, phases=(replace(CLIMBER.phases[0], settings=settings),))
+        report, made = ended("out_of_memory", fruitless=1, saved_step=saved_step), []
+        while isinstance(act := after(report, lease), StartPhase):
+            made.append(dict(act.overrides))
+            begun = started(lease, report, act.attempt, 50.0)
+            report = replace(report, attempts=act.attempt, recoveries=begun.recoveries)
+        return made
+
+    assert tried(least, None) == []
+    assert tried(asked, 5) == [], "a checkpoint of another model could not be gone on from"
+    shorter = {"depth": 8, "sequence": 512, "accumulation": 24}
+    assert tried(asked, None) == [{"depth": 8}, shorter]
+    assert tried({**least, "depth": 1, "sequence": 33}, None) == []
+
+
+# -- What the next dollar buys, and when a training is told that it no longer pays --------------
+
+
+RECORDED = Path(__file__).parent / "metrics"
+STEPS = tuple(range(100, 2001, 100))
+HOURLY = 3600.0
+"""A step a second."""
+
+
+def falling(slope: float = -0.3) -> list[tuple[int, float]]:
+    return [(step, 4.0 + slope * math.log(step)) for step in STEPS]
+
+
+def curve_of(points: list[tuple[int, float]]) -> Curve:
+    fitted = fit(points)
+    assert fitted is not None
+    return Curve(points[-1][0], *fitted, HOURLY, since_best(points))
+
+
+def test_a_line_in_the_logarithm_of_the_steps_is_found_again() -> None:
+    slope, scatter = fit(falling()) or (0.0, 1.0)
+    assert slope == pytest.approx(-0.3)
+    assert scatter == pytest.approx(0.0, abs=1e-9)
+
+
+def test_nothing_is_said_of_few_evaluations() -> None:
+    assert fit(falling()[: LEAST_POINTS - 1]) is None
+    assert fit(falling()[:LEAST_POINTS]) is not None
+    assert fit([(7, 2.0)] * LEAST_POINTS) is None
+
+
+def test_the_newest_half_counts() -> None:
+    """A training that fell fast and is flat now buys nothing more."""
+    points = [(step, 2.0 + max(0.0, 1.0 - step / 1000)) for step in STEPS]
+    assert (fit(points) or (1.0, 1.0)) == pytest.approx((0.0, 0.0), abs=1e-9)
+
+
+def test_the_next_dollar_is_that_of_the_rate() -> None:
+    """$2 an hour: a dollar is 1,800 steps, from 2,000 to 3,800."""
+    curve = curve_of(falling())
+    expected = 0.3 * math.log(3800 / 2000)
+    assert gain_per_usd(curve, 10_000, 2.0) == pytest.approx(expected)
+    assert gain_soon(curve, 10_000) == pytest.approx(0.3 * math.log(5600 / 2000))
+
+
+def test_where_less_than_a_dollar_is_left_it_is_the_price_of_what_is_left() -> None:
+    """180 steps at $2 an hour are a tenth of a dollar."""
+    expected = 0.3 * math.log(2180 / 2000) / 0.1
+    assert gain_per_usd(curve_of(falling()), 180, 2.0) == pytest.approx(expected)
+
+
+def test_where_nothing_is_paid_or_left_no_dollar_buys_anything() -> None:
+    curve = curve_of(falling())
+    assert gain_per_usd(curve, 100, 0.0) is None
+    assert gain_per_usd(curve, 0, 2.0) is None
+    assert gain_per_usd(replace(curve, steps_per_hour=0.0), 100, 2.0) is None
+
+
+def test_numbers_that_a_pod_makes_up_come_to_nothing() -> None:
+    wild = Curve(1, -1e6, 1e6, 1e-300, 0)
+    for left in (1, 10**18):
+        for rate in (1e-300, 1.0, 1e9):
+            gain = gain_per_usd(wild, left, rate, at_most=True)
+            assert gain is None or math.isfinite(gain)
+
+
+@pytest.mark.parametrize(
+    ("gain", "stops"),
+    [(0.2, True), (0.19, False)],
+    ids=["less than asked for", "as much as asked for"],
+)
+def test_a_dollar_that_buys_too_little_ends_it(gain: float, stops: bool) -> None:
+    why = why_stop(StopRules(gain, 0, 2.0), curve_of(falling()), 10_000)  # buys 0.1926
+    assert why == ("the next dollar buys 0.19 bpb, less than 0.2" if stops else "")
+
+
+def test_doubt_is_for_going_on() -> None:
+    """One that scatters is only stopped where two standard errors more would not pay either."""
+    curve = replace(curve_of(falling()), scatter=0.1)
+    steeper = replace(curve, slope=curve.slope - 2 * curve.scatter)
+    hoped = gain_per_usd(steeper, 10_000, 2.0)
+    assert hoped is not None
+    assert why_stop(StopRules(hoped - 0.01, 0, 2.0), curve, 10_000) == ""
+    assert why_stop(StopRules(hoped + 0.01, 0, 2.0), curve, 10_000)
+
+
+def test_one_that_rises_buys_nothing() -> None:
+    curve = curve_of(falling(+0.1))
+    told = "the next dollar buys no better bpb"
+    assert why_stop(StopRules(0.001, 0, 2.0), curve, 10_000) == told
+
+
+def test_patience_counts_from_the_best() -> None:
+    points = [*falling()[:10], *[(step, 3.0) for step in STEPS[10:14]]]
+    assert since_best(points) == 4
+    rules, curve = StopRules(patience=4), curve_of(points)
+    assert why_stop(rules, curve, 10) == "4 evaluations in a row were no better than the best"
+    assert why_stop(replace(rules, patience=5), curve, 10) == ""
+
+
+def test_without_rules_or_figures_nothing_ends_it() -> None:
+    assert why_stop(StopRules(), curve_of(falling(+1.0)), 10) == ""
+    assert why_stop(StopRules(1.0, 1, 1.0), None, 10) == ""
+    assert why_stop(StopRules(1.0, 1, 1.0), curve_of(falling()), 0) == ""
+
+
+def test_what_is_worse_than_scatter() -> None:
+    assert not is_worse([])
+    best = (1, 2.0)
+    assert not is_worse([best, (2, 2.1), (3, 2.1)])
+    assert not is_worse([best, (2, 2.1), (3, 2.019), (4, 2.1)]), "one of the newest is as good"
+    assert is_worse([best, (2, 2.01), (3, 2.021), (4, 2.1), (5, 2.021)])
+
+
+@pytest.mark.parametrize(("name", "most_error"), [("trm", 0.07)])
+def test_recorded_trainings_went_on_as_predicted(name: str, most_error: float) -> None:
+    """Of two real ones: from two thirds on, what was predicted of the last evaluation."""
+    lines = map(json.loads, (RECORDED / f"{name}.jsonl").read_text().splitlines())
+    points = [(x["step"], x["val_bpb"]) for x in lines if x["kind"] == "eval" and x["step"] > 20]
+    known, last = points[: max(LEAST_POINTS, len(points) * 2 // 3)], points[-1]
+    slope, _ = fit(known) or (0.0, 0.0)
+    predicted = slope * math.log(last[0] / known[-1][0])
+    assert predicted < 0
+    assert predicted == pytest.approx(last[1] - known[-1][1], abs=most_error)
+
+
+# -- what the agent does about it -----------------------------------------------------------------
+RULED = replace(LEASE, phases=tuple(replace(p, stop=StopRules(0.2, 0, 2.0)) for p in LEASE.phases))
+SPENT = replace(BEAT, step=2000, steps=9000, curve=curve_of(falling()))
+WHY = "the next dollar buys 0.19 bpb, less than 0.2"
+
+
+def test_a_training_that_no_longer_pays_is_told_once() -> None:
+    assert supervise(RULED, (RUNNING, EXTREME), view(heartbeat=SPENT)) == FinishTrainer(WHY)
+    told = view(heartbeat=SPENT, finish_told=True)
+    assert supervise(RULED, (RUNNING, EXTREME), told) == Wait()
+
+
+def test_without_a_rule_it_goes_on() -> None:
+    assert supervise(LEASE, (RUNNING, EXTREME), view(heartbeat=SPENT)) == Wait()
+
+
+def test_one_that_pays_or_cools_down_already_goes_on() -> None:
+    for beat in (replace(SPENT, curve=curve_of(falling(-0.9))), replace(SPENT, curve=None)):
+        assert supervise(RULED, (RUNNING, EXTREME), view(heartbeat=beat)) == Wait()
+
+
+def test_landing_and_the_hard_stop_come_first() -> None:
+    asked = view(heartbeat=SPENT, land_ordered=True, land_reason="you")
+    assert supervise(RULED, (RUNNING, EXTREME), asked) == LandTrainer("you")
+    over = view(heartbeat=SPENT, hard_left_s=0.0)
+    assert isinstance(supervise(RULED, (RUNNING, EXTREME), over), KillTrainer)
+
+
+def test_one_that_was_told_to_land_is_not_told_that_it_no_longer_pays() -> None:
+    """It lands, which is sooner than to cool down."""
+    for order in ({"told_to_land_s": 3.0}, {"told_to_land_s": 3.0, "land_ordered": True}):
+        told = view(heartbeat=SPENT, **order)
+        assert supervise(RULED, (RUNNING, EXTREME), told) == Wait()
+
+
+def test_one_with_no_step_left_is_let_come_to_its_own_end() -> None:
+    done = replace(SPENT, step=9000)
+    assert supervise(RULED, (RUNNING, EXTREME), view(heartbeat=done)) == Wait()
+
+
+def test_what_was_decided_holds_for_the_next_attempt() -> None:
+    """Which begins a little further back, where it still may pay."""
+    decided = replace(RUNNING, stopping=WHY, attempts=2)
+    pays = replace(SPENT, attempt=2, curve=curve_of(falling(-0.9)))
+    assert supervise(RULED, (decided, EXTREME), view(heartbeat=pays)) == FinishTrainer(WHY)
+
+
+def test_its_end_says_why_and_is_a_clean_one() -> None:
+    beat = replace(SPENT, state="ended", outcome="stopped_paying", curve=None)
+    closed = close_attempt(replace(RUNNING, stopping=WHY), beat, 9.0)
+    assert (closed.outcome, closed.message, closed.state) == (
+        "stopped_paying",
+        WHY,
+        PhaseState.ENDED,
+    )
+    alone = replace(RULED, phases=RULED.phases[:1])
+    assert supervise(alone, (closed,), view()) == EndPod(Outcome.FINISHED.value, WHY)
+
+
+def test_it_is_finished_for_the_gate_and_the_next_phase() -> None:
+    spent = ended("stopped_paying", message=WHY)
+    assert supervise(RULED, (spent, EXTREME), view()) == JudgeGate("fast")
+    judged = replace(spent, gate=PASSED)
+    assert supervise(RULED, (judged, EXTREME), view()) == StartPhase("extreme", 1)
+
+
+def test_rules_are_read_strictly_and_a_lease_of_before_has_none() -> None:
+    text = dump(RULED)
+    assert load_lease(text) == RULED
+    data = json.loads(text)
+    for phase in data["phases"]:
+        del phase["stop"]
+    assert load_lease(json.dumps(data)).phases[0].stop == StopRules()
+    wrong: tuple[Any, ...] = ({"patience": -1}, {"gain_per_usd": "x"}, {"usd_per_hour": -1.0}, [])
+    for bad in wrong:
+        data["phases"][0]["stop"] = bad
+        with pytest.raises(ContractError):
+            load_lease(json.dumps(data))
+
+
+# -- last rungs ---------------------------------------------------------------------------------
+# The last rungs, where they are asked for: what a lease names of a recipe, and what is refused.
+# The recipes are read from the disk: what needs none of them is asked in ``test_recovery``.
+
+
+def test_a_lease_names_what_was_asked_for_and_can_be_cut() -> None:
+    trm = load_recipe("trm-tiny").resolve("fast", hardware="local", gpus=1)
+    rows = load_recipe("bd3lm-small").resolve("train", hardware="local", gpus=1)
+    assert {"depth", "sequence"}.isdisjoint(recoverable(trm))
+    both = recoverable(trm, last_rungs=("depth", "sequence"))
+    assert (both["depth"], both["sequence"]) == (trm.depth, trm.sequence)
+    assert recoverable(trm)[CLIMBS] is True
+    assert CLIMBS not in recoverable(trm, ["batch"])
+    assert CLIMBS not in recoverable(trm, ["accumulation"])
+    assert "sequence" not in recoverable(rows, last_rungs=("depth", "sequence"))
+    check_last_rungs(("depth", "sequence"), [trm, rows])
+    with pytest.raises(UsageError, match="can never help: its rows are made as long as they are"):
+        check_last_rungs(("sequence",), [rows])
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "changed", "rung", "why"),
+    [
+        ("trm-tiny", "fast", {"depth": 1}, "depth", "a depth of 1 is not cut"),
+        ("trm-tiny", "fast", {"sequence": 48}, "sequence", "a sequence of 48 is not cut"),
+        ("trm-tiny", "fast", {"sequence": 65}, "sequence", "a sequence of 65 is not cut"),
+        ("hdp-small", "train", {}, "sequence", "its rows are made as long as they are"),
+        (
+            *("bd3lm-small", "train", {"rows": "bestfit", "sequence": 64, "block": 64}),
+            *("sequence", "blocks of 64 do not divide a sequence of 32"),
+        ),
+    ],
+)
+def test_a_rung_that_can_never_be_tried_is_refused_and_in_no_lease(
+    name: str, phase: str, changed: dict[str, Any], rung: str, why: str
+) -> None:
+    """A trainer would not start with what it makes, and the phase would end by that instead."""
+    recipe = load_recipe(name)
+    settings = replace(recipe.resolve(phase, hardware="local", gpus=1), **changed)
+    assert rung not in recoverable(settings, last_rungs=LAST_RUNGS)
+    with pytest.raises(UsageError) as caught:
+        check_last_rungs(LAST_RUNGS, [settings])
+    assert caught.value.what == f"--last-rungs {rung} can never help: {why}"
+    assert caught.value.next_step == f"leave {rung} out of it, or plan with --set {rung}=…"
+    other = next(each for each in LAST_RUNGS if each != rung)
+    check_last_rungs([other], [settings])
+    least = {"batch": 1, "activation_checkpointing": True, "compile": False, "loader_workers": 0}
+    in_lease = recoverable(settings, last_rungs=LAST_RUNGS) | least
+    tried = next_rung(in_lease, (), OUT_OF_MEMORY)
+    assert tried is not None
+    assert tried[0] == other
+    assert getattr(overridden(settings, tried[1]), other) < getattr(settings, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("width", "not 'width'"),
+        ("depth,x", "not 'x'"),
+        ("depth,", "names nothing"),
+        (" ", "names nothing"),
+    ],
+)
+def test_what_is_no_last_rung_is_refused(text: str, said: str) -> None:
+    assert parse_last_rungs("sequence, depth") == ("depth", "sequence")
+    with pytest.raises(UsageError, match=said):
+        parse_last_rungs(text)

@@ -1,4 +1,4 @@
-"""``supervise`` while a trainer runs or is to be started, and whatever else it can meet."""
+"""`supervise` while a trainer runs, is to be started, or has ended; and at its edges."""
 
 from __future__ import annotations
 
@@ -18,24 +18,39 @@ from tests.unit.core.phases import (
     ONE,
     PASSED,
     RUNNING,
+    after,
     ended,
+    measured,
     view,
     watching,
 )
-from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
+from trmcloud.core.contract.phase_account import close_attempt
+from trmcloud.core.contract.pod_contract import PhaseLease, PhaseReport, PhaseState
 from trmcloud.core.contract.supervisor import (
+    REPRICED_P90,
     AwaitUploads,
     EndPod,
+    JudgeGate,
     KillTrainer,
     LandTrainer,
     SaveNow,
     StartPhase,
     TrainerView,
     Wait,
+    repriced_s,
     supervise,
 )
-from trmcloud.core.contract.trainer_contract import OUTCOMES, TRAINER_STATES, Heartbeat
+from trmcloud.core.contract.trainer_contract import (
+    CLEAN,
+    OUTCOMES,
+    RETRYABLE,
+    TRAINER_STATES,
+    Heartbeat,
+)
 from trmcloud.core.outcome import Outcome
+
+# -- ``supervise`` while a trainer runs or is to be started, and whatever else it can meet ------
+
 
 # -- starting ----------------------------------------------------------------------------------
 
@@ -110,7 +125,7 @@ def test_a_trainer_that_hangs_is_killed(
 
 
 @pytest.mark.parametrize("order", [{"land_ordered": True}, {"told_to_land_s": 700.0}])
-def test_one_that_hangs_in_an_ordered_landing_has_what_landing_was_given(
+def test_one_that_hangs_in_an_ordered_landing_has_its_time(
     order: dict[str, Any],
 ) -> None:
     for landing_s, patience_s in ((500.0, 500.0), (100.0, 300.0)):
@@ -306,3 +321,321 @@ def test_money_goes_before_a_save() -> None:
     assert isinstance(watching(CAN, save_owed=True, hard_left_s=0.0), KillTrainer)
     soft = watching(CAN, save_owed=True, soft_left_s=-1e4, hard_left_s=1e4)
     assert isinstance(soft, LandTrainer)
+
+
+# -- ``supervise`` once a trainer has ended: gate, next phase, another attempt ------------------
+
+
+# -- after a clean end -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ordered", "result"),
+    [
+        ("finished", False, Outcome.FINISHED),
+        ("finished", True, Outcome.FINISHED),
+        ("landed_deadline", False, Outcome.LANDED),
+        ("landed_deadline", True, Outcome.LANDED),
+        ("landed_signal", False, Outcome.LANDED),
+        ("landed_signal", True, Outcome.STOPPED),
+    ],
+)
+def test_the_last_phases_end_is_the_runs(outcome: str, ordered: bool, result: Outcome) -> None:
+    act = after(ended(outcome), land_ordered=ordered)
+    assert isinstance(act, EndPod)
+    assert act.result == result.value
+    late = after(ended(outcome), land_ordered=ordered, soft_left_s=-200.0, hard_left_s=-1.0)
+    assert late == act, "a clean end stays one, however late it is looked at"
+
+
+@pytest.mark.parametrize("outcome", ["finished", "landed_deadline"])
+def test_between_phases_the_gate_is_judged(outcome: str) -> None:
+    assert after(ended(outcome), LEASE) == JudgeGate("fast")
+    assert after(ended(outcome, gate=PASSED), LEASE) == StartPhase("extreme", attempt=1)
+    act = after(ended(outcome, gate=FAILED), LEASE)
+    assert act == EndPod("gate_failed", "the gate after fast failed")
+
+
+def test_an_order_to_land_between_phases_is_kept() -> None:
+    act = after(ended("finished", gate=PASSED), LEASE, land_ordered=True, land_reason="enough")
+    assert act == EndPod("stopped", "enough")
+
+
+def test_landed_by_a_signal_the_next_phase_is_not_begun() -> None:
+    for ordered in (True, False):
+        act = after(ended("landed_signal"), LEASE, land_ordered=ordered)
+        assert isinstance(act, EndPod)
+
+
+def test_after_the_hard_stop_the_next_phase_is_not_begun() -> None:
+    for gate in (None, PASSED):
+        act = after(ended("finished", gate=gate), LEASE, hard_left_s=0.0)
+        assert act == EndPod("killed", "the hard stop came")
+
+
+# -- the next phase's price --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("took_s", "left_s", "enters"),
+    [
+        (900.0, 1101.0, True),  # as planned: 1000 s at P50, 1100 s at P90
+        (900.0, 1099.0, False),
+        (1800.0, 2199.0, False),  # twice as slow
+        (1800.0, 2201.0, True),
+        (450.0, 551.0, True),  # twice as fast
+    ],
+)
+def test_the_next_phase_is_entered_if_it_fits_at_the_pace_that_was_measured(
+    took_s: float, left_s: float, enters: bool
+) -> None:
+    act = after(measured(took_s), LEASE, soft_left_s=left_s, hard_left_s=left_s + 100)
+    if enters:
+        assert act == StartPhase("extreme", attempt=1)
+    else:
+        assert isinstance(act, EndPod)
+        assert act.result == "next_phase_refused"
+        assert f"{left_s:.0f} s are left" in act.message
+
+
+def test_a_plan_that_means_to_be_cut_short_enters_all_the_same() -> None:
+    short = replace(LEASE, fits_budget=False)
+    left: dict[str, Any] = {"soft_left_s": 61.0, "hard_left_s": 161.0}
+    assert after(measured(900.0), short, **left) == StartPhase("extreme", attempt=1)
+    left = {"soft_left_s": 60.0, "hard_left_s": 160.0}
+    assert isinstance(after(measured(900.0), short, **left), EndPod)
+
+
+def test_a_next_phase_that_was_begun_before_is_not_priced_again() -> None:
+    begun = replace(EXTREME, attempts=1)
+    seen = view(soft_left_s=500.0, hard_left_s=600.0)
+    assert supervise(LEASE, (measured(900.0), begun), seen) == StartPhase("extreme", attempt=2)
+
+
+def test_a_pace_is_measured_on_finished_phases_alone() -> None:
+    assert repriced_s(LEASE, (measured(1800.0), EXTREME), "extreme") == 2000.0
+    landed = replace(measured(1800.0), outcome="landed_deadline")
+    assert repriced_s(LEASE, (landed, EXTREME), "extreme") == 1000.0
+    assert repriced_s(LEASE, (ended("finished"), EXTREME), "extreme") == 1000.0
+    unplanned = replace(LEASE, phases=(replace(LEASE.phases[0], expected_s=0.0), LEASE.phases[1]))
+    assert repriced_s(unplanned, (measured(1800.0), EXTREME), "extreme") == 1000.0
+
+
+# -- after a bad end ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "lost", None])
+def test_what_crashed_is_started_again(outcome: str | None) -> None:
+    assert after(ended(outcome)) == StartPhase("fast", attempt=2)
+    assert after(ended(outcome), LEASE) == StartPhase("fast", attempt=2)
+    assert after(ended(outcome, saved_step=None)) == StartPhase("fast", attempt=2)
+
+
+@pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - CLEAN - RETRYABLE))
+def test_what_would_only_happen_again_is_not_tried_again(outcome: str) -> None:
+    assert after(ended(outcome, message="why")) == EndPod("failed", "why")
+    assert after(ended(outcome), LEASE) == EndPod("failed", outcome)
+
+
+@pytest.mark.parametrize(("fruitless", "again"), [(0, True), (3, True), (4, False), (9, False)])
+def test_restarts_without_progress_have_an_end(fruitless: int, again: bool) -> None:
+    act = after(ended("crashed", fruitless=fruitless, attempts=fruitless, message="boom"))
+    assert act == (StartPhase("fast", fruitless + 1) if again else EndPod("failed", "boom"))
+
+
+def test_too_late_to_start_again_it_has_landed_on_its_last_checkpoint() -> None:
+    late: dict[str, Any] = {"soft_left_s": 60.0, "hard_left_s": 160.0}
+    act = after(ended("crashed"), **late)
+    assert isinstance(act, EndPod)
+    assert act.result == "landed"
+    assert "too little time" in act.message
+
+
+def test_too_late_and_without_a_checkpoint_it_has_failed() -> None:
+    late: dict[str, Any] = {"soft_left_s": 60.0, "hard_left_s": 160.0}
+    act = after(ended("crashed", saved_step=None, message="boom"), **late)
+    assert act == EndPod("failed", "boom")
+
+
+@pytest.mark.parametrize("saved_step", [None, 5])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_killed_at_the_hard_stop_it_was_killed(saved_step: int | None, ordered: bool) -> None:
+    """And has neither landed nor failed, whatever it saved before."""
+    act = after(
+        ended("lost", saved_step=saved_step),
+        soft_left_s=-101.0,
+        hard_left_s=-1.0,
+        land_ordered=ordered,
+    )
+    assert isinstance(act, EndPod)
+    assert act.result == "killed"
+
+
+def test_a_crash_while_told_to_land_is_a_stop() -> None:
+    act = after(ended("crashed"), land_ordered=True, land_reason="enough")
+    assert act == EndPod("stopped", "enough")
+
+
+@pytest.mark.parametrize(
+    ("cause", "end"),
+    [
+        (
+            {"hard_left_s": 0.0},
+            EndPod("killed", "the hard stop came before the trainer had landed"),
+        ),
+        ({"land_ordered": True, "land_reason": "enough"}, EndPod("stopped", "enough")),
+    ],
+)
+def test_the_hard_stop_and_orders_are_why_one_ended_that_had_no_restart_left(
+    cause: dict[str, Any], end: EndPod
+) -> None:
+    assert after(ended("crashed", fruitless=9, message="boom"), **cause) == end
+
+
+def test_one_without_an_outcome_is_called_lost() -> None:
+    late = after(ended(None), soft_left_s=60.0)
+    assert late == EndPod("landed", "lost, and too little time was left to start again")
+    assert after(ended(None, fruitless=9)) == EndPod("failed", "lost")
+
+
+def test_a_trainer_that_crashes_for_ever_is_given_up_and_one_that_gets_on_is_not() -> None:
+    for saves, expected in ((False, EndPod("failed", "boom")), (True, StartPhase("fast", 21))):
+        report = replace(RUNNING, attempts=1)
+        for number in range(1, 21):
+            saved = number if saves else None
+            beat = replace(BEAT, outcome="crashed", message="boom", saved_step=saved)
+            report = close_attempt(report, beat, 50.0)
+            act = after(report)
+            if not isinstance(act, StartPhase):
+                break
+            report = replace(report, state=PhaseState.RUNNING, attempts=act.attempt)
+        assert act == expected
+    assert report.attempts == 21
+
+
+# -- ``supervise`` at its edges: the last second, a third phase, causes that meet ---------------
+
+
+# -- the last second ---------------------------------------------------------------------------
+
+
+def test_until_the_hard_stop_has_come_it_has_not() -> None:
+    assert watching(BEAT, hard_left_s=0.5) == Wait()
+    assert supervise(ONE, (FAST,), view(hard_left_s=0.5)) == StartPhase("fast", attempt=1)
+    assert after(ended("crashed"), hard_left_s=0.5) == StartPhase("fast", attempt=2)
+
+
+def test_what_crashed_at_the_hard_stop_was_killed_by_it() -> None:
+    """And not because nothing more may begin: the message tells them apart."""
+    killed = EndPod("killed", "the hard stop came before the trainer had landed")
+    assert after(ended("crashed"), hard_left_s=0.0) == killed
+    assert after(ended("crashed"), hard_left_s=-0.5) == killed
+
+
+def test_told_a_moment_ago_it_is_not_told_again_for_the_soft_stop() -> None:
+    late = {"soft_left_s": -30.0, "hard_left_s": 70.0}
+    assert watching(BEAT, **late, told_to_land_s=5.0) == Wait()
+
+
+@pytest.mark.parametrize("cause", [{"hard_left_s": -1.0}, {"land_ordered": True}])
+def test_what_would_only_happen_again_has_failed_anyway(
+    cause: dict[str, Any],
+) -> None:
+    assert after(ended("non_finite", message="why"), **cause) == EndPod("failed", "why")
+
+
+def test_a_short_patience_is_kept_where_no_step_was_measured() -> None:
+    lease = replace(LEASE, hang_after_s=10.0)
+    beat = replace(BEAT, step_seconds=None)
+    seen = view(heartbeat=beat, heartbeat_age_s=11.0)
+    assert supervise(lease, (RUNNING, EXTREME), seen) == KillTrainer("no step for 11 s")
+
+
+@pytest.mark.parametrize(("left_s", "said"), [(59.4, "59 s"), (-50.0, "0 s")])
+def test_too_little_time_is_said_in_seconds_and_never_below_none(left_s: float, said: str) -> None:
+    act = supervise(ONE, (FAST,), view(soft_left_s=left_s))
+    assert act == EndPod("next_phase_refused", f"{said} are left, too few to train in")
+
+
+# -- the phases before -------------------------------------------------------------------------
+
+
+def test_the_last_phase_that_ended_says_how_the_run_did() -> None:
+    phases = (ended("finished", gate=PASSED), replace(ended("landed_deadline"), name="extreme"))
+    assert supervise(LEASE, phases, view()) == EndPod("landed", "the budget's soft stop came")
+
+
+def test_the_first_phase_is_entered_whatever_it_needs() -> None:
+    """It was planned to take 900 s; nothing has been measured that would say otherwise."""
+    assert supervise(LEASE, (FAST, EXTREME), view(soft_left_s=500.0)) == StartPhase("fast", 1)
+
+
+def test_what_just_fits_is_entered() -> None:
+    needed_s = 1000.0 * REPRICED_P90
+    for left_s, enters in ((needed_s, True), (needed_s - 0.5, False)):
+        act = after(measured(900.0), LEASE, soft_left_s=left_s, hard_left_s=left_s + 100)
+        assert isinstance(act, StartPhase) == enters
+
+
+def test_a_pace_is_taken_from_phases_that_were_planned_and_have_ended() -> None:
+    running = replace(measured(1800.0), state=PhaseState.RUNNING)
+    assert repriced_s(LEASE, (running, EXTREME), "extreme") == 1000.0
+    third = replace(LEASE, phases=(PhaseLease("warm-up", 0.0, 0.0, 1.0), *LEASE.phases))
+    warm_up = replace(measured(1800.0), name="warm-up")
+    assert repriced_s(third, (warm_up, measured(900.0), EXTREME), "extreme") == 1000.0
+
+
+def test_a_short_phase_has_a_pace_too() -> None:
+    short = replace(LEASE, phases=(PhaseLease("fast", 0.0, 0.5, 1.0), LEASE.phases[1]))
+    report = PhaseReport(
+        "fast", state=PhaseState.ENDED, outcome="finished", seconds={"training": 1.0}
+    )
+    assert repriced_s(short, (report, EXTREME), "extreme") == 2000.0
+
+
+# -- nothing to train --------------------------------------------------------------------------
+
+
+def test_a_lease_without_phases_ends_once_the_machine_was_looked_at() -> None:
+    bare = replace(LEASE, phases=())
+    assert supervise(bare, (), view(waiting="checking")) == Wait()
+    assert supervise(bare, (), view(waiting="installing")) == EndPod("finished", "")
+    assert supervise(bare, (), view(waiting="files")) == EndPod("finished", "")
+    assert supervise(bare, (), view()) == EndPod("finished", "")
+    unfit = view(waiting="checking", refusal="1 GPU was rented, 0 found")
+    assert supervise(bare, (), unfit) == EndPod("unfit", "1 GPU was rented, 0 found")
+    late = view(waiting="checking", hard_left_s=0.0)
+    assert supervise(bare, (), late) == EndPod("killed", "the hard stop came")
+
+
+# -- landing and checking ------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_owed_is_not_asked_of_one_that_was_just_told_to_land() -> None:
+    saves = {"save_owed": True}
+    beat = replace(BEAT, saves=0)
+    assert watching(beat, **saves) == SaveNow()
+    assert watching(beat, **saves, land_ordered=True, told_to_land_s=5.0) == Wait()
+    assert watching(beat, **saves, told_to_land_s=5.0) == Wait()
+
+
+def test_a_trainer_that_was_told_to_land_and_evaluates_has_its_patience() -> None:
+    """Landing is reserved 100 s: who evaluates first may take four times that."""
+    landing_s = LEASE.landing_s
+    lease = replace(LEASE, hang_after_s=10.0)
+    for state, age_s, act in (
+        ("landing", landing_s + 1, KillTrainer(f"no step for {landing_s + 1:.0f} s")),
+        ("evaluating", 4 * landing_s - 1, Wait()),
+    ):
+        seen = view(
+            heartbeat=replace(BEAT, state=state), heartbeat_age_s=age_s,
+            land_ordered=True, told_to_land_s=5.0,
+        )  # fmt: skip
+        assert supervise(lease, (RUNNING, EXTREME), seen) == act
+
+
+def test_with_every_phase_at_its_end_nothing_is_waited_for() -> None:
+    """Whatever the machine was last said to be waiting for."""
+    done = replace(ended("finished"), gate=PASSED)
+    assert supervise(ONE, (done,), view(waiting="checking")) == EndPod("finished", "")
+    assert supervise(ONE, (), view(waiting="checking")) == Wait()

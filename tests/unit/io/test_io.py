@@ -1,9 +1,10 @@
-"""Small files that are whole or not there, hashes of parts, and pauses that grow."""
+"""Small files, hashes, pauses that grow, and where servers listen."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from trmcloud.io.backoff import patiently, pause_s
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import file_sha256, holds
+from trmcloud.io.web_server import listening
+
+# -- Small files that are whole or not there, hashes of parts, and pauses that grow -------------
 
 
 def test_a_file_is_replaced_by_text_or_bytes(tmp_path: Path) -> None:
@@ -90,3 +94,14 @@ def test_what_may_pass_is_tried_again_and_what_is_final_is_not() -> None:
     with pytest.raises(ValueError, match="refused"):
         ask(final=True)
     assert slept == []
+
+
+# -- Where the page and ``trmcloud serve`` listen -----------------------------------------------
+
+
+def test_no_part_of_an_answer_waits_for_an_acknowledgement() -> None:
+    with listening("127.0.0.1", 0) as sock, socket.create_connection(sock.getsockname()):
+        sock.setblocking(True)
+        connection, _ = sock.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

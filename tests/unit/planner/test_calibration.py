@@ -1,17 +1,58 @@
+"""Hardware, calibration, probes, and what data takes."""
+
 from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import replace as replace_dataclasses
+from pathlib import Path
 
 import pytest
 
 import bench.calibrate
 from bench.calibration import Calibration, calibrate, half_width, row_seconds
 from bench.published import Published, parse_rows
+from trmcloud.adapters.files.data_sets import load_data_set, source_of
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.app import probes
+from trmcloud.app.probe_local import probe_local
+from trmcloud.core.catalog.hardware import (
+    GPUS,
+    GUIDE_HARDWARE,
+    LocalMachine,
+    find_gpu,
+    nodes_of,
+    parse_hardware,
+)
+from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import UsageError
-from trmcloud.core.planner.calibrated import FITTED, FITTED_SIGMA, P90_SIGMAS, reach_of
+from trmcloud.core.money import Usd
+from trmcloud.core.planner.calibrated import FITTED, FITTED_SIGMA, P90_SIGMAS, Measured, reach_of
+from trmcloud.core.planner.candidates import kept_micros_per_hour
+from trmcloud.core.planner.data_estimate import (
+    CPU_SHARE,
+    IMPORT_S,
+    RENTED_LINE_BYTES_PER_S,
+    TOKENIZE_BYTES_PER_CPU_S,
+    TRAIN_BYTES_PER_S,
+    UPLOAD_BYTES_PER_S,
+    VCPUS_PER_GPU,
+    DataEstimate,
+    estimate_data,
+)
+from trmcloud.core.planner.estimates import outlook_on
 from trmcloud.core.planner.flops import work_of
+from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import link_seconds, step_time
+from trmcloud.core.planner.speed import rented_machine, this_machine
+from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.plan import Interval
+from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
+
+# -- calibration --------------------------------------------------------------------------------
+
 
 TABLE = bench.calibrate.TABLE
 LINES = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]
@@ -47,7 +88,7 @@ def test_sources_not_seen_are_predicted_about_as_well_as_we_say(calibration: Cal
     assert (newest[3] + newest[4]) / 2 <= 0.15
 
 
-def test_four_of_five_rows_lie_in_intervals_that_other_sources_gave(
+def test_four_of_five_rows_lie_in_intervals_of_other_sources(
     calibration: Calibration,
 ) -> None:
     covered, ratio = calibration.covered()
@@ -149,3 +190,299 @@ def test_weights_that_are_applied_again_hide_no_more_than_one_application_does()
     hidden = link_seconds(settings, work_of(settings), GPUS["L40S"], 8) - step.links
     backward = step.matmul + step.attention + step.traffic + step.lost + step.recompute
     assert 0 < hidden <= backward / reuse
+
+
+# -- hardware -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", GUIDE_HARDWARE)
+def test_the_guides_hardware_is_known_under_its_own_name(text: str) -> None:
+    request = parse_hardware(text.lower())
+    assert request.text == text
+    assert not request.is_local
+
+
+def test_a100_is_any_80_gb_a100_and_never_the_40_gb_one() -> None:
+    request = parse_hardware("8xA100")
+    assert request.skus == ("A100-80GB-SXM", "A100-80GB-PCIe")
+    assert not request.accepts("A100-40GB", 8)
+    assert all(GPUS[sku].memory_gb == 80 for sku in request.skus)
+
+
+def test_h100_is_the_sxm_part_and_the_others_go_by_name() -> None:
+    assert parse_hardware("8xH100").skus == ("H100-SXM",)
+    assert parse_hardware("8xh100-pcie").skus == ("H100-PCIe",)
+
+
+def test_several_machines_are_counted_before_what_each_has() -> None:
+    request = parse_hardware("2X8xh100")
+    assert (request.text, request.nodes, request.count) == ("2x8xH100", 2, 8)
+    assert request.skus == ("H100-SXM",)
+    assert parse_hardware("1x8xH100") == parse_hardware("8xH100")
+    assert nodes_of("") == nodes_of("local") == nodes_of("8xH100") == 1
+    for text in ("0x8xH100", "65x8xH100", "2x2x8xH100", "2xlocal", "2x8x"):
+        with pytest.raises(UsageError):
+            parse_hardware(text)
+
+
+def test_local_has_no_sku() -> None:
+    assert parse_hardware(" Local ").is_local
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("8xH1000", "8xH100"),
+        ("8xA10", "8xA10G"),
+        ("H100", "8xH100"),
+        ("lokal", "local"),
+        ("gpu", "one of"),
+        ("2xRTX309", "2xRTX3090"),
+    ],
+)
+def test_the_nearest_name_is_offered(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_hardware(text)
+    assert hint in caught.value.next_step
+
+
+@pytest.mark.parametrize("text", ["0xH100", "65xH100", "-1xH100", "8x", "x", ""])
+def test_impossible_counts_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_hardware(text)
+
+
+def test_links_are_one_way_and_fall_back_to_pcie() -> None:
+    assert find_gpu("h100-sxm").link_gb_s(8) == 450
+    assert find_gpu("H100-SXM").link_gb_s(16) == 64
+    assert find_gpu("H100-PCIe").link_gb_s(8) == 64
+    assert find_gpu("RTX4090").link_gb_s(2) == 16, "no direct copies between 4090s"
+
+
+def test_no_peak_is_the_sparse_one() -> None:
+    assert GPUS["H100-SXM"].peak_flops("bfloat16") == 989e12
+    assert GPUS["A100-80GB-SXM"].peak_flops("bfloat16") == 312e12
+    assert GPUS["A100-80GB-SXM"].peak_flops("float32") == 156e12
+
+
+def test_cpus_are_shared_between_processes() -> None:
+    machine = LocalMachine("four cores", 4, 16.0, peak_flops_per_process=100e9)
+    assert machine.default_processes == 2
+    assert machine.peak_flops(4) == 50e9
+
+
+# -- probe --------------------------------------------------------------------------------------
+
+
+NOW = 1_795_000_000.0
+SETTINGS = load_recipe("trm-tiny").resolve("fast", hardware="local", gpus=2)
+
+TRAINER = """
+import json, os
+out = os.path.dirname(os.environ["TRMCLOUD_JOB"])
+job = json.load(open(os.environ["TRMCLOUD_JOB"]))
+with open(os.path.join(out, "metrics.jsonl"), "w") as log:
+    for step in range({steps}):
+        log.write(json.dumps({{"step": step, "step_seconds": 9.0 if step < 2 else 0.25}}) + "\\n")
+assert job["settings"]["steps"] == 50
+"""
+
+
+def trainer(folder: Path, steps: int) -> list[str]:
+    """A package that stands in for the trainer: it logs ``steps`` steps and leaves."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "__init__.py").write_text("")
+    (folder / "model" / "train.py").write_text(TRAINER.format(steps=steps))
+    return [str(folder)]
+
+
+def test_a_probe_takes_the_median_step_after_warming_up(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = trainer(tmp_path, steps=50)
+    found = probe_local(SETTINGS, "here", 1, tmp_path, path, os.environ)
+    assert (found.step_s, found.steps, found.gpus) == (0.25, 48, 1)
+
+
+def test_a_probe_that_measures_nothing_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(UsageError, match="too few steps"):
+        probe_local(SETTINGS, "here", 1, tmp_path, trainer(tmp_path, steps=3), os.environ)
+
+
+def test_probes_are_kept_one_per_chip_and_damage_counts_as_none(home: Path) -> None:
+    one = Measured("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9)
+    probes.record(home, one)
+    probes.record(home, one._replace(step_s=1.4))
+    probes.record(home, one._replace(sku="here"))
+    assert [(p.sku, p.step_s) for p in probes.load(home)] == [("here", 1.5), ("H100-SXM", 1.4)]
+    (home / "probes.json").write_text('[{"sku": "x"}]')
+    assert probes.load(home) == []
+    (home / "probes.json").write_text("{")
+    assert probes.load(home) == []
+
+
+def test_a_probe_replaces_the_prior_and_narrows_the_interval() -> None:
+    tiny = load_recipe("trm-tiny")
+    machine = LocalMachine("here", 2, 16.0, peak_flops_per_process=60e9, mfu=0.35)
+    spec = RunSpec(recipe="trm-tiny", phases=("fast",), hardware="local")
+    (prior,) = make_plan(spec, tiny, [], NOW, "p-0000", local=machine).candidates
+    settings = prior.phases[0].settings
+    measured = Measured(
+        "here", 2, 0.5, 48, settings.tokens_per_step(2), work_of(settings).train_flops
+    )
+    (probed,) = make_plan(
+        spec, tiny, [], NOW, "p-0000", local=machine, measured=[measured]
+    ).candidates
+    step = probed.phases[0].step_s
+    assert step.p50 == pytest.approx(0.5)
+    assert step.p90 / step.p10 < prior.phases[0].step_s.p90 / prior.phases[0].step_s.p10 / 2
+    twice = dataclasses.replace(spec, overrides=(("batch", 2 * settings.batch),))
+    (larger,) = make_plan(
+        twice, tiny, [], NOW, "p-0000", local=machine, measured=[measured]
+    ).candidates
+    assert larger.phases[0].step_s.p50 == pytest.approx(1.0), "time per FLOP is what was measured"
+
+
+# -- data estimate ------------------------------------------------------------------------------
+# What data takes: the wait before the first step and after it, downloads, disk and dollars.
+
+
+SETTINGS_ESTIMATE = PhaseRecipe("trm", "trm", "fast", vocab_size=65_536)
+EIGHT = rented_machine("H100-SXM", 8)
+LAPTOP = this_machine(LocalMachine("a laptop", 4, 16.0), 2)
+MIB = 1 << 20
+
+
+def phases(tokens: int, training_s: float = 1e9) -> list[tuple[PhaseRecipe, int, float]]:
+    return [(SETTINGS_ESTIMATE, tokens, training_s)]
+
+
+def test_the_first_batch_waits_for_a_tokenizer_and_a_shard() -> None:
+    """By hand: nine files at the line, 256 MiB learnt from, two files tokenized."""
+    found = estimate_data(source_of("fineweb-edu"), phases(500_000_000), EIGHT)
+    cores = 8 * VCPUS_PER_GPU * CPU_SHARE
+    text = 250e6 + 32 * MIB
+    expected = (
+        9 * 100e6 / RENTED_LINE_BYTES_PER_S.p50
+        + 256 * MIB / TRAIN_BYTES_PER_S
+        + text / (cores * TOKENIZE_BYTES_PER_CPU_S)
+        - IMPORT_S
+    )
+    assert found.begins_after_s == pytest.approx(expected)
+    assert found.wait.p50 == pytest.approx(expected)
+    assert found.wait.p10 < found.wait.p50 < found.wait.p90
+    assert found.download_bytes == (10 + 1) * 100_000_000
+    assert found.disk_bytes > 10 * 55_000_000 * 2
+    assert found.tokens_bytes == found.disk_bytes - found.download_bytes
+
+
+@pytest.mark.parametrize("name", ["fineweb10B-gpt2", "generated"])
+def test_a_bucket_keeps_no_tokens_that_are_as_near_elsewhere(name: str) -> None:
+    assert estimate_data(source_of(name), phases(500_000_000), EIGHT).tokens_bytes == 0
+
+
+def test_what_a_bucket_keeps_of_tokens_is_paid_for(trm: Recipe) -> None:
+    spec = RunSpec("trm", ("fast",), "8xH100", bucket="s3://b/p")
+    found = outlook_on(trm, spec, EIGHT, source=source_of("fineweb-edu"))
+    assert found.tokens_gb > 0.1
+    assert kept_micros_per_hour(found, "runpod") > kept_micros_per_hour(
+        found._replace(data=None), "runpod"
+    )
+
+
+def test_a_tokenizer_that_is_given_is_not_waited_for() -> None:
+    source = source_of("fineweb-edu")
+    new = estimate_data(source, phases(10**9), EIGHT)
+    given = estimate_data(source, phases(10**9), EIGHT, has_tokenizer=True)
+    assert given.begins_after_s < new.begins_after_s - 100
+    tokens = estimate_data(source_of("fineweb10B-gpt2"), phases(10**9), EIGHT)
+    assert (tokens.begins_after_s, tokens.text_bytes) == (0.0, 0)
+
+
+def test_tokenizing_that_cannot_keep_up_is_waited_for() -> None:
+    one = rented_machine("RTX4090", 1)
+    quick = estimate_data(source_of("openwebtext"), phases(4 * 10**9, 600.0), one)
+    assert quick.late_s == pytest.approx(
+        quick.make_s - quick.begins_after_s - IMPORT_S - 600.0, rel=1e-9
+    )
+    assert quick.wait.p50 == pytest.approx(quick.begins_after_s + quick.late_s)
+    assert quick.wait.p50 > 600
+    slow = estimate_data(source_of("openwebtext"), phases(4 * 10**9, 1e6), one)
+    assert slow.late_s == 0.0
+    words = quick.words(Usd("0.69"))
+    assert "training waits" in words[1]
+    assert "of waiting" in words[1]
+    assert "it keeps up" in slow.words(Usd("0.69"))[1]
+
+
+def test_a_text_of_ones_own_costs_its_way_there() -> None:
+    own = DataSource("/home/me/text.txt")
+    sent = estimate_data(own, phases(1), EIGHT, tokens_here=50_000_000)
+    assert sent.wait.p50 == pytest.approx(100e6 / UPLOAD_BYTES_PER_S.p50)
+    assert "made ready here and sent" in sent.where
+    here = estimate_data(own, phases(1), LAPTOP, tokens_here=50_000_000)
+    assert here.wait.p90 == 0
+    assert "made ready here first" in here.where
+
+
+def test_a_wait_of_no_length_is_not_told() -> None:
+    wait = Interval(0.02, 0.03, 0.05)
+    brief = DataEstimate("notes.txt: sent from here", wait, begins_after_s=0.03)
+    assert brief.words(Usd(1)) == ("data: notes.txt: sent from here",)
+    told = brief._replace(begins_after_s=0.6, wait=Interval(0.5, 0.6, 1.0)).words(Usd(6))
+    assert told[1] == "data: first batch about 1 s late, $0.0010 of waiting"
+
+
+def test_an_address_of_unknown_size_says_so() -> None:
+    found = estimate_data(source_of("https://host.example/a.parquet"), phases(1), EIGHT)
+    assert not found.known
+    assert "not known before it is fetched" in found.words(Usd(1))[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "rented", "there"),
+    [
+        ("fineweb-edu", True, True),
+        ("fineweb10B-gpt2", True, True),
+        ("generated", True, True),
+        ("gsm8k", False, True),
+        ("https://host.example/a.jsonl", True, True),
+        ("tinyshakespeare", True, False),
+        ("python-stdlib", True, False),
+        ("/a/text", True, False),
+    ],
+)
+def test_where_data_is_made(name: str, rented: bool, there: bool) -> None:
+    source = source_of(name)
+    assert source.made_there is there
+    assert source.where_and_why(rented=rented).startswith(f"{name}: made")
+
+
+def test_a_plan_counts_it(trm: Recipe, offers: list[Offer]) -> None:
+    spec = RunSpec("trm", ("fast", "extreme"), "8xH100", budget=Usd(1000))
+    bare = make_plan(spec, trm, offers, NOW, "p-0").candidates[0]
+    with_data = make_plan(spec, trm, offers, NOW, "p-0", source=source_of("fineweb-edu"))
+    made = with_data.candidates[0]
+    wait_s = made.phases[0].parts_s["data"]
+    assert wait_s > 60
+    assert "data" not in made.phases[1].parts_s
+    assert made.phases[0].seconds.p50 == pytest.approx(sum(made.phases[0].parts_s.values()))
+    assert made.hours.p50 * 3600 == pytest.approx(bare.hours.p50 * 3600 + wait_s)
+    rent = float(made.rate) * wait_s / 3600
+    assert float(made.cost_p50 - bare.cost_p50) == pytest.approx(rent, rel=0.1)
+    assert made.storage > bare.storage
+    told = [reason for _, reason in made.reasons if reason.startswith("data: ")]
+    assert len(told) == 2
+    assert "made on the rented machine" in told[0]
+
+
+def test_a_small_set_read_often_is_warned_of(trm: Recipe, offers: list[Offer]) -> None:
+    spec = RunSpec("trm", ("fast",), "8xH100")
+    plan = make_plan(spec, trm, offers, NOW, "p-0", source=source_of("gsm8k"))
+    assert any("warning: beyond" in reason for _, reason in plan.candidates[0].reasons)
+
+
+def test_more_tokens_than_there_are_shards_for() -> None:
+    small = replace_dataclasses(load_data_set("openwebtext"), last=3, tokenizer_shards=1)
+    found = estimate_data(DataSource("openwebtext", small), phases(10**12), EIGHT)
+    assert found.download_bytes == 5 * small.shard_bytes

@@ -175,9 +175,7 @@ def test_every_printed_price_carries_its_age() -> None:
     assert "days ago" in run("--budget", "1000", "--explain", "8xA100").stdout
 
 
-def test_png_without_matplotlib_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_png_without_matplotlib_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)

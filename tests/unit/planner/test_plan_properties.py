@@ -1,22 +1,50 @@
-"""What must hold whatever the offers, the budget and the prices are."""
+"""What holds for every plan, plans of sharded trainings, and number formats."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.planner.test_planning import plan_for
 from trmcloud.adapters.files.data_sets import source_of
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.app.launch_request import LaunchRequest, spec_of
+from trmcloud.cli.views.batch_rows import batch_lines
+from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
-from trmcloud.core.money import Usd
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.planner.batch_fit import fit_settings
+from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.estimates import outlook_on, set_up_as
+from trmcloud.core.planner.flops import work_of
+from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
+from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.planner.speed import rented_machine
+from trmcloud.core.planner.roofline import step_time
+from trmcloud.core.planner.speed import (
+    predict_phase,
+    rented_machine,
+    save_s,
+    stall_s,
+    step_seconds,
+    steps_between_saves,
+    this_machine,
+)
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.rates import rate_for
+from trmcloud.core.spec.recipe import PhaseRecipe, parse_recipe
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import replace as replace_values
+
+# -- What must hold whatever the offers, the budget and the prices are --------------------------
+
 
 NOW = 1_795_000_000.0
 TRM = load_recipe("trm")
@@ -78,9 +106,7 @@ def test_more_budget_never_gives_a_worse_best_plan(
 
 @few
 @given(offers, st.one_of(st.none(), budgets), objectives)
-def test_a_dominated_offer_is_never_chosen(
-    table: list[Offer], budget: Usd | None, objective: str
-) -> None:
+def test_dominated_offers_never_win(table: list[Offer], budget: Usd | None, objective: str) -> None:
     made = plan(table, budget, objective)
     chosen = made.recommended
     if chosen is None:
@@ -113,9 +139,7 @@ def test_cost_is_monotone_in_price(one: Offer, more: int) -> None:
 
 @few
 @given(offers, budgets, st.booleans())
-def test_no_candidate_can_cost_more_than_the_budget(
-    table: list[Offer], budget: Usd, fill: bool
-) -> None:
+def test_no_candidate_can_exceed_the_budget(table: list[Offer], budget: Usd, fill: bool) -> None:
     made = plan(table, budget, fill=fill)
     assert made.reservation <= budget
     for candidate in made.candidates:
@@ -189,3 +213,278 @@ def test_an_outlook_that_is_taken_over_is_the_one_that_would_be_made(
     assert set_up_as(other, known, wish) == outlook_on(recipe, wish, other, source=source)
     by_what_fits = outlook_on(recipe, wish, other, fitted=known.fitted, source=source, spot=spot)
     assert by_what_fits == outlook_on(recipe, wish, other, source=source, spot=spot)
+
+
+# -- d64, which no GPU holds: what the planner makes of it, and what its saves cost -------------
+
+
+EIGHT = rented_machine("H100-PCIe", 8)
+SHARDED: dict[str, Any] = {"sharding": "fsdp", "batch": 4, "accumulation": 8}
+
+
+@pytest.fixture(scope="module")
+def d64() -> PhaseRecipe:
+    return load_recipe("d64").resolve("train", hardware="8xH100-PCIe", gpus=8, overrides={})
+
+
+@pytest.fixture(scope="module")
+def guides() -> Candidate:
+    """At the guide's $4 per GPU-hour."""
+    offer = Offer("H100-PCIe", 8, "runpod", "any", "i", Usd(32), False, NOW, "test")
+    wish = {"phases": ("train",), "hardware": "8xH100-PCIe", "budget": Usd(1000)}
+    plan = plan_for(load_recipe("d64"), [offer], **wish)
+    assert plan.recommended is not None
+    assert plan.launchable == (plan.recommended_id,)
+    return plan.recommended
+
+
+def test_it_lands_at_its_guides_31_hours_within_1000_dollars(guides: Candidate) -> None:
+    [phase] = guides.phases
+    assert guides.worst_case <= Usd(1000)
+    assert guides.hard_stop_s / 3600 == pytest.approx(31, abs=0.5)
+    assert 29 < guides.soft_stop_s / 3600 < 31
+    assert guides.hours.p50 > 100, "its steps take four times as long as the guide says"
+    assert any("lands at about step" in remark.text for remark in guides.reasons)
+    assert phase.settings.sharding == "fsdp"
+    assert guides.memory_need_gb < 80
+    assert checkpoint_bytes(phase.settings) == pytest.approx(103e9, rel=0.01)
+
+
+def test_hourly_saves_cost_cents(guides: Candidate) -> None:
+    [phase] = guides.phases
+    settings, step_s = phase.settings, phase.step_s.p50
+    every = steps_between_saves(settings, step_s)
+    assert every * step_s == pytest.approx(3600, abs=step_s)
+    # A rank copies an eighth of 103 GB; writing all of them takes minutes, beside training.
+    assert stall_s(settings, EIGHT).p50 == pytest.approx(0.05 + 103e9 / 8 / 10e9, rel=0.01)
+    assert save_s(settings, EIGHT).p50 > 300
+    saves = (settings.steps - 1) // every
+    assert phase.parts_s["saving"] == pytest.approx(saves * stall_s(settings, EIGHT).p50)
+    assert cost(Usd(32), 31 * stall_s(settings, EIGHT).p50) < Usd("0.50"), "those of 31 hours"
+
+
+def test_a_save_waits_for_the_one_before(d64: PhaseRecipe) -> None:
+    often = replace(d64, **SHARDED, activation_checkpointing=True, save_every=1, save_minutes=0.0)
+    phase = predict_phase(often, EIGHT)
+    waits = save_s(often, EIGHT).p50 - step_seconds(often, EIGHT)
+    assert waits > 0
+    assert phase.saving.p50 == pytest.approx(
+        (often.steps - 1) * (stall_s(often, EIGHT).p50 + waits), rel=0.01
+    )
+
+
+def test_one_gpu_copies_all_of_what_is_not_shared_out(d64: PhaseRecipe) -> None:
+    small = replace(d64, depth=12, width=768)
+    whole = stall_s(small, EIGHT).p50
+    assert whole == pytest.approx(0.05 + checkpoint_bytes(small) / 10e9)
+    assert stall_s(replace(small, sharding="fsdp"), EIGHT).p50 < whole
+
+
+def test_what_a_processor_saves_is_held_twice(d64: PhaseRecipe) -> None:
+    small = replace(d64, depth=4, width=256, head_dim=32, dtype="float32")
+    size_gb = checkpoint_bytes(small) / 1e9
+    assert predict_memory(small, 2, on_gpu=False).snapshot == pytest.approx(size_gb)
+    shared = replace(small, sharding="fsdp")
+    assert predict_memory(shared, 2, on_gpu=False).snapshot == pytest.approx(size_gb / 2)
+    assert predict_memory(shared, 2).snapshot == 0.0, "a GPU's copy is in its host's memory"
+    assert stall_s(small, this_machine(LocalMachine("two cores", 2, 16.0), 2)).p50 == pytest.approx(
+        0.05 + size_gb / 3
+    )
+
+
+def test_selective_checkpointing_lies_between_none_and_all(d64: PhaseRecipe) -> None:
+    none, selective, full = (
+        replace(d64, **SHARDED, activation_checkpointing=some, selective_checkpointing=products)
+        for some, products in ((False, False), (True, True), (True, False))
+    )
+    memory = [predict_memory(each, 8).total for each in (none, selective, full)]
+    assert memory[0] > 80 > memory[1] > memory[2]
+    seconds = [step_seconds(each, EIGHT) for each in (none, selective, full)]
+    assert seconds[0] < seconds[1] < seconds[2]
+    # 11 values of the width, as its products and its input are counted by hand.
+    work, positions = work_of(d64), 4 * 2048
+    kept = positions * 4096 * 2 * 64 * (1 + 3 + 1 + 1 + 4 + 1)
+    one_block = predict_memory(full, 8).activations - positions * 4096 * 2 * 64 / 1e9
+    assert work.block_applications == 64
+    assert predict_memory(selective, 8).activations == pytest.approx(kept / 1e9 + one_block)
+
+
+@pytest.mark.parametrize(("sku", "selective"), [("H100-PCIe", False), ("H200", True)])
+def test_what_is_chosen_hangs_on_the_links(d64: PhaseRecipe, sku: str, selective: bool) -> None:
+    """Through PCIe fewer passes, and so fewer gathers, are worth products computed again."""
+    fitted = fit_settings(d64, rented_machine(sku, 8), {})
+    made = fitted.settings
+    assert made.sharding == "fsdp"
+    assert made.activation_checkpointing
+    assert made.selective_checkpointing is selective
+    assert made.global_batch(8) == d64.global_batch(8)
+    assert fitted.memory.total <= GPUS[sku].memory_gb * 0.92
+
+
+def test_weights_that_are_shared_out_are_counted_in_bfloat16(d64: PhaseRecipe) -> None:
+    gpu = GPUS["H100-PCIe"]
+    assert assumed_format(replace(d64, **SHARDED), gpu).dtype == "bfloat16"
+    assert assumed_format(d64, gpu).dtype == "float8"
+
+
+# -- The number format, the length and the rates that a plan counts with, and why ---------------
+
+
+def settings_of(name: str, **changes: Any) -> PhaseRecipe:
+    recipe = load_recipe(name)
+    made = recipe.resolve(next(iter(recipe.phases)), hardware="8xH100", gpus=8)
+    return replace_values(made, **changes)
+
+
+def planned(
+    recipe: str, offers: list[Offer], *, local: LocalMachine | None = None, **typed: Any
+) -> Plan:
+    request = LaunchRequest(recipe=recipe, phase=typed.pop("phase", "train"), **typed)
+    spec = spec_of(request, (), NOW, pods_can_upload=True)
+    return make_plan(spec, load_recipe(recipe), offers, NOW, "p-1", local=local)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sku", "dtype", "why"),
+    [
+        ("gpt350m", "H100-SXM", "bfloat16", "float8 seldom pays below 1B parameters"),
+        ("d32", "H100-SXM", "float8", "pays from about 1B parameters on; 20 timed steps"),
+        ("d32", "A100-80GB-SXM", "bfloat16", "A100 has no float8"),
+        ("trm", "H100-SXM", "bfloat16", ""),
+    ],
+)
+def test_a_plan_says_what_it_counts_with(recipe: str, sku: str, dtype: str, why: str) -> None:
+    made = assumed_format(settings_of(recipe), GPUS[sku])
+    assert made.dtype == dtype
+    assert why in made.why
+    assert bool(made.why) is bool(why)
+
+
+def test_where_nothing_is_known_of_the_gpu_or_there_is_none() -> None:
+    auto = settings_of("gpt350m", dtype="auto")
+    assert assumed_format(auto, None, on_gpu=False).dtype == "float32"
+    assert assumed_format(auto, None).dtype == "bfloat16"
+    here = predict_memory(auto, 1, on_gpu=False)
+    assert here == predict_memory(replace_values(auto, dtype="float32"), 1, on_gpu=False)
+    assert predict_memory(auto, 1) == predict_memory(replace_values(auto, dtype="bfloat16"), 1)
+
+
+def test_float8_is_planned_faster_in_its_products_alone() -> None:
+    gpu, seconds = GPUS["H100-SXM"], {}
+    for dtype in ("bfloat16", "float8"):
+        seconds[dtype] = step_time(settings_of("d32", dtype=dtype), gpu, 8, FITTED, 1.0)
+    low, high = seconds["float8"], seconds["bfloat16"]
+    assert high.matmul * 0.5 < low.matmul < high.matmul
+    assert (low.attention, low.traffic) == (high.attention, high.traffic)
+
+
+def test_the_plans_reasons_name_the_format(offers: list[Offer]) -> None:
+    plan = planned("gpt350m", offers, hardware="8xH100", budget="100")
+    assert plan.recommended is not None
+    told = [reason.text for reason in plan.recommended.reasons]
+    assert any(text.startswith("train: counted with bfloat16: float8 seldom") for text in told)
+    by_name = planned("gpt350m", offers, hardware="8xH100", budget="100", precision="bf16")
+    assert by_name.recommended is not None
+    assert not any("counted with" in reason.text for reason in by_name.recommended.reasons)
+    assert by_name.recommended.phases[0].settings.dtype == "bfloat16"
+
+
+def test_float8_by_name_is_refused_where_there_is_none_and_planned_where_there_is(
+    offers: list[Offer], machine: LocalMachine
+) -> None:
+    with pytest.raises(UsageError, match="8xA100 has no float8"):
+        planned("gpt350m", offers, hardware="8xA100", precision="fp8")
+    with pytest.raises(UsageError, match="this machine has no float8"):
+        planned("gpt350m", offers, hardware="local", precision="fp8", local=machine)
+    emulated = {"precision": "fp8", "setting": ["float8=emulated"], "rate": "1", "budget": "9"}
+    assert planned(
+        "trm-tiny", offers, phase="fast", hardware="local", local=machine, **emulated
+    ).candidates
+    anywhere = planned("gpt350m", offers, precision="fp8", budget="900", local=machine)
+    skus = {candidate.sku for candidate in anywhere.candidates}
+    assert skus == {"H100-SXM", "H200"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ({"precision": "fp4"}, "--precision is one of auto, fp8, bf16, fp16, fp32, not 'fp4'"),
+        ({"precision": "fp8", "setting": ["dtype=float8"]}, "say the same"),
+        ({"setting": ["float8=native"], "precision": "bf16"}, "float8=native says who takes"),
+        ({"setting": ["float8=tensorwise"]}, "float8 is one of"),
+        ({"scale_lr": "linear"}, "--scale-lr is one of off, sqrt, table"),
+        ({"scale_lr": "sqrt"}, r"has no \[rates\]"),
+    ],
+)
+def test_what_cannot_be_meant_fails(offers: list[Offer], typed: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        planned("gpt350m", offers, hardware="8xH100", **typed)
+
+
+# -- the guide's hours --------------------------------------------------------------------------
+
+
+def test_the_guides_hours_are_the_deadline_where_no_length_is_given(offers: list[Offer]) -> None:
+    plan = planned("gpt350m", offers, hardware="8xH100")
+    assert plan.spec.hours == 1.5
+    assert plan.limits["hours"] == "1.5 h of training"
+    assert plan.recommended is not None
+    longest = plan.recommended.startup_s.p90 + 1.5 * 3600 + plan.recommended.landing_s
+    assert plan.recommended.hard_stop_s <= longest + 1e-6
+    for length in ({"steps": 28_839}, {"tokens": 1_000_000}, {"fill": True, "budget": "20"}):
+        assert planned("gpt350m", offers, hardware="8xH100", **length).spec.hours is None
+    assert planned("gpt350m", offers, hardware="8xH100", hours=2.0).spec.hours == 2.0
+    assert load_recipe("gpt350m").in_small().hours == 0.0
+    with pytest.raises(UsageError, match="hours takes a number"):
+        parse_recipe({"name": "r", "family": "gpt", "phases": {"train": {}}, "hours": "x"}, "r")
+
+
+# -- rates by the batch -------------------------------------------------------------------------
+
+
+def test_rates_go_by_the_root_or_by_the_table() -> None:
+    rows = load_recipe("bd3lm").rates
+    assert rows == {128: 3e-4, 256: 4e-4, 512: 5e-4, 1024: 7e-4}
+    for sequences, wanted in ((128, 3e-4), (512, 6e-4), (1024, 3e-4 * math.sqrt(8))):
+        assert rate_for(sequences, "sqrt", rows, "r") == pytest.approx(wanted)
+    for sequences, wanted in rows.items():
+        assert rate_for(sequences, "table", rows, "r") == wanted
+    between = rate_for(768, "table", rows, "r")
+    assert 5e-4 < between < 7e-4
+    assert rate_for(2048, "sqrt", rows, "r") == pytest.approx(1.2e-3)
+    for beyond in (64, 2048):
+        with pytest.raises(UsageError, match="goes from 128 to 1024"):
+            rate_for(beyond, "table", rows, "r")
+
+
+def test_a_batch_of_ones_own_brings_its_rates() -> None:
+    recipe = load_recipe("bd3lm")
+
+    def resolved(**overrides: Any) -> PhaseRecipe:
+        return recipe.resolve("train", hardware="1xH200", gpus=1, overrides=overrides)
+
+    assert resolved(batch=256).matrix_lr == 5e-4, "as it stands, where nothing is asked for"
+    assert resolved(batch=256, scale_lr="table").matrix_lr == pytest.approx(7e-4)
+    wide = resolved(batch=256, scale_lr="sqrt")
+    assert wide.matrix_lr == wide.embedding_lr == wide.head_lr
+    assert wide.matrix_lr == pytest.approx(3e-4 * math.sqrt(8))
+    with pytest.raises(UsageError, match="matrix_lr is set by hand"):
+        resolved(scale_lr="sqrt", matrix_lr=1e-3)
+    for bad in ({"x": 1e-3}, {"128": 0.0}, {"0": 1e-3}, [3]):
+        content: dict[str, Any] = {"name": "r", "family": "gpt", "phases": {"train": {}}}
+        with pytest.raises(UsageError, match="rates go by sequences"):
+            parse_recipe({**content, "rates": bad}, "r")
+
+
+def test_the_guides_batches_stand_beside_what_is_reckoned() -> None:
+    recipe = load_recipe("bd3lm")
+    settings = recipe.resolve("train", hardware="1xH200", gpus=1)
+    header, *rows = batch_lines(settings, recipe.rates)
+    assert "GB said" in header
+    assert [row.split()[0] for row in rows] == [
+        "baseline", "conservative", "recommended", "aggressive", "extreme",
+    ]  # fmt: skip
+    assert rows[0].split()[1:6] == ["4xA100", "32", "×", "1", "128"]
+    said_and_here = rows[2].split()[6:8]
+    low, high = map(float, said_and_here[0].split("–"))
+    assert low <= float(said_and_here[1]) <= high

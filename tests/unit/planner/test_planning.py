@@ -1,12 +1,17 @@
+"""Plans: candidates, ranking, deadlines, and rules that end a phase."""
+
 from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.plans import a_candidate, a_phase
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app import plans
@@ -22,19 +27,25 @@ from trmcloud.core.contract.recovery import (
     next_rung,
     overrides_of,
 )
+from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
-from trmcloud.core.money import Usd, cost
+from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.memory import predict_memory
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.reference_claims import CLAIMS
+from trmcloud.core.spec.deadline import parse_deadline
 from trmcloud.core.spec.families import FAMILIES, Family
 from trmcloud.core.spec.overrides import overridden, recoverable
-from trmcloud.core.spec.plan import About, Plan, plan_from_json, plan_to_json
+from trmcloud.core.spec.plan import About, Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.stop_rules import check_rules, checked_patience, parse_gain, rules_of
 from trmcloud.core.storage import pod_disks_gb, running_rate, volume_rate
+
+# -- planning -----------------------------------------------------------------------------------
+
 
 NOW = 1_795_000_000.0
 BOTH = ("fast", "extreme")
@@ -196,9 +207,7 @@ def test_a_batch_the_user_set_is_not_changed(trm: Recipe, offers: list[Offer]) -
         plan_for(trm, offers, hardware="8xH100", overrides=(("batch", 64),))
 
 
-def test_what_no_recovery_can_make_fit_is_refused_when_it_is_planned(
-    trm: Recipe, offers: list[Offer]
-) -> None:
+def test_what_no_recovery_can_make_fit_is_refused_at_once(trm: Recipe, offers: list[Offer]) -> None:
     """Before anything is paid: all that memory which runs out is answered with is too much still,
     the last rungs too. The error has the least that would be needed."""
     wide = {"width": 16_384}
@@ -350,9 +359,7 @@ def test_a_recipe_without_trainer_is_planned_and_never_launchable(
 
 def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
     recipe = load_recipe("d64")
-    table = [
-        Offer("H100-PCIe", 8, "runpod", "any", "i", Usd(16), False, NOW, "test"),
-    ]
+    table = [Offer("H100-PCIe", 8, "runpod", "any", "i", Usd(16), False, NOW, "test")]
     wish: dict[str, Any] = {"phases": BOTH, "hardware": "8xH100-PCIe", "budget": Usd(1000)}
     plan = plan_for(recipe, table, **wish, fill=True)
     settings = plan.candidates[0].phases[0].settings
@@ -421,7 +428,7 @@ def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:
     assert large.settings.accumulation > 1
 
 
-def test_what_is_sharded_by_hand_is_launched_and_says_what_it_is_taken_in(
+def test_what_is_sharded_by_hand_is_launched_and_says_so(
     offers: list[Offer],
 ) -> None:
     wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
@@ -444,9 +451,7 @@ def test_a_family_whose_blocks_are_applied_again_is_not_sharded(offers: list[Off
 
 
 @pytest.mark.parametrize("days", [0.0, 2.0, 30.0])
-def test_a_volume_is_reserved_whole_until_its_day(
-    trm: Recipe, offers: list[Offer], days: float
-) -> None:
+def test_a_volume_is_reserved_until_its_day(trm: Recipe, offers: list[Offer], days: float) -> None:
     wish: dict[str, Any] = {"budget": Usd(300), "hardware": "8xH100", "providers": ("runpod",)}
     plan = plan_for(trm, offers, volume=True, volume_days=days, **wish)
     made = plan.recommended
@@ -474,9 +479,7 @@ def test_a_volume_is_reserved_whole_until_its_day(
         ("d32", "nebius", "8xH100"),
     ],
 )
-def test_the_disks_that_are_asked_for_are_reserved(
-    recipe: str, provider: str, hardware: str
-) -> None:
+def test_disks_that_are_asked_for_are_reserved(recipe: str, provider: str, hardware: str) -> None:
     wish: dict[str, Any] = {"budget": Usd(5000), "hardware": hardware, "providers": (provider,)}
     phases = tuple(load_recipe(recipe).phases)
     plan = plan_for(load_recipe(recipe), load_offers(NOW), phases=phases, **wish)
@@ -498,3 +501,109 @@ def test_the_disks_that_are_asked_for_are_reserved(
 def test_what_is_to_become_of_a_volume_is_checked(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         spec_of(LaunchRequest(**given), (), NOW, pods_can_upload=True)
+
+
+# -- deadline -----------------------------------------------------------------------------------
+
+
+NOW_DEADLINE = datetime(2026, 11, 18, 15, 0, tzinfo=timezone.utc).timestamp()  # a Wednesday
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("12h", datetime(2026, 11, 19, 3, 0)),
+        ("90m", datetime(2026, 11, 18, 16, 30)),
+        ("1.5d", datetime(2026, 11, 20, 3, 0)),
+        ("friday", datetime(2026, 11, 21)),
+        ("Wed", datetime(2026, 11, 19)),
+        ("2026-11-20", datetime(2026, 11, 21)),
+        ("2026-11-20T18:00", datetime(2026, 11, 20, 18, 0)),
+        ("2026-11-20T18:00+02:00", datetime(2026, 11, 20, 16, 0)),
+    ],
+)
+def test_times_as_people_say_them(text: str, expected: datetime) -> None:
+    at = parse_deadline(text, NOW_DEADLINE, timezone.utc)
+    assert at == expected.replace(tzinfo=timezone.utc).timestamp()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "0h", "-3h", "nanh", "infd", "2020-01-01", "t", "2030-01-01", "12"]
+)
+def test_what_is_no_future_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--deadline"):
+        parse_deadline(text, NOW_DEADLINE, timezone.utc)
+
+
+# -- Rules that end a phase: as they are typed, and those that can never be met -----------------
+
+
+SPEC = RunSpec(recipe="trm", phases=("fast",))
+
+
+@pytest.mark.parametrize(
+    ("text", "gain"),
+    [("0.001/usd", 0.001), (" 1e-3 / USD ", 0.001), ("2/$", 2.0), (".5bpb/usd", 0.5)],
+)
+def test_a_gain_as_people_type_it(text: str, gain: float) -> None:
+    assert parse_gain(text) == gain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "abc",
+        "0/usd",
+        "-1/usd",
+        "1e400/usd",
+        "nan/usd",
+        "0.001",
+        "0.001/eur",
+        "1/usd/usd",
+        "1_0/usd",
+        "\N{ARABIC-INDIC DIGIT ONE}/usd",
+        "9" * 50 + "/usd",
+        "1e-12/usd",
+    ],
+)
+def test_what_is_no_gain_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(UsageError, match="--stop-at-gain") as caught:
+        parse_gain(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("patience", [-1, 10**7])
+def test_what_is_no_patience_is_refused(patience: int) -> None:
+    with pytest.raises(UsageError, match="--patience"):
+        checked_patience(patience)
+
+
+def test_a_pod_is_told_the_rule_and_its_price() -> None:
+    ruled = replace(SPEC, stop_at_gain=0.01, patience=3)
+    assert rules_of(ruled, Usd("2.50")) == StopRules(0.01, 3, 2.5)
+    assert rules_of(SPEC, Usd("2.50")) == StopRules()
+
+
+def _with(steps: int, **changes: Any) -> Candidate:
+    phase = a_phase()
+    settings = replace(
+        phase.settings, steps=steps, eval_every=10, save_every=20, warmup_steps=10,
+        cooldown_fraction=0.2, schedule="wsd",
+    )  # fmt: skip
+    return a_candidate(phases=(replace(phase, settings=settings),), **changes)
+
+
+def test_a_rule_needs_enough_evaluations_between_warm_up_and_cooldown() -> None:
+    """Of 150 steps the first 10 warm up and the last 30 cool down: eleven evaluations."""
+    check_rules(replace(SPEC, stop_at_gain=0.01, patience=10), _with(150))
+    for rule, steps in (({"patience": 11}, 150), ({"stop_at_gain": 0.01}, 130)):
+        with pytest.raises(UsageError, match="can never be met: it needs"):
+            check_rules(replace(SPEC, **rule), _with(steps))
+
+
+def test_where_nothing_is_paid_no_dollar_can_buy_too_little() -> None:
+    free = _with(150, rate=ZERO)
+    with pytest.raises(UsageError, match="nothing is paid"):
+        check_rules(replace(SPEC, stop_at_gain=0.01), free)
+    check_rules(replace(SPEC, patience=3), free)

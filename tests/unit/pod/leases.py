@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.plans import small_recipe
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 HARD_STOP_S = 600.0
 
@@ -32,30 +32,8 @@ def a_lease(granted_at: float, hard_stop_s: float = HARD_STOP_S, epoch: int = 1)
 
 
 def job_of(lease: contract.Lease, root: Path, steps: int = 100_000) -> PhaseJob:
-    settings = PhaseRecipe(
-        recipe="t",
-        family="trm",
-        phase="fast",
-        depth=1,
-        width=32,
-        head_dim=16,
-        supervision_steps=3,
-        loops=1,
-        vocab_size=300,
-        sequence=16,
-        validation_fraction=0.1,
-        batch=2,
-        steps=steps,
-        matrix_lr=5e-3,
-        embedding_lr=5e-2,
-        warmup_steps=3,
-        dtype="float32",
-        compile=False,
-        log_every=1000,
-        eval_every=1000,
-        eval_tokens=128,
-        save_every=1000,
-    )
+    seldom = {"log_every": 1000, "eval_every": 1000, "save_every": 1000}
+    settings = small_recipe(recipe="t", steps=steps, **seldom)
     return PhaseJob(
         run_id=lease.run_id,
         phase="fast",

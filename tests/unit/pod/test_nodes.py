@@ -1,4 +1,4 @@
-"""Several machines as one: their shares, their words to torchrun, and what no loss may cost."""
+"""Several machines as one: their shares, their ranks, and what no loss may cost."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ from trmcloud.pod.agent.nodes import (
     write_nodes,
 )
 from trmcloud.pod.agent.ranks import trainer_command
+
+# -- nodes --------------------------------------------------------------------------------------
+# Several machines as one: their shares, their words to torchrun, and what no loss may cost.
+
 
 NOW = 1_795_000_000.0
 
@@ -133,3 +137,22 @@ def test_the_others_take_a_trainer_that_stands_still_for_hung_within_two_minutes
     other = lease_of_other(lease)
     assert (other.hang_after_s, other.hold, other.uploads) == (120.0, True, False)
     assert lease_of_other(replace(lease, hang_after_s=60.0)).hang_after_s == 60.0
+
+
+# -- ranks --------------------------------------------------------------------------------------
+
+
+def test_one_rank_is_started_without_torchrun_and_is_nobody_elses_rank() -> None:
+    given = {"PATH": "/bin", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}
+    words, environment = trainer_command("python3", 1, given)
+    assert words == ["python3", "-m", "model.train"]
+    assert environment == {
+        **given, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+    }  # fmt: skip
+
+
+def test_several_ranks_are_torchruns() -> None:
+    words, environment = trainer_command("python3", 8, {"PATH": "/bin"})
+    assert words[:3] == ["python3", "-m", "torch.distributed.run"]
+    assert words[-4:] == ["--nproc_per_node", "8", "-m", "model.train"]
+    assert environment == {"PATH": "/bin"}

@@ -119,9 +119,7 @@ def test_no_sshd_is_told_and_not_fatal(tmp_path: Path, monkeypatch: pytest.Monke
     assert told == ["no sshd on this image: this pod cannot be reached by SSH"]
 
 
-def test_an_sshd_that_does_not_stay_up_is_started_with_growing_pauses(
-    tmp_path: Path,
-) -> None:
+def test_an_sshd_that_does_not_stay_up_is_started_with_growing_pauses(tmp_path: Path) -> None:
     told: list[str] = []
     clock = [0.0]
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\n"

@@ -102,9 +102,7 @@ def test_what_has_another_hash_than_the_lists_is_refused_by_uv(
     assert "could not be installed" in refused.message
 
 
-def test_no_torch_is_no_trainers_python_whatever_its_version(
-    bare: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_torch_is_no_trainers_python(bare: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "OLDEST_PYTHON", (3, 0))
     torch, numpy = packages.read_list("torch==2.9.1  # >=2\nnumpy==2.4.6  # >=1.26\n")
     assert packages.needs_python([torch])
@@ -126,9 +124,7 @@ def test_no_network_is_one_line_that_names_the_place(
     assert record["refused"] == refused.message
 
 
-def test_neither_uv_nor_pip_is_said(
-    bare: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_uv_and_no_pip(bare: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRMCLOUD_SKY_HOME")
     python = bare.bin / "python3"
     python.write_text("#!/bin/sh\nexit 1\n")

@@ -14,8 +14,7 @@ from trmcloud.core.errors import MissingExtra, UsageError
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['apikey = "k1"\napiurl = "x"\n', '[default]\napi_key = "k1"\n', "apiKey = 'k1'"],
+    "text", ['apikey = "k1"\napiurl = "x"\n', '[default]\napi_key = "k1"\n', "apiKey = 'k1'"]
 )
 def test_the_key_is_found_where_runpods_own_tools_keep_it(tmp_path: Path, text: str) -> None:
     (tmp_path / ".runpod").mkdir()

@@ -86,9 +86,7 @@ def test_no_two_homes_share_a_port_and_each_keeps_its_own(user: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", [n for n in NEVER if n != ".runpod"])
-def test_a_credential_that_was_put_into_a_home_stops_the_launch(
-    name: str, user: Path, tmp_path: Path
-) -> None:
+def test_a_credential_put_into_a_home_stops_launches(name: str, user: Path, tmp_path: Path) -> None:
     home = SkyHome(tmp_path / "trm", "skypilot-runpod", user, {})
     home.lay()
     (home.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -109,9 +107,7 @@ def test_a_key_of_the_environment_is_written_once_for_the_owners_eyes(tmp_path: 
         SkyHome(tmp_path / "b", "lambda", tmp_path / "n", {"LAMBDA_API_KEY": 'x"\ny'}).lay()
 
 
-def test_of_the_users_settings_one_clouds_are_taken_and_no_logging_agent(
-    user: Path, tmp_path: Path
-) -> None:
+def test_of_the_users_settings_one_clouds_are_taken_and_no_logs(user: Path, tmp_path: Path) -> None:
     (user / ".sky").mkdir()
     (user / ".sky" / "config.yaml").write_text(
         "logs:\n  store: aws\n  aws:\n    credentials_file: ~/other\n"
@@ -177,9 +173,7 @@ def test_tables_and_keys_are_backed_up_and_five_are_kept(user: Path, tmp_path: P
     assert sorted((home.root / "backups").iterdir()) == kept, "a bad copy replaces no good one"
 
 
-def test_a_lost_home_is_restored_before_its_clusters_are_listed_or_ended(
-    user: Path, tmp_path: Path
-) -> None:
+def test_a_lost_home_is_restored_before_clusters_are_listed(user: Path, tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     home = SkyHome(tmp_path / "trm", "aws", user, {})
     compute = in_home(rig, home)
@@ -280,9 +274,7 @@ def in_home(rig: Rig, home: SkyHome) -> SkyPilotCompute:
     )
 
 
-def test_autostop_is_armed_only_where_the_credential_outlives_the_hard_stop(
-    tmp_path: Path, user: Path
-) -> None:
+def test_autostop_needs_a_credential_that_outlives_the_stop(tmp_path: Path, user: Path) -> None:
     """The limit is set on the cluster in both cases."""
     (user / ".nebius" / "credentials.json").unlink()
     (tmp_path / "1").mkdir()
@@ -296,9 +288,7 @@ def test_autostop_is_armed_only_where_the_credential_outlives_the_hard_stop(
     assert is_armed, why
 
 
-def test_what_counts_is_the_credential_that_was_there_at_the_launch(
-    tmp_path: Path, user: Path
-) -> None:
+def test_the_credential_at_the_launch_is_what_counts(tmp_path: Path, user: Path) -> None:
     rig = Rig(tmp_path)
     (user / ".nebius" / "credentials.json").unlink()
     assert not armed(rig, "nebius", {}, user)[0]
@@ -326,9 +316,7 @@ class Two:
         )
 
 
-def test_a_cluster_of_the_users_own_home_is_still_watched_and_ended(
-    tmp_path: Path, user: Path
-) -> None:
+def test_a_cluster_of_the_users_home_is_watched_and_ended(tmp_path: Path, user: Path) -> None:
     two = Two(tmp_path, user)
     two.earlier.create(request())
     two.old.row(status="UP", cloud="AWS")
@@ -343,9 +331,7 @@ def test_a_cluster_of_the_users_own_home_is_still_watched_and_ended(
     assert two.both.bill(NAME) is not None
 
 
-def test_a_new_cluster_is_rented_and_ended_in_its_clouds_own_home(
-    tmp_path: Path, user: Path
-) -> None:
+def test_a_new_cluster_is_rented_and_ended_in_its_own_home(tmp_path: Path, user: Path) -> None:
     two = Two(tmp_path, user)
     two.both.create(request())
     two.new.row(status="UP", cloud="AWS")
@@ -356,9 +342,7 @@ def test_a_new_cluster_is_rented_and_ended_in_its_clouds_own_home(
     assert two.new.told()["clusters"] == {}
 
 
-def test_an_earlier_launch_that_is_not_listed_is_never_made_anew(
-    tmp_path: Path, user: Path
-) -> None:
+def test_an_earlier_launch_not_listed_is_never_made_anew(tmp_path: Path, user: Path) -> None:
     two = Two(tmp_path, user)
     two.earlier.create(request())
     two.old.set(clusters={})
@@ -367,9 +351,7 @@ def test_an_earlier_launch_that_is_not_listed_is_never_made_anew(
     assert "tasks" not in two.new.told()
 
 
-def test_a_cluster_without_a_note_is_found_by_skypilots_own_table(
-    tmp_path: Path, user: Path
-) -> None:
+def test_a_cluster_without_note_is_found_by_skypilots_table(tmp_path: Path, user: Path) -> None:
     """The notes may be lost; its table is only read, and asking it starts its server."""
     two = Two(tmp_path, user)
     assert two.both.list_pods() == ()

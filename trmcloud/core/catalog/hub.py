@@ -3,7 +3,7 @@
 A branch may point to other files tomorrow; a commit cannot. Of ``/api/datasets/REPO`` the path
 ``/revision/NAME`` says which commit a branch points to (``sha``), and ``/tree/COMMIT`` lists the
 files, a thousand a page, the next page in a ``Link`` header. A file that Git LFS keeps has its
-SHA-256 as ``lfs.oid``. Held against Hugging Face's own client in ``tests/unit/test_hub.py``.
+SHA-256 as ``lfs.oid``. Held against Hugging Face's own client in ``tests/unit/test_data_hosts.py``.
 """
 
 from __future__ import annotations
