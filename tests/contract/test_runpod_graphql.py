@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from graphql import GraphQLError
 
 from tests.standins.runpod.client import Client
-from tests.standins.runpod.graphql_text import Field, Malformed, parse
+from tests.standins.runpod.graphql_text import Field, parse
 from tests.standins.runpod.standin import StandIn
 
 
@@ -31,7 +32,7 @@ def test_a_query_is_read_with_aliases_arguments_and_variables() -> None:
     "text", ["", "{", "{a", "{a}}", "query", "{a(}", "{a(b)}", "{a(b: )}", '{a(b: "c)}', "{%}"]
 )
 def test_what_is_no_query_is_refused(text: str) -> None:
-    with pytest.raises(Malformed, match="Syntax Error"):
+    with pytest.raises(GraphQLError, match="Syntax Error"):
         parse(text, {})
 
 

@@ -65,6 +65,7 @@ def smoke(user: User, max_usd: str, *more: str) -> subprocess.Popen[str]:
 def ended(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
     """stdout and stderr of a command that must end with ``code``."""
     out, err = process.communicate(timeout=300)
+    print(out)
     assert process.returncode == code, f"{process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err, err
     return out, err
