@@ -112,7 +112,7 @@ class Node:
 
 
 def until_both(is_so: Callable[[], object], nodes: list[Node]) -> None:
-    give_up_at = time.monotonic() + 120
+    give_up_at = time.monotonic() + 240
     while not is_so():
         assert time.monotonic() < give_up_at, "\n---\n".join(node.said() for node in nodes)
         time.sleep(0.1)

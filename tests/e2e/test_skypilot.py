@@ -15,9 +15,9 @@ from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
 from tests.e2e.user import SMALL, User, until
 from tests.standins import sky_machines
 from tests.standins.downloads import Downloads, downloads
+from tests.standins.loopback import free_port
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
-from tests.standins.sshd import free_port
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.contract import manifest as mf

@@ -38,7 +38,10 @@ def _selected(nodes: SelectionSetNode | None, variables: dict[str, Any]) -> tupl
         Field(
             node.name.value,
             (node.alias or node.name).value,
-            {a.name.value: value_from_ast_untyped(a.value, variables) for a in node.arguments or ()},
+            {
+                a.name.value: value_from_ast_untyped(a.value, variables)
+                for a in node.arguments or ()
+            },
             _selected(node.selection_set, variables),
         )
         for node in (nodes.selections if nodes is not None else ())

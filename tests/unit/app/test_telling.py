@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.plans import a_candidate, plan_json
-from tests.standins.receiver import until
+from tests.standins.loopback import until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
 from trmcloud.adapters.notify.thread import TellingThread

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.standins.receiver import HANGS, LOSES, Receiver, receiving, until
+from tests.standins.loopback import until
+from tests.standins.receiver import HANGS, LOSES, Receiver, receiving
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.notices import (
     SENT_NAME,
