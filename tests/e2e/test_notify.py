@@ -7,21 +7,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.user import LAUNCH, User, until
-from tests.standins.receiver import HANGS, LOSES, Receiver, receiving
+from tests.standins.receiver import HANGS, LOSES, Receiver
 
 CANARY = "canary-4e1d"
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
 
 
 def kinds(receiver: Receiver) -> list[str]:

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_real_trainer import TINY, write_text
-from tests.e2e.user import User, real_trainer
+from tests.e2e.user import TINY, User, real_trainer, write_text
 from trmcloud.io.one_request import send
 
 pytest.importorskip("starlette", reason="the extra `serve`")

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.bare import bare_image, old_python
-from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
+from tests.e2e.rented import renting
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import SMALL, User, until
 from tests.standins import sky_machines
 from tests.standins.downloads import Downloads, downloads
 from tests.standins.loopback import free_port
-from tests.standins.runpod.containers import SYSTEM_PATH
-from tests.standins.runpod.fixture import judged
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.contract import manifest as mf
@@ -88,22 +87,10 @@ def served(tmp_path: Path) -> Iterator[Downloads]:
 @pytest.fixture
 def on_bare_machines(tmp_path: Path, served: Downloads) -> Iterator[RentedUser]:
     """Whose machines have no torch, and reach nothing but what the user says to install from."""
-    if missing := why_not():
-        pytest.skip(f"pods that answer over SSH: {missing}")
-    clock = TestClock(tmp_path / "clock")
     inside, kept = bare_image(tmp_path / "image")
-    with judged(
-        tmp_path / "runpod",
-        clock=clock,
-        isolated=True,
-        keep=kept,
-        image_env={"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"},
-        reach=[served.port],
-    ) as standin:
-        made = by_sky(RentedUser(tmp_path, standin=standin, clock=clock))
-        made.environment |= served.settings()
+    with renting(tmp_path, inside, keep=kept, reach=[served.port]) as made:
+        by_sky(made).environment |= served.settings()
         yield made
-        made.end_everything()
 
 
 @pytest.mark.slow

@@ -11,22 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.rented import skip_without_pods
 from tests.e2e.runpod_user import LAUNCH, RentedUser
 from tests.e2e.user import User, until
 from tests.standins.runpod.catalog import GPUS
 from tests.standins.runpod.fixture import judged
-from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
-from tests.standins.sshd import find_sshd
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control.exposure import exposure_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
 
-needs_pods = pytest.mark.skipif(
-    bool(no_namespaces()) or find_sshd() is None,
-    reason=no_namespaces() or "no openssh-server",
-)
 HALF_A_MINUTE = ("--minutes", "0.5", "-y")
 ONE_POD, TWO_PODS = "0.02", "0.25"
 NO_WAY = {"self_graphql": False, "self_action": False, "self_delete": False}
@@ -44,6 +39,7 @@ def as_user_of(standin: StandIn, user: User) -> User:
 @pytest.fixture
 def pods(tmp_path: Path, user: User) -> Iterator[StandIn]:
     """A stand-in with isolated pods, whose account is the user's."""
+    skip_without_pods()
     user.program = ("-m", "tests.e2e.impatient")
     with judged(tmp_path / "runpod", isolated=True) as one:
         as_user_of(one, user)
@@ -85,7 +81,6 @@ def runs(user: User) -> list[RunState]:
     return sorted(user.ledger().runs.values(), key=lambda run: run.created_at)
 
 
-@needs_pods
 @pytest.mark.slow
 def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     pods: StandIn, user: User
@@ -114,7 +109,6 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     assert layers["agent"]["state"] == "silent"  # it worked once, and is no more
 
 
-@needs_pods
 @pytest.mark.slow
 def test_the_way_of_ending_itself_that_worked_is_told_by_its_name(
     pods: StandIn, user: User
@@ -130,7 +124,6 @@ def test_the_way_of_ending_itself_that_worked_is_told_by_its_name(
     assert verified(user) == {"agent", "prepaid"}
 
 
-@needs_pods
 @pytest.mark.slow
 def test_a_pod_that_cannot_end_itself_is_ended_from_here_and_stays_unverified(
     pods: StandIn, user: User
@@ -199,7 +192,6 @@ def test_after_a_smoke_run_a_launch_needs_no_word_and_its_own_books_close(
     process.communicate()
 
 
-@needs_pods
 @pytest.mark.slow
 def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     pods: StandIn, user: User
@@ -237,7 +229,6 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     assert verified(user) == set()
 
 
-@needs_pods
 @pytest.mark.slow
 def test_hardware_that_was_not_rented_is_told_and_the_pod_still_ends(
     pods: StandIn, user: User
@@ -301,21 +292,18 @@ def test_an_empty_balance_rents_nothing(paper: StandIn, user: User) -> None:
     assert paper.control.world.all_pods() == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--provider", "local", "--max-usd", "1"),
-        ("--provider", "nowhere", "--max-usd", "1"),
-        ("--max-usd", "much"),
-        ("--max-usd", "-1"),
-        ("--max-usd", "1", "--minutes", "0.01"),
-        ("--max-usd", "1", "--minutes", "nan"),
-        ("--max-usd", "1", "--minutes", "600"),
-        (),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(user: User, words: tuple[str, ...]) -> None:
-    user.refused("smoke", *words, code=2)
+def test_what_cannot_be_meant_is_refused(user: User) -> None:
+    for words in (
+        "--provider local --max-usd 1",
+        "--provider nowhere --max-usd 1",
+        "--max-usd much",
+        "--max-usd -1",
+        "--max-usd 1 --minutes 0.01",
+        "--max-usd 1 --minutes nan",
+        "--max-usd 1 --minutes 600",
+        "",
+    ):
+        user.refused("smoke", *words.split(), code=2)
 
 
 def test_nobody_to_ask_rents_nothing(paper: StandIn, user: User) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.user import LAUNCH, User, until
 from tests.standins.browser import Browser, find_chromium
-from tests.standins.receiver import LOSES, Receiver, receiving
+from tests.standins.receiver import LOSES, Receiver
 from trmcloud.core.contract.notices import headers_of
 from trmcloud.core.outcome import Outcome
 
@@ -25,12 +25,6 @@ pytestmark = [
     pytest.mark.skipif(not find_chromium(), reason="there is no chromium here"),
 ]
 __all__ = ["browser", "serve"]
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
 
 
 def test_it_is_watched_saved_landed_told_and_verified_elsewhere(

@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving_at(handler: Callable[..., BaseHTTPRequestHandler], port: int = 0) -> Iterator[int]:
     """The port of 127.0.0.1 that answers until the block ends."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)  # type: ignore[arg-type]
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -31,7 +31,7 @@ def _record(required: str = "", **fields: Any) -> dict[str, Any]:
     }
 
 
-_CONTAINER = {
+_CONTAINER: dict[str, Any] = {
     "image": _TEXT,
     "args": _TEXT,
     "cmd": _TEXTS,
