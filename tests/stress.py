@@ -18,7 +18,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -55,7 +55,15 @@ def outcomes(report: str) -> tuple[Counter[str], int]:
     return failed, ran
 
 
-def page(failed: Mapping[str, int], ran: int, rounds: int, date: str, wall_s: float) -> str:
+def page(
+    failed: Mapping[str, int],
+    ran: int,
+    rounds: int,
+    *,
+    of: Sequence[str],
+    date: str,
+    wall_s: float,
+) -> str:
     """The page that docs/soak keeps."""
     rows = [
         f"| {count} | `{test}` |" for test, count in sorted(failed.items(), key=lambda x: -x[1])
@@ -68,7 +76,8 @@ def page(failed: Mapping[str, int], ran: int, rounds: int, date: str, wall_s: fl
         "",
         f"- date: {date}",
         "- command: `make stress`, that is `python -m tests.stress`",
-        f"- source: `{code_hash()}`",
+        f"- source: `{code_hash()[:16]}`",
+        f"- tests of real processes in: {', '.join(f'`{each}`' for each in of)}",
         f"- rounds: **{rounds}**, {ran:,} tests in all",
         f"- {wall_s / 60:.0f} min on {os.cpu_count()} cores",
         f"- failures: **{sum(failed.values())}**, of {len(failed)} tests",
@@ -96,7 +105,7 @@ def main() -> int:
             print(f"round {number}: {ran_in_round} tests, {sum(of_round.values())} failures")
             if given.page is not None:
                 wall_s = time.monotonic() - began
-                text = page(failed, ran, number, given.date, wall_s)
+                text = page(failed, ran, number, of=given.tests, date=given.date, wall_s=wall_s)
                 given.page.write_text(text, encoding="utf-8")
     return 1 if failed else 0
 

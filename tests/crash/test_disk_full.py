@@ -116,7 +116,6 @@ def one_error(err: str) -> str:
     return lines[0]
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
     user: CrashUser, disk: SmallDisk
 ) -> None:
@@ -165,7 +164,6 @@ def trainers(user: CrashUser) -> set[int]:
     return {pid for pid, parent in parents.items() if parent not in parents}
 
 
-@pytest.mark.slow
 def test_with_no_room_for_its_notes_the_agent_starts_no_second_trainer(
     user: CrashUser, disk: SmallDisk
 ) -> None:
@@ -201,7 +199,6 @@ def refused(user: CrashUser) -> str:
     return err
 
 
-@pytest.mark.slow
 def test_a_launch_on_a_full_disk_starts_nothing(user: CrashUser, disk: SmallDisk) -> None:
     user.run("budget", "set", "month", "1")
     before = SqliteLedger(user.home / "ledger.db").records()

@@ -75,6 +75,14 @@ def runpod(tmp_path: Path) -> Iterator[StandIn]:
 
 
 @pytest.fixture
+def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
+    """A RunPod on paper, whose account is the user's; its clock is this machine's."""
+    with judged(tmp_path / "runpod", real_pods=False) as standin:
+        user.environment |= standin.environment
+        yield standin
+
+
+@pytest.fixture
 def lodger(tmp_path: Path, runpod: StandIn) -> Iterator[User]:
     """A user of that one."""
     made = tenant(tmp_path, runpod)

@@ -111,9 +111,5 @@ def renting(
 def tenant(folder: Path, standin: StandIn) -> User:
     """A user of that account, to whom RunPod's lists prove within seconds that a pod is gone."""
     user = User(folder, program=("-m", "tests.e2e.impatient"))
-    user.environment |= {
-        "RUNPOD_API_KEY": standin.api_key,
-        "TRMCLOUD_RUNPOD_API": standin.url,
-        "RUNPOD_API_BASE_URL": standin.url,
-    }
+    user.environment |= standin.environment
     return user

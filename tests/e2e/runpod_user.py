@@ -92,9 +92,7 @@ class RentedUser(User):
         site.mkdir()
         (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         self.environment = {
-            "TRMCLOUD_RUNPOD_API": self.standin.url,
-            "RUNPOD_API_BASE_URL": self.standin.url,
-            "RUNPOD_API_KEY": self.standin.api_key,
+            **self.standin.environment,
             _ENV_CLOCK: str(self.folder / "clock"),
             **self.environment,
         }

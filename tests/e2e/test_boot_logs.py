@@ -85,27 +85,23 @@ def test_other_trouble_is_shown_in_the_hosts_words_and_ends_nothing(renter: Rent
 
 def test_what_a_container_prints_ends_nothing(renter: RentedUser) -> None:
     renter.standin.control.set(boot_log_container=[FATAL])
-    launch = renter.start(*launch_of(renter))
+    renter.start(*launch_of(renter))
     renter.run_in(State.BOOTING)
     until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="its log is read")
     for _ in range(6):
         read_again(renter)
     assert ended_by(renter) == []
     assert len(renter.live()) == 1
-    launch.kill()
-    launch.communicate()
 
 
 def test_a_log_that_cannot_be_read_ends_nothing(renter: RentedUser) -> None:
     renter.standin.control.set(boot_log=[FATAL], logs_status=403)
-    launch = renter.start(*launch_of(renter))
+    renter.start(*launch_of(renter))
     renter.run_in(State.BOOTING)
     until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="it is asked for")
     renter.clock.advance(200.0)
     until(lambda: renter.asked("GET", logs(renter)) >= 2, within_s=60, what="and again")
     assert ended_by(renter) == []
-    launch.kill()
-    launch.communicate()
 
 
 def read_again(user: RentedUser) -> None:

@@ -121,7 +121,6 @@ def stored_steps(s3: S3, prefix: str) -> set[int]:
     return steps
 
 
-@pytest.mark.slow
 def test_a_rented_pod_that_is_lost_and_one_left_alone_live_on_in_the_bucket(
     renter_in: RentedUser, s3: S3, image_env: dict[str, str]
 ) -> None:

@@ -52,7 +52,6 @@ def at_random_moments(new_user: NewUser, play: Callable[[User, float], None]) ->
             done.result()
 
 
-@pytest.mark.slow
 def test_killing_the_command(new_user: NewUser) -> None:
     """With the controller dead the agent alone ends the run in time; the next command settles."""
 
@@ -77,7 +76,6 @@ def test_killing_the_command(new_user: NewUser) -> None:
     at_random_moments(new_user, play)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "victim", ["trmcloud.pod.agent.process", "model.train", "torch.distributed.run"]
 )

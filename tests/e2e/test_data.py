@@ -68,7 +68,6 @@ def reader(tmp_path: Path, host: DataHost) -> Iterator[User]:
     user.end_everything()
 
 
-@pytest.mark.slow
 def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> None:
     host.bytes_per_second = 60_000  # time enough to be killed in
     reader.run(*LAUNCH, "-d")
@@ -103,7 +102,6 @@ def _note(user: User) -> str:
     return (user.home / "runs" / user.only_run().run_id / "launch.json").read_text()
 
 
-@pytest.mark.slow
 def test_data_that_cannot_come_ends_the_run_with_its_cost(reader: User, host: DataHost) -> None:
     host.faults[f"{SETS}/shard_00003.parquet"] = Fault(status=404)
     out = reader.run(*LAUNCH, code=Outcome.FAILED.exit_code)

@@ -30,6 +30,7 @@ Harm = Callable[[RentedUser, SmallDisk, Path], contextlib.AbstractContextManager
 @pytest.fixture
 def away(renter: RentedUser, tmp_path: Path) -> Path:
     """Where this user's intents are kept; the home is not there."""
+    renter.program = ("-m", "tests.e2e.impatient")
     folder = tmp_path / "runtime"
     folder.mkdir(mode=0o700)
     renter.environment["XDG_RUNTIME_DIR"] = str(folder)
@@ -64,7 +65,7 @@ def ended_without_ledger(
 ) -> str:
     """stderr of a command that ends the run's pod; ``asks``: by itself, without the ledger."""
     process = user.start(*words, run.run_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err, err
     assert user.live() == []
@@ -211,7 +212,7 @@ def test_where_nothing_at_all_can_be_written(renter: RentedUser, disk: SmallDisk
     assert f"trmcloud stop --now {run.run_id}" in err
     disk.free()
     process = renter.start("stop", "--now", "-d", run.run_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     assert renter.close_books().outcome is Outcome.STOPPED
 
@@ -230,7 +231,7 @@ def test_a_full_disk_costs_less_than_two_seconds(
         process = renter.start(*STOP, run.run_id, "-d")
         until(lambda: renter.live() == [], within_s=30, what="the pod has ended")
         took_s[full] = time.monotonic() - began
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         if not full:
             renter.close_books()
             shutil.rmtree(renter.home / "runs", ignore_errors=True)
@@ -258,7 +259,7 @@ def test_all_pods_of_a_ledger_by_their_names_alone(
     assert renter.fails("reap", "--all-of", "00000000", "-y", code=3)
     assert len(renter.live()) == 1
     process = renter.start("reap", "--all-of", ledger_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 2, err
     assert f"trmc-{ledger_id}-" in out
     assert "pass -y" in err

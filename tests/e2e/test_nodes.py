@@ -37,7 +37,6 @@ def why_not() -> str:
 _WHY_NOT = why_not()
 pytestmark = [
     pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT),
-    pytest.mark.slow,
     pytest.mark.timeout(600),
 ]
 

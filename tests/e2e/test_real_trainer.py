@@ -15,8 +15,6 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.slow
-
 STEPS = 60
 LAST = f"fast/step-{STEPS:08d}"
 

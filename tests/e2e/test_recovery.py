@@ -16,8 +16,6 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.slow
-
 ONE = ("--processes", "1")
 STRICKEN = """
 import os

@@ -11,8 +11,6 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.rented import LAUNCH
 from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User, until
@@ -20,7 +18,6 @@ from tests.standins.runpod.standin import StandIn
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.slow
 LONG = ("--phase", "fast", "--steps", "20000")
 ALONE = ("-d", "--accept-loss")
 

@@ -11,8 +11,6 @@ from tests.standins import scripts
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.contract.manifest import from_json
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
-
 OPTIONS = (
     *("--budget", "2", "--accept-exposure", "2", "--checkpoint-gb", "0.001"),
     *("--checkpoints", "out", "--metric", "val_loss=([0-9.]+)"),

@@ -93,7 +93,6 @@ def test_a_pod_dearer_than_its_plan_is_ended_and_that_is_told(renter: RentedUser
 # -- pods that run, and are not what they should be ------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_machine_that_was_not_rented_is_refused_before_training(rented: RentedUser) -> None:
     """And told; ``tests/unit/pod/test_hardware.py`` has every way of not being it."""
     rented.standin.control.set(other_gpu="NVIDIA GeForce RTX 3090")
@@ -105,7 +104,6 @@ def test_a_machine_that_was_not_rented_is_refused_before_training(rented: Rented
     assert rented.checkpoints() == {}
 
 
-@pytest.mark.slow
 def test_a_machine_that_was_not_rented_gives_way_to_the_next_candidate(rented: RentedUser) -> None:
     """Neither of which has rsync: everything goes all the same."""
     rented.standin.control.set(fewer_gpus=1, absent_commands=["rsync"])
@@ -121,7 +119,6 @@ def test_a_machine_that_was_not_rented_gives_way_to_the_next_candidate(rented: R
     assert run.pulled
 
 
-@pytest.mark.slow
 def test_a_full_disk_there(rented: RentedUser) -> None:
     rented.standin.control.set(workspace_mib=2)
     rented.see_out(begin(rented, steps=2000), code=Outcome.FAILED.exit_code)
@@ -141,7 +138,6 @@ def training(user: RentedUser, *more: str, steps: int = 500) -> subprocess.Popen
     return launch
 
 
-@pytest.mark.slow
 def test_a_host_that_is_lost_leaves_what_was_pulled(rented: RentedUser) -> None:
     launch = training(rented, steps=5000)
     (pod,) = rented.live()
@@ -153,7 +149,6 @@ def test_a_host_that_is_lost_leaves_what_was_pulled(rented: RentedUser) -> None:
     assert before.keys() <= rented.checkpoints().keys()
 
 
-@pytest.mark.slow
 def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -> None:
     """The watchdog starts another agent, which keeps the trainer; while the line is down the run
     goes on, and then pulls and the log go on where they stood."""
@@ -211,7 +206,6 @@ def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -
     assert len(rented.truth()) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hours", [-1.0, 1.0])
 def test_a_wrong_clock_here(rented: RentedUser, hours: float) -> None:
     """Safe either way: a pod whose end has passed by its own clock ends at once."""
@@ -227,7 +221,6 @@ def test_a_wrong_clock_here(rented: RentedUser, hours: float) -> None:
     assert rented.billed() < 0.05
 
 
-@pytest.mark.slow
 def test_another_machine_at_the_pods_address_is_told_nothing(
     rented: RentedUser, tmp_path: Path
 ) -> None:
@@ -255,7 +248,6 @@ def test_detached_without_a_volume_is_refused(renter: RentedUser) -> None:
     assert "--accept-loss" in renter.refused(*LAUNCH, *arguments, "-d", code=2)
 
 
-@pytest.mark.slow
 def test_detached_with_the_loss_accepted_it_ends_itself(rented: RentedUser) -> None:
     rented.see_out(begin(rented, "-d", "--accept-loss"))
     until(lambda: not rented.live(), what="the pod ends by itself")
@@ -279,7 +271,6 @@ def test_detached_with_the_loss_accepted_it_ends_itself(rented: RentedUser) -> N
     assert "at most" not in shown
 
 
-@pytest.mark.slow
 def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser) -> None:
     """The window is closed as soon as there is a pod: the command still sends what it needs, and
     its agent ends it."""

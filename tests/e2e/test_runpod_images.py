@@ -8,15 +8,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.rented import image, renting
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.reasons import sentence
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-
-pytestmark = pytest.mark.slow
 
 
 def told(user: RentedUser) -> str:

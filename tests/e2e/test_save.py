@@ -6,14 +6,10 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from tests.e2e.test_crashes import LAUNCH
 from tests.e2e.user import TINY, User, until
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.outcome import Outcome
-
-pytestmark = pytest.mark.slow
 
 RARELY = ("--set", "save_every=100000", "--set", "eval_every=100000")
 

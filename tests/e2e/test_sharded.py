@@ -17,7 +17,7 @@ from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SMALL = (
     *("--recipe", "d64-small", "--set", "sharding=fsdp", "--rate", "3.60"),

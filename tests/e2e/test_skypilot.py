@@ -45,7 +45,6 @@ def by_sky(user: RentedUser) -> RentedUser:
     return user
 
 
-@pytest.mark.slow
 def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None:
     skyfarer = by_sky(rented)
     plan_id = skyfarer.plan_to_bind("--budget", "0.30", *VIA, hard_stop_s=40.0, landing_s=6.0)
@@ -93,7 +92,6 @@ def on_bare_machines(tmp_path: Path, served: Downloads) -> Iterator[RentedUser]:
         yield made
 
 
-@pytest.mark.slow
 def test_a_machine_without_torch_gets_one_while_it_is_guarded(
     on_bare_machines: RentedUser,
     served: Downloads,
@@ -140,7 +138,6 @@ def test_a_machine_that_can_install_nothing_is_ended_at_once_and_says_why(
     assert user.only_run().reserved == ZERO
 
 
-@pytest.mark.slow
 def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(rented: RentedUser) -> None:
     """SkyPilot shows its cluster as it was: see the real one's own test."""
     user = by_sky(rented)
@@ -277,7 +274,6 @@ def smoked(user: RentedUser, **state: object) -> tuple[subprocess.Popen[str], fl
     return process, generation.hard_stop_at
 
 
-@pytest.mark.slow
 def test_a_smoke_run_proves_autodown_with_the_line_to_this_machine_cut(
     rented: RentedUser,
 ) -> None:
@@ -297,7 +293,6 @@ def test_a_smoke_run_proves_autodown_with_the_line_to_this_machine_cut(
     assert down == []
 
 
-@pytest.mark.slow
 def test_a_smoke_run_whose_autodown_does_nothing_verifies_no_autodown(rented: RentedUser) -> None:
     skyfarer = by_sky(rented)
     process, hard_stop_at = smoked(skyfarer, autodown_fails=True)

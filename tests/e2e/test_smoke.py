@@ -22,18 +22,9 @@ from trmcloud.core.control.exposure import exposure_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
 
-HALF_A_MINUTE = ("--minutes", "0.5", "-y")
-ONE_POD, TWO_PODS = "0.02", "0.25"
+HOLD = ("--minutes", "0.75", "-y")
+ONE_POD, TWO_PODS = "0.015", "0.25"
 NO_WAY = {"self_graphql": False, "self_action": False, "self_delete": False}
-
-
-def as_user_of(standin: StandIn, user: User) -> User:
-    user.environment |= {
-        "TRMCLOUD_RUNPOD_API": standin.url,
-        "RUNPOD_API_BASE_URL": standin.url,
-        "RUNPOD_API_KEY": standin.api_key,
-    }
-    return user
 
 
 @pytest.fixture
@@ -42,15 +33,8 @@ def pods(tmp_path: Path, user: User) -> Iterator[StandIn]:
     skip_without_pods()
     user.program = ("-m", "tests.e2e.impatient")
     with judged(tmp_path / "runpod", isolated=True) as one:
-        as_user_of(one, user)
+        user.environment |= one.environment
         user.environment["TRMCLOUD_RUNPOD_IMAGE"] = "an/image:with-this-machines-torch"
-        yield one
-
-
-@pytest.fixture
-def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
-    with judged(tmp_path / "runpod", real_pods=False) as one:
-        as_user_of(one, user)
         yield one
 
 
@@ -81,11 +65,10 @@ def runs(user: User) -> list[RunState]:
     return sorted(user.ledger().runs.values(), key=lambda run: run.created_at)
 
 
-@pytest.mark.slow
 def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     pods: StandIn, user: User
 ) -> None:
-    out, _ = ended(smoke(user, TWO_PODS, *HALF_A_MINUTE), 0)
+    out, _ = ended(smoke(user, TWO_PODS, *HOLD), 0)
     tried = marks(out)
     good = ("account", "rent", "boots", "ssh", "agent", "hardware", "file", "ends itself")
     assert {name: tried.get(name) for name in good} == dict.fromkeys(good, "✔")
@@ -109,12 +92,11 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     assert layers["agent"]["state"] == "silent"  # it worked once, and is no more
 
 
-@pytest.mark.slow
 def test_the_way_of_ending_itself_that_worked_is_told_by_its_name(
     pods: StandIn, user: User
 ) -> None:
     pods.control.set(**{**NO_WAY, "self_graphql": True})
-    out, _ = ended(smoke(user, ONE_POD, *HALF_A_MINUTE), 0)
+    out, _ = ended(smoke(user, ONE_POD, *HOLD), 0)
     assert "gone by graphql podTerminate, " in out
     assert "a second pod was not tried" in out
     assert pods.control.live() == []
@@ -124,12 +106,11 @@ def test_the_way_of_ending_itself_that_worked_is_told_by_its_name(
     assert verified(user) == {"agent", "prepaid"}
 
 
-@pytest.mark.slow
 def test_a_pod_that_cannot_end_itself_is_ended_from_here_and_stays_unverified(
     pods: StandIn, user: User
 ) -> None:
     pods.control.set(**NO_WAY)
-    out, err = ended(smoke(user, TWO_PODS, *HALF_A_MINUTE), 17)
+    out, err = ended(smoke(user, TWO_PODS, *HOLD), 17)
     tried = marks(out)
     assert tried["file"] == "✔"
     assert tried["ends itself"] == "✘"
@@ -145,11 +126,10 @@ def test_a_pod_that_cannot_end_itself_is_ended_from_here_and_stays_unverified(
     assert not exposure_of(traits_of("runpod"), user.ledger().verified, time.time()).enough
 
 
-@pytest.mark.slow
 def test_killed_in_the_middle_the_next_command_ends_and_settles_it(rented: RentedUser) -> None:
     """Though the pod cannot end itself."""
     rented.standin.control.set(**NO_WAY)
-    process = smoke(rented, TWO_PODS, *HALF_A_MINUTE)
+    process = smoke(rented, TWO_PODS, *HOLD)
     until(lambda: bool(runs(rented)) and runs(rented)[-1].result is not None, within_s=60)
     process.kill()
     process.communicate()
@@ -167,13 +147,12 @@ def test_killed_in_the_middle_the_next_command_ends_and_settles_it(rented: Rente
     assert verified(rented) == set()
 
 
-@pytest.mark.slow
 def test_after_a_smoke_run_a_launch_needs_no_word_and_its_own_books_close(
     rented: RentedUser,
 ) -> None:
     launch = (*LAUNCH, "--steps", "4", "--budget", "0.30", *rented.data)
     assert "trmcloud smoke --provider runpod" in rented.fails(*launch, code=4)
-    ended(smoke(rented, TWO_PODS, *HALF_A_MINUTE), 0)
+    ended(smoke(rented, TWO_PODS, *HOLD), 0)
     rented.run("status")
     for _ in range(8):
         if not any(run.live for run in runs(rented)):
@@ -192,7 +171,6 @@ def test_after_a_smoke_run_a_launch_needs_no_word_and_its_own_books_close(
     process.communicate()
 
 
-@pytest.mark.slow
 def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     pods: StandIn, user: User
 ) -> None:
@@ -229,12 +207,11 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     assert verified(user) == set()
 
 
-@pytest.mark.slow
 def test_hardware_that_was_not_rented_is_told_and_the_pod_still_ends(
     pods: StandIn, user: User
 ) -> None:
     pods.control.set(fewer_gpus=1)
-    out, err = ended(smoke(user, TWO_PODS, *HALF_A_MINUTE), 11)
+    out, err = ended(smoke(user, TWO_PODS, *HOLD), 11)
     assert marks(out)["hardware"] == "✘"
     assert "hardware" in err
     assert marks(out)["ends itself"] == "✔"

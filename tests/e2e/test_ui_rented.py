@@ -10,15 +10,11 @@ import pytest
 from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.rented import LAUNCH
 from tests.e2e.user import User, until
-from tests.standins.browser import Browser, find_chromium
+from tests.standins.browser import Browser
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.outcome import Outcome
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not find_chromium(), reason="there is no chromium here"),
-]
+pytestmark = pytest.mark.timeout(600)
 __all__ = ["browser", "serve"]
 
 

@@ -12,18 +12,14 @@ import pytest
 
 from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.user import LAUNCH, User, until
-from tests.standins.browser import Browser, find_chromium
+from tests.standins.browser import Browser
 from tests.standins.receiver import LOSES, Receiver
 from trmcloud.core.contract.notices import headers_of
 from trmcloud.core.outcome import Outcome
 
 pytest.importorskip("starlette", reason="the extra `ui`")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not find_chromium(), reason="there is no chromium here"),
-]
+pytestmark = pytest.mark.timeout(600)
 __all__ = ["browser", "serve"]
 
 

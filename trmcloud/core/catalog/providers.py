@@ -30,6 +30,8 @@ class ProviderTraits:
     end_grace_s: float
     rate_tolerance: float
     kill_layers: tuple[str, ...]
+    bill_wait_s: float = 20.0
+    """How long a command waits for the bill of a pod that is gone."""
     hang_after_s: float = 300.0
     """A trainer that shows no step for so long is started again."""
     absent_s: float = 0.0
