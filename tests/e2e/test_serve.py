@@ -19,6 +19,8 @@ from trmcloud.io.one_request import send
 pytest.importorskip("starlette", reason="the extra `serve`")
 pytest.importorskip("uvicorn", reason="the extra `serve`")
 
+pytestmark = pytest.mark.timeout(900)
+
 ITEMS = (
     {"question": "Ann has 3 dogs and gets 2 more. How many has she?", "answer": "5\n#### 5"},
     {"question": "What are 4 times 6?", "answer": "4 * 6 = 24\n#### 24"},
