@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
+.PHONY: help install demo test test-quick stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
 	@echo "make test     all tests, and a table of the slowest (PAGE=docs/tests.md: keep it)"
 	@echo "make test-quick  those that start no process: for between two changes"
+	@echo "make stress   tests of real processes under load, ROUNDS=10 times: failures of each"
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
 	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
@@ -144,13 +145,17 @@ e2e-sky: $(READY) .venv-sky/.ready $(SKY_IMAGE)/.ready
 demo: $(READY)
 	@scripts/demo.sh
 
-# Most of what the tests take is waiting for real processes; tests/scheduling.py says who does what,
-# tests/again.py what gets a second look.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 5 / 2 )))
+# Tests of real processes mostly wait: four workers per core, and tests/scheduling.py says which of
+# them compute.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 4 )))
 PAGE ?= build/tests.md
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --cache-clear --slowest-page=$(PAGE) || \
-		{ test $$? = 1 && $(BIN)/python -m tests.again; }
+	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page=$(PAGE)
+
+# Tests of real processes again and again, beside processes that compute; counts failures per test.
+stress: $(READY)
+	$(BIN)/python -m tests.stress --rounds $(or $(ROUNDS),10) --page docs/soak/stress.md \
+		--date "$$(date +%F)" $(TESTS)
 
 # What computes and starts no process: for between two changes.
 test-quick: $(READY)
@@ -208,9 +213,8 @@ soak-crashes: $(READY)
 		tests/e2e/test_crashes.py tests/crash/test_each_write.py
 
 # Rounds of SIGSTOP and SIGKILL on real local runs; JOBS=1 where the machine is busy.
-ROUNDS ?= 60
 soak-stops: $(READY)
-	$(BIN)/python -m tests.e2e.stops --rounds $(ROUNDS) --jobs $(JOBS) --page docs/soak/stops.md \
+	$(BIN)/python -m tests.e2e.stops --rounds $(or $(ROUNDS),60) --jobs $(JOBS) --page docs/soak/stops.md \
 		--date "$$(date +%F)"
 
 # Each in an environment of its own, without torch; what is not found here is named and left out.

@@ -216,6 +216,9 @@ class Saver:
         if pending.job.error is not None:
             self._checkpoints.abandon(pending.making)
             self._take_back(pending)
+        elif pending.was_scored:
+            with suppress(OSError):
+                self._add_late_metric(pending)
 
     def add_metric(self, tallies: Sequence[float] = ()) -> None:
         """Puts this step's metric into the manifest that was saved without it, and what the model
@@ -307,13 +310,7 @@ class Saver:
     def _done(self, pending: _Pending) -> SaveReport:
         self._pending = None
         if pending.was_scored:
-            manifest = pending.manifest
-            self._written(
-                lambda: self._add_metric(
-                    *(pending.step, manifest.val_bpb or 0.0, manifest.step_losses),
-                    manifest.extra.get(TALLIES, ()),
-                )
-            )
+            self._written(lambda: self._add_late_metric(pending))
         return SaveReport(
             pending.step,
             sum(file.size_bytes for file in pending.job.made),
@@ -347,6 +344,12 @@ class Saver:
         [number] = self._world.largest([(failed.errno or errno.EIO) if failed else 0])
         if number:
             raise failed or OSError(number, "rank 0 could not write a checkpoint")
+
+    def _add_late_metric(self, pending: _Pending) -> None:
+        """The metric that came while the first rank was finishing the checkpoint."""
+        scored = pending.manifest
+        tallies = scored.extra.get(TALLIES, ())
+        self._add_metric(pending.step, scored.val_bpb or 0.0, scored.step_losses, tallies)
 
     def _add_metric(
         self, step: int, bpb: float, losses: Sequence[float], tallies: Sequence[float]

@@ -1,10 +1,11 @@
 """Which worker runs which test, and the table of the slowest.
 
-Most tests of real processes wait; what they need of a machine, they need at once. Tests that
-compute need all of it, and can wait. So ``make test`` has five workers for two cores. Of every
-five one computes, and is nice about it, one begins with what runs torch, so that few of those
-fight at a time, and three with what waits. Each begins with the slowest that is known, and helps
-the others when its own are done. ``--dist`` with another name than ``load`` switches this off.
+``make test`` has four workers per core. Of every four one computes (units, simulations, models),
+with a lower priority: what computes needs a whole core and can wait. One trains the real trainer
+in whole commands. Two run tests of real processes, which mostly wait and need little at a time.
+Each begins with the slowest that is known, and takes work of another kind when its own is done,
+except that no more tests compute at a time than there are cores. ``--dist`` with another name than
+``load`` switches this off.
 """
 
 from __future__ import annotations
@@ -32,13 +33,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "tests.md"
 SHOWN = 30
 NICENESS = 10
 
-KINDS = _COMPUTING, _TORCH, _WAITING = "computing", "torch", "waiting"
+KINDS = _COMPUTING, _TRAINING, _WAITING = "computing", "training", "waiting"
 _KINDS = (
-    ("tests/model/", _TORCH),
-    ("tests/unit/planner/test_flops.py", _TORCH),
-    ("tests/unit/planner/test_memory.py", _TORCH),
-    *((f"tests/e2e/test_{name}.py", _TORCH) for name in (
-        "mission", "nodes", "real_trainer", "serve", "several_machines", "token_cache",
+    *((f"tests/e2e/test_{name}.py", _TRAINING) for name in (
+        "nodes", "real_trainer", "recovery", "serve", "several_machines", "sharded", "token_cache",
         "written_commands",
     )),
     ("tests/e2e/", _WAITING),
@@ -47,6 +45,7 @@ _KINDS = (
     ("tests/unit/pod/", _WAITING),
 )  # fmt: skip
 _STARTS_PROCESSES = (
+    "tests/model/", "tests/unit/planner/test_flops.py", "tests/unit/planner/test_memory.py",
     "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/app/test_export",
     "tests/unit/app/test_packing.py", "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
 )  # fmt: skip
@@ -57,8 +56,13 @@ _USES_SSH = (
 _RENTERS = frozenset(("renter", "rented", "skyfarer"))
 """Fixtures whose users rent, which needs OpenSSH's client."""
 _WHOLE = ("tests/unit/", "tests/model/")
-_FIRST = {0: _COMPUTING, 1: _TORCH}
-_THEN = (_WAITING, _TORCH, _COMPUTING)
+_TAKEN = (
+    (_COMPUTING, _TRAINING, _WAITING),
+    (_TRAINING, _WAITING),
+    (_WAITING, _TRAINING),
+    (_WAITING, _TRAINING),
+)
+"""By each worker of four, in this order."""
 
 
 def kind_of(nodeid: str) -> str:
@@ -73,8 +77,7 @@ def starts_processes(nodeid: str) -> bool:
 
 def kinds_for(worker: int) -> tuple[str, ...]:
     """What a worker takes, in this order."""
-    first = _FIRST.get(worker % 5, _WAITING)
-    return (first, *(kind for kind in _THEN if kind != first))
+    return _TAKEN[worker % len(_TAKEN)]
 
 
 def slowest_known(page: str) -> Mapping[str, float]:
@@ -84,7 +87,7 @@ def slowest_known(page: str) -> Mapping[str, float]:
 
 
 class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
-    """Unit tests and those with torch go out by the file, all others one by one."""
+    """Unit and model tests go out by the file, all others one by one."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
@@ -93,27 +96,45 @@ class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         for nodeid, seconds in known.items():
             unit = self._split_scope(nodeid)
             self._seconds[unit] = self._seconds.get(unit, 0.0) + seconds
-        self._waiting: dict[str, deque[str]] | None = None
+        self._left: dict[str, deque[str]] | None = None
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid.split("::")[0] if nodeid.startswith(_WHOLE) else nodeid
 
     def _assign_work_unit(self, node: Any) -> None:
-        if self._waiting is None:
+        if (unit := self._next_unit(node)) is not None:
+            self.workqueue.move_to_end(unit, last=False)
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: Any) -> None:
+        if not node.shutting_down and self.workqueue and self._next_unit(node) is None:
+            node.shutdown()
+        else:
+            super()._reschedule(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        self._left = None  # what a worker that died has left is in the queue again
+        return super().remove_node(node)  # type: ignore[no-any-return, unused-ignore]
+
+    def _next_unit(self, node: Any) -> str | None:
+        """The slowest of the first kind that this worker takes and that is left."""
+        if self._left is None:
             order = sorted(self.workqueue, key=lambda unit: -self._seconds.get(unit, 0.0))
-            self._waiting = {
-                kind: deque(unit for unit in order if kind_of(unit) == kind) for kind in KINDS
-            }
-        worker = int(node.gateway.id.removeprefix("gw"))
-        for kind in kinds_for(worker):
-            units = self._waiting[kind]
-            while units:
-                unit = units.popleft()
-                if unit in self.workqueue:
-                    self.workqueue.move_to_end(unit, last=False)
-                    super()._assign_work_unit(node)
-                    return
-        super()._assign_work_unit(node)  # what a worker that died has left
+            self._left = {kind: deque(u for u in order if kind_of(u) == kind) for kind in KINDS}
+        taken = kinds_for(_number(node))
+        if not any(_COMPUTING in kinds_for(_number(each)) for each in self.nodes):
+            taken = KINDS
+        for kind in taken:
+            units = self._left[kind]
+            while units and units[0] not in self.workqueue:
+                units.popleft()
+            if units:
+                return units[0]
+        return None
+
+
+def _number(node: Any) -> int:
+    return int(node.gateway.id.removeprefix("gw"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

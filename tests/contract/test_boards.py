@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.standins.receiver import free_port, until
+from tests.standins.loopback import free_port, until
 from tests.unit.cli import told_home
 from trmcloud.app.boards import BoardFeed, about
 from trmcloud.app.context import Context, find_run

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from graphql import GraphQLError
 
 from tests.contract.runpod_rig import Clocked, Rig, build, request
 from tests.contract.test_runpod_compute import checked, states
 from tests.standins.runpod import pages
 from tests.standins.runpod.client import Client
-from tests.standins.runpod.graphql_text import Field, Malformed, parse
+from tests.standins.runpod.graphql_text import Field, parse
 from tests.standins.runpod.standin import StandIn
 from trmcloud.adapters.runpod.graphql import GraphqlUnavailable
 from trmcloud.core.errors import AuthError, PaymentRequired, ProviderError
@@ -39,7 +40,7 @@ def test_a_query_is_read_with_aliases_arguments_and_variables() -> None:
     "text", ["", "{", "{a", "{a}}", "query", "{a(}", "{a(b)}", "{a(b: )}", '{a(b: "c)}', "{%}"]
 )
 def test_what_is_no_query_is_refused(text: str) -> None:
-    with pytest.raises(Malformed, match="Syntax Error"):
+    with pytest.raises(GraphQLError, match="Syntax Error"):
         parse(text, {})
 
 

@@ -394,7 +394,7 @@ CREATES: list[Any] = [
 @pytest.mark.parametrize("wish", CREATES, ids=lambda wish: json.dumps(wish)[:60])
 def test_the_published_contract_refuses_the_same_creates(wish: Any) -> None:
     broken = oracle.required().valid("CreatePodRequest", wish)
-    assert bool(bodies.create_pod(wish)) == bool(broken), broken
+    assert bool(bodies.wrong_with("create pod", wish)) == bool(broken), broken
 
 
 # -- The RunPod stand-in's books, with a clock that the test moves ------------------------------

@@ -19,7 +19,8 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from tests.standins.receiver import DRIPS, HANGS, LOSES, TAKES, Receiver, free_port, receiving
+from tests.standins.loopback import free_port
+from tests.standins.receiver import DRIPS, HANGS, LOSES, TAKES, Receiver, receiving
 from trmcloud.adapters.notify.by_apprise import AppriseSender
 from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
 from trmcloud.adapters.notify.webhook import MOST_AGAIN_S, WebhookSender, retry_after_s

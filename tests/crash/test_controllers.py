@@ -8,8 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.crash.user import CrashUser, stop_at_rest, stop_process
 from tests.e2e.user import SMALL, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
@@ -49,7 +47,6 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.slow
 def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: CrashUser) -> None:
     first, held = launch(user)
     stop_at_rest(first, user.ledger_path)
@@ -69,7 +66,6 @@ def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: C
     check_one_acted(user)
 
 
-@pytest.mark.slow
 def test_a_command_that_wakes_after_the_end_changes_nothing(user: CrashUser) -> None:
     process, held = launch(user)
     stop_at_rest(process, user.ledger_path)
@@ -89,7 +85,6 @@ def test_a_command_that_wakes_after_the_end_changes_nothing(user: CrashUser) -> 
     check_one_acted(user)
 
 
-@pytest.mark.slow
 def test_of_two_commands_that_take_a_run_over_at_once_one_acts(user: CrashUser) -> None:
     process, held = launch(user)
     process.kill()
@@ -107,7 +102,6 @@ def test_of_two_commands_that_take_a_run_over_at_once_one_acts(user: CrashUser) 
     check_one_acted(user)
 
 
-@pytest.mark.slow
 def test_of_two_commands_that_reopen_a_run_at_once_one_acts(user: CrashUser) -> None:
     process, held = launch(user)
     user.run("stop")

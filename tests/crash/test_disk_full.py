@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.crash.user import CrashUser
-from tests.e2e.test_crashes import pids
 from tests.e2e.user import SMALL, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import manifest as mf
@@ -104,7 +103,7 @@ def checkpoints(user: CrashUser) -> dict[str, mf.CheckpointManifest]:
 
 def train_until_a_checkpoint(user: CrashUser, budget: Usd = BUDGET) -> subprocess.Popen[str]:
     process = user.start(*LAUNCH, "--budget", budget.plain())
-    until(lambda: bool(checkpoints(user)) or process.poll() is not None)
+    until(lambda: bool(user.checkpoints()) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
@@ -117,14 +116,13 @@ def one_error(err: str) -> str:
     return lines[0]
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
     user: CrashUser, disk: SmallDisk
 ) -> None:
     began = time.monotonic()
     process = train_until_a_checkpoint(user)
     disk.fill()
-    kept = checkpoints(user)
+    kept = user.checkpoints()
     assert kept
     out, err = process.communicate(timeout=60)
     assert process.returncode == 7, out + err
@@ -136,7 +134,7 @@ def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
     assert run.state is State.RUNNING
     assert run.settled + run.reserved <= run.cap == BUDGET
     assert "the disk is full" in one_error(user.fails("status", code=7))
-    assert checkpoints(user) == kept
+    assert user.checkpoints() == kept
     disk.free()
     user.run("status")
     run = user.only_run()
@@ -144,15 +142,15 @@ def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
     assert ZERO < run.settled <= BUDGET
     assert run.reserved == ZERO
     user.check_money_and_pods(run)
-    assert checkpoints(user).items() >= kept.items()
+    assert user.checkpoints().items() >= kept.items()
     best = user.json("fetch-best", "--into", str(user.folder / "best"), "--json")
-    assert best["checkpoint"] in checkpoints(user)
+    assert best["checkpoint"] in user.checkpoints()
 
 
 def trainers(user: CrashUser) -> set[int]:
     """The trainers that run; what one forks bears its name until it becomes a rank."""
     parents = {}
-    for pid in pids(user, "model.train"):  # torchrun's own words name it, too
+    for pid in user.pids("model.train"):  # torchrun's own words name it, too
         with suppress(OSError):
             about = dict(
                 line.split(":", 1)
@@ -166,7 +164,6 @@ def trainers(user: CrashUser) -> set[int]:
     return {pid for pid, parent in parents.items() if parent not in parents}
 
 
-@pytest.mark.slow
 def test_with_no_room_for_its_notes_the_agent_starts_no_second_trainer(
     user: CrashUser, disk: SmallDisk
 ) -> None:
@@ -192,7 +189,7 @@ def test_with_no_room_for_its_notes_the_agent_starts_no_second_trainer(
     assert not run.live
     assert run.settled.micros < budget.micros / 2
     user.check_money_and_pods(run)
-    assert checkpoints(user)
+    assert user.checkpoints()
 
 
 def refused(user: CrashUser) -> str:
@@ -202,7 +199,6 @@ def refused(user: CrashUser) -> str:
     return err
 
 
-@pytest.mark.slow
 def test_a_launch_on_a_full_disk_starts_nothing(user: CrashUser, disk: SmallDisk) -> None:
     user.run("budget", "set", "month", "1")
     before = SqliteLedger(user.home / "ledger.db").records()

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.crash.moments import drawn
 from tests.crash.user import SHORT, CrashUser
 from tests.reasons import sentence
@@ -19,7 +17,6 @@ AT_ONCE = 4
 MOMENTS = 10
 
 
-@pytest.mark.slow
 def test_killed_at_any_write_of_a_launch_the_next_command_settles_it(new_user: NewUser) -> None:
     first = new_user("whole")
     listed = first.folder / "writes"

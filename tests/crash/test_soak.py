@@ -31,7 +31,6 @@ def soak(state: Path, kills: int) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_killed_writers_lose_nothing_and_leave_nothing_by_halves(tmp_path: Path) -> None:
     """And a soak that was interrupted goes on where it was."""
     state = tmp_path / "state.json"

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rented import image
-from tests.e2e.runpod_user import RentedUser, TestClock, why_not
-from tests.e2e.user import LAUNCH, User
-from tests.standins.runpod.containers import SYSTEM_PATH
+from tests.e2e.rented import account, renting, tenant
+from tests.e2e.runpod_user import RentedUser, TestClock
+from tests.e2e.user import LAUNCH, User, real_trainer, write_text
+from tests.standins.receiver import Receiver, receiving
 from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.standin import StandIn
 from tests.standins.s3 import s3
 
 __all__ = ["s3"]
@@ -24,6 +25,23 @@ def user(tmp_path: Path) -> Iterator[User]:
     made = User(tmp_path)
     yield made
     made.end_everything()
+
+
+@pytest.fixture
+def trainee(tmp_path: Path) -> Iterator[User]:
+    """A user with the real trainer and a text."""
+    trainer = real_trainer(tmp_path / "trainer")
+    made = User(tmp_path, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
+    write_text(tmp_path)
+    yield made
+    made.end_everything()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Whoever is told, by webhook."""
+    with receiving() as made:
+        yield made
 
 
 @pytest.fixture
@@ -45,17 +63,31 @@ def new_user(tmp_path: Path) -> Iterator[Callable[[str], User]]:
 @pytest.fixture
 def rented(tmp_path: Path) -> Iterator[RentedUser]:
     """A user of a RunPod of their own, whose pods are machines of their own."""
-    if missing := why_not():
-        pytest.skip(f"pods that answer over SSH: {missing}")
-    clock = TestClock(tmp_path / "clock")
-    inside = image(tmp_path / "image")
-    path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
-    with judged(
-        tmp_path / "runpod", clock=clock, isolated=True, keep=[inside], image_env=path
-    ) as standin:
-        made = RentedUser(tmp_path, standin=standin, clock=clock)
+    with renting(tmp_path) as made:
         yield made
-        made.end_everything()
+
+
+@pytest.fixture
+def runpod(tmp_path: Path) -> Iterator[StandIn]:
+    """A RunPod whose isolated pods can train; its clock is this machine's."""
+    with account(tmp_path) as standin:
+        yield standin
+
+
+@pytest.fixture
+def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
+    """A RunPod on paper, whose account is the user's; its clock is this machine's."""
+    with judged(tmp_path / "runpod", real_pods=False) as standin:
+        user.environment |= standin.environment
+        yield standin
+
+
+@pytest.fixture
+def lodger(tmp_path: Path, runpod: StandIn) -> Iterator[User]:
+    """A user of that one."""
+    made = tenant(tmp_path, runpod)
+    yield made
+    made.end_everything()
 
 
 @pytest.fixture

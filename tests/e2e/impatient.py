@@ -1,4 +1,6 @@
-"""``trmcloud``, but what RunPod's lists lack for seconds, not minutes, is proven to be gone.
+"""``trmcloud`` with limits of seconds where providers' traits have minutes: how long a pod must be
+missing from RunPod's lists, how long it may take to end there, how long its bill is waited for, and
+how long a trainer on this machine may stand still.
 
 python -m tests.e2e.impatient status
 """
@@ -12,8 +14,18 @@ from trmcloud.cli.main import main
 from trmcloud.core.catalog import providers
 
 ABSENT_S = 2.0
+KILL_LATENCY_S = 10.0
+BILL_WAIT_S = 2.0
+HANG_AFTER_S = 8.0
 
 if __name__ == "__main__":
     traits = cast(dict[str, Any], providers.TRAITS)
-    traits["runpod"] = replace(traits["runpod"], absent_s=ABSENT_S, absent_deleted_s=ABSENT_S)
+    traits["runpod"] = replace(
+        traits["runpod"],
+        absent_s=ABSENT_S,
+        absent_deleted_s=ABSENT_S,
+        kill_latency_s=KILL_LATENCY_S,
+        bill_wait_s=BILL_WAIT_S,
+    )
+    traits["local"] = replace(traits["local"], hang_after_s=HANG_AFTER_S)
     main()

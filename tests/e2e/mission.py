@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.e2e import web_corpus
+from tests.e2e.rented import skip_without_pods
 from tests.e2e.user import RANKS, User
 from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.containers import SYSTEM_PATH
@@ -40,6 +41,7 @@ log_every = 3
 @contextlib.contextmanager
 def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, DataHost]]:
     """(a user in an empty home, the host of their data); ``reach``: more ports that pods reach."""
+    skip_without_pods()
     inside = _image(folder / "image")
     image_env = {
         "PATH": f"{inside}:{SYSTEM_PATH}",
@@ -55,10 +57,8 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
         ) as standin:
             user = User(folder, trainer=None, program=("-m", "tests.e2e.impatient"))
             user.environment |= {
-                "RUNPOD_API_KEY": standin.api_key,
+                **standin.environment,
                 "TRMCLOUD_RUNPOD_IMAGE": "an/image:with-this-machines-torch",
-                "TRMCLOUD_RUNPOD_API": standin.url,
-                "RUNPOD_API_BASE_URL": standin.url,
                 "TRMCLOUD_TEST_SETTINGS": str(settings),
                 **host.environment,
             }

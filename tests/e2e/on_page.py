@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.e2e.serving import WITHIN_S, UiServer
 from tests.e2e.user import User
-from tests.standins.browser import Browser, Page, chromium
+from tests.standins.browser import Browser, Page, chromium, find_chromium
 from trmcloud.core.control.run_state import RunState
 
-WITHIN_S = 200.0
 
-
-class Serving:
-    """``trmcloud ui`` as a process group of its own, as a terminal makes one."""
-
-    def __init__(self, user: User, *more: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "trmcloud", "ui", *more, "--port", "0"],
-            cwd=user.folder, env=user.env(), stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().strip()
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/(\S*)#token=(\S+)", self.address)
-        assert found is not None, self.address + self.process.communicate(timeout=WITHIN_S)[1]
-        self.port, self.token = int(found[1]), found[3]
+class Serving(UiServer):
+    """``trmcloud ui``, and what a browser asks of it."""
 
     def of(self, run_id: str) -> str:
         return f"http://127.0.0.1:{self.port}/run/{run_id}#token={self.token}"
@@ -61,17 +44,11 @@ class Serving:
         assert found is not None
         return found[1].decode()
 
-    def end(self) -> str:
-        """stderr of a server that was ended as Ctrl-C does."""
-        os.killpg(self.process.pid, signal.SIGINT)
-        out, err = self.process.communicate(timeout=WITHIN_S)
-        assert self.process.returncode == 0, out + err
-        assert out.endswith("ended\n")
-        return err
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if not find_chromium():
+        pytest.skip("there is no chromium here: apt install chromium")
     with chromium(tmp_path_factory.mktemp("chromium")) as made:
         yield made
 
@@ -86,9 +63,7 @@ def serve() -> Iterator[Callable[..., Serving]]:
 
     yield start
     for each in made:
-        if each.process.poll() is None:
-            os.killpg(each.process.pid, signal.SIGKILL)
-            each.process.communicate(timeout=WITHIN_S)
+        each.kill()
 
 
 def opened(browser: Browser, serving: Serving, run: RunState, **size: Any) -> Page:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
+from tests.e2e.runpod_user import RentedUser, TestClock, why_not
 from tests.e2e.user import STANDIN, User
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
@@ -57,23 +60,56 @@ def image(folder: Path) -> Path:
     return folder
 
 
+def path_of(inside: Path) -> dict[str, str]:
+    """The environment of an image that is kept there."""
+    return {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
+
+
+def skip_without_pods() -> None:
+    if missing := why_not():
+        pytest.skip(f"pods that answer over SSH: {missing}")
+
+
 @contextlib.contextmanager
 def account(folder: Path) -> Iterator[StandIn]:
     """A stand-in whose isolated pods can train."""
+    skip_without_pods()
     inside = image(folder / "image")
-    path = f"{inside / 'bin'}:{SYSTEM_PATH}"
     with judged(
-        folder / "runpod", isolated=True, keep=[inside], image_env={"PATH": path}
+        folder / "runpod", isolated=True, keep=[inside], image_env=path_of(inside)
     ) as standin:
         yield standin
+
+
+@contextlib.contextmanager
+def renting(
+    folder: Path,
+    inside: Path | None = None,
+    *,
+    keep: Sequence[Path] = (),
+    image_env: Mapping[str, str] | None = None,
+    reach: Sequence[int] = (),
+) -> Iterator[RentedUser]:
+    """A user of a RunPod of their own, whose pods are machines of their own with the image
+    ``inside`` (None: one that can train). The rest as ``standin.running`` has it."""
+    skip_without_pods()
+    inside = inside or image(folder / "image")
+    clock = TestClock(folder / "clock")
+    with judged(
+        folder / "runpod",
+        clock=clock,
+        isolated=True,
+        keep=[inside, *keep],
+        image_env=path_of(inside) if image_env is None else image_env,
+        reach=reach,
+    ) as standin:
+        made = RentedUser(folder, standin=standin, clock=clock)
+        yield made
+        made.end_everything()
 
 
 def tenant(folder: Path, standin: StandIn) -> User:
     """A user of that account, to whom RunPod's lists prove within seconds that a pod is gone."""
     user = User(folder, program=("-m", "tests.e2e.impatient"))
-    user.environment |= {
-        "RUNPOD_API_KEY": standin.api_key,
-        "TRMCLOUD_RUNPOD_API": standin.url,
-        "RUNPOD_API_BASE_URL": standin.url,
-    }
+    user.environment |= standin.environment
     return user

@@ -6,7 +6,6 @@ provider takes over its bills. Pods keep their own, real clock: time is moved on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import struct
@@ -23,7 +22,6 @@ from tests.standins.runpod.pods import Pod
 from tests.standins.runpod.standin import GivenClock, StandIn
 from tests.standins.sshd import find_sshd
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
@@ -94,9 +92,7 @@ class RentedUser(User):
         site.mkdir()
         (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         self.environment = {
-            "TRMCLOUD_RUNPOD_API": self.standin.url,
-            "RUNPOD_API_BASE_URL": self.standin.url,
-            "RUNPOD_API_KEY": self.standin.api_key,
+            **self.standin.environment,
             _ENV_CLOCK: str(self.folder / "clock"),
             **self.environment,
         }
@@ -142,16 +138,6 @@ class RentedUser(User):
             for logged in self.standin.requests
             if logged.who == "account" and logged.method == method and logged.path.startswith(path)
         )
-
-    def checkpoints(self) -> dict[str, mf.CheckpointManifest]:
-        """Every complete checkpoint here, its weights verified."""
-        found = {}
-        for path in self.home.glob("runs/*/*/checkpoints/step-*/manifest.json"):
-            manifest = mf.from_json(path.read_bytes(), str(path))
-            for file in manifest.files:
-                assert _sha256(path.parent / file.name) == file.sha256
-            found[manifest.label] = manifest
-        return found
 
     def holding(self, pod: Pod, text: str) -> str:
         """Files and environments of a pod's processes that hold ``text``; its own, not those of
@@ -267,8 +253,3 @@ class RentedUser(User):
 def in_hand(run: RunState, verb: str) -> bool:
     """Whether such an action was begun and has not ended."""
     return any(action.verb == verb and action.ended_at is None for action in run.actions.values())
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,8 +13,6 @@ from trmcloud.api import Home, Run, Usd
 from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, UsageError
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.slow
-
 #: As ``tests.e2e.user.SMALL`` says it on a command line.
 SMALL: dict[str, Any] = {
     "recipe": "trm-tiny", "phase": "fast", "data": "python-stdlib", "rate": "3.60",

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.missing_tools import last_lines
 from tests.standins.sshd import ENV_NO_SBIN
 
@@ -38,7 +36,6 @@ def path_without(folder: Path, *absent: str) -> str:
     return str(folder)
 
 
-@pytest.mark.slow
 def test_the_tests_pass_and_say_what_was_not_run(tmp_path: Path) -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")

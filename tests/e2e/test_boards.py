@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.test_boards import kept_offline
 from tests.e2e.user import LAUNCH, User, until
-from tests.standins.receiver import free_port
+from tests.standins.loopback import free_port
 
 CANARY = "wandb-canary-" + "7" * 27
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
 from tests.reasons import sentence
@@ -18,14 +16,8 @@ from trmcloud.core.outcome import Outcome
 
 WITHIN_S, ENDED_WITHIN_S = 60.0, 30.0
 NVIDIA = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update"
-FATAL = {
-    "driver": f"error starting container: OCI runtime create failed: {NVIDIA} your driver: unknown",
-    "layer": "error creating container: Error response from daemon: layer does not exist",
-    "manifest": "error pulling image: manifest for runpod/pytorch:none not found: manifest unknown",
-    "rate": "error pulling image: toomanyrequests: You have reached your pull rate limit",
-    "disk": "failed to register layer: write /usr/lib/libcublas.so: no space left on device",
-    "mapping": "failed to register layer: Container ID 1000001 cannot be mapped to a host ID",
-}
+FATAL = f"error starting container: OCI runtime create failed: {NVIDIA} your driver: unknown"
+"""One of those of ``tests/unit/runpod/test_boot_log.py``."""
 BOOT_S = TRAITS["runpod"].boot_deadline_s
 
 
@@ -34,11 +26,8 @@ def launch_of(user: RentedUser, hardware: str = "1xA100", *more: str) -> tuple[s
     return (*wish, *user.data, *more)
 
 
-@pytest.mark.parametrize("line", FATAL.values(), ids=FATAL)
-def test_a_fatal_line_ends_the_pod_and_the_next_candidate_is_taken(
-    renter: RentedUser, line: str
-) -> None:
-    renter.standin.control.set(boot_log=[line], boot_log_gpus=["NVIDIA A100-SXM4-80GB"])
+def test_a_fatal_line_ends_the_pod_and_the_next_candidate_is_taken(renter: RentedUser) -> None:
+    renter.standin.control.set(boot_log=[FATAL], boot_log_gpus=["NVIDIA A100-SXM4-80GB"])
     launch = renter.start(*launch_of(renter))
     until(lambda: ended_by(renter) != [], within_s=90, what="it is ended")
     assert renter.clock.added == 0.0, "by real time alone"
@@ -56,7 +45,7 @@ def test_a_fatal_line_ends_the_pod_and_the_next_candidate_is_taken(
     assert next_s <= WITHIN_S, "the line is there from the moment that it is up"
     assert ended.reason is not None
     assert ended.reason.kind is ReasonKind.BOOT_FAILED
-    assert line[:60] in sentence(ended.reason)
+    assert FATAL[:60] in sentence(ended.reason)
     (pod,) = renter.live()
     assert pod.gpu_id == "NVIDIA A100 80GB PCIe"
     assert second.pod_name == pod.name
@@ -65,7 +54,7 @@ def test_a_fatal_line_ends_the_pod_and_the_next_candidate_is_taken(
     out, _ = launch.communicate(timeout=60)
     told = [row for row in out.splitlines() if "generation 1: its boot failed" in row]
     assert len(told) == 1, out
-    assert line[:40] in told[0]
+    assert FATAL[:40] in told[0]
 
 
 def ended_by(user: RentedUser) -> list[str]:
@@ -95,28 +84,24 @@ def test_other_trouble_is_shown_in_the_hosts_words_and_ends_nothing(renter: Rent
 
 
 def test_what_a_container_prints_ends_nothing(renter: RentedUser) -> None:
-    renter.standin.control.set(boot_log_container=list(FATAL.values()))
-    launch = renter.start(*launch_of(renter))
+    renter.standin.control.set(boot_log_container=[FATAL])
+    renter.start(*launch_of(renter))
     renter.run_in(State.BOOTING)
     until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="its log is read")
     for _ in range(6):
         read_again(renter)
     assert ended_by(renter) == []
     assert len(renter.live()) == 1
-    launch.kill()
-    launch.communicate()
 
 
 def test_a_log_that_cannot_be_read_ends_nothing(renter: RentedUser) -> None:
-    renter.standin.control.set(boot_log=[FATAL["driver"]], logs_status=403)
-    launch = renter.start(*launch_of(renter))
+    renter.standin.control.set(boot_log=[FATAL], logs_status=403)
+    renter.start(*launch_of(renter))
     renter.run_in(State.BOOTING)
     until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="it is asked for")
     renter.clock.advance(200.0)
     until(lambda: renter.asked("GET", logs(renter)) >= 2, within_s=60, what="and again")
     assert ended_by(renter) == []
-    launch.kill()
-    launch.communicate()
 
 
 def read_again(user: RentedUser) -> None:

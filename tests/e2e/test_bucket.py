@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rented import image
-from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
+from tests.e2e.rented import path_of, renting
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import SMALL, User, until
-from tests.standins.runpod.containers import SYSTEM_PATH
-from tests.standins.runpod.fixture import judged
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 
@@ -103,23 +101,15 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
 @pytest.fixture
 def image_env(tmp_path: Path) -> dict[str, str]:
     """The variables of every pod that is made from now on."""
-    return {"PATH": f"{image(tmp_path / 'image') / 'bin'}:{SYSTEM_PATH}"}
+    return path_of(tmp_path / "image")
 
 
 @pytest.fixture
 def renter_in(tmp_path: Path, s3: S3, image_env: dict[str, str]) -> Iterator[RentedUser]:
     """A user of a RunPod whose pods reach the store."""
-    if missing := why_not():
-        pytest.skip(f"pods that answer over SSH: {missing}")
-    clock = TestClock(tmp_path / "clock")
-    with judged(
-        tmp_path / "runpod", clock=clock, isolated=True, keep=[tmp_path / "image"],
-        image_env=image_env, reach=[s3.port],
-    ) as standin:  # fmt: skip
-        made = RentedUser(tmp_path, standin=standin, clock=clock)
+    with renting(tmp_path, image_env=image_env, reach=[s3.port]) as made:
         made.environment |= s3.environment
         yield made
-        made.end_everything()
 
 
 def stored_steps(s3: S3, prefix: str) -> set[int]:
@@ -131,7 +121,6 @@ def stored_steps(s3: S3, prefix: str) -> set[int]:
     return steps
 
 
-@pytest.mark.slow
 def test_a_rented_pod_that_is_lost_and_one_left_alone_live_on_in_the_bucket(
     renter_in: RentedUser, s3: S3, image_env: dict[str, str]
 ) -> None:

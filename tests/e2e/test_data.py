@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import web_corpus
-from tests.e2e.test_crashes import checkpoints, pids
 from tests.e2e.user import User, until
 from tests.reasons import sentence
 from tests.standins.data_host import DataHost, Fault, serving
@@ -69,42 +68,40 @@ def reader(tmp_path: Path, host: DataHost) -> Iterator[User]:
     user.end_everything()
 
 
-@pytest.mark.slow
 def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> None:
     host.bytes_per_second = 60_000  # time enough to be killed in
     reader.run(*LAUNCH, "-d")
-    preparing = pids(reader, "model.prepare")
+    preparing = reader.pids("model.prepare")
     assert preparing, "it is made beside training"
     status = ("status", reader.only_run().run_id)
     # The agent says how far it is with its next report, which may come after launch has left.
     until(lambda: "\ndata " in reader.run(*status), what="status says how far it is")
     os.kill(preparing[0], signal.SIGKILL)
     until(lambda: _others(reader, preparing), what="it is started again")
-    again = pids(reader, "model.prepare")
-    for agent in pids(reader, "trmcloud.pod.agent.process"):
+    again = reader.pids("model.prepare")
+    for agent in reader.pids("trmcloud.pod.agent.process"):
         os.kill(agent, signal.SIGKILL)
-    until(lambda: not set(again) & set(pids(reader, "model.prepare")), what="it ends, too")
+    until(lambda: not set(again) & set(reader.pids("model.prepare")), what="it ends, too")
     host.bytes_per_second = 0
     until(lambda: not reader.live_pods(), within_s=200, what="the pod ends by itself")
     reader.run("status")
     run = reader.only_run()
     assert run.outcome is Outcome.FINISHED, sentence(run.reason)
     assert run.phases["fast"].step == 30
-    assert len(checkpoints(reader)) >= 2
+    assert len(reader.checkpoints()) >= 2
     folder = Path(json.loads(_note(reader))["data_dir"])
     assert "hash as recorded" in reader.run("data", "check", str(folder))
     assert json.loads(reader.run("eval", "--json"))["val_bpb"] > 0
 
 
 def _others(user: User, known: list[int]) -> bool:
-    return bool(set(pids(user, "model.prepare")) - set(known))
+    return bool(set(user.pids("model.prepare")) - set(known))
 
 
 def _note(user: User) -> str:
     return (user.home / "runs" / user.only_run().run_id / "launch.json").read_text()
 
 
-@pytest.mark.slow
 def test_data_that_cannot_come_ends_the_run_with_its_cost(reader: User, host: DataHost) -> None:
     host.faults[f"{SETS}/shard_00003.parquet"] = Fault(status=404)
     out = reader.run(*LAUNCH, code=Outcome.FAILED.exit_code)

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.e2e import web_corpus
 from tests.e2e.user import User
 from tests.standins.data_host import DataHost, serving
@@ -22,7 +20,6 @@ TINY = (
 )
 
 
-@pytest.mark.slow
 def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     tmp_path: Path,
 ) -> None:
@@ -70,7 +67,6 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     assert "--again" in second.stderr
 
 
-@pytest.mark.slow
 def test_a_script_makes_its_named_data_where_it_runs(tmp_path: Path) -> None:
     user = User(tmp_path / "user", trainer=None)
     user.folder.mkdir()

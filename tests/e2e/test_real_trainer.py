@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import inspect
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_crashes import checkpoints, kill, pids
-from tests.e2e.user import User, real_trainer, until
+from tests.e2e.user import TINY, User, kill, until, write_text
 from tests.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.slow
-
-TINY = (
-    *("--recipe", "trm-tiny", "--data", "text.py", "--rate", "3.60", "--phase", "fast"),
-    *("--set", "depth=1", "--set", "width=64", "--set", "vocab_size=512", "--set", "sequence=64"),
-    *("--set", "eval_tokens=2048", "--set", "eval_every=20", "--set", "save_every=10"),
-    *("--set", "log_every=1"),
-)
 STEPS = 60
 LAST = f"fast/step-{STEPS:08d}"
-
-
-@pytest.fixture
-def trainee(tmp_path: Path) -> Iterator[User]:
-    """A user with the real trainer and a text of 100 kB."""
-    trainer = real_trainer(tmp_path / "trainer")
-    user = User(tmp_path, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
-    write_text(tmp_path)
-    yield user
-    user.end_everything()
-
-
-def write_text(folder: Path) -> None:
-    (folder / "text.py").write_text(inspect.getsource(argparse))
-
-
-def metrics(user: User, kind: str) -> list[dict[str, object]]:
-    lines = []
-    for path in user.home.glob("runs/*/fast/metrics.jsonl"):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # the last one may be being written
-                lines.append(json.loads(line))
-    return [line for line in lines if line["kind"] == kind]
 
 
 def test_a_budget_that_binds(trainee: User) -> None:
@@ -62,10 +27,10 @@ def test_a_budget_that_binds(trainee: User) -> None:
     assert run.outcome is Outcome.LANDED, out
     assert ZERO < run.settled <= budget
     assert run.reserved == ZERO
-    assert len(metrics(trainee, "eval")) >= 2
+    assert len(trainee.metrics("eval")) >= 2
 
     fetched = trainee.json("fetch-best", "--into", "best", "--json")
-    best = mf.pick_best(checkpoints(trainee).values())
+    best = mf.pick_best(trainee.checkpoints().values())
     assert best is not None
     assert (fetched["checkpoint"], fetched["sha256"]) == (best.label, best.sha256)
 
@@ -89,10 +54,10 @@ def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) 
     trainee.run("launch", "local", *TINY, *one, "--budget", "0.03", "-y", code=20)
     run = trainee.only_run()
     assert run.outcome is Outcome.LANDED
-    landed, first = run.phases["fast"].step, metrics(trainee, "decision")[0]["cooldown_from"]
+    landed, first = run.phases["fast"].step, trainee.metrics("decision")[0]["cooldown_from"]
     assert isinstance(landed, int)
     assert isinstance(first, int)
-    kept = {m.step: m.cooldown_from for m in checkpoints(trainee).values()}
+    kept = {m.step: m.cooldown_from for m in trainee.checkpoints().values()}
     assert (kept[first], kept[landed]) == (None, first)
     before = f"fast/step-{first:08d}"
     assert before in trainee.json("prune", "--json")["keep"]
@@ -100,21 +65,21 @@ def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) 
     told = trainee.run("resume", "--budget", "0.08", code=20)
     assert f"since step {first:,}: given more than a cooldown takes, it trains on from" in told
     assert before in told
-    start = metrics(trainee, "start")[-1]
+    start = trainee.metrics("start")[-1]
     assert (start["from_step"], start["weights_of"]) == (landed, first)
-    lines = metrics(trainee, "train")
+    lines = trainee.metrics("train")
     rates = {line["step"]: line["lr"] for line in lines}
-    steps = [int(str(line["step"])) for line in (*lines, *metrics(trainee, "skip"))]
+    steps = [int(str(line["step"])) for line in (*lines, *trainee.metrics("skip"))]
     assert sorted(steps) == list(range(1, len(steps) + 1)), "each step once, or left out"
     assert {rates.get(step, 1.0) for step in (landed + 1, landed + 2)} == {1.0}, "at once"
     assert rates.get(landed) != 1.0
-    again = metrics(trainee, "decision")[-1]["cooldown_from"]
+    again = trainee.metrics("decision")[-1]["cooldown_from"]
     assert isinstance(again, int)
     assert again > landed
     run = trainee.only_run()
     assert run.outcome is Outcome.LANDED
     assert ZERO < run.settled <= Usd("0.08")
-    last = checkpoints(trainee)[f"fast/step-{run.phases['fast'].step:08d}"]
+    last = trainee.checkpoints()[f"fast/step-{run.phases['fast'].step:08d}"]
     assert last.cooldown_from is not None
     assert last.cooldown_from > landed
 
@@ -210,13 +175,13 @@ def test_block_diffusion_from_questions_to_exact_match(
 
 def test_killing_a_rank_and_the_agent(trainee: User) -> None:
     trainee.run("launch", "local", *TINY, "--steps", "80", "--budget", "0.40", "-y", "-d")
-    until(lambda: mf.pick_best(checkpoints(trainee).values()) is not None)
-    before = mf.pick_best(checkpoints(trainee).values())
+    until(lambda: mf.pick_best(trainee.checkpoints().values()) is not None)
+    before = mf.pick_best(trainee.checkpoints().values())
     assert before is not None
     assert before.val_bpb is not None
-    ranks = pids(trainee, "model.train")
+    ranks = trainee.pids("model.train")
     kill(random.Random(7).choice(ranks))
-    for agent in pids(trainee, "trmcloud.pod.agent.process"):
+    for agent in trainee.pids("trmcloud.pod.agent.process"):
         kill(agent)
     until(lambda: not trainee.live_pods(), within_s=150, what="the pod ends by itself")
     trainee.run("status")
@@ -224,7 +189,7 @@ def test_killing_a_rank_and_the_agent(trainee: User) -> None:
     assert ZERO < run.settled <= Usd("0.40")
     assert run.outcome is Outcome.FINISHED, sentence(run.reason)
     assert run.phases["fast"].step == 80
-    after = mf.pick_best(checkpoints(trainee).values())
+    after = mf.pick_best(trainee.checkpoints().values())
     assert after is not None
     assert after.val_bpb is not None
     assert after.val_bpb <= before.val_bpb
@@ -234,7 +199,7 @@ def test_stop_and_resume_is_bit_exact(trainee: User, tmp_path: Path) -> None:
     # One rank: of two ranks tests/model/test_torchrun.py proves the same.
     steps = ("--steps", str(STEPS), "--budget", "1", "-y", "--processes", "1")
     trainee.run("launch", "local", *TINY, *steps, "-d")
-    until(lambda: bool(metrics(trainee, "train")))
+    until(lambda: bool(trainee.metrics("train")))
     trainee.run("stop")
     run = trainee.only_run()
     assert run.outcome is Outcome.STOPPED
@@ -251,9 +216,9 @@ def test_stop_and_resume_is_bit_exact(trainee: User, tmp_path: Path) -> None:
         other.run("launch", "local", *TINY, *steps)
     finally:
         other.end_everything()
-    mine, its = checkpoints(trainee), checkpoints(other)
+    mine, its = trainee.checkpoints(), other.checkpoints()
     assert mine[LAST].sha256 == its[LAST].sha256
-    losses = [[(m["step"], m["loss"]) for m in metrics(user, "train")] for user in (trainee, other)]
+    losses = [[(m["step"], m["loss"]) for m in user.metrics("train")] for user in (trainee, other)]
     assert losses[0] == losses[1]
     assert [step for step, _ in losses[0]] == list(range(1, STEPS + 1))
 
@@ -282,8 +247,8 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
     run = trainee.only_run()
     assert run.outcome is Outcome.FINISHED, sentence(run.reason)
     assert (run.phases["fast"].step, len(run.generations)) == (30, 2)
-    assert [line["from_step"] for line in metrics(trainee, "start")] == [0, 20]
-    settings = checkpoints(trainee)["fast/step-00000030"].settings
+    assert [line["from_step"] for line in trainee.metrics("start")] == [0, 20]
+    settings = trainee.checkpoints()["fast/step-00000030"].settings
     assert (settings["seed"], settings["batch"], settings["steps"]) == (7, 2, 30)
     status = trainee.run("status", run.run_id)
     assert "fast from here  seed = 7, batch = 2, steps = 30" in status
@@ -295,7 +260,7 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
 
 def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:
     trainee.run("launch", "local", *TINY, "--steps", str(STEPS), "--budget", "1", "-y", "-d")
-    until(lambda: bool(checkpoints(trainee)))
+    until(lambda: bool(trainee.checkpoints()))
     trainee.run("stop")
     run = trainee.only_run()
     assert run.outcome is Outcome.STOPPED

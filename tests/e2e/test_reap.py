@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.e2e.runpod_user import RentedUser
-from tests.e2e.test_crashes import BUDGET, LAUNCH, kill, pids
-from tests.e2e.user import User, until
+from tests.e2e.test_crashes import BUDGET, LAUNCH
+from tests.e2e.user import User, kill, until
 from trmcloud.core.contract.pod_contract import ENV_POD, PodName
 from trmcloud.pod.machine import processes
 
@@ -19,9 +19,9 @@ from trmcloud.pod.machine import processes
 def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user: User) -> None:
     user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
     user.run(*LAUNCH, "--set", "steps=100000", "-d")
-    until(lambda: bool(pids(user, "model.train")))
+    until(lambda: bool(user.pids("model.train")))
     for word in ("trmcloud.pod.agent.watchdog_process", "trmcloud.pod.agent.process"):
-        for pid in pids(user, word):
+        for pid in user.pids(word):
             kill(pid)
     for name in ("ledger.db", "ledger.head"):
         (user.home / name).unlink()

@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_crashes import checkpoints
-from tests.e2e.test_real_trainer import TINY, metrics, write_text
-from tests.e2e.user import ROOT, User, until
+from tests.e2e.impatient import HANG_AFTER_S
+from tests.e2e.user import ROOT, TINY, User, until, write_text
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.outcome import Outcome
-
-pytestmark = pytest.mark.slow
 
 ONE = ("--processes", "1")
 STRICKEN = """
@@ -31,7 +28,8 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
     from model.families.trm import TRM
     step_of, loss_of = [0], TRM.loss
     taken, read_of = model.loop.Trainer._step, Feed._read
-    first = os.environ["TRMCLOUD_ATTEMPT"] == "1"
+    attempt = os.environ["TRMCLOUD_ATTEMPT"]
+    first = attempt == "1"
     own = os.environ["TRMCLOUD_OVERRIDES"] == "{}"
     fault = "FAULT"
     room = os.path.join(os.path.dirname(__file__), "room")
@@ -55,7 +53,7 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
             os.kill(os.getpid(), signal.SIGKILL)
         return taken(self)
     def read(self, samples):
-        if fault == "loader" and first and step_of[0] >= 25:
+        if fault == "stall" and attempt == "2" and step_of[0] >= 45:
             time.sleep(3600)
         return read_of(self, samples)
     def loss(self, *batch):
@@ -81,7 +79,12 @@ def stricken(tmp_path: Path) -> Iterator[Callable[[str], User]]:
     folder.mkdir()
     (folder / "model").symlink_to(ROOT / "model")
     write_text(tmp_path)
-    user = User(tmp_path, trainer=folder, environment={"OMP_NUM_THREADS": "1"})
+    user = User(
+        tmp_path,
+        trainer=folder,
+        environment={"OMP_NUM_THREADS": "1"},
+        program=("-m", "tests.e2e.impatient"),
+    )
 
     def by(fault: str) -> User:
         # In its own code: a trainer is given no more of an environment than it needs.
@@ -125,7 +128,7 @@ def test_memory_that_runs_out_is_made_do_with(stricken: Callable[[str], User]) -
     assert found["what"] == "out_of_memory"
     assert found["lost_seconds"] > 0
     assert {row.what for row in rows(user)} == {"out_of_memory"}
-    last = checkpoints(user)["fast/step-00000003"]
+    last = user.checkpoints()["fast/step-00000003"]
     assert last.settings["batch"] * last.settings["accumulation"] == 128
 
 
@@ -135,7 +138,7 @@ def test_a_loss_that_is_lost_goes_back_at_half_the_rate(stricken: Callable[[str]
     found = told(user, out, "loss or gradients were not finite", "0.5 of its learning rates")
     assert (found["what"], found["rung"], found["changed"]) == ("non_finite", "rate", {"rate": 0.5})
     assert found["lost_steps"] == 8, "from the checkpoint at 20 to the last of five"
-    assert [line["from_step"] for line in metrics(user, "start")] == [0, 20]
+    assert [line["from_step"] for line in user.metrics("start")] == [0, 20]
 
 
 def test_a_spike_is_left_out(stricken: Callable[[str], User]) -> None:
@@ -143,7 +146,7 @@ def test_a_spike_is_left_out(stricken: Callable[[str], User]) -> None:
     out = launch(user, 80, *ONE)
     found = told(user, out, "fast step 70: 1 step was left out", "the data went on")
     assert (found["rung"], found["step"], found["lost_steps"]) == ("skipped", 70, 1)
-    [line] = metrics(user, "skip")
+    [line] = user.metrics("skip")
     assert line["step"] == 70
 
 
@@ -155,16 +158,14 @@ def test_a_rank_that_is_lost_is_started_again(stricken: Callable[[str], User]) -
     assert found["lost_steps"] <= 7
 
 
-@pytest.mark.parametrize("fault", ["stall", "loader"])
-def test_a_trainer_that_stands_still_is_started_again(
-    stricken: Callable[[str], User], fault: str
-) -> None:
-    """In a step; and for want of a batch that its loader never brings."""
-    user = stricken(fault)
-    out = launch(user, 40, *ONE)
-    found = told(user, out, "the trainer stood still (no step for 12")
+def test_a_trainer_that_stands_still_is_started_again(stricken: Callable[[str], User]) -> None:
+    """In a step; then for want of a batch that its loader never brings."""
+    user = stricken("stall")
+    out = launch(user, 60, *ONE)
+    found = told(user, out, "the trainer stood still (no step for ")
     assert (found["what"], found["rung"]) == ("lost", "again")
-    assert found["lost_seconds"] >= 120
+    assert found["lost_seconds"] >= HANG_AFTER_S
+    assert [line["attempt"] for line in user.metrics("start")] == [1, 2, 3]
 
 
 def test_a_rank_that_lags_is_named(stricken: Callable[[str], User]) -> None:
@@ -207,8 +208,8 @@ def test_memory_to_spare_is_climbed_into(stricken: Callable[[str], User], tmp_pa
     [row] = rows(user)
     assert (row.what, row.rung, row.lost_steps) == ("memory_spare", "aggressive", 0)
     assert row.changed == {"batch": 6, "accumulation": 4}
-    until(lambda: len(metrics(user, "start")) == 2, within_s=600, what="its second start")
-    assert metrics(user, "start")[1]["from_step"] == row.step > 0
+    until(lambda: len(user.metrics("start")) == 2, within_s=600, what="its second start")
+    assert user.metrics("start")[1]["from_step"] == row.step > 0
     run = user.only_run()
     screen = user.run("status", run.run_id)
     assert f"fast step {row.step:,}: memory was to spare" in screen

@@ -11,36 +11,15 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.e2e.rented import LAUNCH, account, tenant
+from tests.e2e.rented import LAUNCH
 from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User, until
-from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
-from tests.standins.sshd import find_sshd
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.outcome import Outcome
 
-WHY_NOT = no_namespaces()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}"),
-    pytest.mark.skipif(find_sshd() is None, reason="no openssh-server"),
-]
 LONG = ("--phase", "fast", "--steps", "20000")
 ALONE = ("-d", "--accept-loss")
-
-
-@pytest.fixture
-def runpod(tmp_path: Path) -> Iterator[StandIn]:
-    with account(tmp_path) as standin:
-        yield standin
-
-
-@pytest.fixture
-def user(tmp_path: Path, runpod: StandIn) -> User:
-    return tenant(tmp_path, runpod)
 
 
 class Watched:
@@ -98,9 +77,9 @@ def answers(url: str) -> bool:
 
 
 def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
-    user: User, runpod: StandIn
+    lodger: User, runpod: StandIn
 ) -> None:
-    window = Terminal(user, *LAUNCH, "--phase", "fast", "--steps", "200", columns=110)
+    window = Terminal(lodger, *LAUNCH, "--phase", "fast", "--steps", "200", columns=110)
     try:
         assert window.ends(within_s=120) == 0
     finally:
@@ -128,30 +107,30 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     assert "finished: every step was trained" in plain
     assert "its bill is not final yet ($0.0" in plain
     assert "any later command settles it" in " ".join(plain.split())
-    run = user.only_run()
+    run = lodger.only_run()
     assert run.state is State.SETTLING
     assert run.reserved
     assert ("fast", 200) in run.pulled
     assert runpod.control.live() == []
 
     # What came here serves every other command, the pod being gone.
-    fetched = user.json("fetch-best", run.run_id, "--json")
+    fetched = lodger.json("fetch-best", run.run_id, "--json")
     assert fetched["checkpoint"] == "fast/step-00000200"
     assert (Path(fetched["folder"]) / "weights.safetensors").exists()
-    assert "gate after fast: passed" in user.run("gate", run.run_id)
-    assert json.loads(user.run("report", run.run_id, "--json"))[0]["best"]["checkpoint"] == (
+    assert "gate after fast: passed" in lodger.run("gate", run.run_id)
+    assert json.loads(lodger.run("report", run.run_id, "--json"))[0]["best"]["checkpoint"] == (
         "fast/step-00000200"
     )
     # resume takes it up where it stands: only the bill is waited for, and not for long.
-    assert "its bill is not final yet" in user.run("resume", run.run_id)
+    assert "its bill is not final yet" in lodger.run("resume", run.run_id)
 
 
-def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(user: User, runpod: StandIn) -> None:
-    launch = Watched(user, *LAUNCH, *LONG)
+def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(lodger: User, runpod: StandIn) -> None:
+    launch = Watched(lodger, *LAUNCH, *LONG)
     try:
         launch.says("fast step")
         launch.says("pulled fast step")
-        pod = pod_of(user.only_run())
+        pod = pod_of(lodger.only_run())
         runpod.control.inside(pod, "pkill -STOP -x sshd")
         launch.says("  the pod does not answer: ")
         runpod.control.inside(pod, "pkill -CONT -x sshd")
@@ -161,33 +140,33 @@ def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(user: User, runpod:
         assert "\x1b" not in launch.said
         assert "━" not in launch.said
         # Whoever comes next lands it, pulls what it saved, and leaves before the bill.
-        stop = user.run("stop")
+        stop = lodger.run("stop")
     finally:
         launch.process.kill()
     for text in ("asked to land", "pulled fast step", "stopped on request", "bill is not final"):
         assert text in stop
-    run = user.only_run()
+    run = lodger.only_run()
     assert run.result == Outcome.STOPPED.value
     latest = max(step for _, step in run.pulled)
-    assert f"step-{latest:08d}" in steps_in(user.home / "runs" / run.run_id / "fast")
+    assert f"step-{latest:08d}" in steps_in(lodger.home / "runs" / run.run_id / "fast")
     assert runpod.control.live() == []
 
 
 def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
-    user: User, runpod: StandIn
+    lodger: User, runpod: StandIn
 ) -> None:
-    out = user.run(*LAUNCH, *LONG, *ALONE)
+    out = lodger.run(*LAUNCH, *LONG, *ALONE)
     assert "goes on by itself" in out
-    run = user.only_run()
+    run = lodger.only_run()
     there = files_on_pod(runpod, run)
-    here = user.home / "runs" / run.run_id / "fast"
+    here = lodger.home / "runs" / run.run_id / "fast"
     until(lambda: len(steps_in(there)) >= 2, what="checkpoints on the pod")
     assert steps_in(here) == []
 
     # Its agent looks for new checkpoints every few seconds.
-    until(lambda: "verified" in user.run("fetch-best", "--into", "first", code=(0, 3)))
-    fetched = user.json("fetch-best", "--into", "best", "--json")
-    assert (user.folder / "best" / "optimizer.safetensors").exists()
+    until(lambda: "verified" in lodger.run("fetch-best", "--into", "first", code=(0, 3)))
+    fetched = lodger.json("fetch-best", "--into", "best", "--json")
+    assert (lodger.folder / "best" / "optimizer.safetensors").exists()
     assert fetched["checkpoint"].startswith("fast/step-")
     assert steps_in(here) == [], "it came to where it was wanted, and there alone"
 
@@ -196,12 +175,12 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     (there / "checkpoints" / "step-00000001" / "manifest.json").write_text(
         json.dumps(worst | {"step": 1, "val_bpb": 99.0})
     )
-    until(lambda: "delete fast/step-00000001" in user.run("prune", "-y"), what="it is told of")
+    until(lambda: "delete fast/step-00000001" in lodger.run("prune", "-y"), what="it is told of")
     assert "step-00000001" not in steps_in(there)
-    assert "stay on the pod's own disk" in user.run("prune", "-y")
+    assert "stay on the pod's own disk" in lodger.run("prune", "-y")
 
     log = there / "train.log"
-    logs = Watched(user, "logs", "-f")
+    logs = Watched(lodger, "logs", "-f")
     try:
         with open(log, "a") as file:
             file.write("a first \x1b[31mline\n")
@@ -216,21 +195,21 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
         logs.process.kill()
     assert "\x1b" not in logs.said
     assert logs.said.count("this is all of its log that came here") == 1
-    assert "a second line" in user.run("logs")
-    err = user.fails("fetch-best", "--step", "7", code=3)
+    assert "a second line" in lodger.run("logs")
+    err = lodger.fails("fetch-best", "--step", "7", code=3)
     assert "no checkpoint at step 7 here: its pod is gone" in err
 
 
-def test_the_board_of_a_rented_run_is_seen_on_loopback(user: User, runpod: StandIn) -> None:
-    user.run(*LAUNCH, *LONG, *ALONE)
-    run = user.only_run()
+def test_the_board_of_a_rented_run_is_seen_on_loopback(lodger: User, runpod: StandIn) -> None:
+    lodger.run(*LAUNCH, *LONG, *ALONE)
+    run = lodger.only_run()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-        taken = user.fails("tensorboard", run.run_id, "--port", str(port), code=2)
+        taken = lodger.fails("tensorboard", run.run_id, "--port", str(port), code=2)
         assert f"port {port} is in use on this machine" in taken
     url = f"http://127.0.0.1:{port}"
-    board = Watched(user, "tensorboard", run.run_id, "--port", str(port))
+    board = Watched(lodger, "tensorboard", run.run_id, "--port", str(port))
     try:
         board.says(url)
         with urllib.request.urlopen(f"{url}/fast/heartbeat.json", timeout=20) as answer:
@@ -242,14 +221,14 @@ def test_the_board_of_a_rented_run_is_seen_on_loopback(user: User, runpod: Stand
         assert not answers(url)
         count = "pgrep -fc 'tensorboard[.]main' || true"
         assert runpod.control.inside(pod_of(run), count).strip() == "0"
-        again = Watched(user, "tensorboard", run.run_id, "--port", str(port))
+        again = Watched(lodger, "tensorboard", run.run_id, "--port", str(port))
         again.says(url)
         runpod.control.end(pod_of(run))
         assert again.ends() == 0
         assert "its pod is gone" in again.said
     finally:
         board.process.kill()
-    here = Watched(user, "tensorboard", run.run_id, "--port", str(port))
+    here = Watched(lodger, "tensorboard", run.run_id, "--port", str(port))
     try:
         here.says(f"{url}  (Ctrl-C ends it)")
         here.process.send_signal(signal.SIGINT)
@@ -258,10 +237,10 @@ def test_the_board_of_a_rented_run_is_seen_on_loopback(user: User, runpod: Stand
         here.process.kill()
 
 
-def test_fetch_best_of_a_dead_pod_that_gave_nothing(user: User, runpod: StandIn) -> None:
-    user.run(*LAUNCH, *LONG, *ALONE)
-    run = user.only_run()
+def test_fetch_best_of_a_dead_pod_that_gave_nothing(lodger: User, runpod: StandIn) -> None:
+    lodger.run(*LAUNCH, *LONG, *ALONE)
+    run = lodger.only_run()
     runpod.control.end(pod_of(run))
-    until(lambda: user.run("status") != "" and user.only_run().state is State.SETTLING)
-    err = user.fails("fetch-best", code=3)
+    until(lambda: lodger.run("status") != "" and lodger.only_run().state is State.SETTLING)
+    err = lodger.fails("fetch-best", code=3)
     assert "its pod is gone, and none was pulled from it" in err

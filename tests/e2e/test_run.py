@@ -22,8 +22,6 @@ from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.outcome import Outcome
 from trmcloud.pod.machine import processes
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
-
 RATE = ("--rate", "3.60", "--checkpoint-gb", "0.001", "-y")
 METRIC = ("--metric", "val_loss=([0-9.]+)")
 LANDED, FAILED = Outcome.LANDED.exit_code, Outcome.FAILED.exit_code

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.rented import account, tenant
-from tests.e2e.runpod_user import why_not
 from tests.e2e.user import User, until
 from tests.standins import scripts
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.contract.manifest import from_json
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.skipif(bool(why_not()), reason=why_not()),
-]
 
 OPTIONS = (
     *("--budget", "2", "--accept-exposure", "2", "--checkpoint-gb", "0.001"),
@@ -42,13 +32,10 @@ for step in range(1, 61):
 
 
 @pytest.fixture
-def rented(tmp_path: Path) -> Iterator[tuple[User, StandIn]]:
-    with account(tmp_path) as standin:
-        made = tenant(tmp_path, standin)
-        made.cwd = tmp_path / "project"
-        made.cwd.mkdir()
-        yield made, standin
-        made.end_everything()
+def rented(lodger: User, runpod: StandIn) -> tuple[User, StandIn]:
+    lodger.cwd = lodger.folder / "project"
+    lodger.cwd.mkdir()
+    return lodger, runpod
 
 
 def script(user: User, text: str) -> None:

@@ -17,11 +17,7 @@ from trmcloud.core.outcome import Outcome
 
 OWN = ROOT / ".venv-own"
 
-pytestmark = [
-    pytest.mark.skipif(not (OWN / ".ready").exists(), reason="they are not here: make own"),
-    pytest.mark.slow,
-    pytest.mark.processes,
-]
+pytestmark = pytest.mark.skipif(not (OWN / ".ready").exists(), reason="they are not here: make own")
 #: Five cents: 90 s to its soft stop, of which an import on a busy machine takes half.
 OPTIONS = ("--rate", "1.50", "--budget", "0.049", "--grace", "15", "--checkpoint-gb", "0.01")
 WHAT_IT_HOLDS = {

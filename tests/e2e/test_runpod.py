@@ -17,7 +17,6 @@ from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
 
 
-@pytest.mark.slow
 def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None:
     plan_id = rented.plan_to_bind("--budget", "0.30", hard_stop_s=30.0, landing_s=6.0)
     launch = rented.start("launch", plan_id, "-y", *ACCEPT)
@@ -82,7 +81,6 @@ def any_run_is(rented: RentedUser, reached: Callable[[RunState], bool]) -> bool:
     return any(map(reached, rented.ledger().runs.values()))
 
 
-@pytest.mark.slow
 def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> None:
     """Each next command takes up what it finds; one pod is rented, and its best comes home."""
     control = rented.standin.control

@@ -3,38 +3,16 @@ and nothing left running."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.e2e.rented import image
-from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
+from tests.e2e.rented import image, renting
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.reasons import sentence
-from tests.standins.runpod.containers import SYSTEM_PATH
-from tests.standins.runpod.fixture import judged
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
-
-WHY_NOT = why_not()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")]
-
-
-@contextlib.contextmanager
-def on(folder: Path, inside: Path) -> Iterator[RentedUser]:
-    """A user whose pods' image is ``inside``; they reach nothing but RunPod."""
-    clock = TestClock(folder / "clock")
-    path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
-    with judged(
-        folder / "runpod", clock=clock, isolated=True, keep=[inside], image_env=path
-    ) as standin:
-        user = RentedUser(folder, standin=standin, clock=clock)
-        yield user
-        user.end_everything()
 
 
 def told(user: RentedUser) -> str:
@@ -67,14 +45,14 @@ def without(folder: Path, *patterns: str) -> Path:
 
 
 def test_a_package_that_cannot_be_had_without_internet(tmp_path: Path) -> None:
-    with on(tmp_path, without(tmp_path, "safetensors*")) as user:
+    with renting(tmp_path, without(tmp_path, "safetensors*")) as user:
         why = told(user)
     assert "packages could not be installed: the package index is out of reach: " in why
     assert "name resolution" in why or "unreachable" in why
 
 
 def test_an_image_without_torch_and_no_internet(tmp_path: Path) -> None:
-    with on(tmp_path, without(tmp_path, "torch", "*.dist-info")) as user:
+    with renting(tmp_path, without(tmp_path, "torch", "*.dist-info")) as user:
         why = told(user)
     assert "and torch could not be installed: the package index is out of reach: " in why
 
@@ -86,7 +64,7 @@ def test_an_image_without_pip(tmp_path: Path) -> None:
     subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(inside)], check=True)
     (site,) = inside.glob("lib/python3*/site-packages")
     shutil.copytree(inside / "site", site, dirs_exist_ok=True)
-    with on(tmp_path, inside) as user:
+    with renting(tmp_path, inside) as user:
         why = told(user)
     assert "packages could not be installed: " in why
     assert "No module named pip" in why

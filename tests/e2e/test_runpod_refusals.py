@@ -102,13 +102,11 @@ def test_a_forbidden_pool_is_no_end_while_there_is_another(renter: RentedUser) -
         forbidden_gpus=["NVIDIA A100-SXM4-80GB"], create_throttled=1, retry_after_s=2
     )
     arguments = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *ACCEPT)
-    launch = renter.start(*arguments, *renter.data)
+    renter.start(*arguments, *renter.data)
     run = renter.run_in(State.BOOTING)
     assert "cannot access the requested pool" in sentence(run.generations[0].not_made)
     (pod,) = renter.live()
     assert pod.gpu_id == "NVIDIA A100 80GB PCIe"
-    launch.kill()
-    launch.wait()
 
 
 @pytest.mark.parametrize(
@@ -157,12 +155,10 @@ def test_no_capacity_here_falls_through_to_the_next_candidate(renter: RentedUser
     """Within one reservation: what the first did not take is the second's."""
     renter.standin.control.set(no_capacity=["NVIDIA A100-SXM4-80GB"])
     arguments = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *ACCEPT)
-    launch = renter.start(*arguments, *renter.data)
+    renter.start(*arguments, *renter.data)
     run = renter.run_in(State.BOOTING)
     assert len(run.generations) > 1
     assert run.generations[0].not_made is not None
     assert run.reserved <= Usd("2")
     (pod,) = renter.live()
     assert pod.gpu_id == "NVIDIA A100 80GB PCIe"
-    launch.kill()
-    launch.wait()

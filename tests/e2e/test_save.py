@@ -5,51 +5,36 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from tests.e2e.test_crashes import LAUNCH, checkpoints, pids
-from tests.e2e.test_real_trainer import TINY, metrics, trainee
-from tests.e2e.user import User, until
+from tests.e2e.test_crashes import LAUNCH
+from tests.e2e.user import TINY, User, until
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.slow
-__all__ = ["trainee"]
-
 RARELY = ("--set", "save_every=100000", "--set", "eval_every=100000")
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    made = User(tmp_path)
-    yield made
-    made.end_everything()
 
 
 def test_a_run_is_saved_twice_while_it_trains_and_then_stopped(trainee: User) -> None:
     launch = ("launch", "local", *TINY, *RARELY, "--set", "keep_best=5", "--steps", "4000")
     trainee.run(*launch, "--budget", "2", "-y", "-d")
-    until(lambda: bool(metrics(trainee, "train")))
+    until(lambda: bool(trainee.metrics("train")))
     first = trainee.json("save", "--json")
     assert first["safe"]
     out = trainee.run("save")
-    second = max(checkpoints(trainee))
+    second = max(trainee.checkpoints())
     assert f"{second}: saved" in out
     assert first["checkpoint"] < second
     assert str(trainee.home) in out
-    until(lambda: all(m.val_bpb is not None for m in checkpoints(trainee).values()))
+    until(lambda: all(m.val_bpb is not None for m in trainee.checkpoints().values()))
     assert trainee.live_pods(), "it goes on"
-    [start] = metrics(trainee, "start")
+    [start] = trainee.metrics("start")
     assert start["attempt"] == 1, "the very same trainer"
     trainee.run("stop")
     run = trainee.only_run()
     assert run.outcome is Outcome.STOPPED
-    last = max(checkpoints(trainee))
+    last = max(trainee.checkpoints())
     assert last > second
-    assert set(checkpoints(trainee)) == {first["checkpoint"], second, last}
+    assert set(trainee.checkpoints()) == {first["checkpoint"], second, last}
     said = trainee.refused("save", code=8)
     assert "is not training: it has ended: stopped" in said
 
@@ -63,21 +48,21 @@ def test_one_that_is_killed_between_save_and_metric_loses_nothing(trainee: User)
     trainee.run("launch", "local", *TINY, *slow, "--steps", "45", "--budget", "2", "-y", "-d")
 
     def unscored() -> bool:
-        return any(made.val_bpb is None for made in checkpoints(trainee).values())
+        return any(made.val_bpb is None for made in trainee.checkpoints().values())
 
     until(unscored, what="a checkpoint that is not evaluated yet")
-    for pid in pids(trainee, "model.train"):
+    for pid in trainee.pids("model.train"):
         os.kill(pid, signal.SIGKILL)
-    [(label, made)] = checkpoints(trainee).items()
+    [(label, made)] = trainee.checkpoints().items()
     assert (label, made.val_bpb) == ("fast/step-00000030", None)
     out = trainee.run("status", trainee.only_run().run_id)
     assert f"{label} · not evaluated" in out
     until(lambda: not trainee.live_pods(), within_s=120, what="the pod ends by itself")
     trainee.run("status")
     assert trainee.only_run().outcome is Outcome.FINISHED
-    starts = metrics(trainee, "start")
+    starts = trainee.metrics("start")
     assert [line["from_step"] for line in starts] == [0, 30], "not a step was trained again"
-    every = checkpoints(trainee)
+    every = trainee.checkpoints()
     best = mf.pick_best(every.values())
     assert best is not None
     assert best.label == "fast/step-00000045"
@@ -110,7 +95,7 @@ def test_a_request_is_left_with_whoever_drives_the_run(user: User) -> None:
     try:
         until(lambda: bool(user.ledger().runs) and user.only_run().trains, what="training")
         assert user.run("save", "-d").endswith("asked to save\n")
-        until(lambda: bool(checkpoints(user)), what="a checkpoint")
+        until(lambda: bool(user.checkpoints()), what="a checkpoint")
         assert with_driver.poll() is None
         user.run("stop", "-d")
     finally:

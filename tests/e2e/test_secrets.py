@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.test_crashes import pids
 from tests.e2e.user import SMALL, User, until
 from trmcloud.pod.machine import processes
 
@@ -21,7 +20,7 @@ def test_canary_keys_reach_no_pod_no_argv_no_file(user: User) -> None:
     process = user.start(
         "launch", "local", *SMALL, "--phase", "fast", "--steps", "150", "--budget", "1", "-y"
     )
-    until(lambda: bool(pids(user, "model.train")))
+    until(lambda: bool(user.pids("model.train")))
     (pod,) = user.live_pods()
     for pid in [*processes.of_pod(pod.name), process.pid]:
         assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -17,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_real_trainer import TINY, write_text
-from tests.e2e.user import User, real_trainer
+from tests.e2e.serving import WITHIN_S, Server
+from tests.e2e.user import TINY, User, real_trainer, write_text
 from trmcloud.io.one_request import send
 
 pytest.importorskip("starlette", reason="the extra `serve`")
 pytest.importorskip("uvicorn", reason="the extra `serve`")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.timeout(900)
 
-WITHIN_S = 100.0
 ITEMS = (
     {"question": "Ann has 3 dogs and gets 2 more. How many has she?", "answer": "5\n#### 5"},
     {"question": "What are 4 times 6?", "answer": "4 * 6 = 24\n#### 24"},
@@ -48,20 +42,11 @@ def trained(tmp_path: Path) -> Iterator[User]:
     user.end_everything()
 
 
-class Serving:
-    """``trmcloud serve`` as a process group of its own, as a terminal makes one."""
+class Serving(Server):
+    """``trmcloud serve``."""
 
     def __init__(self, user: User, *more: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "trmcloud", "serve", *more, "--port", "0"],
-            cwd=user.folder, env=user.env(), stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.shown = self.process.stdout.readline() + self.process.stdout.readline()
-        found = re.search(r"http://(\S+):(\d+)", self.shown)
-        assert found is not None, self.shown + self.process.communicate(timeout=WITHIN_S)[1]
-        self.port = int(found[2])
+        super().__init__(user, "serve", *more)
 
     def ask(self, path: str, question: Mapping[str, Any] | None = None) -> Any:
         body = None if question is None else json.dumps(question).encode()
@@ -73,9 +58,7 @@ class Serving:
 
     def ended(self) -> str:
         """stderr of a server that ended well, and answers no more."""
-        out, err = self.process.communicate(timeout=WITHIN_S)
-        assert self.process.returncode == 0, out + err
-        assert out.endswith("ended\n"), out
+        err = super().ended()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
         return err
@@ -85,16 +68,13 @@ def test_a_run_is_served_until_ctrl_c(trained: User) -> None:
     run_id = trained.only_run().run_id
     serving = Serving(trained, run_id)
     try:
-        assert "http://127.0.0.1:" in serving.shown
         info = serving.ask("/info")
         assert (info["run_id"], info["family"], info["step"]) == (run_id, "trm", 20)
         wish = {"prompt": "def f", "max_tokens": 8, "temperature": 0.8, "top_k": 32, "seed": 4}
         text = serving.ask("/generate", wish)["text"]
         words = ("--prompt", "def f", "--max-tokens", "8", "--top-k", "32", "--seed", "4")
         assert trained.run("sample", "best", *words).rstrip("\n") == f"def f{text}".rstrip("\n")
-        # What a terminal does: the signal reaches the whole group.
-        os.killpg(serving.process.pid, signal.SIGINT)
-        assert serving.ended() == ""
+        assert serving.end() == ""
     finally:
         serving.process.kill()
 

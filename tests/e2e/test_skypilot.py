@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.bare import bare_image, old_python
-from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock, why_not
+from tests.e2e.rented import renting
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import SMALL, User, until
 from tests.standins import sky_machines
 from tests.standins.downloads import Downloads, downloads
-from tests.standins.runpod.containers import SYSTEM_PATH
-from tests.standins.runpod.fixture import judged
-from tests.standins.sshd import free_port
+from tests.standins.loopback import free_port
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, traits_of
 from trmcloud.core.contract import manifest as mf
@@ -46,7 +45,6 @@ def by_sky(user: RentedUser) -> RentedUser:
     return user
 
 
-@pytest.mark.slow
 def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None:
     skyfarer = by_sky(rented)
     plan_id = skyfarer.plan_to_bind("--budget", "0.30", *VIA, hard_stop_s=40.0, landing_s=6.0)
@@ -88,25 +86,12 @@ def served(tmp_path: Path) -> Iterator[Downloads]:
 @pytest.fixture
 def on_bare_machines(tmp_path: Path, served: Downloads) -> Iterator[RentedUser]:
     """Whose machines have no torch, and reach nothing but what the user says to install from."""
-    if missing := why_not():
-        pytest.skip(f"pods that answer over SSH: {missing}")
-    clock = TestClock(tmp_path / "clock")
     inside, kept = bare_image(tmp_path / "image")
-    with judged(
-        tmp_path / "runpod",
-        clock=clock,
-        isolated=True,
-        keep=kept,
-        image_env={"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"},
-        reach=[served.port],
-    ) as standin:
-        made = by_sky(RentedUser(tmp_path, standin=standin, clock=clock))
-        made.environment |= served.settings()
+    with renting(tmp_path, inside, keep=kept, reach=[served.port]) as made:
+        by_sky(made).environment |= served.settings()
         yield made
-        made.end_everything()
 
 
-@pytest.mark.slow
 def test_a_machine_without_torch_gets_one_while_it_is_guarded(
     on_bare_machines: RentedUser,
     served: Downloads,
@@ -153,7 +138,6 @@ def test_a_machine_that_can_install_nothing_is_ended_at_once_and_says_why(
     assert user.only_run().reserved == ZERO
 
 
-@pytest.mark.slow
 def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(rented: RentedUser) -> None:
     """SkyPilot shows its cluster as it was: see the real one's own test."""
     user = by_sky(rented)
@@ -290,7 +274,6 @@ def smoked(user: RentedUser, **state: object) -> tuple[subprocess.Popen[str], fl
     return process, generation.hard_stop_at
 
 
-@pytest.mark.slow
 def test_a_smoke_run_proves_autodown_with_the_line_to_this_machine_cut(
     rented: RentedUser,
 ) -> None:
@@ -310,7 +293,6 @@ def test_a_smoke_run_proves_autodown_with_the_line_to_this_machine_cut(
     assert down == []
 
 
-@pytest.mark.slow
 def test_a_smoke_run_whose_autodown_does_nothing_verifies_no_autodown(rented: RentedUser) -> None:
     skyfarer = by_sky(rented)
     process, hard_stop_at = smoked(skyfarer, autodown_fails=True)

@@ -19,7 +19,6 @@ from tests.standins.slurm import missing, slurm
 pytestmark = [
     pytest.mark.skipif("TRMCLOUD_E2E_SLURM" not in os.environ, reason="opt-in: make e2e-slurm"),
     pytest.mark.skipif(bool(missing()), reason=missing() or "it is here"),
-    pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
 

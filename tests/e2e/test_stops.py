@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e import stops
 from tests.e2e.stops import (
     AGENT,
@@ -19,8 +17,6 @@ from tests.e2e.stops import (
     drawn,
     source_hash,
 )
-
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 ALONE = (
     Round(0, "0.018", True, (Blow(WATCHDOG, STOP, 1.0), Blow(AGENT, STOP, 1.0))),

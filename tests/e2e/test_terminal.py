@@ -16,7 +16,6 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,10 +136,6 @@ def terminal() -> Iterator[Desk]:
     desk.clear()
 
 
-def checkpoints(user: User) -> list[Path]:
-    return list(user.home.glob("runs/*/fast/checkpoints/step-*"))
-
-
 @pytest.mark.parametrize("answer", ["n\n", "\n"])
 def test_no_to_proceed_leaves_nothing_behind(user: User, terminal: Desk, answer: str) -> None:
     window = terminal(user, *LAUNCH, "--steps", "40")
@@ -180,26 +175,22 @@ def test_yes_shows_stages_a_bar_and_the_end(user: User, terminal: Desk) -> None:
     assert user.only_run().outcome is Outcome.FINISHED
 
 
-def test_status_says_what_it_leaves_out(user: User) -> None:
+def test_elsewhere_there_is_no_bar_and_status_says_what_it_leaves_out(user: User) -> None:
     for _ in range(2):
-        user.run(*LAUNCH, "--steps", "3", "-y")
+        out = user.run(*LAUNCH, "--steps", "3", "-y")
+    assert "\x1b" not in out, "no bar where there is no terminal"
+    assert "━" not in out
+    assert "fast step" in out or "fast starting" in out or "fast ended" in out
+    assert "finished: every step was trained" in out
     lines = user.run("status").splitlines()
     assert len(lines) == 3
     assert lines[-1] == "1 more has ended · trmcloud status --all"
     assert len(user.run("status", "--all").splitlines()) == 3
 
 
-def test_no_bar_elsewhere(user: User) -> None:
-    out = user.run(*LAUNCH, "--steps", "60", "-y")
-    assert "\x1b" not in out
-    assert "━" not in out
-    assert "fast step" in out or "fast starting" in out or "fast ended" in out
-    assert "finished: every step was trained" in out
-
-
 def test_ctrl_c_and_stop(user: User, terminal: Desk) -> None:
     window = terminal(user, *LAUNCH, "--steps", "5000", "-y")
-    until(lambda: bool(checkpoints(user)))
+    until(lambda: bool(user.checkpoints()))
     window.types("\x03")
     window.sees("stop the run, or leave it running? [s/L]")
     assert user.only_run().live
@@ -220,7 +211,7 @@ def test_ctrl_c_and_stop(user: User, terminal: Desk) -> None:
 @pytest.mark.parametrize("answer", ["\n", "\x03"], ids=["Enter", "Ctrl-C again"])
 def test_ctrl_c_and_leave_it_running(user: User, terminal: Desk, answer: str) -> None:
     window = terminal(user, *LAUNCH, "--steps", "200", "-y")
-    until(lambda: bool(checkpoints(user)))
+    until(lambda: bool(user.checkpoints()))
     window.types("\x03")
     window.sees("leave it running?")
     window.types(answer)
@@ -235,7 +226,7 @@ def test_ctrl_c_and_leave_it_running(user: User, terminal: Desk, answer: str) ->
 
 def test_a_closed_window_leaves_the_run_to_its_agent(user: User, terminal: Desk) -> None:
     window = terminal(user, *LAUNCH, "--steps", "100", "-y")
-    until(lambda: bool(checkpoints(user)))
+    until(lambda: bool(user.checkpoints()))
     window.close()
     assert user.live_pods()
     until(lambda: not user.live_pods(), what="the pod ends by itself")
@@ -245,7 +236,7 @@ def test_a_closed_window_leaves_the_run_to_its_agent(user: User, terminal: Desk)
 
 def test_logs_follow_and_end_with_the_run(user: User) -> None:
     user.run(*LAUNCH, "--steps", "5000", "-y", "-d")
-    until(lambda: bool(checkpoints(user)))
+    until(lambda: bool(user.checkpoints()))
     log = next(user.home.glob("runs/*/fast/train.log"))
     with open(log, "a") as file:
         file.write("first line\nsecond \x1b[31mline\n")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.mission import world
-from tests.e2e.runpod_user import why_not
 from tests.e2e.user import until
 from tests.standins.data_host import DataHost
 from tests.standins.s3 import BUCKET, S3, s3
@@ -21,11 +20,7 @@ from trmcloud.core.outcome import Outcome
 
 __all__ = ["s3"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(why_not()), reason=f"pods that answer over SSH: {why_not()}"),
-]
+pytestmark = pytest.mark.timeout(600)
 
 LAUNCH = (
     *("launch", "1xA100", "--phase", "fast", "--budget", "5", "--accept-exposure", "5", "-y"),

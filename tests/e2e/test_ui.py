@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.on_page import WITHIN_S, Serving, agreed, browser, done, opened, serve
 from tests.e2e.user import LAUNCH, ROOT, User, until
-from tests.standins.browser import Browser, BrowserError, Page, find_chromium
+from tests.standins.browser import Browser, BrowserError, Page
 from trmcloud.core.outcome import Outcome
 
 __all__ = ["browser", "serve"]
@@ -25,13 +25,7 @@ __all__ = ["browser", "serve"]
 pytest.importorskip("starlette", reason="the extra `ui`")
 pytest.importorskip("uvicorn", reason="the extra `ui`")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not find_chromium(), reason="there is no chromium here: apt install chromium"
-    ),
-]
+pytestmark = pytest.mark.timeout(900)
 
 AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = os.environ.get("TRMCLOUD_PICTURES", "")

@@ -6,20 +6,19 @@ import http.client
 import json
 import os
 import random
-import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.serving import UiServer
 from tests.e2e.user import User
 from tests.standins.half_open import half_open_at, no_more_files
 
@@ -31,20 +30,11 @@ BAD_REQUESTS = 2_000
 HALF_OPEN = 1_100
 
 
-class Page:
+class Page(UiServer):
     """``trmcloud ui`` as a process that may open 1,024 files."""
 
     def __init__(self, user: User) -> None:
-        self.process = subprocess.Popen(
-            no_more_files([sys.executable, "-m", "trmcloud", "ui", "--port", "0"]),
-            cwd=user.folder, env=user.env(), stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().strip()
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#token=(\S+)", self.address)
-        assert found is not None, self.address + self.process.communicate(timeout=WITHIN_S)[1]
-        self.port, self.token = int(found[1]), found[2]
+        super().__init__(user, limit=no_more_files)
 
     @property
     def own(self) -> dict[str, str]:
@@ -70,23 +60,27 @@ class Page:
                 return float("inf")
         return time.monotonic() - began
 
-    def end(self) -> None:
-        os.killpg(self.process.pid, signal.SIGINT)
-        out, err = self.process.communicate(timeout=WITHIN_S)
-        assert (self.process.returncode, err) == (0, ""), "it had nothing to complain of"
-        assert out.endswith("ended\n")
+
+@contextmanager
+def ui(folder: Path) -> Iterator[Page]:
+    made = Page(User(folder))
+    try:
+        yield made
+        assert made.end() == "", "it had nothing to complain of"
+    finally:
+        made.kill()
 
 
 @pytest.fixture
-def page(user: User) -> Iterator[Page]:
-    made = Page(user)
-    try:
+def page(tmp_path: Path) -> Iterator[Page]:
+    with ui(tmp_path) as made:
         yield made
-        made.end()
-    finally:
-        if made.process.poll() is None:
-            os.killpg(made.process.pid, signal.SIGKILL)
-            made.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def one_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with ui(tmp_path_factory.mktemp("user")) as made:
+        yield made
 
 
 def listening(page: Page) -> tuple[http.client.HTTPConnection, Callable[[], bytes]]:
@@ -195,18 +189,6 @@ def test_no_body_is_answered_by_a_fault_of_the_server(body: bytes, one_page: Pag
         line = json.loads(told)["error"]
         assert line
         assert line.isprintable()
-
-
-@pytest.fixture(scope="module")
-def one_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    made = Page(User(tmp_path_factory.mktemp("user")))
-    try:
-        yield made
-        made.end()
-    finally:
-        if made.process.poll() is None:
-            os.killpg(made.process.pid, signal.SIGKILL)
-            made.process.communicate()
 
 
 def test_a_stream_stays_whole_beside_two_thousand_bad_requests(page: Page) -> None:

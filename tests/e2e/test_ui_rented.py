@@ -3,49 +3,28 @@ isolated pod, asked through the pinned connection that every command uses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
-from tests.e2e.rented import LAUNCH, account, tenant
+from tests.e2e.rented import LAUNCH
 from tests.e2e.user import User, until
-from tests.standins.browser import Browser, find_chromium
-from tests.standins.runpod.machines import no_namespaces
+from tests.standins.browser import Browser
 from tests.standins.runpod.standin import StandIn
-from tests.standins.sshd import find_sshd
 from trmcloud.core.outcome import Outcome
 
-WHY_NOT = no_namespaces()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}"),
-    pytest.mark.skipif(find_sshd() is None, reason="no openssh-server"),
-    pytest.mark.skipif(not find_chromium(), reason="there is no chromium here"),
-]
+pytestmark = pytest.mark.timeout(600)
 __all__ = ["browser", "serve"]
 
 
-@pytest.fixture
-def runpod(tmp_path: Path) -> Iterator[StandIn]:
-    with account(tmp_path) as standin:
-        yield standin
-
-
-@pytest.fixture
-def user(tmp_path: Path, runpod: StandIn) -> User:
-    return tenant(tmp_path, runpod)
-
-
 def test_a_pod_that_nobody_drives_is_watched_saved_and_landed(
-    user: User, runpod: StandIn, serve: Callable[..., Serving], browser: Browser
+    lodger: User, runpod: StandIn, serve: Callable[..., Serving], browser: Browser
 ) -> None:
     long = ("--phase", "fast", "--steps", "20000", "-d", "--accept-loss")
-    user.run(*LAUNCH, *long, within_s=400)
-    run = user.only_run()
-    page = opened(browser, serve(user), run)
+    lodger.run(*LAUNCH, *long, within_s=400)
+    run = lodger.only_run()
+    page = opened(browser, serve(lodger), run)
     page.until("document.body.innerText.includes('agent armed')", 200)
     shown = int(page.run("document.documentElement.dataset.beat || '0'").partition(".")[0])
     page.until(f"Number(document.documentElement.dataset.beat) > {shown}", 200)
@@ -55,7 +34,7 @@ def test_a_pod_that_nobody_drives_is_watched_saved_and_landed(
     told = agreed(page, "land")
     assert "of the run's $2.00" in told
     assert "was told to land" in done(page, "land", 100)
-    until(lambda: user.only_run().result is not None, within_s=300, what="it has landed")
+    until(lambda: lodger.only_run().result is not None, within_s=300, what="it has landed")
     until(lambda: runpod.control.live() == [], within_s=300, what="its pod is gone")
-    assert user.only_run().result == Outcome.STOPPED.value
+    assert lodger.only_run().result == Outcome.STOPPED.value
     assert page.errors == []

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.e2e.test_smoke import as_user_of
 from tests.e2e.user import User
 from tests.standins.runpod.client import Client
-from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
-
-
-@pytest.fixture
-def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
-    with judged(tmp_path / "runpod", real_pods=False) as one:
-        as_user_of(one, user)
-        user.run("budget", "set", "month", "10")  # makes the ledger
-        yield one
 
 
 def made(standin: StandIn, name: str, size: int = 100, place: str = "EU-RO-1") -> str:
@@ -29,6 +16,7 @@ def made(standin: StandIn, name: str, size: int = 100, place: str = "EU-RO-1") -
 
 
 def test_only_volumes_of_this_ledger_are_shown_and_priced(paper: StandIn, user: User) -> None:
+    user.run("budget", "set", "month", "10")  # makes the ledger
     assert "no network volumes" in user.run("volumes")
     made(paper, "somebody-elses")
     mine = made(paper, f"trmc-{user.ledger().ledger_id}-EU-RO-1")
@@ -42,6 +30,7 @@ def test_only_volumes_of_this_ledger_are_shown_and_priced(paper: StandIn, user: 
 
 
 def test_deleting_asks_and_spares_what_is_not_ours(paper: StandIn, user: User) -> None:
+    user.run("budget", "set", "month", "10")  # makes the ledger
     theirs = made(paper, "somebody-elses")
     mine = made(paper, f"trmc-{user.ledger().ledger_id}-EU-RO-1")
     user.refused("volumes", "delete", mine, code=2)  # nobody to ask

@@ -5,32 +5,22 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.user import LAUNCH, User, until
-from tests.standins.browser import Browser, find_chromium
-from tests.standins.receiver import LOSES, Receiver, receiving
+from tests.standins.browser import Browser
+from tests.standins.receiver import LOSES, Receiver
 from trmcloud.core.contract.notices import headers_of
 from trmcloud.core.outcome import Outcome
 
 pytest.importorskip("starlette", reason="the extra `ui`")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not find_chromium(), reason="there is no chromium here"),
-]
+pytestmark = pytest.mark.timeout(600)
 __all__ = ["browser", "serve"]
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
 
 
 def test_it_is_watched_saved_landed_told_and_verified_elsewhere(

@@ -31,7 +31,7 @@ from trmcloud.core.outcome import Outcome
 
 __all__ = ["s3"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 #: How a command may end beside well, in a world that has nothing to rent and a net too small to
 #: pass its gate.
@@ -135,9 +135,7 @@ def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
         standin.control.set(no_capacity=["*"])
         user = User(folder, trainer=real_trainer(tmp_path / "trainer"))
         user.environment |= {
-            "RUNPOD_API_KEY": standin.api_key,
-            "TRMCLOUD_RUNPOD_API": standin.url,
-            "RUNPOD_API_BASE_URL": standin.url,
+            **standin.environment,
             "TRMCLOUD_TEST_SETTINGS": str(settings),
             "OMP_NUM_THREADS": "1",
             **host.environment,

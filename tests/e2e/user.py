@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import hashlib
+import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +20,7 @@ from typing import Any
 from tests.warm import Warm, can_warm
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.compute import LocalCompute
+from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.run_state import RunState
@@ -33,6 +38,20 @@ SMALL = (
     *("--set", "eval_every=10", "--set", "save_every=20"),
 )
 LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "-y")
+
+
+#: A recipe that the real trainer trains on ``write_text``'s text in seconds.
+TINY = (
+    *("--recipe", "trm-tiny", "--data", "text.py", "--rate", "3.60", "--phase", "fast"),
+    *("--set", "depth=1", "--set", "width=64", "--set", "vocab_size=512", "--set", "sequence=64"),
+    *("--set", "eval_tokens=2048", "--set", "eval_every=20", "--set", "save_every=10"),
+    *("--set", "log_every=1"),
+)
+
+
+def write_text(folder: Path) -> None:
+    """100 kB of it."""
+    (folder / "text.py").write_text(inspect.getsource(argparse))
 
 
 def real_trainer(folder: Path) -> Path:
@@ -155,6 +174,36 @@ class User:
         assert len(runs) == 1, runs
         return runs[0]
 
+    def checkpoints(self) -> dict[str, mf.CheckpointManifest]:
+        """Every complete checkpoint here, all its files verified."""
+        found = {}
+        for path in self.home.glob("runs/*/*/checkpoints/step-*/manifest.json"):
+            manifest = mf.from_json(path.read_bytes(), str(path))
+            for file in manifest.files:
+                with open(path.parent / file.name, "rb") as content:
+                    assert hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
+            found[manifest.label] = manifest
+        return found
+
+    def metrics(self, kind: str) -> list[dict[str, Any]]:
+        """Lines of that kind that the trainer has written, of every phase."""
+        lines = []
+        for path in self.home.glob("runs/*/*/metrics.jsonl"):
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # the last one may be being written
+                    lines.append(json.loads(line))
+        return [line for line in lines if line["kind"] == kind]
+
+    def pids(self, word: str) -> list[int]:
+        """Live processes of this user's pods whose command line holds ``word``."""
+        found = []
+        for pod in self.live_pods():
+            for pid in processes.of_pod(pod.name):
+                with contextlib.suppress(OSError):
+                    if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found.append(pid)
+        return found
+
     def pods(self) -> Sequence[PodSeen]:
         return LocalCompute(self.home, [str(ROOT)]).list_pods()
 
@@ -166,6 +215,11 @@ class User:
         for pod in compute.list_pods():
             compute.terminate(pod.pod_id)
             assert processes.of_pod(pod.name) == []
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def until(condition: Callable[[], bool], *, within_s: float = 150.0, what: str = "") -> None:

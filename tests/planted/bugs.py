@@ -283,11 +283,11 @@ BUGS: tuple[Bug, ...] = (
     Bug("a resumed run reserves its whole cap", LAUNCH, "left = line.remaining or ZERO", "left = whole"),
     # -- several machines -------------------------------------------------------------------
     Bug("the others wait for a lost head for ever", NODES,
-        "return self._now() - self._answered_at >= HEAD_LOST_S", "return False"),
+        "return self._now() - self._answered_at >= self._lost_after_s", "return False"),
     Bug("a head that is looked for counts as there", NODES,
         "if self._answers():\n            self._answered_at", "if self._answers() or True:\n            self._answered_at"),
     Bug("the others wait ten times as long for a lost head", NODES,
-        ">= HEAD_LOST_S", ">= 10 * HEAD_LOST_S"),
+        ">= self._lost_after_s", ">= 10 * self._lost_after_s"),
     # -- network volumes ---------------------------------------------------------------------
     Bug("a volume's rent is held in no budget", BUDGET,
         "reserved += hold.amount if hold.deleted_at is None else ZERO", "reserved += ZERO"),

@@ -21,10 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.standins.loopback import Handler, serving_at
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _API = "/api/datasets/"
@@ -141,29 +142,17 @@ class DataHost:
 
 @contextmanager
 def serving(host: DataHost) -> Iterator[DataHost]:
-    servers = []
-    for name in ("hub", "cdn"):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(host, name))
-        server.daemon_threads = True
-        setattr(host, name, f"http://127.0.0.1:{server.server_address[1]}")
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        servers.append(server)
-    try:
-        yield host
-    finally:
-        host.ended.set()
-        for server in servers:
-            server.shutdown()
-            server.server_close()
+    with serving_at(_handler(host, "hub")) as hub, serving_at(_handler(host, "cdn")) as cdn:
+        host.hub, host.cdn = (f"http://127.0.0.1:{port}" for port in (hub, cdn))
+        try:
+            yield host
+        finally:
+            host.ended.set()
 
 
-def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+def _handler(host: DataHost, name: str) -> type[Handler]:
+    class Hosting(Handler):
         server_version = "data-host"
-
-        def log_message(self, format: str, *values: Any) -> None:
-            pass
 
         def do_HEAD(self) -> None:
             self._answer(body=False)
@@ -185,19 +174,18 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
                     if host.ended.wait(0.01):
                         return
                 extra = {"Retry-After": struck.retry_after} if struck.retry_after else {}
-                self._plain(struck.status, b"no\n", "text/plain", extra)
+                self.answer(struck.status, b"no\n", headers=extra)
             elif struck is not None and struck.html and struck.strikes():
-                self._plain(200, b"<!doctype html><title>Please log in</title>\n", "text/html")
+                self.answer(200, b"<!doctype html><title>Please log in</title>\n", "text/html")
             elif struck is not None and struck.stalls and struck.strikes():
                 host.ended.wait()
             elif name == "hub" and _linked(path) and host.needs_token and not self._has_token():
-                self._plain(401, b"Invalid credentials\n", "text/plain")
+                self.answer(401, b"Invalid credentials\n")
             elif path.startswith(_API):
                 self._api(path)
             elif content is None:
-                self._plain(
-                    404, b"Entry not found\n", "text/plain", {"X-Error-Code": "EntryNotFound"}
-                )
+                missing = {"X-Error-Code": "EntryNotFound"}
+                self.answer(404, b"Entry not found\n", headers=missing)
             elif not carrier:
                 self._redirect(path, content)
             else:
@@ -214,14 +202,14 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
                 each.removeprefix(start) for each in host.files if each.startswith(start)
             )
             if not names or revision not in ("main", host.commit):
-                self._plain(404, b'{"error":"Repository not found"}', "application/json")
+                self.answer(404, b'{"error":"Repository not found"}', "application/json")
                 return
             if not listed[2]:
                 about = {
                     "id": repository, "sha": host.commit, "private": False, "tags": [],
                     "siblings": [{"rfilename": each} for each in names],
                 }  # fmt: skip
-                self._plain(200, json.dumps(about).encode(), "application/json")
+                self.answer(200, json.dumps(about).encode(), "application/json")
                 return
             inside = f"{folder}/" if folder else ""
             names = [n for n in names if n.startswith(inside) and "/" not in n[len(inside) :]]
@@ -231,7 +219,7 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
             page = [self._entry(start, each) for each in names[begin : begin + host.page_size]]
             after = f"{host.hub}{path}?cursor={begin + host.page_size}"
             extra = {"Link": f'<{after}>; rel="next"'} if more else {}
-            self._plain(200, json.dumps(page).encode(), "application/json", extra)
+            self.answer(200, json.dumps(page).encode(), "application/json", extra)
 
         def _entry(self, start: str, file: str) -> dict[str, Any]:
             content = host.read(start + file) or b""
@@ -253,7 +241,7 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
                 "X-Linked-Size": str(len(content)),
                 "X-Linked-ETag": f'"{host.sha256(path, content)}"',
             }
-            self._plain(302, b"", "text/plain", extra)
+            self.answer(302, b"", headers=extra)
 
         def _file(self, path: str, content: bytes, fault: Fault | None, *, body: bool) -> None:
             etag = f'"{host.sha256(path, content)[:32]}"'
@@ -269,7 +257,7 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
                 start, stop = int(first), min(stop, int(last) + 1 if last else stop)
                 if start >= len(content):
                     extra = {"Content-Range": f"bytes */{len(content)}"}
-                    self._plain(416, b"", "text/plain", extra)
+                    self.answer(416, b"", headers=extra)
                     return
                 status = 206
             self.send_response(status)
@@ -296,19 +284,7 @@ def _handler(host: DataHost, name: str) -> type[BaseHTTPRequestHandler]:
             if cut:
                 self.close_connection = True
 
-        def _plain(
-            self, status: int, body: bytes, kind: str, extra: Mapping[str, str] | None = None
-        ) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            for key, value in (extra or {}).items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-    return Handler
+    return Hosting
 
 
 def _linked(path: str) -> bool:

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.e2e.user import STANDIN
+from tests.standins.loopback import serving_at
 from trmcloud.pod.machine import packages
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -34,17 +35,28 @@ class Downloads:
     def __init__(self, folder: Path) -> None:
         self.folder, self.is_real = folder, False
         (folder / "simple").mkdir(parents=True, exist_ok=True)
-        handler = functools.partial(_Files, directory=str(folder))
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.asked: list[str] = []
-        self._server.asked = self.asked  # type: ignore[attr-defined]
-        self._answers = self._server.answers = threading.Event()  # type: ignore[attr-defined]
+        self.port = 0
+        self._answers = threading.Event()
         self._answers.set()
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    @property
-    def port(self) -> int:
-        return self._server.server_address[1]
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        asked, answers = self.asked, self._answers
+
+        class Files(http.server.SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answers.wait()
+                super().do_GET()
+
+            def log_message(self, format: str, *values: object) -> None:
+                asked.append(self.path)
+
+        with serving_at(functools.partial(Files, directory=str(self.folder))) as self.port:
+            try:
+                yield
+            finally:
+                answers.set()
 
     @property
     def url(self) -> str:
@@ -58,11 +70,6 @@ class Downloads:
             yield
         finally:
             self._answers.set()
-
-    def close(self) -> None:
-        self._answers.set()
-        self._server.shutdown()
-        self._server.server_close()
 
     def settings(self) -> dict[str, str]:
         """By which a user says where their pods get a Python and packages."""
@@ -138,15 +145,6 @@ class Downloads:
             self.add_wheel(package.name, package.pin, files)
 
 
-class _Files(http.server.SimpleHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.server.answers.wait()  # type: ignore[attr-defined]
-        super().do_GET()
-
-    def log_message(self, format: str, *args: object) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-
-
 def _wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     parts = Path(member.name).parts
     is_left_out = any(part in _LEFT_OUT for part in parts) or member.name.endswith(".a")
@@ -160,12 +158,10 @@ def downloads(folder: Path, real: Path | None = None) -> Iterator[Downloads]:
     """With a Python and every package that a trainer is to have: small ones made for it, or the
     ``real`` ones of a folder."""
     served = Downloads(folder)
-    try:
+    with served.serving():
         served.add_python()
         if real is None:
             served.add_wheels()
         else:
             served.add_real_wheels(real)
         yield served
-    finally:
-        served.close()

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.standins.loopback import free_port
 from tests.standins.runpod.oracle import ENV_OPENAPI
 
 PROGRAM = (
@@ -40,7 +41,7 @@ def running(folder: Path) -> Iterator[str]:
     document: dict[str, Any] = json.loads(Path(contract).read_text(encoding="utf-8"))
     served = folder / "openapi.json"
     served.write_text(json.dumps({**document, "jsonSchemaDialect": DIALECT}), encoding="utf-8")
-    port = _free_port()
+    port = free_port()
     log = folder / "prism.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -60,12 +61,6 @@ def running(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(20)
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

@@ -7,11 +7,11 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.standins.loopback import Handler, serving_at
 
 TAKES = "takes"
 LOSES = "loses the answer"
@@ -48,11 +48,12 @@ class Receiver:
 def receiving(receiver: Receiver | None = None) -> Iterator[Receiver]:
     made = receiver or Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Taking(Handler):
+        protocol_version = "HTTP/1.0"
+
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {key.lower(): value for key, value in self.headers.items()}
-            made.got.append((self.path, headers, body))
+            made.got.append((self.path, headers, self.read_body()))
             act = made.answers.pop(0) if made.answers else made.always
             if act == LOSES:
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -64,49 +65,14 @@ def receiving(receiver: Receiver | None = None) -> Iterator[Receiver]:
                         self.connection.sendall(bytes([char]))
                         if made.released.wait(0.3):
                             return
-            elif act == TAKES:
-                self._answer(200, {})
             else:
-                assert not isinstance(act, str)
-                self._answer(*act)
+                code, more = (200, {}) if isinstance(act, str) else act
+                self.answer(code, b"{}", headers=more)
 
         do_PUT = do_GET = do_POST
 
-        def _answer(self, code: int, headers: dict[str, str]) -> None:
-            self.send_response(code)
-            for key, value in headers.items():
-                self.send_header(key, value)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                self.wfile.write(b"{}")
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", made.port), Handler)
-    server.daemon_threads = True
-    made.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
-
-
-def until(condition: Any, within_s: float = 30.0) -> None:
-    """Poll until it holds; fails at the deadline."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        time.sleep(0.02)
+    with serving_at(Taking, made.port) as made.port:
+        try:
+            yield made
+        finally:
+            made.released.set()

@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.standins.loopback import free_port
+
 _DEADLINE_S = 20.0
 ENV_NO_SBIN = "TRMCLOUD_TEST_NO_SBIN"
 
@@ -31,12 +33,6 @@ def find_sshd() -> str | None:
     if ENV_NO_SBIN in os.environ:
         return shutil.which("sshd")
     return shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def make_key(path: Path) -> str:

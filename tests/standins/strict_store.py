@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, quote, urlsplit
+
+from tests.standins.loopback import Handler, serving_at
 
 SECRET = "CANARY-secret-key"
 _EMPTY = b'<?xml version="1.0"?><ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>'
@@ -60,38 +60,21 @@ class StrictStore:
 def strict_store() -> Iterator[StrictStore]:
     store = StrictStore()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Storing(Handler):
         def do_PUT(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.read_body()
             headers = {name.lower(): value for name, value in self.headers.items()}
-            if not is_signed("PUT", self.path, headers):
-                self._answer(403, _REFUSED)
-                return
-            store.objects[urlsplit(self.path).path] = body
-            self._answer(200, b"")
+            if is_signed("PUT", self.path, headers):
+                store.objects[urlsplit(self.path).path] = body
+                self.answer(200)
+            else:
+                self.answer(403, _REFUSED)
 
         def do_GET(self) -> None:
-            self._answer(200, _EMPTY)
+            self.answer(200, _EMPTY)
 
         do_HEAD = do_GET
 
-        def _answer(self, code: int, body: bytes) -> None:
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        store.url = f"http://127.0.0.1:{server.server_port}"
+    with serving_at(Storing) as port:
+        store.url = f"http://127.0.0.1:{port}"
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()

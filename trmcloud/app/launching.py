@@ -31,10 +31,6 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.core.values import replace
 
-_BILL_WAIT_S = 20.0
-"""How long to wait for a bill once the pod is gone: this machine's is there at once, a provider's
-may lag by an hour."""
-
 
 def as_carried_out(context: Context, plan: Plan) -> Plan:
     """The plan with those candidates alone that its launch would try, one after the other.
@@ -239,8 +235,13 @@ class OverButForItsBill:
             now = self._context.wall()
             if self._settling_at is None:
                 self._settling_at = now
-            waited = now - self._settling_at >= _BILL_WAIT_S
-            self.reached = waited and ends_as(run) is not None
+            generation = run.generation
+            # This machine's bill is there at once, a provider's may lag by an hour.
+            self.reached = (
+                generation is not None
+                and now - self._settling_at >= traits_of(generation.provider).bill_wait_s
+                and ends_as(run) is not None
+            )
         return self.reached
 
 

@@ -29,6 +29,7 @@ from trmcloud.pod.agent.boot_messages import Notes
 from trmcloud.pod.agent.nodes import (
     ALONE,
     HEAD_LOOK_EVERY_S,
+    HEAD_LOST_S,
     HeadWatch,
     Nodes,
     head_answers,
@@ -186,7 +187,10 @@ class Pod:
     def _look_after_head(self, given: Given) -> None:
         """Beside the guard: a machine that has done its part stays for the first one no longer than
         that is there. With it went who would have ended them all."""
-        watch = HeadWatch(lambda: head_answers(given.nodes), lambda: processes.clocks_here().boot)
+        lost_after_s = float(self._environment.get(contract.ENV_HEAD_LOST_S, HEAD_LOST_S))
+        watch = HeadWatch(
+            lambda: head_answers(given.nodes), lambda: processes.clocks_here().boot, lost_after_s
+        )
 
         def look() -> None:
             while not self._told:
@@ -194,7 +198,7 @@ class Pod:
                 if watch.is_lost and _has_result(given.pod_dir):
                     self._head_lost = True
                     self._told.append(0)
-                time.sleep(HEAD_LOOK_EVERY_S)
+                time.sleep(min(HEAD_LOOK_EVERY_S, lost_after_s / 4))
 
         threading.Thread(target=look, name="head", daemon=True).start()
 

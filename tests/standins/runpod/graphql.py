@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from graphql import GraphQLError
+
 from tests.standins.runpod import catalog
-from tests.standins.runpod.graphql_text import Field, Malformed, parse
+from tests.standins.runpod.graphql_text import Field, parse
 from tests.standins.runpod.http_types import Answer, Asked, problem, reply
 from tests.standins.runpod.pods import HTTP_IP, HTTP_PORT, Pod
 from tests.standins.runpod.rest import by_whom, stamp
@@ -69,8 +71,8 @@ class GraphQL:
             return problem(400, "POST body missing")
         try:
             kind, fields = parse(body["query"], body.get("variables") or {})
-        except Malformed as error:
-            return _errors(str(error), "GRAPHQL_PARSE_FAILED")
+        except GraphQLError as error:
+            return _errors(error.message, "GRAPHQL_PARSE_FAILED")
         known = self._resolvers[kind]
         if not asked.who and [field.name for field in fields] != ["gpuTypes"]:
             return Answer(401, b'{"message": "Unauthorized"}')

@@ -98,7 +98,7 @@ class Rest:
 
     def _create(self, asked: Asked) -> Answer:
         body = asked.json()
-        wrong = bodies.create_pod(body)
+        wrong = bodies.wrong_with("create pod", body)
         if wrong:
             return problem(422, "Request validation failed.", wrong)
         knobs = self._world.knobs
@@ -136,7 +136,7 @@ class Rest:
     def _patch(self, asked: Asked, pod_id: str) -> Answer:
         before = self._world.find(pod_id).body.get("args", "")
         changes = asked.json()
-        wrong = bodies.update_pod(changes, "$")
+        wrong = bodies.wrong_with("update pod", changes)
         if wrong:
             return problem(422, "Request validation failed.", wrong)
         if {"args", "cmd", "entrypoint"} & set(changes):
@@ -165,7 +165,7 @@ class Rest:
 
     def _action(self, asked: Asked, pod_id: str) -> Answer:
         body = asked.json()
-        wrong = bodies.pod_action(body, "$")
+        wrong = bodies.wrong_with("pod action", body)
         if wrong:
             return problem(422, "Request validation failed.", wrong)
         if body["action"] == "terminate":
@@ -302,7 +302,7 @@ class Rest:
 
     def _create_volume(self, asked: Asked) -> Answer:
         body = asked.json()
-        wrong = bodies.create_volume(body, "$")
+        wrong = bodies.wrong_with("create volume", body)
         if wrong:
             return problem(422, "Request validation failed.", wrong)
         return reply(shown_volume(self._world.create_volume(body)), 201)
@@ -312,7 +312,7 @@ class Rest:
 
     def _patch_volume(self, asked: Asked, volume_id: str) -> Answer:
         changes = asked.json()
-        wrong = bodies.update_volume(changes)
+        wrong = bodies.wrong_with("update volume", changes)
         if wrong:
             return problem(422, "Request validation failed.", wrong)
         return reply(shown_volume(self._world.update_volume(volume_id, changes)))
@@ -326,7 +326,7 @@ class Rest:
 
     def _put_keys(self, asked: Asked) -> Answer:
         body = asked.json()
-        wrong = bodies.ssh_keys(body, "$")
+        wrong = bodies.wrong_with("ssh keys", body)
         if wrong:
             return problem(422, "Request validation failed.", wrong)
         self._world.ssh_keys[:] = body["keys"]

@@ -42,6 +42,15 @@ class StandIn:
         self._gateway = gateway
 
     @property
+    def environment(self) -> dict[str, str]:
+        """All that a user of this account sets."""
+        return {
+            "RUNPOD_API_KEY": self.api_key,
+            "TRMCLOUD_RUNPOD_API": self.url,
+            "RUNPOD_API_BASE_URL": self.url,
+        }
+
+    @property
     def requests(self) -> list[Logged]:
         """All requests so far; clear it to count anew."""
         return self._gateway.requests

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import a_candidate, plan_json
-from tests.standins.receiver import until
+from tests.standins.loopback import until
 from tests.unit.core.runs import AT, running
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.workers import ThreadWorkers

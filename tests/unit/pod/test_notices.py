@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.checkpoints import whole_checkpoint
-from tests.standins.receiver import HANGS, LOSES, Receiver, receiving, until
+from tests.standins.loopback import until
+from tests.standins.receiver import HANGS, LOSES, Receiver, receiving
 from tests.unit.core.test_health import WELL, Line, recorded
 from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.core.clock import Instant

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.standins.downloads import VERSION, Downloads, downloads
-from tests.standins.sshd import free_port
+from tests.standins.loopback import free_port
 from tests.unit.pod.machine import Machine, Reach
 from trmcloud.pod.machine import packages
 from trmcloud.pod.machine.prepare import PREPARED_NAME

@@ -30,6 +30,10 @@ class ProviderTraits:
     end_grace_s: float
     rate_tolerance: float
     kill_layers: tuple[str, ...]
+    bill_wait_s: float = 20.0
+    """How long a command waits for the bill of a pod that is gone."""
+    hang_after_s: float = 300.0
+    """A trainer that shows no step for so long is started again."""
     absent_s: float = 0.0
     """Where lists lag: how long a pod must be missing from all of them before it counts as gone."""
     absent_deleted_s: float = 0.0
@@ -122,6 +126,7 @@ TRAITS: Mapping[str, ProviderTraits] = {
         end_grace_s=10.0,
         rate_tolerance=0.0,
         kill_layers=("trainer", "agent", "watchdog", "controller", "reap"),
+        hang_after_s=120.0,
     ),
     "runpod": ProviderTraits(
         name="runpod",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease
 from trmcloud.core.contract.trainer_contract import DONE
@@ -14,8 +15,6 @@ from trmcloud.core.spec.overrides import recoverable
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 
 _FIRST_PHASE_SLACK = 1.5
-_HANG_AFTER_S = {"local": 120.0}
-_HANG_AFTER_REMOTE_S = 300.0
 _LEAST_OF_A_COMMAND_S = 1.0
 """Nothing is known of how long its step takes."""
 _LEAST_READY_S = 900.0
@@ -76,7 +75,7 @@ def make_lease(
             )
         )
     useful_s = [p.parts_s.get("compile", 0.0) + max(5.0, 3 * p.step_s.p50) for p in phases]
-    hang_after_s = _HANG_AFTER_S.get(candidate.provider, _HANG_AFTER_REMOTE_S)
+    hang_after_s = traits_of(candidate.provider).hang_after_s
     # A trainer that failed is not started again on one node alone: the others are gone by then.
     max_restarts = Lease.max_restarts if candidate.nodes == 1 else -1
     if command is not None:

@@ -100,8 +100,13 @@ class HeadWatch:
     answered is none that was lost: what lies between may let nothing else through.
     """
 
-    def __init__(self, answers: Callable[[], bool], now: Callable[[], float]) -> None:
-        self._answers, self._now = answers, now
+    def __init__(
+        self,
+        answers: Callable[[], bool],
+        now: Callable[[], float],
+        lost_after_s: float = HEAD_LOST_S,
+    ) -> None:
+        self._answers, self._now, self._lost_after_s = answers, now, lost_after_s
         self._answered_at: float | None = None
 
     def look(self) -> None:
@@ -114,7 +119,7 @@ class HeadWatch:
     def is_lost(self) -> bool:
         if self._answered_at is None:
             return False
-        return self._now() - self._answered_at >= HEAD_LOST_S
+        return self._now() - self._answered_at >= self._lost_after_s
 
 
 def head_answers(nodes: Nodes) -> bool:
