@@ -139,12 +139,16 @@ class Candidate:
     most_rate: Usd | None = None
     """USD/h that it may be billed at, as far as is known: what is reserved."""
     storage: Usd = ZERO
-    """What checkpoints cost while the run lasts (P50) and for seven days after it, or those for
-    which a network volume is kept."""
+    """What disks cost while the run lasts (P50), and checkpoints for seven days after it, or those
+    for which a network volume is kept."""
     volume_rate: Usd = ZERO
     """USD/h of the network volume that it keeps its checkpoints on; of this, ``worst_case`` holds
     what it costs until its day."""
     volume_gb: int = 0
+    work_gb: int = 0
+    """GB of the work disk of each machine, or of the volume in its place; 0 in older plans."""
+    disk_rate: Usd = ZERO
+    """USD/h of a running pod's own disks, which come on top of its rate; 0 in older plans."""
     nodes: int = 1
     """Machines, of ``gpus`` each; every figure is of all of them together."""
 
@@ -319,6 +323,8 @@ def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "storage_usd": candidate.storage.plain(),
         "volume_rate_usd": candidate.volume_rate.plain(),
         "volume_gb": candidate.volume_gb,
+        "work_gb": candidate.work_gb,
+        "disk_rate_usd": candidate.disk_rate.plain(),
         "spot": candidate.spot,
         "priced_at": candidate.priced_at,
         "source": candidate.source,
@@ -421,6 +427,8 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         storage=Usd(row["storage_usd"]),
         volume_rate=Usd(row.get("volume_rate_usd", "0")),
         volume_gb=row.get("volume_gb", 0),
+        work_gb=row.get("work_gb", 0),
+        disk_rate=Usd(row.get("disk_rate_usd", "0")),
         nodes=row.get("nodes", 1),
     )
 
