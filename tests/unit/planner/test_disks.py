@@ -1,4 +1,4 @@
-"""The disks that a plan reserves are those that its launch asks for and that the simulator bills."""
+"""The disks that a plan reserves are those that its launch asks for and the simulator bills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trmcloud.core.clock import Instant
 from trmcloud.core.contract.command import PHASE, RECIPE, Command
 from trmcloud.core.control.renting import hard_stop_within, storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.errors import NotSupported, TrmcloudError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
@@ -81,22 +81,26 @@ def test_sizes_and_prices_are_the_requests_and_the_bills(recipe: str) -> None:
     for provider in RENTABLE:
         for volume in (False, True)[: 1 + TRAITS[provider].network_volumes]:
             plan = planned(recipe, provider, volume=volume)
-            for candidate in [plan.candidate(i) for i in plan.launchable[:2]] if plan else []:
-                looked_at += 1
-                request = request_of(plan, candidate)  # type: ignore[arg-type]
-                own_gb = asked_gb(request, provider)
-                month = candidate.nodes * own_gb * prices_of(provider).running
-                assert (
-                    candidate.disk_rate.micros
-                    == -(-month // 730)
-                    == billed(request, provider).micros
-                )
-                assert (
-                    request.volume_gb == candidate.volume_gb == (request.disk_gb if volume else 0)
-                )
-                assert request.disk_gb == candidate.work_gb
-                _is_covered(candidate)
+            for name in plan.launchable[:2] if plan is not None else ():
+                assert plan is not None
+                looked_at += _is_one(plan, plan.candidate(name))
     assert looked_at >= 4
+
+
+def _is_one(plan: Plan, candidate: Candidate) -> bool:
+    """Compares plan, request and bill of a candidate; False where SkyPilot has no such GPU."""
+    provider, request = candidate.provider, request_of(plan, candidate)
+    try:
+        own_gb = asked_gb(request, provider)
+    except NotSupported:
+        return False
+    month = candidate.nodes * own_gb * prices_of(provider).running
+    assert candidate.disk_rate == Usd.from_micros(-(-month // 730))
+    assert candidate.disk_rate == billed(request, provider)
+    assert candidate.work_gb == request.disk_gb
+    assert candidate.volume_gb == request.volume_gb == plan.spec.volume * request.disk_gb
+    _is_covered(candidate)
+    return True
 
 
 def _is_covered(candidate: Candidate) -> None:
@@ -125,7 +129,7 @@ def _is_covered(candidate: Candidate) -> None:
     ],
 )
 def test_known_sizes(recipe: str, provider: str, hardware: str, gb: int) -> None:
-    """Reserved were 53, 875, 89, 875 and 154 GB."""
+    """Two rules reserved 88, 875, 89, 875 and 154 GB."""
     plan = planned(recipe, provider, hardware=hardware)
     assert plan is not None
     candidate = plan.recommended or plan.candidates[0]

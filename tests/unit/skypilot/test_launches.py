@@ -10,6 +10,7 @@ from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import NoCapacity
 from trmcloud.core.money import ZERO, cost
+from trmcloud.core.storage import price_per_hour
 
 WHY = "\nReason: \x1b[31mInsufficientInstanceCapacity\x1b[0m: no p5.48xlarge here"
 NOTHING = "aws is sold out, or has none for us: Failed to acquire resources in all zones in aws/"
@@ -62,8 +63,9 @@ def test_of_several_machines_some_may_have_been_billed_where_each_is_asked_for_a
     (pod,) = compute.list_pods()
     assert (pod.status, bool(pod.never_made), bool(pod.rate)) == ("gone", True, some)
     rig.on(60.0)
-    estimate = request().rate if some else ZERO
-    assert compute.bill(NAME) == Bill(NAME, cost(estimate, 36.0), final=True)
+    two_disks = price_per_hour(provider, "running", 2 * 120)
+    estimate = cost(request().rate, 36.0) + cost(two_disks, 36.0) if some else ZERO
+    assert compute.bill(NAME) == Bill(NAME, estimate, final=True)
 
 
 def test_it_is_known_after_a_crash_and_asked_about_once(failed: Rig) -> None:

@@ -16,7 +16,7 @@ from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first
@@ -25,6 +25,7 @@ PLAN_VERSION = 6
 4  2026-11-23  each reason says what it is about
 5  2026-11-23  settings say who takes float8's products
 6  2026-11-23  settings say how blocks are made again and when the clock saves; or a command is run
+7  2026-11-24  each candidate says its disks' size and price
 """
 
 TRAINER = "trainer"
