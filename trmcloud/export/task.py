@@ -10,10 +10,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.node_share import shared
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.storage import pod_disks_gb, work_gb
+from trmcloud.core.storage import pod_disks_gb
 from trmcloud.core.values import dataclass
 from trmcloud.export.script import PinnedData, estimate, spec_text
 from trmcloud.export.shell import comment
@@ -69,8 +68,7 @@ def task(
     command that its head shows."""
     phases = "-".join(plan.spec.phases)
     script = _CARRIED if ground.script else _ENTRY
-    stored = stored_bytes(phase.settings for phase in candidate.phases)
-    disk_gb = pod_disks_gb("skypilot", work_gb(stored, 0))
+    disk_gb = pod_disks_gb("skypilot", candidate.work_gb)
     mounts = ["file_mounts:", f"  {_CARRIED}: {_text(ground.script)}"] if ground.script else []
     lines = [
         *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data, pinned)),

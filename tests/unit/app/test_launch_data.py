@@ -17,6 +17,7 @@ from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.pod_request import (
     SEND_WITHIN_S,
     LaunchData,
+    disk_gb,
     pod_request,
     read_launch_note,
     tokens_of,
@@ -146,8 +147,11 @@ def test_a_pod_is_told_what_to_make(tmp_path: Path) -> None:
     assert {job.data_dir for job in request.jobs} == {request.jobs[0].data_dir}
     assert request.jobs[0].data_dir.startswith(f"{contract.POD_ROOT}/data/")
     assert load_job(contract.dump(request.jobs[0])) == request.jobs[0]
-    # There is room for what is made there, which a brought folder does not need so much of.
-    assert request.disk_gb > asked_for(LaunchData("/brought")).disk_gb
+    _, candidate = a_plan()
+    assert request.disk_gb == candidate.work_gb
+    # An older plan says no size: room for what is made there, of which a brought folder needs less.
+    older = replace(candidate, work_gb=0)
+    assert disk_gb(older, MADE) > disk_gb(older, LaunchData("/brought")) >= 30
 
 
 def test_tokens_are_kept_under_one_key_whatever_tokenizer_is_given() -> None:
