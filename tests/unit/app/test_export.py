@@ -17,9 +17,7 @@ from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.recipe import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.export import script as script_module
-from trmcloud.export.payload import Payload, make_payload
-from trmcloud.export.script import FORMS, script
-from trmcloud.export.shell import quote
+from trmcloud.export.script import FORMS, Payload, make_payload, quote, script
 
 NOW = 1_795_000_000.0
 HOSTILE = ("it's here", '$(touch "oops") `id`', "two\nlines", "čaj “x”", "-rf", "a\\b'", "\udcff!")

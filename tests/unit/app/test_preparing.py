@@ -24,7 +24,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.errors import BudgetRefused, DataError, NotSupported, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.export import writing
-from trmcloud.export.task import SkyNames
+from trmcloud.export.script import SkyNames
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
 
