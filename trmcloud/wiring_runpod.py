@@ -76,7 +76,7 @@ def runpod_setting(pods: RunPodPods) -> SmokeSetting:
     from trmcloud.adapters.ssh.round_trip import round_trip
     from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
     from trmcloud.core.errors import AuthError, LinkError, ProviderError
-    from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_gb, running_rate
+    from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_price
     from trmcloud.pod.agent.terminate import TERMINATION_NAME
     from trmcloud.wiring_plans import known_offers
 
@@ -110,7 +110,7 @@ def runpod_setting(pods: RunPodPods) -> SmokeSetting:
         provider="runpod",
         account=account,
         offers=offers,
-        disk_rate=running_rate("runpod", pod_disks_gb("runpod", LEAST_WORK_GB)),
+        disk_rate=pod_disks_price("runpod", LEAST_WORK_GB, 1, on_volume=False),
         answers=answers,
         round_trip=lambda name, size: round_trip(pods.link.connection(name), size),
         termination=termination,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.smoke.setting import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
-    from trmcloud.export.task import SkyNames
+    from trmcloud.export.script import SkyNames
 
 
 class SkyPilot:
@@ -101,7 +101,7 @@ def skypilot_names() -> SkyNames:
     """Its words for what is exported to it."""
     from trmcloud.adapters.skypilot.task import CLOUDS, LIMIT_SLACK_MINUTES, accelerator
     from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
-    from trmcloud.export.task import SkyNames
+    from trmcloud.export.script import SkyNames
 
     clouds = {name: cloud for name, cloud in CLOUDS.items() if name != RUNPOD_BY_SKYPILOT}
     return SkyNames(clouds, accelerator, LIMIT_SLACK_MINUTES)

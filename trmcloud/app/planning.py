@@ -165,7 +165,8 @@ class Planner:
     def _source(self, spec: RunSpec, recipe: Recipe) -> DataSource | None:
         """What it is to train on; None where that is still to be named, or is not there."""
         if spec.command is not None:
-            return None
+            size = _bytes_in(Path(spec.data)) if spec.data else 0
+            return DataSource(spec.data, sent_bytes=size)
         own = recipe.shared.get("data", "")
         named = spec.data or str(dict(spec.overrides).get("data", own))
         if not named:
@@ -183,6 +184,10 @@ def _tokens_in(spec: RunSpec, recipe: Recipe) -> int | None:
     path = Path(spec.data).expanduser()
     if not spec.data or spec.command is not None or not path.exists():
         return None
+    each = BYTES_PER_TOKEN.get(str(recipe.shared.get("tokenizer", "bpe")), 1.0)
+    return int(_bytes_in(path) / each)
+
+
+def _bytes_in(path: Path) -> int:
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    size = sum(each.stat().st_size for each in files)
-    return int(size / BYTES_PER_TOKEN.get(str(recipe.shared.get("tokenizer", "bpe")), 1.0))
+    return sum(each.stat().st_size for each in files)

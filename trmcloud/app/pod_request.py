@@ -274,7 +274,9 @@ def _data(
 
 
 def disk_gb(candidate: Candidate, data: LaunchData) -> int:
-    """GB of the work disk, by the rule that planned it, with the data as it is now."""
+    """Return the GB of the work disk: as planned; of an older plan, by the same rule."""
+    if candidate.work_gb:
+        return candidate.work_gb
     made = 0
     if data.source is not None and data.source.data_set is not None and candidate.phases:
         made = data.source.data_set.disk_bytes(max(phase.tokens for phase in candidate.phases))

@@ -15,6 +15,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Interval, Plan
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.storage import LEAST_WORK_GB
 from trmcloud.core.values import replace
 
 RECIPE = "smoke"
@@ -132,8 +133,7 @@ def _candidate(
 ) -> Candidate:
     rate = offer.planned_rate(now)
     whole_s = hold_s + traits.kill_latency_s
-    disks = cost(disk_rate, whole_s)
-    worst = cost(rate, whole_s) + disks
+    worst = cost(rate, whole_s) + cost(disk_rate, whole_s)
     gpu = GPUS.get(offer.sku)
     return Candidate(
         id=name,
@@ -163,7 +163,9 @@ def _candidate(
         reasons=(),
         planned_rate=rate,
         most_rate=rate,
-        storage=disks,
+        storage=cost(disk_rate, hold_s),
+        work_gb=LEAST_WORK_GB,
+        disk_rate=disk_rate,
     )
 
 

@@ -1,22 +1,27 @@
-"""The one rule for disks: how large they are, and their price by provider and state. Pure.
+"""Disks: their sizes, and their price by provider and by what becomes of them. Pure.
 
 A pod has a system disk and a work disk (checkpoints and data). With a network volume the work disk
-is that volume, which outlives the pod. What is planned, reserved, asked for and billed is sized and
-priced here.
+is that volume, which outlives the pod. Plan, reservation, create request, bill and simulator take
+size and price from here, the price of a stopped pod's volume too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
+from typing import Literal
 
 from trmcloud.core.money import Usd
 from trmcloud.core.values import dataclass
 
+DiskUse = Literal["running", "stopped", "kept"]
+"""``running``: all disks of a running pod. ``stopped``: the work disk of a stopped pod. ``kept``: a
+network volume, used or not, until it is deleted."""
 HOURS_PER_MONTH = 730
 """365 × 24 ÷ 12: RunPod does not say how it divides a month."""
 LEAST_WORK_GB = 30
 """Of a work disk or volume, before what is kept and the data made there."""
+_FIRST_KEPT_GB = 1000
 
 
 @dataclass(frozen=True)
@@ -28,21 +33,20 @@ class StoragePrices:
     least_work_gb: int
     """The smallest work disk that can be rented."""
     running: int
-    """Any disk of a running pod."""
     stopped: int
-    """The work disk of a stopped pod."""
-    volume: int
-    """A network volume's first 1,000 GB; 0: none can be rented."""
-    volume_beyond: int
+    kept: int
+    """A network volume's first 1,000 GB."""
+    kept_beyond: int
     """What is above 1,000 GB."""
 
 
-_CLOUD = StoragePrices(70, 0, 100_000, 100_000, 0, 0)
+_CLOUD = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
 """SkyPilot's clouds, whose disk prices are not on record here: planned at RunPod's. SkyPilot makes
-one disk of both, and cannot stop a machine and keep it."""
+one disk of both, cannot stop a machine and keep it, and rents no network volume there."""
 STORAGE: Mapping[str, StoragePrices] = {
     "local": StoragePrices(0, 0, 0, 0, 0, 0),
-    # Its documentation, August 2026: pods/pricing, storage/network-volumes.
+    # Its documentation, August 2026: pods/pricing, storage/network-volumes. A stopped pod's volume
+    # is billed double; its container disk is erased and free.
     "runpod": StoragePrices(20, 10, 100_000, 200_000, 70_000, 50_000),
 }
 
@@ -52,47 +56,38 @@ def prices_of(provider: str) -> StoragePrices:
 
 
 def work_gb(stored_bytes: float, data_bytes: float) -> int:
-    """GB of a work disk. ``stored_bytes``: the checkpoints kept and the one being written, of every
-    phase (twice that is asked for); ``data_bytes``: data made or sent there."""
+    """Return the GB of a work disk. ``stored_bytes``: the checkpoints kept and the one being
+    written, of every phase (twice that is asked for); ``data_bytes``: data made or sent there."""
     return LEAST_WORK_GB + ceil(2 * stored_bytes / 1e9) + ceil(data_bytes / 1e9)
 
 
 def asked_work_gb(provider: str, wanted_gb: int) -> int:
-    """GB of the work disk that is asked for: no less than can be rented there."""
+    """Return the GB of the work disk to ask for: no less than can be rented there."""
     return max(prices_of(provider).least_work_gb, wanted_gb)
 
 
 def pod_disks_gb(provider: str, wanted_gb: int, *, on_volume: bool = False) -> int:
-    """GB of one machine's own disks: system and work disk, or the system disk alone where the work
-    disk is a network volume."""
+    """Return the GB of one machine's own disks: system and work disk, or the system disk alone
+    where the work disk is a network volume."""
     work = 0 if on_volume else asked_work_gb(provider, wanted_gb)
     return prices_of(provider).system_gb + work
 
 
-def running_rate(provider: str, gb: int) -> Usd:
-    """USD per hour of ``gb`` of a running pod's own disks."""
-    return _hourly(prices_of(provider).running * max(0, gb))
+def price_per_month(provider: str, use: DiskUse, gb: int) -> Usd:
+    """Return the price of ``gb`` in USD per month."""
+    prices, gb = prices_of(provider), max(0, gb)
+    if use != "kept":
+        return Usd.from_micros(gb * (prices.running if use == "running" else prices.stopped))
+    first = min(gb, _FIRST_KEPT_GB)
+    return Usd.from_micros(first * prices.kept + (gb - first) * prices.kept_beyond)
 
 
-def stopped_rate(provider: str, gb: int) -> Usd:
-    """USD per hour of a stopped pod's work disk of ``gb``."""
-    return _hourly(prices_of(provider).stopped * max(0, gb))
+def price_per_hour(provider: str, use: DiskUse, gb: int) -> Usd:
+    """Return the price of ``gb`` in USD per hour, rounded up."""
+    return Usd.from_micros(-(-price_per_month(provider, use, gb).micros // HOURS_PER_MONTH))
 
 
-def volume_rate(provider: str, gb: int) -> Usd:
-    """USD per hour of a network volume of ``gb``, used or not, until it is deleted."""
-    return _hourly(_volume_month(provider, gb))
-
-
-def volume_per_month(provider: str, gb: int) -> Usd:
-    """USD per month of a network volume of ``gb``."""
-    return Usd.from_micros(_volume_month(provider, gb))
-
-
-def _volume_month(provider: str, gb: int) -> int:
-    prices, first = prices_of(provider), min(max(0, gb), 1000)
-    return prices.volume * first + prices.volume_beyond * max(0, gb - 1000)
-
-
-def _hourly(micros_per_month: int) -> Usd:
-    return Usd.from_micros(-(-micros_per_month // HOURS_PER_MONTH))
+def pod_disks_price(provider: str, wanted_gb: int, nodes: int, *, on_volume: bool) -> Usd:
+    """Return the price in USD per hour of the own disks of a running pod of ``nodes`` machines."""
+    each_gb = pod_disks_gb(provider, wanted_gb, on_volume=on_volume)
+    return price_per_hour(provider, "running", nodes * each_gb)

@@ -16,7 +16,7 @@ from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass
-from trmcloud.export.standalone_run import Spec, Standalone, read_spec
+from trmcloud.export.standalone import Spec, Standalone, read_spec
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.attempts import RECORD_NAME, Lives, ended_at, read_lives, used_s
 from trmcloud.pod.agent.start_watchdog import POD_NAME

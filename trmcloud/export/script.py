@@ -1,21 +1,36 @@
-"""A plan as one bash script that stands by itself: estimate, settings, steps, and the sources."""
+"""A plan as one bash script that stands by itself, or as a SkyPilot task that runs such a script.
+
+The script holds the estimate, the settings, the steps, and the sources of agent and trainer: the
+watchdog and agent of a pod do the work on the machine where it runs. A task is YAML, to be read and
+edited, and needs no trmcloud to be launched; SkyPilot's own limit stands behind the watchdog's hard
+stop.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from dataclasses import dataclass, replace
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 from trmcloud.app.pod_request import pod_check
+from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, sources
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.errors import NotSupported
+from trmcloud.core.errors import DataError, NotSupported
+from trmcloud.core.spec.node_share import shared
 from trmcloud.core.spec.plan import Candidate, Plan, plan_to_json
-from trmcloud.export.payload import Payload
-from trmcloud.export.shell import comment, quote
+from trmcloud.core.storage import pod_disks_gb
+from trmcloud.core.values import dataclass, replace
+
+# -- the script --------------------------------------------------------------------------------
+
 
 BASH, SBATCH = "bash", "sbatch"
 FORMS = (BASH, SBATCH)
@@ -131,7 +146,7 @@ def spec_text(plan: Plan, candidate: Candidate, *, slurm: bool = False) -> str:
 
 
 def _slurm_lines(candidate: Candidate) -> list[str]:
-    minutes = ceil(candidate.hard_stop_s / 60) + 2
+    minutes = math.ceil(candidate.hard_stop_s / 60) + 2
     gpus = () if candidate.provider == LOCAL else (f"#SBATCH --gpus-per-node={candidate.gpus}",)
     return [
         "#SBATCH --job-name=trmcloud",
@@ -139,7 +154,7 @@ def _slurm_lines(candidate: Candidate) -> list[str]:
         "#SBATCH --ntasks=1",
         *gpus,
         f"#SBATCH --time={minutes}",
-        f"#SBATCH --signal=B:USR1@{ceil(candidate.landing_s) + 120}",
+        f"#SBATCH --signal=B:USR1@{math.ceil(candidate.landing_s) + 120}",
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
     ]
@@ -178,3 +193,199 @@ def estimate(
         *([f"            {pinned.words}"] if pinned is not None else []),
         "",
     ]
+
+
+# -- the sources that it carries ----------------------------------------------------------------
+
+
+_ENTRY = "trmcloud.export.standalone"
+_LINE_CHARS = 100
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A tar.gz of ``trmcloud/`` and ``model/``; the same sources give the same bytes."""
+
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    def lines(self) -> Iterator[str]:
+        """Base64 in lines of 100 characters."""
+        text = base64.b64encode(self.content).decode("ascii")
+        for at in range(0, len(text), _LINE_CHARS):
+            yield text[at : at + _LINE_CHARS]
+
+
+def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
+    """``trainer`` is the trainer's package, ``package`` trmcloud's own.
+
+    Raises:
+        DataError: the trainer's package holds no sources, cannot be read, or imports what trmcloud
+            does not have.
+    """
+    own = sources(trainer, "model")
+    if not own:
+        raise DataError("the trainer's package holds no sources", where=str(trainer))
+    try:
+        files = own_sources(_ENTRY, trainer=trainer, package=package, later=(JOB,))
+        return Payload(pack(files | {name: path.read_bytes() for name, path in own.items()}))
+    except OSError as error:
+        raise DataError(f"it cannot be read: {error.strerror}", where=str(trainer)) from None
+
+
+# -- a SkyPilot task ----------------------------------------------------------------------------
+
+
+_TASK_STEPS = "trmcloud/export/task.sh"
+_CARRIED = "~/.trmcloud/train.sh"
+_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class SkyNames:
+    """How SkyPilot calls what is exported: its ``clouds`` by our names of those that need no key of
+    theirs on the pod, a GPU at one of them by ``accelerator`` (provider, sku), and by how many
+    minutes its own limit lies behind the hard stop."""
+
+    clouds: Mapping[str, str]
+    accelerator: Callable[[str, str], str]
+    limit_slack_minutes: int
+
+
+def make_task(
+    plan: Plan,
+    candidate: Candidate,
+    sky_names: SkyNames,
+    *,
+    data: str,
+    path: Path,
+    carrier: str = "",
+    nodes: int = 1,
+    pinned: PinnedData | None = None,
+) -> str:
+    """The task, as YAML. ``data`` is a path on the cluster or python-stdlib, ``path`` where the task
+    will lie. ``carrier`` is the exported script that carries the sources; where it is empty, the
+    task is launched from a checkout."""
+    phases = "-".join(plan.spec.phases)
+    steps = _CARRIED if carrier else _TASK_STEPS
+    disk_gb = pod_disks_gb("skypilot", candidate.work_gb)
+    accelerator = sky_names.accelerator(candidate.provider, candidate.sku)
+    limit_minutes = math.ceil(shared(candidate, nodes).hard_stop_s / 60.0)
+    limit_minutes += sky_names.limit_slack_minutes
+    lines = [
+        *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data, pinned)),
+        *_on_several(candidate, nodes),
+        f"#   {comment(f'sky launch {quote(str(path))}')}",
+        "#",
+        "# The clock runs from the first line of setup. What was trained lies below",
+        "# ~/trmcloud-run/runs until the hard stop; fetch it before, or name a bucket below.",
+        f"name: {_name(plan.spec.recipe, candidate.hardware, phases)}",
+        f"num_nodes: {nodes}",
+        *([] if carrier else ["workdir: ."]),
+        "resources:",
+        f"  infra: {sky_names.clouds[candidate.provider]}",
+        f"  accelerators: {{{accelerator}: {candidate.gpus}}}",
+        f"  max_hourly_cost: {candidate.reserved_rate.plain()}",
+        f"  disk_size: {disk_gb}",
+        "  # Behind the watchdog's own end of the cluster, should that fail.",
+        f"  autostop: {{idle_minutes: {limit_minutes}, down: true, wait_for: none}}",
+        "envs:",
+        "  # Text, or a folder of text or of prepared data, on the cluster.",
+        f"  DATA: {_text(data)}",
+        "  # A folder that outlives the cluster: every finished checkpoint is copied into it.",
+        '  TRMCLOUD_KEEP: ""',
+        "  # At the end the cluster is taken down: at the hard stop where anything was saved,",
+        "  # or as many seconds after the end as are given here instead (with a bucket: 120).",
+        "  TRMCLOUD_AT_END: skypilot",
+        "  TRMCLOUD_LINGER_S: hard-stop",
+        *(() if carrier else _spec_lines(plan, candidate)),
+        "# Storage: a bucket of yours; then set TRMCLOUD_KEEP to /kept.",
+        *(["file_mounts:", f"  {_CARRIED}: {_text(carrier)}"] if carrier else ["# file_mounts:"]),
+        "#   /kept:",
+        "#     source: s3://NAME",
+        "#     mode: MOUNT_CACHED",
+        "setup: |",
+        *_command(f"bash {steps} set-up"),
+        "run: |",
+        *_command(f"bash {steps}"),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _on_several(candidate: Candidate, count: int) -> list[str]:
+    if count == 1:
+        return []
+    each = shared(candidate, count)
+    accumulation = "/".join(str(phase.settings.accumulation) for phase in each.phases)
+    return [
+        f"# On {count} nodes: {each.rate}/h together, so all is killed after "
+        f"{each.hard_stop_s:,.0f} s, for the same",
+        f"# most; {accumulation} micro-batches a step on each GPU. How it scales is not known.",
+        "#",
+    ]
+
+
+def _spec_lines(plan: Plan, candidate: Candidate) -> list[str]:
+    text = spec_text(plan, candidate)
+    return ["  TRMCLOUD_SPEC: |", *(_INDENT + line for line in text.splitlines())]
+
+
+def _command(command: str) -> list[str]:
+    return [
+        '  export RUN_DIR="$HOME/trmcloud-run"',
+        '  TRMCLOUD_SKY_USER="$(id -un)"',
+        '  export TRMCLOUD_SKY_USER TRMCLOUD_SKY_HOME="$HOME"',
+        f"  {command}",
+    ]
+
+
+def _name(recipe: str, hardware: str, phases: str) -> str:
+    """A recipe may be a file, whose path is no name of a task."""
+    stem = recipe.rpartition("/")[2].removesuffix(".toml")
+    return re.sub(r"[^a-z0-9]+", "-", f"{stem}-{hardware}-{phases}".lower()).strip("-")
+
+
+def _text(value: str) -> str:
+    """A JSON string is one of YAML's, too."""
+    return json.dumps(value, ensure_ascii=True)
+
+
+# -- values in a shell script -------------------------------------------------------------------
+
+
+_PLAIN = re.compile(rb"[A-Za-z0-9_@%+=:,./-]+")
+
+
+def quote(text: str) -> str:
+    """``text`` as one word of bash, in ASCII: bare, 'quoted', or $'escaped' where it must be.
+
+    Bytes of a file's name that are not UTF-8 stay what they are.
+
+    Raises:
+        ValueError: a NUL, which no argument can hold.
+    """
+    content = os.fsencode(text)
+    if b"\0" in content:
+        raise ValueError("a NUL byte cannot be passed to a command")
+    if _PLAIN.fullmatch(content):
+        return content.decode("ascii")
+    if re.fullmatch(rb"[A-Za-z0-9_@%+=:,./ -]*", content):
+        return "'" + content.decode("ascii") + "'"
+    return "$'" + "".join(_escaped(byte) for byte in content) + "'"
+
+
+def _escaped(byte: int) -> str:
+    character = chr(byte)
+    if character in "'\\":
+        return "\\" + character
+    return character if 0x20 <= byte < 0x7F else f"\\x{byte:02x}"
+
+
+def comment(text: str) -> str:
+    """``text`` on one line, without what could end a comment or disturb a terminal."""
+    shown = os.fsencode(text).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

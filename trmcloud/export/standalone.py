@@ -6,30 +6,407 @@
 outlives the script. The script then fetches what is missing (``environment`` waits for the agent's
 part of that), says ``ready``, and looks on with ``follow``; the agent trains, lands and stops as it
 does on a pod that was launched. Exit codes are those of ``trmcloud launch``.
+
+Everything stands in files below one folder, so that each step of the script can be a command of its
+own, and a second start of the script finds what the first one did.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import json
 import os
+import secrets
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import MANIFEST_NAME
+from trmcloud.core.contract.trainer_contract import DONE, PhaseJob
+from trmcloud.core.control.events import PhaseEnded
+from trmcloud.core.control.lease import make_lease, phases_to_run
 from trmcloud.core.control.outcome_words import MEANINGS
-from trmcloud.core.errors import TrmcloudError, UsageError
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.outcome import Outcome
-from trmcloud.export.standalone_run import Ended, Standalone, read_spec
-from trmcloud.io.files import read_small
-from trmcloud.pod.agent.nodes import Nodes
+from trmcloud.core.spec.node_share import shared
+from trmcloud.core.spec.plan import Candidate, Plan, plan_from_json
+from trmcloud.core.spec.stop_rules import rules_of
+from trmcloud.core.values import dataclass
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.agent.attempts import (
+    PAID,
+    WALL,
+    Life,
+    Lives,
+    ended_at,
+    read_lives,
+    report_of,
+    used_s,
+    write_lives,
+)
+from trmcloud.pod.agent.follow import Follower
+from trmcloud.pod.agent.nodes import Nodes, for_nodes, write_nodes
+from trmcloud.pod.agent.start_watchdog import POD_NAME, spawn_watchdog, watchdog_of
 from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, ways_of
+from trmcloud.pod.agent.watchdog import HARD_STOP, TERMINATED
 from trmcloud.pod.agent.watchdog_process import Watch, listen
-from trmcloud.pod.machine.environment import for_trainers, pod_environment
-from trmcloud.pod.storage.checkpoint_copy import ENV_KEEP
+from trmcloud.pod.machine import processes
+from trmcloud.pod.machine.environment import agent_environment, pod_environment
+from trmcloud.pod.machine.hardware import load_check
+from trmcloud.pod.machine.prepare import PREPARED_NAME
+from trmcloud.pod.storage.checkpoint_copy import ENV_KEEP, Keeper
+
+SETTINGS_NAME = "settings.json"
+"""The first phase's settings: what shapes the prepared data."""
+_PHASES_NAME = "phases.json"
+_LOCK_NAME = ".standalone.lock"
+_POLL_S = 0.25
+_KEEP_EVERY_S = 10.0
+_START_S = 30.0
+_DONE_FOR_GOOD = (Outcome.FINISHED.value, Outcome.GATE_FAILED.value)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the script was made from: the plan as it was frozen, what must be found on the machine,
+    and which clock its time is counted by."""
+
+    plan: Plan
+    check: Mapping[str, Any]
+    clock: str
+    nodes: int = 1
+
+    @property
+    def candidate(self) -> Candidate:
+        chosen = self.plan.recommended
+        assert chosen is not None
+        return shared(chosen, self.nodes)
+
+
+def read_spec(path: Path, nodes: int = 1) -> Spec:
+    """The spec at ``path``, for this many machines.
+
+    Raises:
+        UsageError: it is not what an export writes.
+    """
+    try:
+        data = json.loads(read_small(path) or "null")
+        spec = Spec(plan_from_json(data["plan"]), data["check"], data["clock"], nodes)
+        load_check(json.dumps(spec.check))
+        if data["version"] != 1 or spec.clock not in (WALL, PAID) or spec.plan.recommended is None:
+            raise ValueError("not one of this version")
+        return spec
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"the run's settings cannot be read: {error}",
+            where=str(path),
+            next_step="export the script again",
+        ) from None
+
+
+class Ended(Exception):
+    """The run ended while something was waited for."""
+
+    def __init__(self, outcome: Outcome, why: str) -> None:
+        super().__init__(why)
+        self.outcome, self.why = outcome, why
+
+
+class Standalone:
+    """The run in ``root``. ``now`` is epoch seconds; ``token`` makes the run's names (n hex digits
+    each time it is asked)."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        now: Callable[[], float] = time.time,
+        token: Callable[[int], str] = lambda digits: secrets.token_hex(digits // 2),
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    ) -> None:
+        self.root = root
+        self._now, self._token, self._say = now, token, say
+
+    # -- beginning ----------------------------------------------------------------------------
+
+    def begin(self, spec: Spec, *, again: bool) -> Outcome | None:
+        """Start the run, or go on with it; None where it runs now, else how it had ended.
+
+        Raises:
+            ConflictError: the folder holds a run of another recipe.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            lives = read_lives(self.root)
+            if lives is None:
+                lives = Lives(f"r-{self._token(6)}", self._token(8), spec.plan.spec.recipe)
+            elif lives.recipe != spec.plan.spec.recipe:
+                raise ConflictError(
+                    f"this folder holds a run of {lives.recipe}, not of {spec.plan.spec.recipe}",
+                    where=str(self.root),
+                    next_step="use another folder: RUN_DIR=…",
+                )
+            last = lives.last
+            if last is not None and not self.over(last):
+                self._say(f"{lives.run_id} is running already: looking on")
+                return None
+            if last is not None:
+                ended = self.outcome(last)
+                if ended.value in _DONE_FOR_GOOD:
+                    self._say(f"{lives.run_id} had ended: {MEANINGS[ended]}")
+                    return ended
+            return self._start(spec, lives, again=again and last is not None)
+
+    def _start(self, spec: Spec, lives: Lives, *, again: bool) -> Outcome | None:
+        chosen, now = spec.candidate, self._now()
+        ends = {life.number: ended_at(self.root, lives, life) for life in lives.lives}
+        used = 0.0 if again else used_s(lives, ends, spec.clock, now)
+        left_s = chosen.hard_stop_s - used
+        number = len(lives.lives) + 1
+        name = contract.PodName(lives.ledger, lives.run_id, number, int(now + left_s))
+        generation = Generation(
+            number=number,
+            pod_name=str(name),
+            provider=chosen.provider,
+            candidate_id=chosen.id,
+            rate=chosen.rate,
+            soft_stop_at=now + left_s - chosen.landing_s,
+            hard_stop_at=now + left_s,
+            intended_at=now,
+        )
+        run = RunState(lives.run_id, phases=self._done(lives))
+        lease = make_lease(
+            run,
+            chosen,
+            generation,
+            epoch=number,
+            granted_at=now,
+            strict_gate=spec.plan.spec.strict_gate,
+            stop=rules_of(spec.plan.spec, chosen.rate),
+            set_by_hand=[key for key, _ in spec.plan.spec.overrides],
+            last_rungs=spec.plan.spec.last_rungs,
+        )
+        lease = for_nodes(lease, spec.nodes)
+        if lease.ready_within_s:
+            # Everything is fetched from here: only what is left to train in ends the waiting.
+            lease = replace(lease, ready_within_s=max(1.0, lease.soft_stop_at - now))
+        last = lives.last
+        if last is not None and lease.soft_stop_at - now <= lease.min_useful_s:
+            ended = self.outcome(last)
+            self._say(
+                f"{lives.run_id}: {max(0.0, left_s):.0f} s are left of its "
+                f"{chosen.hard_stop_s:.0f} s, too few to train in; --again gives them anew, "
+                f"for up to {chosen.worst_case} more"
+            )
+            return ended
+        life = Life(number, str(name), now, again=again)
+        pod_dir = self._pod_dir(life)
+        pod_dir.mkdir(parents=True, exist_ok=True)
+        write_atomic(pod_dir / contract.LEASE_NAME, contract.dump(lease))
+        write_atomic(pod_dir / contract.CHECK_NAME, json.dumps(dict(spec.check)))
+        names = [phase.name for phase in phases_to_run(run, chosen)]
+        write_atomic(pod_dir / _PHASES_NAME, json.dumps(names))
+        settings = chosen.phases[0].settings.to_json()
+        write_atomic(self.root / SETTINGS_NAME, json.dumps(settings, indent=1))
+        # Before anything runs: a start that is cut off here has used its time all the same.
+        write_lives(self.root, lives.with_life(life))
+        self._spawn(life, chosen)
+        self._say(
+            f"{lives.run_id}: lands in {_span(lease.soft_stop_at - now)}, killed in {_span(left_s)}"
+            + (f", at most {chosen.worst_case}" if chosen.rate else "")
+            + (f" on {spec.nodes} nodes together" if spec.nodes > 1 else "")
+        )
+        return None
+
+    def _done(self, lives: Lives) -> Mapping[str, PhaseEnded]:
+        """Phases that need not run again: finished, and where another follows, past their gate."""
+        done = {}
+        for life in lives.lives:
+            report = report_of(self.root, life)
+            rows = report.phases if report is not None else ()
+            for index, row in enumerate(rows):
+                passed = index + 1 == len(rows) or (row.gate is not None and row.gate.passed)
+                if row.outcome in DONE and passed:
+                    done[row.name] = PhaseEnded(
+                        life.number, row.name, row.outcome, row.step, row.val_bpb, row.seconds
+                    )
+        return done
+
+    def _spawn(self, life: Life, chosen: Candidate) -> None:
+        pod_dir = self._pod_dir(life)
+        environment = {**os.environ, contract.ENV_POD: life.pod, "PYTHONUNBUFFERED": "1"}
+        words = (
+            *(sys.executable, "-m", "trmcloud.export.standalone", "guard"),
+            *("--root", str(self.root), "--pod", life.pod),
+        )
+        record = {
+            "created_at": life.started_at,
+            "rate_usd_per_hour": chosen.rate.plain(),
+            **spawn_watchdog(words, pod_dir, environment),
+        }
+        write_atomic(pod_dir / POD_NAME, json.dumps(record))
+
+    def hard_stop_at(self) -> float:
+        """Epoch seconds at which everything of the current life is killed."""
+        _, life = self._current()
+        text = read_small(self._pod_dir(life) / contract.LEASE_NAME)
+        return contract.load_lease(text or "").hard_stop_at
+
+    # -- between ------------------------------------------------------------------------------
+
+    def environment(self) -> str:
+        """Wait until the agent has checked the machine and installed what it lacks; the folder that
+        it installed into, or empty where nothing was missing.
+
+        Raises:
+            Ended: the run ended instead.
+        """
+        _, life = self._current()
+        shown = ""
+        give_up_at = time.monotonic() + _START_S
+        while True:
+            report = report_of(self.root, life)
+            if report is None and time.monotonic() > give_up_at:
+                raise TrmcloudError("its agent did not start", where=str(self._pod_dir(life)))
+            if self.over(life):
+                raise Ended(self.outcome(life), self.why(life))
+            if report is not None and report.waiting not in ("checking", "installing"):
+                break
+            if report is not None and report.waiting != shown:
+                shown = report.waiting
+                self._say(f"{shown} …")
+            time.sleep(_POLL_S)
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            text = read_small(self._pod_dir(life) / PREPARED_NAME)
+            return str(json.loads(text or "null")["packages"])
+        return ""
+
+    def ready(self, spec: Spec, code: Path, data: Path, nodes: Nodes) -> None:
+        """All is there: the agent may train. ``code`` holds the trainer, ``data`` prepared data."""
+        lives, life = self._current()
+        pod_dir = self._pod_dir(life)
+        names = json.loads(read_small(pod_dir / _PHASES_NAME) or "[]")
+        for phase in spec.candidate.phases:
+            if phase.name not in names:
+                continue
+            out_dir = self.root / contract.RUNS_DIR / lives.run_id / phase.name
+            out_dir.mkdir(parents=True, exist_ok=True)
+            job = PhaseJob(
+                run_id=lives.run_id,
+                phase=phase.name,
+                settings=phase.settings.to_json(),
+                data_dir=str(data),
+                out_dir=str(out_dir),
+                processes=spec.candidate.gpus,
+            )
+            write_atomic(out_dir / contract.JOB_NAME, contract.dump(job))
+        write_nodes(pod_dir, nodes)
+        write_atomic(pod_dir / contract.STAGED_NAME, contract.dump(contract.Staged(str(code))))
+
+    def follow(self, kept: Path | None = None) -> Outcome:
+        """Show what agent and trainer write until the run has ended; how it ended. ``kept``: where
+        finished checkpoints are copied meanwhile."""
+        lives, life = self._current()
+        run_dir = self.root / contract.RUNS_DIR / lives.run_id
+        # A queue's or a cloud's log is a file: without flushing it shows nothing for minutes.
+        follower = Follower(self._pod_dir(life), run_dir, lambda line: print(line, flush=True))
+        keeper = Keeper(run_dir, kept, self._say) if kept is not None else None
+        keep_at = 0.0
+        while not self.over(life):
+            follower.show()
+            if keeper is not None and time.monotonic() >= keep_at:
+                keeper.copy_new()
+                keep_at = time.monotonic() + _KEEP_EVERY_S
+            time.sleep(_POLL_S)
+        follower.show()
+        if keeper is not None:
+            keeper.copy_new()
+        return self.outcome(life)
+
+    def land(self, reason: str) -> None:
+        """Ask the agent to evaluate, save and end."""
+        _, life = self._current()
+        orders = contract.Orders(life.number, land=True, reason=reason)
+        write_atomic(self._pod_dir(life) / contract.ORDERS_NAME, contract.dump(orders))
+
+    def give_up(self, why: str) -> None:
+        """The script cannot go on: end the run at once."""
+        with self._locked():
+            lives, life = self._current()
+            watchdog = self.watchdog(life)
+            if watchdog is None:
+                return
+            write_lives(self.root, lives.gave_up(why))
+            processes.send(*watchdog, signal.SIGTERM)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def watchdog(self, life: Life) -> tuple[int, str] | None:
+        """The life's watchdog where it lives: (pid, start time)."""
+        found = watchdog_of(self._pod_dir(life))
+        return found if found is not None and processes.alive(*found) else None
+
+    def over(self, life: Life) -> bool:
+        if (self._pod_dir(life) / contract.ENDED_NAME).exists():
+            return True
+        return self.watchdog(life) is None
+
+    def outcome(self, life: Life) -> Outcome:
+        """How a life that is over ended."""
+        if life.gave_up:
+            return Outcome.FAILED
+        report = report_of(self.root, life)
+        with contextlib.suppress(ValueError):
+            if report is not None and report.result is not None:
+                return Outcome(report.result)
+        return {HARD_STOP: Outcome.KILLED, TERMINATED: Outcome.STOPPED}.get(
+            self._end_reason(life), Outcome.LOST
+        )
+
+    def why_last(self) -> str:
+        return self.why(self._current()[1])
+
+    def why(self, life: Life) -> str:
+        report = report_of(self.root, life)
+        said = report.message if report is not None else ""
+        return contract.strip_control(life.gave_up or said)
+
+    def _end_reason(self, life: Life) -> str:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            text = read_small(self._pod_dir(life) / contract.ENDED_NAME)
+            return str(json.loads(text or "null")["reason"])
+        return ""
+
+    def _current(self) -> tuple[Lives, Life]:
+        lives = read_lives(self.root)
+        if lives is None or lives.last is None:
+            raise ConflictError("no run was begun here", where=str(self.root))
+        return lives, lives.last
+
+    def _pod_dir(self, life: Life) -> Path:
+        return self.root / contract.PODS_DIR / life.pod
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One start at a time in one folder."""
+        with open(self.root / _LOCK_NAME, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d} h"
+
 
 ENV_AT_END = "TRMCLOUD_AT_END"
 """What becomes of the machine once nothing more will happen: none, shutdown, runpod or skypilot."""
@@ -39,22 +416,16 @@ UNTIL_HARD_STOP = "hard-stop"
 machine is of no more use."""
 
 _LINGER_S = 15.0
-_GUARD_TRIES = 3
 
 
 def guard(root: Path, pod_name: str) -> None:
     """Be the run's first process until its end; then do with the machine what was asked for."""
     told = listen()
     environment = pod_environment(os.environ)
-    watch = Watch(root, pod_name, told, environment=_agent_environment(environment, pod_name))
-    why = "its guard failed"
-    for left in reversed(range(_GUARD_TRIES)):
-        try:
-            why = watch.run()
-            break
-        except Exception as error:
-            _say(f"the guard stumbled: {type(error).__name__}: {error}")
-            watch.kill() if left else watch.end(why)
+    watch = Watch(root, pod_name, told, environment=agent_environment(environment, pod_name))
+    why = "its guard stumbled"
+    with contextlib.suppress(Exception):
+        why = watch.run_on(_say)
     _say(f"the run ends: {why}")
     at_end = environment.get(ENV_AT_END) or "none"
     ways = ways_of({**environment, contract.ENV_PROVIDER: at_end})
@@ -66,17 +437,6 @@ def guard(root: Path, pod_name: str) -> None:
         with contextlib.suppress(Exception):
             Chain(ways, record, why, tell=_say).run()
         time.sleep(1.0)
-
-
-def _agent_environment(environment: Mapping[str, str], pod_name: str) -> dict[str, str]:
-    here = str(Path(__file__).resolve().parents[2])
-    paths = [here, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **for_trainers(environment),
-        contract.ENV_POD: pod_name,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: float) -> float:

@@ -20,10 +20,16 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import PHASES, Recipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
-from trmcloud.export.payload import make_payload
-from trmcloud.export.script import BASH, FORMS, SBATCH, PinnedData, script
-from trmcloud.export.shell import quote
-from trmcloud.export.task import Ground, SkyNames, limit_minutes, task
+from trmcloud.export.script import (
+    BASH,
+    FORMS,
+    SBATCH,
+    PinnedData,
+    SkyNames,
+    make_payload,
+    make_task,
+    script,
+)
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.plan_inputs import PlanInputs
 
@@ -103,7 +109,7 @@ def write(request: ExportRequest, planner: Planner, trainer: Path, sky_names: Sk
         beside = f"./{carrier.name}"
         made = make_task(
             plan, chosen, sky_names,
-            data=data, path=Path(path.name), script=beside, nodes=request.nodes, pinned=pinned,
+            data=data, path=Path(path.name), carrier=beside, nodes=request.nodes, pinned=pinned,
         )  # fmt: skip
         path.write_text(made, encoding="utf-8")
     return Exported(path, carrier, chosen, pinned.words if pinned is not None else "")
@@ -143,29 +149,6 @@ def write_guides(
     for path, text in made.items():
         write_atomic(path, text)
     return list(made)
-
-
-def make_task(
-    plan: Plan,
-    chosen: Candidate,
-    sky_names: SkyNames,
-    *,
-    data: str,
-    path: Path,
-    script: str = "",
-    nodes: int = 1,
-    pinned: PinnedData | None = None,
-) -> str:
-    """The task's text; ``script`` is the exported script beside it that carries the sources."""
-    ground = Ground(
-        infra=sky_names.clouds[chosen.provider],
-        accelerator=sky_names.accelerator(chosen.provider, chosen.sku),
-        limit_minutes=limit_minutes(chosen, sky_names.limit_slack_minutes, nodes),
-        script=script,
-        nodes=nodes,
-    )
-    launch = f"sky launch {quote(str(path))}"
-    return task(plan, chosen, ground, data=data, launch=launch, pinned=pinned)
 
 
 def _pinned(inputs: PlanInputs, data: str) -> PinnedData | None:

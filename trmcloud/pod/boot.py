@@ -41,7 +41,7 @@ from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, own_ways_of, w
 from trmcloud.pod.agent.watchdog import HARD_STOP
 from trmcloud.pod.agent.watchdog_process import Watch, listen
 from trmcloud.pod.machine import processes
-from trmcloud.pod.machine.environment import for_trainers, pod_environment
+from trmcloud.pod.machine.environment import agent_environment, for_trainers, pod_environment
 from trmcloud.pod.machine.hardware import load_check
 from trmcloud.pod.machine.sshd import Sshd
 
@@ -49,7 +49,6 @@ _LINGER_S = 15.0
 _SHOWN_S = 2.0
 """Where nothing is trained, the pod is there to show which way of ending it works."""
 _WRITE_TRIES = 3
-_GUARD_TRIES = 3
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -162,23 +161,14 @@ class Pod:
             given.lease.pod_name,
             self._told,
             granted=given.lease,
-            environment=_agent_environment(self._environment, given.lease.pod_name),
+            environment=agent_environment(self._environment, given.lease.pod_name),
             beside=self._sshd(given.pod_dir),
         )
         if (given.pod_dir / contract.ENDED_NAME).exists():
             return "it had ended before its container was started again"
         if given.nodes.rank:
             self._look_after_head(given)
-        for left in reversed(range(_GUARD_TRIES)):
-            try:
-                why = self._watch.run()
-                break
-            except Exception as error:
-                _say(f"the guard stumbled: {type(error).__name__}: {error}")
-                if not left:
-                    self._watch.end("its guard stumbled")
-                    raise
-                self._watch.kill()
+        why = self._watch.run_on(_say)
         if given.nodes.rank and (self._head_lost or why == HARD_STOP):
             self._ways = own_ways_of(self._environment, whole=True)
         self._linger(given.linger_s)
@@ -264,17 +254,6 @@ class Pod:
                 self._watch.pause()
             else:
                 time.sleep(0.25)
-
-
-def _agent_environment(environment: Mapping[str, str], pod_name: str) -> dict[str, str]:
-    here = str(Path(__file__).resolve().parents[2])
-    paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), here]
-    return {
-        **for_trainers(environment),
-        contract.ENV_POD: pod_name,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def _laid_out(given: Given) -> str:

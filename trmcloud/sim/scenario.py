@@ -13,9 +13,11 @@ from trmcloud.core.planner.estimates import (
     REMOTE_LANDING_MARGIN_S,
     UPLOAD_MARGIN_S,
 )
+from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import KEEP, THEN, RunSpec
+from trmcloud.core.storage import pod_disks_price, price_per_hour, work_gb
 from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.world.trainer import Shape
 
@@ -234,16 +236,21 @@ def make_plan(
     # Drawn apart: a world of before has the same pods and faults as it had.
     apart = random.Random(f"{storage.micros} {rate.micros}")
     volume_rate, volume_days, then = ZERO, 7.0, KEEP
-    if volume and provider != "local":
-        volume_rate = Usd.from_micros(apart.randint(2_000, 60_000))
+    data_bytes = apart.randint(2_000, 60_000) * 10_000_000
+    room_gb = work_gb(stored_bytes(phase.settings for phase in phases), data_bytes)
+    has_volume = volume and provider != "local"
+    disk_rate = pod_disks_price(provider, room_gb, 1, on_volume=has_volume)
+    if has_volume:
+        volume_rate = price_per_hour(provider, "kept", room_gb)
         volume_days, then = apart.choice((0.0, 0.02, 0.2, 7.0)), apart.choice(THEN)
     hard_s = p90 + landing_s
     if binds:
         hard_s = max(startup.p90 + 600.0, hard_s * rng.uniform(0.3, 0.9)) + landing_s
     after_s = volume_days * DAY_S
-    storage += cost(volume_rate, min(p50, hard_s) + after_s)
-    worst = cost(rate, hard_s + traits.kill_latency_s) + storage
-    worst += cost(volume_rate, max(0.0, hard_s - p50) + traits.kill_latency_s)
+    planned_s, billed_s = min(p50, hard_s), hard_s + traits.kill_latency_s
+    storage += cost(volume_rate, planned_s + after_s) + cost(disk_rate, planned_s)
+    worst = cost(rate, billed_s) + storage
+    worst += cost(volume_rate, billed_s - planned_s) + cost(disk_rate, billed_s - planned_s)
     cap = worst if binds else Usd.from_micros(int(worst.micros * rng.uniform(1.0, 1.6)) + 1)
     assert affordable_seconds(worst, rate) >= hard_s
     made = [
@@ -277,7 +284,9 @@ def make_plan(
             most_rate=rate,
             storage=storage,
             volume_rate=volume_rate,
-            volume_gb=50 if volume_rate else 0,
+            volume_gb=room_gb if has_volume else 0,
+            work_gb=room_gb,
+            disk_rate=disk_rate,
         )
         for index in range(2)
     ]

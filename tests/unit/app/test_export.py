@@ -22,11 +22,9 @@ from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.recipe import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.export import script as script_module
-from trmcloud.export.payload import Payload, make_payload
-from trmcloud.export.script import FORMS, script
-from trmcloud.export.shell import quote
-from trmcloud.export.standalone_run import read_spec
-from trmcloud.export.writing import make_task, write_guides
+from trmcloud.export.script import FORMS, Payload, make_payload, make_task, quote, script
+from trmcloud.export.standalone import read_spec
+from trmcloud.export.writing import write_guides
 from trmcloud.wiring_plans import shipped_offers
 from trmcloud.wiring_skypilot import skypilot_names
 
@@ -135,7 +133,7 @@ def test_its_commands_are_sound_shell_with_the_values_given(nodes: int, tmp_path
     for value in HOSTILE[:-1]:  # YAML has no bytes that are not text
         text = make_task(
             plan, plan.recommended, NAMES,
-            data=value, path=Path(value), script=f"./{value}", nodes=nodes,
+            data=value, path=Path(value), carrier=f"./{value}", nodes=nodes,
         )  # fmt: skip
         task = yaml.safe_load(text)
         assert task["envs"]["DATA"] == value

@@ -31,6 +31,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import (
     SEND_WITHIN_S,
     LaunchData,
+    disk_gb,
     pod_request,
     read_launch_note,
     tokens_of,
@@ -64,7 +65,7 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.export import writing
-from trmcloud.export.task import SkyNames
+from trmcloud.export.script import SkyNames
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
 from trmcloud.wiring import build_context
@@ -389,8 +390,11 @@ def test_a_pod_is_told_what_to_make(tmp_path: Path) -> None:
     assert {job.data_dir for job in request.jobs} == {request.jobs[0].data_dir}
     assert request.jobs[0].data_dir.startswith(f"{contract.POD_ROOT}/data/")
     assert load_job(contract.dump(request.jobs[0])) == request.jobs[0]
-    # There is room for what is made there, which a brought folder does not need so much of.
-    assert request.disk_gb > asked_for(LaunchData("/brought")).disk_gb
+    _, candidate = a_plan()
+    assert request.disk_gb == candidate.work_gb
+    # An older plan says no size: room for what is made there, of which a brought folder needs less.
+    older = replace(candidate, work_gb=0)
+    assert disk_gb(older, MADE) > disk_gb(older, LaunchData("/brought")) >= 30
 
 
 def test_tokens_are_kept_under_one_key_whatever_tokenizer_is_given() -> None:

@@ -57,6 +57,7 @@ class StubCandidate:
     landing_s: float = 100.0
     storage: Usd = ZERO
     volume_rate: Usd = ZERO
+    disk_rate: Usd = ZERO
     hours: Interval = HOURS
     startup_s: Interval = STARTUP_S
     phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost, parse_budget, total
 from trmcloud.core.storage import (
     pod_disks_gb,
-    running_rate,
-    stopped_rate,
-    volume_per_month,
-    volume_rate,
+    pod_disks_price,
+    price_per_hour,
+    price_per_month,
     work_gb,
 )
 
@@ -243,20 +242,21 @@ def test_no_amount_but_zero_is_shown_as_zero(amount: Usd) -> None:
     assert any(digit in str(amount) for digit in "123456789") == bool(amount)
 
 
-# -- One rule for disks: sizes, and prices by provider and state --------------------------------
+# -- One rule for disks: sizes, and prices by provider and use --------------------------------
 
 
 def test_runpods_list_prices() -> None:
-    assert volume_per_month("runpod", 1000) == Usd(70)
-    assert volume_per_month("runpod", 2000) == Usd(120)
-    assert volume_rate("runpod", 730) == Usd("0.07")
-    assert running_rate("runpod", 73) == Usd("0.01")
-    assert stopped_rate("runpod", 73) == Usd("0.02"), "a stopped pod's disk costs double"
-    assert running_rate("runpod", 0) == volume_rate("runpod", -1) == Usd(0)
+    assert price_per_month("runpod", "kept", 1000) == Usd(70)
+    assert price_per_month("runpod", "kept", 2000) == Usd(120)
+    assert price_per_hour("runpod", "kept", 730) == Usd("0.07")
+    assert price_per_hour("runpod", "running", 73) == Usd("0.01")
+    assert price_per_hour("runpod", "stopped", 73) == Usd("0.02"), "a stopped volume costs double"
+    assert price_per_hour("runpod", "running", 0) == price_per_hour("runpod", "kept", -1) == Usd(0)
+    assert price_per_hour("runpod", "running", 1) == Usd("0.000137"), "rounded up"
 
 
 def test_this_machines_own_disk_costs_nothing() -> None:
-    assert running_rate("local", 10_000) == Usd(0)
+    assert pod_disks_price("local", 10_000, 1, on_volume=False) == Usd(0)
 
 
 @pytest.mark.parametrize(
@@ -271,3 +271,5 @@ def test_a_pod_has_a_system_disk_too() -> None:
     assert pod_disks_gb("runpod", 500) == 520
     assert pod_disks_gb("runpod", 500, on_volume=True) == 20
     assert pod_disks_gb("aws", 50) == 120
+    two = pod_disks_price("aws", 50, 2, on_volume=False)
+    assert two == price_per_hour("aws", "running", 240)

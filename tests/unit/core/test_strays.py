@@ -528,6 +528,7 @@ def test_the_estimate_of_a_pod_leaves_its_volumes_rent_alone() -> None:
     candidate = SimpleNamespace(
         storage=disks + cost(VOLUME_RATE, p50_s + days * DAY_S),
         volume_rate=VOLUME_RATE,
+        disk_rate=ZERO,
         hours=Interval(0.1, p50_s / 3600, 1.0),
         hard_stop_s=hard_s,
     )

@@ -13,6 +13,7 @@ from trmcloud.adapters.skypilot.command import Sky, find_sky, reasons_in
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import AuthError, NoCapacity, ProviderError, ProviderRefused
 from trmcloud.core.money import ZERO, cost
+from trmcloud.core.storage import price_per_hour
 
 # -- command ------------------------------------------------------------------------------------
 # What ``sky`` prints, taken apart: its version, its JSON, its reasons, its advice. The texts are
@@ -301,8 +302,9 @@ def test_of_several_machines_some_may_have_been_billed_where_each_is_asked_for_a
     (pod,) = compute.list_pods()
     assert (pod.status, bool(pod.never_made), bool(pod.rate)) == ("gone", True, some)
     rig.on(60.0)
-    estimate = request().rate if some else ZERO
-    assert compute.bill(NAME) == Bill(NAME, cost(estimate, 36.0), final=True)
+    two_disks = price_per_hour(provider, "running", 2 * 120)
+    estimate = cost(request().rate, 36.0) + cost(two_disks, 36.0) if some else ZERO
+    assert compute.bill(NAME) == Bill(NAME, estimate, final=True)
 
 
 def test_it_is_known_after_a_crash_and_asked_about_once(failed: Rig) -> None:

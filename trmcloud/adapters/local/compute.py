@@ -25,7 +25,13 @@ from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import LinkError, NotFoundError, ProviderError
 from trmcloud.core.money import Usd, cost
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.agent.start_watchdog import POD_NAME, spawn_watchdog, watchdog_of
+from trmcloud.pod.agent.start_watchdog import (
+    POD_NAME,
+    last_sign_of,
+    noted_end,
+    spawn_watchdog,
+    watchdog_of,
+)
 from trmcloud.pod.machine import processes
 from trmcloud.ports.compute import Compute, PodRequest
 from trmcloud.ports.link import PodLink, StageItem
@@ -206,11 +212,11 @@ class LocalCompute(Compute, PodLink):
         if record is None:
             return None
         rate = Usd(record["rate_usd_per_hour"])
-        ended = self._ended_at(folder)
+        ended = noted_end(folder)
         if ended is None and not self._lives(pod_name, folder):
-            ended = self._ended_at(folder)
+            ended = noted_end(folder)
             if ended is None:
-                last = self._last_sign_of_life(pod_name, folder)
+                last = self._last_sign_of_life(folder)
                 if last is None:
                     return None
                 ended = self._freeze_end(folder, last, "its processes are gone")
@@ -226,36 +232,23 @@ class LocalCompute(Compute, PodLink):
             return True
         return bool(processes.of_pod(pod_name))
 
-    def _ended_at(self, folder: Path) -> float | None:
-        try:
-            data = json.loads(read_small(folder / contract.ENDED_NAME) or "null")
-            return float(data["at"]) if data is not None else None
-        except (ValueError, KeyError, TypeError):
-            return None
-
     def _freeze_end(self, folder: Path, at: float, reason: str) -> float:
         with contextlib.suppress(OSError):
             record = json.dumps({"at": at, "reason": reason})
             write_atomic(folder / contract.ENDED_NAME, record)
         return at
 
-    def _last_sign_of_life(self, pod_name: str, folder: Path) -> float | None:
-        """When a pod that nobody saw end was last alive: its newest file, and one beat more.
-
-        None where it never got as far as having a process.
-        """
-        if watchdog_of(folder) is None:
+    def _last_sign_of_life(self, folder: Path) -> float | None:
+        """When a pod that nobody saw end was last alive; None where it never got as far as having
+        a process."""
+        name = contract.parse_pod_name(folder.name)
+        if watchdog_of(folder) is None or name is None:
             return None
-        times = [folder.stat().st_mtime]
-        times += [entry.stat().st_mtime for entry in folder.iterdir() if entry.is_file()]
-        name = contract.parse_pod_name(pod_name)
+        run_dir = folder
         with contextlib.suppress(OSError, ValueError):
             lease = contract.load_lease(read_small(folder / contract.LEASE_NAME) or "")
             run_dir = self._home / contract.RUNS_DIR / lease.run_id
-            for beat in run_dir.glob(f"*/{contract.HEARTBEAT_NAME}"):
-                times.append(beat.stat().st_mtime)
-        last = max(times) + 2.0
-        return min(last, self._now()) if name is not None else None
+        return min(last_sign_of(folder, run_dir), self._now())
 
 
 #: What of the user's environment reaches a pod: an allow-list, so that no key has to be guessed.

@@ -19,7 +19,7 @@ from trmcloud.adapters.runpod import models
 from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.storage import running_rate
+from trmcloud.core.storage import price_per_hour
 from trmcloud.core.values import dataclass
 
 ASK_EVERY_S = 20.0
@@ -84,9 +84,9 @@ class Biller:
             since = max(min(starts, default=0.0), sighting.made_at or 0.0)
             owed = cost(_rate(sighting), max(0.0, sighting.gone_at + _BEYOND_S - since))
             if _total(mine) > owed:
-                found.append(
-                    PodSeen(sighting.pod_id, sighting.name, PodStatus.UNKNOWN, sighting.rate)
-                )
+                disks = _disk_rate(sighting)
+                pod_id, name, rate = sighting.pod_id, sighting.name, sighting.rate
+                found.append(PodSeen(pod_id, name, PodStatus.UNKNOWN, rate, disk_rate=disks))
         return found
 
     def _stands(self, asked: _Asked, pod_id: str) -> bool:
@@ -124,7 +124,11 @@ def _estimate(sighting: Sighting, now: float) -> Usd:
 
 
 def _rate(sighting: Sighting) -> Usd:
-    return sighting.rate + running_rate("runpod", sighting.disk_gb)
+    return sighting.rate + _disk_rate(sighting)
+
+
+def _disk_rate(sighting: Sighting) -> Usd:
+    return price_per_hour("runpod", "running", sighting.disk_gb)
 
 
 def _total(records: list[models.BillingRecord]) -> Usd:

@@ -326,6 +326,7 @@ class RunPodCompute(Compute):
             name=pod.name,
             status=_status(pod),
             rate=rate if rate is not None else ZERO,
+            disk_rate=pod.disk_rate,
             host=direct.host if direct is not None else "",
             port=direct.port if direct is not None else 0,
             made_at=pod.made_at,

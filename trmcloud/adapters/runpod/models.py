@@ -18,6 +18,7 @@ from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.core.storage import price_per_hour
 
 _T = TypeVar("_T")
 
@@ -74,10 +75,21 @@ class Pod(_Record):
     mounts: Lenient[Mounts] = None
 
     @property
+    def _work_gb(self) -> int:
+        persistent = self.mounts.persistent if self.mounts is not None else None
+        return persistent.size if persistent is not None else 0
+
+    @property
     def disk_gb(self) -> int:
         """What its own disks hold together: they are billed beside ``cost``."""
-        persistent = self.mounts.persistent if self.mounts is not None else None
-        return max(0, self.disk or 0) + (persistent.size if persistent is not None else 0)
+        return max(0, self.disk or 0) + self._work_gb
+
+    @property
+    def disk_rate(self) -> Usd:
+        """USD per hour of its own disks: all of a running pod's, a stopped one's volume."""
+        if self.status == "EXITED":
+            return price_per_hour("runpod", "stopped", self._work_gb)
+        return price_per_hour("runpod", "running", self.disk_gb)
 
     @property
     def rate(self) -> Usd | None:

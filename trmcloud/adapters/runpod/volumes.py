@@ -13,7 +13,7 @@ from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.errors import AmbiguousCreate, NotFoundError, ProviderError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.storage import volume_per_month, volume_rate
+from trmcloud.core.storage import price_per_hour, price_per_month
 
 MIN_GB, MAX_GB = 10, 4096
 
@@ -102,6 +102,6 @@ def _made(row: models.Volume) -> NetworkVolume:
         row.name,
         row.size,
         row.dataCenter,
-        volume_rate("runpod", row.size),
-        volume_per_month("runpod", row.size),
+        price_per_hour("runpod", "kept", row.size),
+        price_per_month("runpod", "kept", row.size),
     )

@@ -2,8 +2,9 @@
 
 SkyPilot reports its own catalogue's price × the time for which it believes the cluster was up. That
 lacks provisioning, disks and traffic, and is nothing where its catalogue lacks the price; so the
-bill is no less than the planned rate × the time from the launch until the cluster was missed. What
-was missed long after it was last seen counts until its hard stop had been kept: nobody had looked.
+rent is no less than the planned rate × the time from the launch until the cluster was missed, and
+its disks are added by the price on record. What was missed long after it was last seen counts until
+its hard stop had been kept: nobody had looked.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.storage import price_per_hour
 
 ASK_EVERY_S = 30.0
 FINAL_AFTER_S = 20.0
@@ -61,8 +63,10 @@ class Biller:
         now = self._now()
         gone_at = sighting.gone_at
         final = gone_at is not None and now - gone_at >= FINAL_AFTER_S
-        least = _least(sighting, now, traits_of(self._provider).kill_latency_s)
-        return Bill(name, max(reported or ZERO, least), final=final)
+        lived_s = _lived_s(sighting, now, traits_of(self._provider).kill_latency_s)
+        rent = max(reported or ZERO, cost(sighting.rate, lived_s))
+        disks = price_per_hour(self._provider, "running", sighting.disk_gb)
+        return Bill(name, rent + cost(disks, lived_s), final=final)
 
     def _report(self) -> dict[str, Usd]:
         now = self._now()
@@ -79,16 +83,16 @@ class Biller:
         return self._reported
 
 
-def _least(sighting: Sighting, now: float, kill_latency_s: float) -> Usd:
+def _lived_s(sighting: Sighting, now: float, kill_latency_s: float) -> float:
     if sighting.made_at is None:
-        return ZERO
+        return 0.0
     until, name = sighting.gone_at, parse_pod_name(sighting.name)
     if until is None:
         until = now
     elif name is not None and (sighting.alive_at or 0.0) < name.hard_stop_at + kill_latency_s:
         # A laptop that was off for a week has not rented for a week.
         until = min(until, name.hard_stop_at + kill_latency_s)
-    return cost(sighting.rate, max(0.0, until - sighting.made_at))
+    return max(0.0, until - sighting.made_at)
 
 
 def _amount(row: Any) -> tuple[str, Usd]:

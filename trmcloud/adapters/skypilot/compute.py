@@ -43,6 +43,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.storage import pod_disks_gb, price_per_hour
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
 
@@ -139,7 +140,13 @@ class SkyPilotCompute(Compute):
             request.require_wanted()
             self._clusters.forget()
             # Before it is sent: whoever comes after a crash must know what it costs.
-            self._note(request.name, self._now(), rate=request.rate, nodes=request.nodes)
+            self._note(
+                request.name,
+                self._now(),
+                rate=request.rate,
+                nodes=request.nodes,
+                disk_gb=request.nodes * pod_disks_gb(self._provider, request.disk_gb),
+            )
             self._note_credential(request.name)
             try:
                 self._submit(request.name, text)
@@ -490,6 +497,7 @@ class SkyPilotCompute(Compute):
         *,
         rate: Usd | None = None,
         nodes: int = 1,
+        disk_gb: int = 0,
     ) -> None:
         made = _made_at(row, self._seen.get(name)) if row is not None else at
         is_up = row is not None and row.get("status") == "UP"
@@ -497,7 +505,7 @@ class SkyPilotCompute(Compute):
             name,
             name,
             rate=rate,
-            disk_gb=0,
+            disk_gb=disk_gb,
             made_at=made,
             started_at=at if is_up else None,
             at=at,
@@ -522,7 +530,9 @@ class SkyPilotCompute(Compute):
         sighting = self._seen.get(name)
         made_at = _made_at(row, sighting)
         rate = sighting.rate if sighting is not None else ZERO
-        return PodSeen(name, name, word, rate, made_at=made_at)
+        gb = sighting.disk_gb if sighting is not None else 0
+        disks = price_per_hour(self._provider, "running", gb)
+        return PodSeen(name, name, word, rate, made_at=made_at, disk_rate=disks)
 
     def _archive(self) -> Path:
         """SkyPilot reads it when the machine is up, long after the launch was submitted."""

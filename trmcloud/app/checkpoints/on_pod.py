@@ -12,7 +12,7 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract.manifest import CheckpointManifest, Pruning
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import cost
-from trmcloud.core.storage import volume_rate
+from trmcloud.core.storage import price_per_hour
 
 _UP = (State.BOOTING, State.RUNNING, State.ENDING)
 
@@ -59,7 +59,7 @@ def what_keeping_costs(context: Context, run: RunState, pruning: Pruning) -> str
         return f"{size_mb:,.1f} MB stay on the pod's own disk, which ends with it"
     data = LaunchData.of_note(read_launch_note(context.home, run.run_id))
     size_gb = disk_gb(plan.candidate(generation.candidate_id), data)
-    per_day = cost(volume_rate(generation.provider, size_gb), DAY_S)
+    per_day = cost(price_per_hour(generation.provider, "kept", size_gb), DAY_S)
     return (
         f"{size_mb:,.1f} MB stay on its network volume of {size_gb} GB: {per_day} a day, "
         "however much is on it, until it is deleted"

@@ -16,7 +16,7 @@ from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.money import Usd, cost
+from trmcloud.core.money import ZERO, Usd, cost
 
 BILL_WAIT_S = 60.0
 """So long after a pod's end is on record its final bill is waited for before an estimate serves:
@@ -34,6 +34,7 @@ def settle(
     kill_latency_s: float,
     storage: Usd,
     now: float,
+    disks: Usd = ZERO,
 ) -> ev.Settled | None:
     """What the generation is settled at now; None while its bill may still come in time, and where
     nothing but the bill can tell how long its pod lived."""
@@ -42,17 +43,22 @@ def settle(
         return ev.Settled(generation.number, amount, amount)
     if generation.gone_at is None or now < generation.gone_at + BILL_WAIT_S:
         return None
-    return settle_unbilled(generation, reserved, bill, kill_latency_s, storage)
+    return settle_unbilled(generation, reserved, bill, kill_latency_s, storage, disks)
 
 
 def settle_unbilled(
-    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float, storage: Usd
+    generation: Generation,
+    reserved: Usd,
+    bill: Maybe[Bill],
+    kill_latency_s: float,
+    storage: Usd,
+    disks: Usd = ZERO,
 ) -> ev.Settled | None:
     """The estimate in the bill's place, without waiting for it; None where the pod is not proven to
     be gone, and where nothing but the bill can tell how long it lived."""
     if generation.gone_at is None or generation.lived_s is None:
         return None
-    amount = estimate(generation, reserved, bill, kill_latency_s, storage)
+    amount = estimate(generation, reserved, bill, kill_latency_s, storage, disks)
     return ev.Settled(generation.number, amount, None)
 
 
@@ -65,15 +71,20 @@ def has_failed_to_boot(run: RunState, generation: Generation) -> bool:
 
 
 def estimate(
-    generation: Generation, reserved: Usd, bill: Maybe[Bill], kill_latency_s: float, storage: Usd
+    generation: Generation,
+    reserved: Usd,
+    bill: Maybe[Bill],
+    kill_latency_s: float,
+    storage: Usd,
+    disks: Usd = ZERO,
 ) -> Usd:
     """The most that a generation whose pod is gone can have cost.
 
-    Rate × its life from the intent on until nothing is billed any more, and ``storage``, which is
-    billed on: no more than was reserved, since it may have ended long before somebody looked; but
-    what is billed already, where that is more.
+    (Rate + ``disks``, USD/h of its own) × its life from the intent on until nothing is billed any
+    more, and ``storage``, which is billed on: no more than was reserved, since it may have ended
+    long before somebody looked; but what is billed already, where that is more.
     """
-    rate = max(generation.rate, generation.billed_rate or generation.rate)
+    rate = max(generation.rate, generation.billed_rate or generation.rate) + disks
     most = min(cost(rate, _longest_life_s(generation) + kill_latency_s) + storage, reserved)
     return max(most, bill.value.amount) if isinstance(bill, Seen) else most
 

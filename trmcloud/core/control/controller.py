@@ -39,7 +39,7 @@ from trmcloud.core.control.pod_liveness import (
     proven_end,
 )
 from trmcloud.core.control.reason import Reason, ReasonKind, because, said
-from trmcloud.core.control.renting import await_pod, intend, try_next
+from trmcloud.core.control.renting import HOUR_S, await_pod, intend, storage_beside_disks, try_next
 from trmcloud.core.control.report_events import last_word, phases_ended, result_of
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
@@ -52,7 +52,6 @@ they arrived by our own clock, since a pod's may be hours behind."""
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
 _ANYWHERE = ("", "any")
-HOUR_S = 3600.0
 
 
 def decide(
@@ -82,12 +81,13 @@ def decide(
         if late:
             return Decision(events=late)
         storage, volume = _storage(plan, generation, traits)
+        disks = plan.candidate(generation.candidate_id).disk_rate
         rent = max(run.reserved - volume, ZERO)
         known = (generation, rent, seen.bill, traits.kill_latency_s, storage)
-        settled = settle(*known, now)
+        settled = settle(*known, now, disks)
         if settled is None and has_failed_to_boot(run, generation):
             # Only where that rents the next one sooner: else the bill, which is exact, has its time
-            settled = settle_unbilled(*known)
+            settled = settle_unbilled(*known, disks)
             if settled is None or try_next(run, plan, traits, settled.amount) is None:
                 return Decision()
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
@@ -100,15 +100,16 @@ def decide(
 
 
 def _storage(plan: Plan, generation: Generation, traits: ProviderTraits) -> tuple[Usd, Usd]:
-    """What the plan keeps for disks that are billed on after the pod's end; and for a network
+    """What the plan keeps for storage that is billed on after the pod's end; and for a network
     volume, which has bills of its own and is held apart from the pod: see ``kept_volumes``."""
     candidate = plan.candidate(generation.candidate_id)
+    beside = storage_beside_disks(candidate)
     if not candidate.volume_rate:
-        return candidate.storage, ZERO
+        return beside, ZERO
     after_s = plan.spec.volume_days * DAY_S
     planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
     lasts_s = generation.hard_stop_at - generation.intended_at + traits.kill_latency_s
-    other = candidate.storage - cost(candidate.volume_rate, planned_s + after_s)
+    other = beside - cost(candidate.volume_rate, planned_s + after_s)
     return max(other, ZERO), cost(candidate.volume_rate, lasts_s + after_s)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class PodSeen:
     port: int = 0
     made_at: float | None = None
     region: str = ""
+    disk_rate: Usd = ZERO
+    """USD/h of its own disks, on top of ``rate``."""
     never_made: str = ""
     """Of one that is gone: why its create, which was taken, came to nothing. Where its rate is zero
     nothing was billed; else some machines of several may have been."""

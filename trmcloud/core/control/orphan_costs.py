@@ -68,9 +68,10 @@ def _charge(
     gone = pod.gone
     until = pod.ended_at if pod.ended_at is not None else now
     spent_s = max(0.0, until - since) + traits_of(provider).kill_latency_s
-    if before is not None and cost(pod.rate, spent_s) <= before.amount:
+    rate = pod.rate + pod.disk_rate
+    if before is not None and cost(rate, spent_s) <= before.amount:
         return None
-    amount = cost(pod.rate, spent_s if gone else spent_s + AHEAD_S)
+    amount = cost(rate, spent_s if gone else spent_s + AHEAD_S)
     if not amount:
         return None
     return ev.StrayCharged(provider, pod.pod_id, pod.name, run_id, since, amount)

@@ -18,7 +18,7 @@ _S_PER_HOUR = 3600.0
 
 def spent_at(run: RunState, at: float) -> Usd:
     """What the run's machines had accrued by an instant (epoch s), exactly."""
-    return total(cost(_rate(machine), _lived_s(machine, at)) for machine in run.generations)
+    return total(cost(_rate(run, machine), _lived_s(machine, at)) for machine in run.generations)
 
 
 def hours_at(run: RunState, at: float) -> float:
@@ -29,7 +29,7 @@ def hours_at(run: RunState, at: float) -> float:
 def paid_by(run: RunState, instants: Iterable[float]) -> tuple[list[float], list[float]]:
     """(paid hours, USD) by each of ``instants`` (epoch s), for the axes of a drawing: the same in
     binary floating point, which is quick for thousands of points."""
-    machines = [(machine, float(_rate(machine)) / _S_PER_HOUR) for machine in run.generations]
+    machines = [(machine, float(_rate(run, machine)) / _S_PER_HOUR) for machine in run.generations]
     hours, dollars = [], []
     for at in instants:
         lived = [(_lived_s(machine, at), usd_per_s) for machine, usd_per_s in machines]
@@ -38,9 +38,9 @@ def paid_by(run: RunState, instants: Iterable[float]) -> tuple[list[float], list
     return hours, dollars
 
 
-def _rate(machine: Generation) -> Usd:
-    """USD/h that is billed, as far as that is known."""
-    return machine.billed_rate or machine.rate
+def _rate(run: RunState, machine: Generation) -> Usd:
+    """USD/h that is billed, its own disks included, as far as that is known."""
+    return (machine.billed_rate or machine.rate) + run.disk_rate(machine)
 
 
 def _lived_s(machine: Generation, at: float) -> float:

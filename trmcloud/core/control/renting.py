@@ -20,10 +20,11 @@ from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_liveness import failed_late, find_pod, is_absent, note_absence
 from trmcloud.core.control.reason import Reason, ReasonKind, because, said
 from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.money import ZERO, Usd, affordable_seconds
+from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
 
+HOUR_S = 3600.0
 _NOT_MADE = (FailureKind.REFUSED, FailureKind.NO_CAPACITY, FailureKind.FINAL)
 """How a create failed of which no pod can come any more."""
 
@@ -96,11 +97,19 @@ def try_next(
         return None
     left = run.reservation - (settled or generation.settled or ZERO)
     enough_s = candidate.startup_s.p50 + candidate.landing_s
-    if affordable_seconds(left - candidate.storage, candidate.reserved_rate) <= (
+    rate = candidate.reserved_rate + candidate.disk_rate
+    if affordable_seconds(left - storage_beside_disks(candidate), rate) <= (
         enough_s + traits.kill_latency_s
     ):
         return None
     return ev.Reserved(left)
+
+
+def storage_beside_disks(candidate: Candidate) -> Usd:
+    """Return what the plan keeps for storage without the pod's own disks, which are paid by the
+    hour as long as it runs."""
+    planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
+    return max(candidate.storage - cost(candidate.disk_rate, planned_s), ZERO)
 
 
 def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits) -> float:
@@ -109,8 +118,8 @@ def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits
     Not beyond the plan's own stop, unless the run was reopened: then the rest of its budget is all
     that bounds it.
     """
-    for_rent = run.reserved - candidate.storage
-    rate = candidate.reserved_rate
+    for_rent = run.reserved - storage_beside_disks(candidate)
+    rate = candidate.reserved_rate + candidate.disk_rate
     if run.first_generation > 1:
         rate += candidate.volume_rate  # a stop of the plan's own has that in it
     bought = affordable_seconds(for_rent, rate) - traits.kill_latency_s

@@ -188,7 +188,9 @@ def report_on(
     if billed is not None:
         unbilled = any(stray.billed is None for stray in strays)
         billed = None if unbilled else billed + total(stray.cost for stray in strays)
-    accrued = total(cost(g.billed_rate or g.rate, paid[g.number]) for g in made)
+    accrued = total(
+        cost((g.billed_rate or g.rate) + run.disk_rate(g), paid[g.number]) for g in made
+    )
     accrued += total(stray.billed for stray in strays if stray.billed is not None)
     unbilled_strays = total(stray.cost for stray in strays if stray.billed is None)
     return RunReport(
@@ -266,7 +268,7 @@ def _open_at_most(run: RunState, now: float) -> Usd:
     rate = max(generation.rate, generation.billed_rate or generation.rate)
     if generation.missed_at is not None:
         now = min(now, max(generation.missed_at, generation.hard_stop_at))
-    return cost(rate, _paid_seconds(generation, now))
+    return cost(rate + run.disk_rate(generation), _paid_seconds(generation, now))
 
 
 def _proven(run: RunState, generation: Generation, shown_at: float) -> Usd:
@@ -281,7 +283,7 @@ def _proven(run: RunState, generation: Generation, shown_at: float) -> Usd:
     if generation.missed_at is not None or generation.ended_at is not None:
         until = _last_contact(run, generation)
     rate = min(generation.rate, generation.billed_rate or generation.rate)
-    seen = cost(rate, max(0.0, until - generation.up_at))
+    seen = cost(rate + run.disk_rate(generation), max(0.0, until - generation.up_at))
     return seen if generation.settled is None else min(seen, generation.settled)
 
 
@@ -299,7 +301,8 @@ def spent_so_far(run: RunState, now: float) -> Usd:
     generation = run.generation
     if generation is None or generation.settled is not None or generation.not_made is not None:
         return run.settled
-    return run.settled + cost(generation.rate, _paid_seconds(generation, now))
+    rate = generation.rate + run.disk_rate(generation)
+    return run.settled + cost(rate, _paid_seconds(generation, now))
 
 
 def _paid_seconds(generation: Generation, now: float) -> float:

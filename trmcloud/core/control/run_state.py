@@ -218,6 +218,11 @@ class RunState:
         plan = self.recorded_plan
         return plan.candidate(candidate_id) if plan is not None else None
 
+    def disk_rate(self, generation: Generation) -> Usd:
+        """Return the USD per hour of its pod's own disks, which come on top of its rate."""
+        candidate = self.candidate(generation.candidate_id)
+        return candidate.disk_rate if candidate is not None else ZERO
+
     @property
     def _planned(self) -> RecordedPlan:
         if self.recorded_plan is None:

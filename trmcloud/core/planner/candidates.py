@@ -16,13 +16,7 @@ from trmcloud.core.planner.estimates import HOUR_S, Estimates, lands_at
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import About, Candidate, Interval, Remark
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.storage import (
-    HOURS_PER_MONTH,
-    pod_disks_gb,
-    running_rate,
-    volume_rate,
-    work_gb,
-)
+from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb
 
 _LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
 """What is reserved where a provider's own habits are not known."""
@@ -73,8 +67,8 @@ def kept_micros_per_hour(outlook: Estimates, provider: str) -> int:
     if outlook.machine.local is not None:
         return 0
     if outlook.volume_days is not None:
-        return volume_rate(provider, planned_work_gb(outlook)).micros  # used or not
-    return volume_rate(provider, math.ceil(outlook.kept_gb)).micros
+        return price_per_hour(provider, "kept", planned_work_gb(outlook)).micros  # used or not
+    return price_per_hour(provider, "kept", math.ceil(outlook.kept_gb)).micros
 
 
 def planned_work_gb(outlook: Estimates) -> int:
@@ -88,15 +82,16 @@ def after_s(outlook: Estimates) -> float:
     return STORAGE_AFTER_S if outlook.volume_days is None else outlook.volume_days * DAY_S
 
 
+def own_disks_price(outlook: Estimates, provider: str) -> Usd:
+    """Return the USD per hour of a running pod's own disks, which come on top of its rate."""
+    on_volume, nodes = outlook.volume_days is not None, outlook.machine.nodes
+    return pod_disks_price(provider, planned_work_gb(outlook), nodes, on_volume=on_volume)
+
+
 def storage_micros_per_hour(outlook: Estimates, provider: str) -> int:
-    """Micro-dollars per hour while the pod runs: its own disks, which come on top of its rate, and
-    the checkpoints kept."""
-    kept = kept_micros_per_hour(outlook, provider)
-    if outlook.machine.local is not None:
-        return kept
-    on_volume = outlook.volume_days is not None
-    each_gb = pod_disks_gb(provider, planned_work_gb(outlook), on_volume=on_volume)
-    return running_rate(provider, outlook.machine.nodes * each_gb).micros + kept
+    """Micro-dollars per hour while the pod runs: its own disks, and the checkpoints kept."""
+    own = own_disks_price(outlook, provider)
+    return own.micros + kept_micros_per_hour(outlook, provider)
 
 
 class Storage(NamedTuple):
@@ -179,6 +174,8 @@ def make_candidate(row: Ranked, name: str, spec: RunSpec, now: float) -> Candida
         storage=storage.cost(min(seconds.p50, hard_s)),
         volume_rate=_volume_rate(outlook, offer.provider),
         volume_gb=planned_work_gb(outlook) if outlook.volume_days is not None else 0,
+        work_gb=planned_work_gb(outlook),
+        disk_rate=own_disks_price(outlook, offer.provider),
         nodes=outlook.machine.nodes,
     )
 

@@ -69,7 +69,11 @@ def landing_s(command: Command, machine: Machine) -> float:
 
 
 def command_outlook(
-    spec: RunSpec, machine: Machine, probed: Probed | None = None, until_s: float | None = None
+    spec: RunSpec,
+    machine: Machine,
+    probed: Probed | None = None,
+    until_s: float | None = None,
+    sent_bytes: int = 0,
 ) -> Estimates:
     """The outlook of ``spec``'s command on ``machine``: its start and its landing; its length too
     where the number of its steps is said, and a probe tells what they take there.
@@ -77,6 +81,7 @@ def command_outlook(
     Args:
         until_s: seconds from the pod's start at which it is told to stop; then that is how long it
             takes, unless it ends by itself.
+        sent_bytes: the size of the folder that is sent to it.
     """
     assert spec.command is not None
     settings = settings_of(spec)
@@ -122,6 +127,7 @@ def command_outlook(
         reasons=_known(spec, machine, probed, there),
         bucket=bool(spec.bucket),
         volume_days=spec.volume_days if spec.volume else None,
+        sent_gb=sent_bytes / 1e9,
     )
 
 

@@ -75,11 +75,13 @@ class Estimates(NamedTuple):
     """For how many days after the run its network volume is kept; None where it has none."""
     data: DataEstimate | None = None
     """What the data takes; None where nothing is said of it."""
+    sent_gb: float = 0.0
+    """A command's folder, sent as it is."""
 
     @property
     def data_gb(self) -> float:
         """Room that data takes on the machine's own disk."""
-        return self.data.disk_bytes / 1e9 if self.data is not None else 0.0
+        return self.data.disk_bytes / 1e9 if self.data is not None else self.sent_gb
 
     @property
     def tokens_gb(self) -> float:

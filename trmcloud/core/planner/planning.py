@@ -283,7 +283,9 @@ def _lasting(row: Ranked, spec: RunSpec, now: float, probed: Probed | None) -> R
     if not row.useful or spec.hours is not None or math.isinf(allowed_s):
         return row
     until_s = allowed_s - row.outlook.landing_s
-    return row._replace(outlook=command_outlook(spec, row.outlook.machine, probed, until_s))
+    sent_bytes = round(row.outlook.sent_gb * 1e9)
+    outlook = command_outlook(spec, row.outlook.machine, probed, until_s, sent_bytes)
+    return row._replace(outlook=outlook)
 
 
 def _usable(

@@ -72,7 +72,9 @@ def rank(
             machine = _machine(offer, local, measured, nodes)
             alike = outlooks.get(key[:3])
             if spec.command is not None:
-                outlook = command_outlook(spec, machine, probed)
+                outlook = command_outlook(
+                    spec, machine, probed, sent_bytes=source.sent_bytes if source is not None else 0
+                )
             elif alike is not None and not spec.spot:
                 outlook = set_up_as(machine, alike, spec)
             else:

@@ -24,6 +24,8 @@ class DataSource:
     name: str
     """A data set's name, an address, or an absolute path."""
     data_set: DataSet | None = None
+    sent_bytes: int = 0
+    """The size of a folder that is sent as it is, for a command."""
 
     @property
     def made_there(self) -> bool:

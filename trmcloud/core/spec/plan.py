@@ -16,7 +16,7 @@ from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first
@@ -25,6 +25,7 @@ PLAN_VERSION = 6
 4  2026-11-23  each reason says what it is about
 5  2026-11-23  settings say who takes float8's products
 6  2026-11-23  settings say how blocks are made again and when the clock saves; or a command is run
+7  2026-11-24  each candidate says its disks' size and price
 """
 
 TRAINER = "trainer"
@@ -139,12 +140,16 @@ class Candidate:
     most_rate: Usd | None = None
     """USD/h that it may be billed at, as far as is known: what is reserved."""
     storage: Usd = ZERO
-    """What checkpoints cost while the run lasts (P50) and for seven days after it, or those for
-    which a network volume is kept."""
+    """What disks cost while the run lasts (P50), and checkpoints for seven days after it, or those
+    for which a network volume is kept."""
     volume_rate: Usd = ZERO
     """USD/h of the network volume that it keeps its checkpoints on; of this, ``worst_case`` holds
     what it costs until its day."""
     volume_gb: int = 0
+    work_gb: int = 0
+    """GB of the work disk of each machine, or of the volume in its place; 0 in older plans."""
+    disk_rate: Usd = ZERO
+    """USD/h of a running pod's own disks, which come on top of its rate; 0 in older plans."""
     nodes: int = 1
     """Machines, of ``gpus`` each; every figure is of all of them together."""
 
@@ -319,6 +324,8 @@ def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "storage_usd": candidate.storage.plain(),
         "volume_rate_usd": candidate.volume_rate.plain(),
         "volume_gb": candidate.volume_gb,
+        "work_gb": candidate.work_gb,
+        "disk_rate_usd": candidate.disk_rate.plain(),
         "spot": candidate.spot,
         "priced_at": candidate.priced_at,
         "source": candidate.source,
@@ -421,6 +428,8 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         storage=Usd(row["storage_usd"]),
         volume_rate=Usd(row.get("volume_rate_usd", "0")),
         volume_gb=row.get("volume_gb", 0),
+        work_gb=row.get("work_gb", 0),
+        disk_rate=Usd(row.get("disk_rate_usd", "0")),
         nodes=row.get("nodes", 1),
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Mapping
@@ -18,14 +17,12 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.agent.start_watchdog import UNSEEN_S, last_sign_of, noted_end
 
 RECORD_NAME = "standalone.json"
 WALL, PAID = "wall", "paid"
 """What counts as used: all time since the first start (a machine that is rented goes on costing
 while the script does not run), or only the time of each life (a queue bills nothing in between)."""
-
-_UNSEEN_S = 2.0
-"""How long a life that nobody saw end may have lasted beyond its last sign."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +110,11 @@ def used_s(lives: Lives, ends: Mapping[int, float], clock: str, now: float) -> f
 def ended_at(root: Path, lives: Lives, life: Life) -> float:
     """When a life had ended: as its watchdog noted it, else a moment after its last sign."""
     pod_dir = root / contract.PODS_DIR / life.pod
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        return float(json.loads(read_small(pod_dir / contract.ENDED_NAME) or "null")["at"])
-    paths: Sequence[Path] = [
-        *pod_dir.glob("*"),
-        *(root / contract.RUNS_DIR / lives.run_id).glob(f"*/{contract.HEARTBEAT_NAME}"),
-    ]
-    times = [life.started_at]
-    for path in paths:
-        with contextlib.suppress(OSError):
-            times.append(path.stat().st_mtime)
-    return max(times) + _UNSEEN_S
+    at = noted_end(pod_dir)
+    if at is None:
+        last = last_sign_of(pod_dir, root / contract.RUNS_DIR / lives.run_id)
+        at = max(last, life.started_at + UNSEEN_S)
+    return at
 
 
 def report_of(root: Path, life: Life) -> contract.AgentReport | None:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from trmcloud.pod.machine import processes
 
 _TICK_S = 0.25
 _KILL_FOR_S = 5.0
+_TRIES = 3
 
 
 def listen() -> list[int]:
@@ -91,6 +92,24 @@ class Watch:
             if act == Watchdog.START:
                 self._agent = self._start_agent()
             self.pause()
+
+    def run_on(self, tell: Callable[[str], None]) -> str:
+        """``run``, begun again where it stumbles, twice at most.
+
+        Raises:
+            Exception: what it stumbled over last; all is killed by then.
+        """
+        left = _TRIES
+        while True:
+            try:
+                return self.run()
+            except Exception as error:
+                tell(f"the guard stumbled: {type(error).__name__}: {error}")
+                left -= 1
+                if not left:
+                    self.end("its guard stumbled")
+                    raise
+                self.kill()
 
     def pause(self) -> None:
         """One tick: keep what runs beside, and collect who has ended."""

@@ -6,6 +6,7 @@ wrapper started, finds them in that process's record.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,3 +49,15 @@ def for_trainers(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` without keys and without what was meant for the first process."""
     hidden = _SECRETS | _FOR_BOOT_ALONE
     return {name: value for name, value in environment.items() if name not in hidden}
+
+
+def agent_environment(environment: Mapping[str, str], pod_name: str) -> dict[str, str]:
+    """What a pod's agent, and so its trainer, is started with; it imports from these sources."""
+    here = str(Path(__file__).resolve().parents[3])
+    paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), here]
+    return {
+        **for_trainers(environment),
+        contract.ENV_POD: pod_name,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+    }

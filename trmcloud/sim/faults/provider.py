@@ -5,6 +5,7 @@ from __future__ import annotations
 from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.sim.faults.arm import Arms, Fault
@@ -116,15 +117,16 @@ def _bill_lags(arms: Arms) -> None:
     arms.set_knob("bill_lag_s", arms.rng.uniform(600, 24 * HOUR_S), "bills lag")
 
 
-def _own_disks(plan: Plan, candidate: Candidate) -> int:
-    """Micro-dollars that are kept for a pod's own storage; its network volume has a bill apart."""
+def _billed_on(plan: Plan, candidate: Candidate) -> int:
+    """Micro-dollars that are kept for a pod's storage after its end; its network volume has a bill
+    apart."""
     planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
     volume = cost(candidate.volume_rate, planned_s + plan.spec.volume_days * DAY_S)
-    return max(0, candidate.storage.micros - volume.micros)
+    return max(0, storage_beside_disks(candidate).micros - volume.micros)
 
 
 def _storage_tail(arms: Arms) -> None:
-    least = min(_own_disks(w.plan, c) for w in arms.scenario.wishes for c in w.plan.candidates)
+    least = min(_billed_on(w.plan, c) for w in arms.scenario.wishes for c in w.plan.candidates)
     tail = int(least * arms.rng.random())
     if tail:
         arms.set_knob("storage_tail_micros", tail, "storage is billed after the delete")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.pod_liveness import absence_needed_s
+from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import affordable_seconds, cost
 
@@ -91,8 +92,10 @@ class BootJudge:
             return False
         lasts_s = self.world.queue.now - rented.created_at + NEXT_WITHIN_S + latency_s
         rate = max(generation.rate, generation.billed_rate or generation.rate)
-        left = run.reservation - cost(rate, lasts_s)
-        left = left - plan.candidate(generation.candidate_id).storage
+        failed = plan.candidate(generation.candidate_id)
+        left = run.reservation - cost(rate + failed.disk_rate, lasts_s)
+        left = left - storage_beside_disks(failed)
         first = untried[0]
         least_s = first.startup_s.p50 + first.landing_s + latency_s
-        return affordable_seconds(left - first.storage, first.reserved_rate) > least_s
+        rate = first.reserved_rate + first.disk_rate
+        return affordable_seconds(left - storage_beside_disks(first), rate) > least_s

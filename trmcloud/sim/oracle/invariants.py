@@ -147,7 +147,7 @@ class Invariants:
             if now > start:
                 exposed_s = self.exposure.seconds(rented, start, now)
                 rented.exposed_s += exposed_s
-                rented.exposed_micros += exposed_s * rented.rate_micros / 3600
+                rented.exposed_micros += exposed_s * rented.hourly_micros / 3600
                 if not rented.deleting:
                     rented.overdue_s += now - start - exposed_s
                 if rented.overdue_s > ORPHAN_S:
@@ -225,8 +225,9 @@ class Invariants:
             return
         generation = run.generation
         if generation is not None and generation.pod_name == name and generation.open:
-            need = (rented.due_at - rented.created_at) * generation.rate.micros / 3600
-            if run.reserved.micros + 2 < need - generation.rate.micros / 3600:
+            hourly = generation.rate.micros + rented.disk_micros
+            need = (rented.due_at - rented.created_at) * hourly / 3600
+            if run.reserved.micros + 2 < need - hourly / 3600:
                 self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
 
     def _killed_in_time(self, rented: Rented) -> None:

@@ -52,7 +52,7 @@ class MoneyJudge:
         for rented in self._pods_of(run_id):
             bill += rented.micros(now) + rented.storage_micros
             quantum_s = rented.account.habits.least_billed_s
-            allowed += ceil(max(quantum_s, 2.0) * rented.rate_micros / 3600)
+            allowed += ceil(max(quantum_s, 2.0) * rented.hourly_micros / 3600)
             exposed += rented.exposed_micros + rented.dear_micros
         over = bill - run.cap.micros - allowed
         if over > 0:
@@ -109,7 +109,7 @@ class MoneyJudge:
             if rented.pod_id not in settled_names:
                 continue
             bill += rented.micros(self.world.queue.now) + rented.storage_micros
-            slack += ceil(2.0 * rented.rate_micros / 3600)
+            slack += ceil(2.0 * rented.hourly_micros / 3600)
         if awaiting_bill(run) and run.settled.micros >= bill - slack:
             return  # a day later, the world's end: bills may take that long
         if abs(run.settled.micros - bill) > slack:

@@ -17,6 +17,7 @@ from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
+from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
@@ -82,7 +83,8 @@ class Oracle:
         if lasts_s <= _SECOND_S:
             return  # nothing will be asked for: its soft stop has passed
         lasts_s += traits_of(event.provider).kill_latency_s - _SECOND_S
-        if run.reserved < cost(event.rate, lasts_s) + candidate.storage:
+        rate = event.rate + candidate.disk_rate
+        if run.reserved < cost(rate, lasts_s) + storage_beside_disks(candidate):
             self.fail("I1", f"{run.run_id} holds {run.reserved}, too little to kill its pod")
 
     def _started(self, process: Process, run: RunState, event: ev.ActionStarted) -> None:
@@ -198,7 +200,7 @@ class Oracle:
             return
         bill = rented.micros(self.world.queue.now)
         over = event.amount.micros - bill - rented.storage_micros
-        quantum = 2 * rented.rate_micros / 3600 + 2
+        quantum = 2 * rented.hourly_micros / 3600 + 2
         if event.billed is not None and abs(over) > quantum:
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, billed {bill / 1e6:.6f}")
         if event.billed is None and self._short(rented, run, event.amount):
@@ -220,7 +222,7 @@ class Oracle:
         later, and what went beyond its reservation, are only known from its bill."""
         if "30" in self.world.fired:
             return False  # a price that rose meanwhile is known from the bill alone
-        quantum = 2 * rented.rate_micros / 3600 + 2
+        quantum = 2 * rented.hourly_micros / 3600 + 2
         most = run.reservation.micros - self._held_apart(rented, run).micros
         known = min(rented.micros(self.world.queue.now), most)
         return amount.micros < known - quantum and not self.undecidable.clocks_moved

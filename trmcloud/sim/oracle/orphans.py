@@ -84,7 +84,7 @@ class OrphanJudge:
         if any(g.pod_id == event.pod_id for g in generations):
             self.fail("I4", f"{event.pod_id} is charged to its run and once more")
         bill = rented.micros(self.world.queue.now) + rented.storage_micros
-        quantum = ceil(2.0 * rented.rate_micros / 3600) + 2
+        quantum = ceil(2.0 * rented.hourly_micros / 3600) + 2
         odd = self.world.check.truth.undecidable.clocks_moved or "30" in self.world.fired
         if isinstance(event, ev.StrayBilled):
             if abs(event.amount.micros - bill) > 2:

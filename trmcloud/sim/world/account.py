@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.errors import ProviderError
+from trmcloud.core.storage import pod_disks_price, price_per_hour
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S, ProviderProfile
@@ -33,6 +34,10 @@ class Rented:
         self.gpus = self.gpus_wanted = request.gpus
         self.created_at = self._since = at
         self.rate_micros = self.agreed_micros = rate_micros
+        on_volume = bool(request.volume_gb)
+        disks = (account.habits.provider, request.disk_gb, request.nodes)
+        self.disk_micros = pod_disks_price(*disks, on_volume=on_volume).micros
+        """An hour, of its own disks: on top of its rate."""
         self._before_micros = 0
         self.ended_at: float | None = None
         self.deleting = False
@@ -74,24 +79,31 @@ class Rented:
     def ended(self) -> bool:
         return self.ended_at is not None
 
+    @property
+    def hourly_micros(self) -> int:
+        return self.rate_micros + self.disk_micros
+
     def micros(self, now: float) -> int:
-        """What it has cost by ``now``, storage apart."""
+        """What it has cost by ``now``, its own disks included, storage after its end apart."""
         until = now if self.ended_at is None else self.ended_at
         seconds = max(0.0, until - self._since)
         if self._before_micros == 0:
             seconds = max(seconds, self.account.habits.least_billed_s)
-        return self._before_micros + math.ceil(self.rate_micros * math.ceil(seconds) / 3600)
+        return self._before_micros + math.ceil(self.hourly_micros * math.ceil(seconds) / 3600)
 
     def reprice(self, rate_micros: int, now: float) -> None:
-        self._before_micros += math.ceil(self.rate_micros * (now - self._since) / 3600)
+        self._before_micros += math.ceil(self.hourly_micros * (now - self._since) / 3600)
         self._since, self.rate_micros = now, rate_micros
 
 
 class KeptVolume:
     """A network volume as it is billed: from when it was made until it is deleted."""
 
-    def __init__(self, volume_id: str, place: str, rate_micros: int, at: float) -> None:
-        self.volume_id, self.place, self.rate_micros = volume_id, place, rate_micros
+    def __init__(
+        self, volume_id: str, place: str, size_gb: int, rate_micros: int, at: float
+    ) -> None:
+        self.volume_id, self.place, self.size_gb = volume_id, place, size_gb
+        self.rate_micros = rate_micros
         self.created_at = at
         self.ended_at: float | None = None
         self.users: set[str] = set()
@@ -191,19 +203,15 @@ class Account:
         return request.name
 
     def ensure_volume(self, request: PodRequest) -> None:
-        """Before its pod is asked for, and whether or not that is had. One for each place, at the
-        highest rate that anybody wanted."""
-        world = self.world
-        if not request.volume_gb:
-            return
-        plan = world.truths[request.lease.run_id].plan
-        rate = max(candidate.volume_rate.micros for candidate in plan.candidates)
+        """Before its pod is asked for, and whether or not that is had. One for each place."""
+        world, size_gb = self.world, request.volume_gb
+        rate = price_per_hour(self.habits.provider, "kept", size_gb).micros
         if not rate:
             return
         there = self.volume_there(request.region)
         if there is None:
             number = len(self.volumes) + 1
-            there = KeptVolume(f"volume-{number}", request.region, rate, world.queue.now)
+            there = KeptVolume(f"volume-{number}", request.region, size_gb, rate, world.queue.now)
             self.volumes.append(there)
             world.say(f"{there.volume_id} is made")
         there.users.add(request.lease.run_id)

@@ -111,7 +111,9 @@ class SimCompute(Compute):
             if status is not PodStatus.GONE and ours and sure:
                 self._process.shown[rented] = now
             rate = Usd.from_micros(rented.rate_micros)
-            seen.append(PodSeen(rented.pod_id, rented.name, status, rate, ended_at))
+            disks = Usd.from_micros(rented.disk_micros)
+            pod = PodSeen(rented.pod_id, rented.name, status, rate, ended_at, disk_rate=disks)
+            seen.append(pod)
         return seen
 
     def _sought(self) -> Iterator[PodSeen]:
@@ -194,7 +196,7 @@ class SimCompute(Compute):
         self._process.cross("volumes")
         self._gate("list")
         there = (v for v in self._account.volumes if v.ended_at is None)
-        return [VolumeSeen(volume.volume_id, volume.place, 50) for volume in there]
+        return [VolumeSeen(volume.volume_id, volume.place, volume.size_gb) for volume in there]
 
     def delete_volume(self, volume_id: str) -> None:
         account, world = self._account, self._account.world
