@@ -120,9 +120,11 @@ class RunDriver:
             StaleEpoch: another controller has taken the run over.
             LedgerError: it cannot be used, and there is no pod to stay for.
         """
-        waits = self.context.wall() < self._usable_again_at
-        if self._unusable is not None and waits and not self._is_to_end():
-            return self._guard(self._unusable)
+        if self._unusable is not None and self.context.wall() < self._usable_again_at:
+            with suppress(LedgerError):
+                self.run()  # a person may have ended it meanwhile: then it is tried at once
+            if not self._is_to_end():
+                return self._guard(self._unusable)
         try:
             run = self._step()
         except StaleEpoch:
@@ -149,8 +151,6 @@ class RunDriver:
             StaleEpoch: it can be read, and another controller has taken the run over.
             LedgerError: ``error``; there is no pod to stay for, or no time left to.
         """
-        with suppress(LedgerError):
-            self.run()
         run = self._known
         generation = run.generation if run is not None else None
         if run is None or generation is None or not generation.open or not run.live:
