@@ -8,7 +8,7 @@ midnight is not held against two months.
 from __future__ import annotations
 
 import datetime as dt
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Iterable, Mapping
 
 from trmcloud.core.contract.bucket import CachedFile
@@ -51,7 +51,7 @@ class Line:
     def remaining(self) -> Usd | None:
         return None if self.cap is None else self.cap - self.settled - self.reserved
 
-    @property
+    @cached_property
     def over(self) -> Usd:
         """How much more than its cap it holds."""
         left = self.remaining
@@ -80,6 +80,16 @@ class LedgerState(LedgerFacts):
 
     def line(self, level: str, key: str) -> Line:
         """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
+        known = self._lines.get((level, key))
+        if known is None:
+            known = self._lines[level, key] = self._line(level, key)
+        return known
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, str], Line]:
+        return {}
+
+    def _line(self, level: str, key: str) -> Line:
         settled = reserved = unproven = ZERO
         if level == "run":
             mine = self.runs.get(key)
