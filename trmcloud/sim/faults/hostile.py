@@ -212,11 +212,15 @@ def _too_deep(data: dict[str, Any], rng: random.Random) -> str:
 def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
     def arm(arms: Arms) -> None:
         rng = arms.rng
+        last: tuple[contract.AgentReport | None, str] = None, ""
 
         def hear(report: contract.AgentReport) -> contract.AgentReport | None:
+            nonlocal last
             arms.world.observed(arms.number)
+            if report is not last[0]:
+                last = report, contract.dump(report)
             try:
-                told = contract.load_report(lie(json.loads(contract.dump(report)), rng))
+                told = contract.load_report(lie(json.loads(last[1]), rng))
             except contract.ContractError:
                 return None
             _judge(arms, told)

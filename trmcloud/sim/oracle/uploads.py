@@ -111,7 +111,7 @@ class UploadJudge:
         # What was brought here of a disk that is gone, by a restart of the pod's container.
         brought = [c for c in made if c not in mine and c.home and c.whole]
         for each in mine:
-            here = each.home and each.seen("home") == each.manifest
+            here = each.home and each.is_current("home")
             if each.whole and not here and self._is_of_worth(each, mine, mine, brought):
                 self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
 
@@ -127,23 +127,18 @@ class UploadJudge:
         now, knobs = self.world.queue.now, self.world.knobs
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
         mine = [c for c in made if c.pod_id == pod.rented.pod_id]
-        # What is damaged counts as best or latest to an agent that has not read it again.
-        owed = [
-            c
-            for c in mine
-            if c.whole
-            and not (c.slot and c.seen("slot") == c.manifest)
-            and self._is_of_worth(c, mine, made)
-        ]
         if "not everything could be uploaded" in report.message:
             down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
             left_s = pod.agent.hard_left_s() if pod.agent is not None else 0.0
             able = pod.lease.landing_s > _STORED_S and now - down_until > _STORED_S
             if able and left_s > _STORED_S and not pod.machine.offset_s:
                 self.fail("I3", f"{pod.rented.pod_id} gives up its uploads, and the store is well")
-        elif owed and report.result != Outcome.KILLED.value:
-            label = owed[0].manifest.label
-            self.fail("I3", f"{pod.rented.pod_id} is done and {label} is not stored")
+        elif report.result != Outcome.KILLED.value:
+            # What is damaged counts as best or latest to an agent that has not read it again.
+            unstored = (c for c in mine if c.whole and not (c.slot and c.is_current("slot")))
+            owed = next((c for c in unstored if self._is_of_worth(c, mine, made)), None)
+            if owed is not None:
+                self.fail("I3", f"{pod.rented.pod_id} is done and {owed.label} is not stored")
 
     def _supplied(self, pod: SimPod, report: contract.AgentReport) -> None:
         """Nobody sent it its files, or gave it the right to upload: not while somebody could, for
@@ -185,11 +180,13 @@ class UploadJudge:
         latest = _latest([c for c in mine if c.manifest.phase == phase])
         if made.manifest.step in (latest.step, latest.cooldown_from):
             return True
-        rivals = [c for c in all_ if c.manifest.phase == phase and (c in mine or c.slot)]
+        rivals = [c for c in all_ if c.manifest.phase == phase and c is not made]
         scores = [
-            (c.manifest if c in mine else c.seen("slot")).val_bpb for c in rivals if c is not made
+            c.manifest.val_bpb if c in mine else c.bpb("slot")
+            for c in rivals
+            if c in mine or c.slot
         ]
-        scores += [c.seen("home").val_bpb for c in brought if c.manifest.phase == phase]
+        scores += [c.bpb("home") for c in brought if c.manifest.phase == phase]
         return bpb is not None and all(bpb < score for score in scores if score is not None)
 
     def finish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from trmcloud.core.clock import Instant
@@ -38,15 +39,15 @@ class Machine:
         self.online = True
         self.boot_at = queue.now - 1000.0
         self.boot_id = f"{name}-1"
-        self._read: tuple[object, ...] = ()
+        self._read_at = self._read_offset_s = math.nan
         self._instant = self.now()
 
     def now(self) -> Instant:
-        true = self._queue.now
-        read = (true, self.offset_s, self.boot_at, self.boot_id)
-        if read != self._read:  # asked many times at one instant
-            self._read = read
-            self._instant = Instant(true + self.offset_s, true - self.boot_at, self.boot_id)
+        true, offset_s = self._queue.now, self.offset_s
+        # Asked many times at one instant.
+        if true != self._read_at or offset_s != self._read_offset_s:
+            self._read_at, self._read_offset_s = true, offset_s
+            self._instant = Instant(true + offset_s, true - self.boot_at, self.boot_id)
         return self._instant
 
     def sleep(self, seconds: float) -> None:
@@ -55,4 +56,9 @@ class Machine:
 
     def reboot(self) -> None:
         self.boot_at = self._queue.now
-        self.boot_id += "+"
+        self.rename_boot("+")
+
+    def rename_boot(self, more: str) -> None:
+        """Its boot clock is another one from now on."""
+        self.boot_id += more
+        self._read_at = math.nan

@@ -133,7 +133,7 @@ class SimPod:
         self.trainer_note = None
         self.trainer = None
         self.ending = False
-        self.machine.boot_id += "'"
+        self.machine.rename_boot("'")
         self.world.queue.after(5.0, self.boot)
 
     def wake(self) -> None:
