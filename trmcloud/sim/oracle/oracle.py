@@ -236,7 +236,7 @@ class Oracle:
 
     def _late_bill(self, process: Process, run: RunState, event: ev.Billed) -> None:
         name = run.generations[event.generation - 1].pod_name
-        pods = [p for a in self.world.accounts.values() for p in a.pods.values() if p.name == name]
+        pods = [p for a in self.world.accounts.values() for p in a.named(name)]
         bills = [p.micros(self.world.queue.now) + p.storage_micros for p in pods]
         if all(abs(event.amount.micros - bill) > 2 for bill in bills):
             self.fail("I4", f"{name} is corrected to {event.amount}, which nobody billed")
@@ -276,9 +276,9 @@ class Oracle:
         return None
 
     @staticmethod
-    def _namesakes(rented: Rented) -> list[Rented]:
+    def _namesakes(rented: Rented) -> Sequence[Rented]:
         """Pods of its name: a link leads to a name, and a provider may make two of one."""
-        return [r for r in rented.account.pods.values() if r.name == rented.name]
+        return rented.account.named(rented.name)
 
     def _pod_of(self, generation: Generation | None) -> Rented | None:
         if generation is None or generation.pod_id is None:

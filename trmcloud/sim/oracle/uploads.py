@@ -155,7 +155,7 @@ class UploadJudge:
         here = run.generation if run is not None else None
         superseded = here is not None and here.pod_name != pod.name
         # A link leads to a name: of two that bear it the other one may be spoken to.
-        twins = sum(r.name == pod.name for r in pod.rented.account.pods.values())
+        twins = len(pod.rented.account.named(pod.name))
         if deaf or ended or superseded or twins > 1:
             return
         ungranted = max(since, knobs.bucket_down_until, self._ungranted.get(pod, now))

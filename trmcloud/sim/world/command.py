@@ -166,7 +166,7 @@ class SimCommand(SimTrainer):
         """To its watcher, which a script that hangs does not keep from stopping it."""
         if self.told_at is None and self.runs(at) and at < self.turns_at:
             self.told_at = at
-            self._plan()
+            self._replan()
 
     def kill(self, at: float) -> None:
         """All of it: the watcher, and what the command has started, in whichever session."""

@@ -12,8 +12,23 @@ from trmcloud.ports.compute import Compute, PodRequest, VolumeSeen
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Account
+    from trmcloud.sim.world.account import Account, Rented
     from trmcloud.sim.world.controllers import Process
+
+
+def _listed(rented: Rented, status: PodStatus, ended_at: float | None) -> PodSeen:
+    """As a list shows it: the same record again, where nothing has changed."""
+    known, micros = rented.listed, rented.rate_micros
+    if (
+        known is None
+        or known.status is not status
+        or known.ended_at != ended_at
+        or known.rate.micros != micros
+    ):
+        rate = Usd.from_micros(micros)
+        known = rented.listed = PodSeen(rented.pod_id, rented.name, status, rate, ended_at)
+    return known
+
 
 BOOT_LINE = "error creating container: layer does not exist"
 
@@ -110,8 +125,7 @@ class SimCompute(Compute):
             sure = not knobs.list_flickers or now >= rented.created_at + STALE_LIST_S
             if status is not PodStatus.GONE and ours and sure:
                 self._process.shown[rented] = now
-            rate = Usd.from_micros(rented.rate_micros)
-            seen.append(PodSeen(rented.pod_id, rented.name, status, rate, ended_at))
+            seen.append(_listed(rented, status, ended_at))
         return seen
 
     def _sought(self) -> Iterator[PodSeen]:
@@ -137,8 +151,7 @@ class SimCompute(Compute):
             return taken
         rented = account.pods.get(pod_id)
         if rented is None:
-            named = [r for r in account.pods.values() if r.name == pod_id]
-            rented = named[0] if named else None
+            rented = next(iter(account.named(pod_id)), None)
         if rented is not None and account.world.queue.now < rented.visible_at:
             if account.world.knobs.list_omits_s:
                 account.world.observed("21")
@@ -164,7 +177,7 @@ class SimCompute(Compute):
             return Bill(pod_id, ZERO, final=not sought.goes_on(now))
         rented = account.pods.get(pod_id)
         if rented is None:
-            rented = next((r for r in account.pods.values() if r.name == pod_id), None)
+            rented = next(iter(account.named(pod_id)), None)
         if rented is None:
             return None
         amount = rented.micros(now) + rented.storage_micros

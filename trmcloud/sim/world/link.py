@@ -27,7 +27,7 @@ class SimLink(PodLink):
 
     def _pod(self, pod_name: str) -> SimPod | None:
         world = self._account.world
-        found = next((r for r in self._account.pods.values() if r.name == pod_name), None)
+        found = next(iter(self._account.named(pod_name)), None)
         if found is None:
             return None
         if found.account.habits.self_ends != "exit":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
+from math import inf, nan
 from typing import Any
 
 from trmcloud.core.contract import worth
@@ -45,13 +45,22 @@ class Shape:
 
     def step_at(self, seconds: float) -> int:
         """The last step whose end lies within ``seconds``."""
-        low, high = 0, self.steps
+        within, step_s, steps = seconds + _ROUNDING_S, self.step_s, self.steps
+        eval_every, eval_s, save_every, save_s = (
+            self.eval_every, self.eval_s, self.save_every, self.save_s,
+        )  # fmt: skip
+        low, high = 0, steps
+        if within < steps * step_s:
+            high = max(0, min(steps, int(within / step_s) + 2))
         while low < high:
             middle = (low + high + 1) // 2
-            if self.seconds_to(middle - 1) + self.step_s <= seconds + _ROUNDING_S:
+            before = middle - 1
+            # As ``seconds_to``, which is too slow to be called at each try.
+            evals, saves = before // eval_every, before // save_every
+            if before * step_s + evals * eval_s + saves * save_s + step_s <= within:
                 low = middle
             else:
-                high = middle - 1
+                high = before
         return low
 
     def cooldown_from(self, step: int) -> int | None:
@@ -125,7 +134,18 @@ class SimTrainer:
         """Where the cooldown ends that it was asked for."""
         self.requested: list[tuple[float, int]] = []
         """Saves that it was asked for: when each pause begins, and the step that is saved in it."""
+        self._curve: tuple[int, worth.Curve | None] = 0, None
+        self._replan()
+
+    def _replan(self) -> None:
+        """It was told something: it will stand elsewhere from now on."""
+        self._forget()
         self._plan()
+
+    def _forget(self) -> None:
+        """It is asked many times at one instant; what it said is kept until that may differ."""
+        self._step: tuple[float, int] = nan, 0
+        self._beat: tuple[float, Heartbeat | None] = nan, None
 
     def _plan(self) -> None:
         """When training turns into landing, and when the process ends by itself."""
@@ -199,7 +219,7 @@ class SimTrainer:
         if self.frozen_at is not None and at >= self.frozen_at:
             return None
         self.requested.append((pause_at, step))
-        self._plan()
+        self._replan()
         return pause_at + shape.save_s
 
     @property
@@ -217,7 +237,7 @@ class SimTrainer:
         if self.told_at is None and self.runs(at):
             self.told_at = at
             if self.frozen_at is None or at < self.frozen_at:
-                self._plan()
+                self._replan()
 
     def finish(self, at: float) -> None:
         """SIGUSR2: it no longer pays. It cools down after this step, unless it does already."""
@@ -228,7 +248,7 @@ class SimTrainer:
         end = step + max(1, round(_COOLS_FOR * step))
         if end < self.shape.steps:
             self.finish_step = end
-            self._plan()
+            self._replan()
 
     def curve(self, at: float) -> worth.Curve | None:
         """As a trainer tells it: by its evaluations until now, and until it cools down."""
@@ -236,7 +256,10 @@ class SimTrainer:
         cools = self.finish_step is not None or shape.cooldown_from(step + 1) is not None
         if not self.tells_worth or cools or at < self.trains_at:
             return None
-        return self.curve_after(step // shape.eval_every)
+        evaluations = step // shape.eval_every
+        if evaluations != self._curve[0]:
+            self._curve = evaluations, self.curve_after(evaluations)
+        return self._curve[1]
 
     def curve_after(self, evaluations: int) -> worth.Curve | None:
         shape = self.shape
@@ -257,6 +280,7 @@ class SimTrainer:
     def kill(self, at: float) -> None:
         if self.killed_at is None and self.runs(at):
             self.killed_at = at
+            self._forget()
 
     def runs(self, at: float) -> bool:
         if self.killed_at is not None and at >= self.killed_at:
@@ -275,6 +299,11 @@ class SimTrainer:
         return at
 
     def step(self, at: float) -> int:
+        if at != self._step[0]:
+            self._step = at, self._step_by(at)
+        return self._step[1]
+
+    def _step_by(self, at: float) -> int:
         at = min(self._seen_until(at), self.turns_at)
         if at <= self.trains_at:
             return self.from_step
@@ -313,6 +342,11 @@ class SimTrainer:
 
     def heartbeat(self, at: float) -> Heartbeat | None:
         """What ``heartbeat.json`` holds at ``at``; None before the first."""
+        if at != self._beat[0]:
+            self._beat = at, self._beat_by(at)
+        return self._beat[1]
+
+    def _beat_by(self, at: float) -> Heartbeat | None:
         seen = self._seen_until(at)
         if seen < self.started_at + self.shape.start_s and self.runs(at):
             return None
