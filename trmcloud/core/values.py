@@ -122,8 +122,12 @@ def _methods(cls: type[Any]) -> dict[str, Any]:
         if not (made_plainly and type(self) is cls and changes.keys() <= names):
             return dataclasses.replace(self, **changes)
         made = object.__new__(cls)
-        kept = self.__dict__  # beside its fields, what was computed of them
-        made.__dict__.update({name: kept[name] for name in ordered} | changes)
+        values = made.__dict__
+        values.update(self.__dict__)
+        if len(values) > len(ordered):  # beside its fields, what was computed of them
+            for name in values.keys() - names:
+                del values[name]
+        values.update(changes)
         return made
 
     return {

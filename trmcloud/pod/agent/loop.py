@@ -123,8 +123,10 @@ class AgentLoop(Standing):
     def _note_saves(self) -> None:
         """Whether the trainer has saved since it was asked to, or cannot be asked."""
         asked, saves = self._orders.save, self.report.saves or contract.Saves()
+        if asked <= saves.answered:
+            return
         trainer, beat = self._trainer, self._heartbeat()
-        if asked <= saves.answered or trainer is None or beat is None:
+        if trainer is None or beat is None:
             return
         if beat.saves is None:
             if beat.state != "starting":
@@ -135,14 +137,13 @@ class AgentLoop(Standing):
     def _note_uploads(self, now: Instant) -> None:
         until, self._uploads = self._body.uploads(now)
         self._note_kept(now)
-        told = replace(
-            self.report,
-            uploaded=self._uploads.uploaded,
-            granted_until=until,
-            trouble=self._uploads.trouble,
-        )
-        if told != self.report:
-            self.report = told
+        before, uploads = self.report, self._uploads
+        told = uploads.uploaded, until, uploads.trouble
+        if told != (before.uploaded, before.granted_until, before.trouble):
+            uploaded, granted_until, trouble = told
+            self.report = replace(
+                before, uploaded=uploaded, granted_until=granted_until, trouble=trouble
+            )
         if not self._unstored():
             self._owing_boot = None
         elif self._owing_boot is None:

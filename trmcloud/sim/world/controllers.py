@@ -293,6 +293,8 @@ class LedgerView:
 
     def _gate(self) -> None:
         sim = self._process.sim
+        if sim.ledger_readable:
+            return
         knobs, now = sim.knobs, sim.queue.now
         if now < knobs.ledger_locked_until:
             sim.observed("38")

@@ -248,11 +248,13 @@ class SimWorld:
 
     @property
     def ledger_readable(self) -> bool:
-        knobs = self.knobs
-        free_at = max(
-            knobs.ledger_locked_until, knobs.ledger_damaged_until, knobs.ledger_too_new_until
+        knobs, now = self.knobs, self.queue.now
+        return (
+            now >= knobs.ledger_locked_until
+            and now >= knobs.ledger_damaged_until
+            and now >= knobs.ledger_too_new_until
+            and not self.ledger.is_older
         )
-        return self.queue.now >= free_at and not self.ledger.is_older
 
     @property
     def ledger_writable(self) -> bool:
