@@ -256,9 +256,6 @@ def finite(value: Any) -> Any:
 
 
 # -- bounds -----------------------------------------------------------------------------------
-_BOUND = (str, dict, list)
-
-
 def _bound(value: Any, depth: int, items: int) -> None:
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
@@ -268,14 +265,18 @@ def _bound(value: Any, depth: int, items: int) -> None:
             raise ContractError("deeper or longer than any real one")
         if isinstance(value, dict):
             for key in value:
-                _bound(key, depth - 1, items)
+                _bound(key, depth, items)
             value = value.values()
         for item in value:
-            if isinstance(item, _BOUND):
+            if type(item) is not str:
                 _bound(item, depth - 1, items)
+            elif len(item) > MAX_TEXT:
+                raise ContractError("a text is longer than any real one")
 
 
 def _int(text: str) -> int:
+    if len(text) < MAX_DIGITS and text.isascii():
+        return int(text)
     number = whole(text.removeprefix("-"))
     if number is None:
         raise ContractError("a number is longer than any real one")

@@ -219,14 +219,9 @@ def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
             arms.world.observed(arms.number)
             if report is not last[0]:
                 last = report, contract.dump(report)
-            try:
-                told = contract.load_report(lie(json.loads(last[1]), rng))
-            except contract.ContractError:
-                return None
-            _judge(arms, told)
-            for kept in worth_saving(told.kept):
-                if pull_name(kept).count("/") or len(pull_name(kept)) > 200:
-                    arms.world.check.fail("I9", f"{pull_name(kept)!r} is part of an id")
+            told, wrong = _accepted(lie(json.loads(last[1]), rng))
+            for why in wrong:
+                arms.world.check.fail("I9", why)
             return told
 
         def strike() -> None:
@@ -237,6 +232,21 @@ def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
         arms.strike(arms.some_time(0.0, 1.0), "a pod lies", strike)
 
     return arm
+
+
+@lru_cache(maxsize=64)
+def _accepted(text: str) -> tuple[contract.AgentReport | None, tuple[str, ...]]:
+    """What the reader makes of a report, and why it should not have."""
+    try:
+        told = contract.load_report(text)
+    except contract.ContractError:
+        return None, ()
+    why = unsound(told)
+    wrong = [f"a pod's word was accepted: {why}"] if why else []
+    for name in map(pull_name, worth_saving(told.kept)):
+        if name.count("/") or len(name) > 200:
+            wrong.append(f"{name!r} is part of an id")
+    return told, tuple(wrong)
 
 
 def _judge(arms: Arms, accepted: Any) -> None:

@@ -47,11 +47,11 @@ class Exposure:
     def look(self, now: float) -> None:
         """Something happened: who can act from now on?"""
         knobs = self.world.knobs
-        heard = now >= max(
-            knobs.outage_until,
-            knobs.throttled_until,
-            knobs.key_revoked_until,
-            knobs.garbage_until,
+        heard = (
+            now >= knobs.outage_until
+            and now >= knobs.throttled_until
+            and now >= knobs.key_revoked_until
+            and now >= knobs.garbage_until
         )
         # A copy of the ledger that was restored says what is no longer true, until it is accepted.
         ends = heard and not self.world.ledger.is_older
@@ -72,9 +72,10 @@ class Exposure:
                     drives.update((driver.run_id, ANY_RUN))
         # Of a run whose records are damaged nothing can be written, whoever drives it.
         hurt = self.world.ledger.seen().quarantined.keys()
-        for run_id in {*hurt, *self._hurt}:
-            self._hurt_until[run_id] = now
-        self._hurt = {*hurt}
+        if hurt or self._hurt:
+            for run_id in {*hurt, *self._hurt}:
+                self._hurt_until[run_id] = now
+            self._hurt = {*hurt}
         _since(self.able, drives - hurt if writes else set(), now)
         _since(self.ending, drives, now)
         self._stuck = stuck
@@ -178,6 +179,8 @@ class Exposure:
 
 def _since(since: dict[str, float], those: set[str], now: float) -> None:
     """Keep since when each of ``those`` is one of them."""
+    if since.keys() == those:
+        return
     for name in set(since) - those:
         del since[name]
     for name in those:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import fold_ledger
-from trmcloud.core.control.run_state import State
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle
@@ -106,15 +106,18 @@ class Invariants:
     def look(self) -> None:
         """Something happened: who can act now, and whose pods are whose?"""
         now = self.world.queue.now
+        runs = self.world.ledger.read().runs
         for account in self.world.accounts.values():
             for rented in account.living:
-                self._own(rented, now)
+                run = runs.get(rented.run_id)
+                if run is None or run is not rented.owned_by:
+                    self._own(rented, run, now)
         self.exposure.look(now)
         self.truth.undecidable.look()
 
-    def _own(self, rented: Rented, now: float) -> None:
+    def _own(self, rented: Rented, run: RunState | None, now: float) -> None:
         """Whether the ledger still has an open generation for this pod."""
-        run = self.world.ledger.read().runs.get(rented.run_id)
+        rented.owned_by = run
         generation = run.generation if run is not None else None
         named = generation is not None and generation.open and generation.pod_name == rented.name
         # Of two that bear its name either may be the run's, until its driver has seen one listed.
