@@ -260,8 +260,10 @@ class RunDriver:
 
     def _correct(self, run: RunState) -> RunState:
         """Put final bills in the place of estimates, now and then."""
+        if not awaiting_bill(run):
+            return run
         now = self.context.wall()
-        if not awaiting_bill(run) or not _is_due(self._billed_at, _BILLS_EVERY_S, now):
+        if not _is_due(self._billed_at, _BILLS_EVERY_S, now):
             return run
         self._billed_at = now
         events = final_bills(self.context, run)
@@ -271,9 +273,10 @@ class RunDriver:
 
     def _hear(self, run: RunState) -> RunState:
         """On an errand: how the machine that was here before had ended, if nobody knows."""
+        if self._heard or run.state not in (State.RUNNING, State.ENDING):
+            return run
         earlier, here = unreported(run), run.generation
-        up = run.state in (State.RUNNING, State.ENDING)
-        if earlier is None or here is None or not up or self._heard:
+        if earlier is None or here is None:
             return run
         link = self.context.links[here.provider]
         with suppress(LinkError):
@@ -465,8 +468,9 @@ def _is_due(last_at: float, every_s: float, now: float) -> bool:
 
 
 def _provider(run: RunState, plan: Plan) -> str:
-    if run.generation is not None:
-        return run.generation.provider
+    generation = run.generation
+    if generation is not None:
+        return generation.provider
     # Nothing to launch: any provider's traits will do to close the run.
     return plan.candidate(plan.launchable[0] if plan.launchable else plan.candidates[0].id).provider
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from functools import cached_property, lru_cache
-from typing import Iterable, Mapping
+from typing import Iterable, Mapping, get_args
 
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
@@ -21,6 +21,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass, replace
 
 LEVELS = ("account", "month", "project", "run")
+_OF_THE_LEDGER = frozenset(get_args(ev.LedgerEvent))
 
 
 @lru_cache(maxsize=4096)
@@ -182,7 +183,9 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     quarantined, unread = dict(ledger.quarantined), ledger.unread
     for record in records:
         event = record.event
-        if isinstance(event, ev.CapSet):
+        if type(event) not in _OF_THE_LEDGER:
+            _of_a_run(runs, strays, record)
+        elif isinstance(event, ev.CapSet):
             history.append(record)
             if event.cap is None:
                 caps.pop((event.level, event.key), None)
@@ -213,8 +216,6 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
             if hurt is not None:
                 told = replace(hurt, settled=event.amount, settled_at=record.at)
                 quarantined[event.of] = told
-        else:
-            _of_a_run(runs, strays, record)
     return LedgerState(
         ledger.ledger_id,
         runs,

@@ -69,7 +69,9 @@ class Exposure:
                 elif process.kind == "reap":
                     reaps = True
                 elif driver is not None:
-                    drives.update((driver.run_id, ANY_RUN))
+                    drives.add(driver.run_id)
+        if drives:
+            drives.add(ANY_RUN)
         # Of a run whose records are damaged nothing can be written, whoever drives it.
         hurt = self.world.ledger.seen().quarantined.keys()
         if hurt or self._hurt:

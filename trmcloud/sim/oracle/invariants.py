@@ -11,7 +11,7 @@ that is written, ``duties`` what the layers on a pod owe, ``money`` what a run h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
@@ -65,6 +65,8 @@ class Invariants:
         self.foreign: set[str] = set()
         self.forgotten = False
         self._last_at = world.queue.now
+        self._owners: Mapping[str, RunState] | None = None
+        """The runs by which it was last looked whose pods are whose."""
         self.exposure = Exposure(world)
         self.truth = Oracle(world, self.fail)
         self.duties = AgentOracle(world, self.fail)
@@ -107,17 +109,16 @@ class Invariants:
         """Something happened: who can act now, and whose pods are whose?"""
         now = self.world.queue.now
         runs = self.world.ledger.read().runs
-        for account in self.world.accounts.values():
-            for rented in account.living:
-                run = runs.get(rented.run_id)
-                if run is None or run is not rented.owned_by:
-                    self._own(rented, run, now)
+        if runs is not self._owners:  # or a pod was made
+            self._owners = runs
+            for account in self.world.accounts.values():
+                for rented in account.living:
+                    self._own(rented, runs.get(rented.run_id), now)
         self.exposure.look(now)
         self.truth.undecidable.look()
 
     def _own(self, rented: Rented, run: RunState | None, now: float) -> None:
         """Whether the ledger still has an open generation for this pod."""
-        rented.owned_by = run
         generation = run.generation if run is not None else None
         named = generation is not None and generation.open and generation.pod_name == rented.name
         # Of two that bear its name either may be the run's, until its driver has seen one listed.
@@ -203,6 +204,7 @@ class Invariants:
 
     def pod_made(self, rented: Rented) -> None:
         name, run_id = rented.name, rented.run_id
+        self._owners = None
         self.names[name] = self.names.get(name, 0) + 1
         rented.surplus = self.names[name] > 1
         if self.names[name] > 1 and "17" not in self.world.observed_faults:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.control.observation import PodSeen
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ProviderError
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.world.pod import SimPod
@@ -46,8 +45,6 @@ class Rented:
         self.ended_by = ""
         self.visible_at = at
         self.storage_micros = 0
-        self.owned_by: RunState | None = None
-        """Its run, as it was when it was last looked whether that owns it."""
         self.listed: PodSeen | None = None
         """As a list showed it last."""
         promised_s = request.lease.hard_stop_at - request.lease.granted_at

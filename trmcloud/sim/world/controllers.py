@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trmcloud.sim.world.world import SimWorld
 
 _HELD_LONG_S = 600.0
+_HOME = Path("/sim")
 _QUICK_S, _SLOW_S, _COARSE_S = 1.0, 30.0, 1800.0
 _LOOK_S = 0.5
 
@@ -75,7 +76,7 @@ class Process:
         self.bucket_refused_at: float | None = None
         """When the bucket did not answer it, if that was what came of asking last."""
         self.world = Context(
-            home=Path("/sim"),
+            home=_HOME,
             clock=machine,
             ledger=LedgerView(self),
             computes={name: SimCompute(a, self) for name, a in world.accounts.items()},

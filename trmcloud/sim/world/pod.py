@@ -80,6 +80,7 @@ class SimPod:
         self.others = OtherMachines(self)
         self.said, self.written = Said(), Said()
         self.booted_at = 0.0
+        self._saves_noted: tuple[float, SimTrainer | None, int] = 0.0, None, 0
         self._pids = 100
         self.uploader = SimUploader(self)
         self._agent_event = self._guard_event = Entry(0.0, None)
@@ -392,6 +393,10 @@ class SimPod:
         now, trainer = self.world.queue.now, self.trainer
         if trainer is None:
             return
+        noted = now, trainer, trainer.told_times
+        if noted == self._saves_noted:
+            return
+        self._saves_noted = noted
         step = trainer.saved_step(now)
         if step is not None:
             self.world.save_checkpoint(self.rented, trainer, step)

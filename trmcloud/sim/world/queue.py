@@ -34,9 +34,11 @@ class EventQueue:
         self._made = 0
 
     def at(self, when: float, act: Act) -> Entry:
-        entry = Entry(max(when, self.now), act)
+        if when < self.now:
+            when = self.now
+        entry = Entry(when, act)
         self._made += 1
-        heapq.heappush(self._heap, (entry.at, self._made, entry))
+        heapq.heappush(self._heap, (when, self._made, entry))
         return entry
 
     def after(self, seconds: float, act: Act) -> Entry:

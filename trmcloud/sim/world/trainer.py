@@ -134,6 +134,8 @@ class SimTrainer:
         """Where the cooldown ends that it was asked for."""
         self.requested: list[tuple[float, int]] = []
         """Saves that it was asked for: when each pause begins, and the step that is saved in it."""
+        self.told_times = 0
+        """How often what it will do has changed."""
         self._curve: tuple[int, worth.Curve | None] = 0, None
         self._replan()
 
@@ -144,6 +146,7 @@ class SimTrainer:
 
     def _forget(self) -> None:
         """It is asked many times at one instant; what it said is kept until that may differ."""
+        self.told_times += 1
         self._step: tuple[float, int] = nan, 0
         self._beat: tuple[float, Heartbeat | None] = nan, None
 

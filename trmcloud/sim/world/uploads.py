@@ -65,6 +65,8 @@ class SimUploader:
         self.moved_at = 0.0
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._given_up: list[Kept] = []
+        self._all_stored: tuple[Kept, ...] = ()
+        """What was on the pod when nothing of it was wanted in the bucket."""
         self._doing: _Doing | None = None
         self._free_at = 0.0
         self._moved_boot = 0.0
@@ -80,7 +82,7 @@ class SimUploader:
             files, run_id = self._pod.world.files, self._pod.lease.run_id
             self.furthest = files.furthest_stored(run_id)
             self.withheld = files.cooled_without(run_id, self.fetched)
-        self.grants = grants
+        self.grants, self._all_stored = grants, ()
         for phase, share in grants.phases.items():
             held = self._slots.setdefault(phase, {})
             for slot in share.slots:
@@ -175,11 +177,14 @@ class SimUploader:
         pod, world = self._pod, self._pod.world
         assert self.grants is not None
         kept = world.files.kept_on(pod.lease.run_id, pod.rented.pod_id)
+        if kept == self._all_stored:
+            return False
         held = (one for slots in self._slots.values() for one in slots.values())
         stored = [one for one in held if one is not None]
         owed = unstored(kept, stored, self._given_up)
         wanted = [one for one in owed if one.phase in self._slots]
         if not wanted:
+            self._all_stored = kept
             return False
         chosen = wanted[0]
         if not world.files.is_sound(pod.lease.run_id, chosen):
@@ -200,7 +205,7 @@ class SimUploader:
 
     def _finish(self, doing: _Doing) -> None:
         pod = self._pod
-        self._doing, self._free_at = None, doing.ends_at
+        self._doing, self._free_at, self._all_stored = None, doing.ends_at, ()
         # The trainer may have pruned it meanwhile: its files were held open.
         self._slots[doing.kept.phase][doing.slot] = doing.kept
         pod.world.files.store(pod.lease.run_id, doing.kept, doing.slot)
