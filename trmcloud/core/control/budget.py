@@ -90,6 +90,11 @@ class LedgerState(LedgerFacts):
     def _lines(self) -> dict[tuple[str, str], Line]:
         return {}
 
+    @cached_property
+    def _kept_within(self) -> set[str]:
+        """Runs of which is known that no level is overdrawn, whenever that is asked."""
+        return set()
+
     def _line(self, level: str, key: str) -> Line:
         settled = reserved = unproven = ZERO
         if level == "run":
@@ -310,6 +315,9 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
 
     The month is the one in which the run's money was reserved: it counts in no other.
     """
+    known = ledger.runs.get(run.run_id) is run
+    if known and run.run_id in ledger._kept_within:
+        return ()
     reserved_at = run.reserved_at or at
     lines = []
     for level, key in (
@@ -324,6 +332,8 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         # What a damaged record may hold at the most is no reason to end a run that is sound.
         if line.over > line.quarantined:
             lines.append(line)
+    if known and not lines and run.reserved_at:
+        ledger._kept_within.add(run.run_id)
     return tuple(lines)
 
 

@@ -138,7 +138,7 @@ class AgentLoop(Standing):
 
     def _note_uploads(self, now: Instant) -> None:
         until, uploads = self._body.uploads(now)
-        if uploads != self._uploads:
+        if uploads is not self._uploads and uploads != self._uploads:
             self._uploads = uploads
         self._note_kept(now)
         before = self.report

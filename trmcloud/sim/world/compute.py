@@ -84,48 +84,44 @@ class SimCompute(Compute):
         self._account.make(request, too_late=mood == "too late")
 
     def list_pods(self) -> Sequence[PodSeen]:
-        account, world = self._account, self._account.world
-        self._process.cross("list")
+        account, world, process = self._account, self._account.world, self._process
+        process.cross("list")
         self._gate("list")
-        now, knobs = world.queue.now, world.knobs
-        seen = list(self._sought())
+        now, knobs, lags = world.queue.now, world.knobs, account.lags
+        lists_gone, driver = account.habits.lists_gone, process.driver
+        seen = list(self._sought()) if account.sought else []
         for rented in account.pods.values():
+            ended_at = rented.ended_at
             if now < rented.visible_at:
-                if not rented.ended and knobs.list_omits_s:
+                if ended_at is None and knobs.list_omits_s:
                     world.observed("18")
                 continue
-            if (
-                account.lags
-                and knobs.list_flickers
-                and not rented.ended
-                and now < rented.created_at + STALE_LIST_S
-            ):
+            fresh = now < rented.created_at + STALE_LIST_S
+            if lags and knobs.list_flickers and ended_at is None and fresh:
                 knobs.flicker = not knobs.flicker or world.rng.random() < 0.6
                 if knobs.flicker:
                     world.observed("18")
                     continue
-            if rented.ended_at is not None:
-                stale = account.lags and now < rented.ended_at + knobs.lists_dead_s
+            if ended_at is not None:
+                stale = lags and now < ended_at + knobs.lists_dead_s
                 if stale:
                     world.observed("19")
-                elif not account.habits.lists_gone:
+                elif not lists_gone:
                     continue
                 status = PodStatus.RUNNING if stale else PodStatus.GONE
             else:
                 runs = rented.pod.running or now >= rented.boot_failed_at
                 status = PodStatus.RUNNING if runs else PodStatus.CREATING
-            if knobs.statuses_unknown and status is not PodStatus.GONE:
+            if status is PodStatus.GONE:
+                seen.append(_listed(rented, status, (ended_at or 0.0) + process.machine.offset_s))
+                continue
+            if knobs.statuses_unknown:
                 world.observed("26")
                 status = PodStatus.UNKNOWN
-            ended_at = rented.ended_at if status is PodStatus.GONE else None
-            if ended_at is not None:
-                ended_at += self._process.machine.offset_s
-            driver = self._process.driver
             ours = driver is not None and driver.run_id == rented.run_id
-            sure = not knobs.list_flickers or now >= rented.created_at + STALE_LIST_S
-            if status is not PodStatus.GONE and ours and sure:
-                self._process.shown[rented] = now
-            seen.append(_listed(rented, status, ended_at))
+            if ours and not (knobs.list_flickers and fresh):
+                process.shown[rented] = now
+            seen.append(_listed(rented, status, None))
         return seen
 
     def _sought(self) -> Iterator[PodSeen]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, pick_best
-from trmcloud.core.contract.pod_contract import AgentReport, Kept
+from trmcloud.core.contract.pod_contract import AgentReport, Kept, dump
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
@@ -138,6 +138,7 @@ class SimFiles:
         """How many there ever were: what is trained anew has other bits."""
         self.words: dict[tuple[str, int], AgentReport] = {}
         """What the agent of a run's generation told the bucket last."""
+        self._word_texts: dict[tuple[str, int], tuple[AgentReport, bytes]] = {}
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
 
@@ -228,6 +229,17 @@ class SimFiles:
         """What a list of the bucket shows as whole: a manifest that cannot be read is none."""
         made = self.checkpoints.get(run_id, ())
         return [c.seen("slot") for c in made if c.slot and c.readable]
+
+    def last_word(self, run_id: str, generation: int) -> bytes | None:
+        """What the bucket holds of ``words``."""
+        place = run_id, generation
+        word = self.words.get(place)
+        if word is None:
+            return None
+        known = self._word_texts.get(place)
+        if known is None or known[0] is not word:
+            known = self._word_texts[place] = word, dump(word).encode()
+        return known[1]
 
     def _find(self, run_id: str, kept: Kept) -> Checkpoint | None:
         for made in self.checkpoints.get(run_id, ()):

@@ -23,7 +23,7 @@ from trmcloud.core.contract.bucket import (
 )
 from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.contract.pod_contract import AgentReport, Kept, dump, parse_pod_name
+from trmcloud.core.contract.pod_contract import AgentReport, Kept, parse_pod_name
 from trmcloud.core.errors import ProviderError
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
 from trmcloud.ports.link import StageItem
@@ -65,6 +65,8 @@ class SimUploader:
         self.moved_at = 0.0
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._given_up: list[Kept] = []
+        self._account: Uploads | None = None
+        """What it tells of itself, until that changes."""
         self._all_stored: tuple[Kept, ...] = ()
         """What was on the pod when nothing of it was wanted in the bucket."""
         self._doing: _Doing | None = None
@@ -82,7 +84,7 @@ class SimUploader:
             files, run_id = self._pod.world.files, self._pod.lease.run_id
             self.furthest = files.furthest_stored(run_id)
             self.withheld = files.cooled_without(run_id, self.fetched)
-        self.grants, self._all_stored = grants, ()
+        self.grants, self._all_stored, self._account = grants, (), None
         for phase, share in grants.phases.items():
             held = self._slots.setdefault(phase, {})
             for slot in share.slots:
@@ -128,10 +130,12 @@ class SimUploader:
     def uploads(self, now: float) -> tuple[float | None, Uploads]:
         self.advance(now)
         until = self.grants.until if self.grants is not None else None
-        held = (kept for slots in self._slots.values() for kept in slots.values())
-        uploaded = tuple(kept for kept in held if kept is not None)
-        moved = self._moved_boot
-        return until, Uploads(uploaded, tuple(self._given_up), moved, fetched=True)
+        if self._account is None:
+            held = (kept for slots in self._slots.values() for kept in slots.values())
+            uploaded = tuple(kept for kept in held if kept is not None)
+            given_up, moved = tuple(self._given_up), self._moved_boot
+            self._account = Uploads(uploaded, given_up, moved, fetched=True)
+        return until, self._account
 
     def ends_at(self) -> float | None:
         """When the upload in progress will be through, if nothing else happens."""
@@ -190,6 +194,7 @@ class SimUploader:
         if not world.files.is_sound(pod.lease.run_id, chosen):
             world.felt_any("damage")
             self._given_up.append(chosen)
+            self._account = None
             return self._begin(now)
         slots = self._slots[chosen.phase]
         scored = lacks_metric(slots, chosen)
@@ -197,7 +202,7 @@ class SimUploader:
             self._doing = _Doing(chosen, scored, now + _LOOK_S)
             return True
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
-        slots[slot] = None
+        slots[slot] = self._account = None
         world.check.duties.uploads.writes_over(pod, chosen.phase, slot)
         world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
         self._doing = _Doing(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
@@ -211,7 +216,7 @@ class SimUploader:
         pod.world.files.store(pod.lease.run_id, doing.kept, doing.slot)
         pod.world.check.duties.uploads.stored(pod, doing.kept)
         self.moved_at = doing.ends_at
-        self._moved_boot = doing.ends_at - pod.machine.boot_at
+        self._moved_boot, self._account = doing.ends_at - pod.machine.boot_at, None
 
 
 class SimBucket:
@@ -282,8 +287,7 @@ class SimBucket:
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         self._gate()
-        word = self._world.files.words.get((run_id, generation))
-        return dump(word).encode() if word is not None else None
+        return self._world.files.last_word(run_id, generation)
 
     def fetch(
         self,

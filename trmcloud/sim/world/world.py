@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
@@ -308,6 +309,7 @@ class SimWorld:
         return share * float(trainer.overrides.get("batch", own.batch)) / own.batch
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def memory_of(run_id: str, phase: str) -> float:
         """What its own settings take of a GPU's memory."""
         return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
