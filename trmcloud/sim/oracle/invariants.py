@@ -20,15 +20,11 @@ from trmcloud.core.control.budget import fold_ledger
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
-from trmcloud.sim.oracle.agent_oracle import AgentOracle
-from trmcloud.sim.oracle.boots import BootJudge
-from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, Exposure
-from trmcloud.sim.oracle.money import MoneyJudge
-from trmcloud.sim.oracle.oracle import Oracle
-from trmcloud.sim.oracle.orphans import OrphanJudge
-from trmcloud.sim.oracle.oversize import OversizeJudge
-from trmcloud.sim.oracle.undecidable import STOPPED
-from trmcloud.sim.oracle.volumes import VolumeJudge
+from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
+from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
+from trmcloud.sim.oracle.ledger_oracle import Oracle
+from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
+from trmcloud.sim.oracle.uploads import OversizeJudge
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 if TYPE_CHECKING:

@@ -32,12 +32,8 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
-from trmcloud.sim.world.compute import SimCompute
-from trmcloud.sim.world.link import SimLink
-from trmcloud.sim.world.machines import Machine
-from trmcloud.sim.world.queue import Entry
-from trmcloud.sim.world.uploads import SimBucket
-from trmcloud.sim.world.workers import SimWorkers
+from trmcloud.sim.world.clocks import Entry, Machine
+from trmcloud.sim.world.ports import SimBucket, SimCompute, SimLink, SimWorkers
 
 if TYPE_CHECKING:
     from trmcloud.sim.world.account import Rented

@@ -16,20 +16,19 @@ from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.sim.world.account import Account, Rented
+from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import Killed, Process
 from trmcloud.sim.world.ledger_memory import MemoryLedger
-from trmcloud.sim.world.machines import Machine
-from trmcloud.sim.world.next_tick import SAMPLED_S
+from trmcloud.sim.world.pod import SAMPLED_S
 from trmcloud.sim.world.provider_profiles import PROFILES
-from trmcloud.sim.world.queue import EventQueue
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Ill, Shape, SimTrainer, asks_for
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.pod_contract import AgentReport
     from trmcloud.sim.oracle.invariants import Invariants
-    from trmcloud.sim.world.command import SimCommand
     from trmcloud.sim.world.pod import SimPod
+    from trmcloud.sim.world.trainer import SimCommand
 
 START_AT = 1_767_225_600.0
 """2026-01-01 00:00 UTC."""
